@@ -27,7 +27,7 @@ from tasks.datasets.description import find_dataset
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation.dealing import deal_rows
+from tasks.preparation.partitioning import partition_rows
 from tasks.release.metrics import measure_rows
 from tasks.release.rows import rows_of
 from tasks.tracking.prediction import predict_file
@@ -103,7 +103,7 @@ def dealing(folder: Path) -> Callable[[], Any]:
     ingesting("parquet")(folder)
 
     dataset, config = find_dataset("rows"), TrainingConfig(dataset="rows", algorithm="noisy-gd", epsilon=1.0)
-    return lambda: deal_rows(dataset, config)
+    return lambda: partition_rows(dataset, config)
 
 
 def predicting(folder: Path) -> Callable[[], object]:

@@ -153,13 +153,13 @@ def descended(
     leader: FollowTheRegularisedLeader, nightly: list[ArrayRows], setting: Setting, factor: ToeplitzFactor, seed: int
 ) -> Iterator[LinearModel]:
     """Yield each night's model of gradients that were taken at the model of the nights before."""
-    noise, law = KeyedNoise(public_secret(seed), "nights/gradients"), leader.law(setting)
+    noise, distribution = KeyedNoise(public_secret(seed), "nights/gradients"), leader.distribution(setting)
     exact: list[Ints] = []
     told: list[Ints] = []
     for night, rows in enumerate(nightly):
         exact.append(leader.contribution(state_after(factor, told, leader, setting), rows, setting))
         mixed = np.sum([factor.coefficients[night - s] * one for s, one in enumerate(exact)], axis=0)
-        fresh = law.sample(mixed.size, noise.stream(f"night-{night}", mixed)).reshape(mixed.shape)
+        fresh = distribution.sample(mixed.size, noise.stream(f"night-{night}", mixed)).reshape(mixed.shape)
         told.append(mixed + fresh)
         yield leader.result(state_after(factor, told, leader, setting), setting)
 
@@ -168,10 +168,10 @@ def released(
     name: str, exact: list[Ints], sums: ClassMeansDiscriminant, setting: Setting, factor: ToeplitzFactor, seed: int
 ) -> list[tuple[Ints, float]]:
     """Return each night's running sum as it is known, and how many times one sum's noise it has."""
-    noise, law = KeyedNoise(public_secret(seed), f"nights/{name}"), sums.law(setting)
+    noise, distribution = KeyedNoise(public_secret(seed), f"nights/{name}"), sums.distribution(setting)
 
     def fresh(night: int) -> Ints:
-        return law.sample(exact[0].size, noise.stream(f"night-{night}", exact[night])).reshape(exact[0].shape)
+        return distribution.sample(exact[0].size, noise.stream(f"night-{night}", exact[night])).reshape(exact[0].shape)
 
     nights = range(len(exact))
     running = np.cumsum(exact, axis=0)

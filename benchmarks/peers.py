@@ -29,8 +29,8 @@ def _gaussian() -> Work:
 
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
-    value, law = [0] * 300_000, dp.m.make_gaussian(*space, scale=1e5)
-    return lambda: law(value)
+    value, distribution = [0] * 300_000, dp.m.make_gaussian(*space, scale=1e5)
+    return lambda: distribution(value)
 
 
 PEERS = {

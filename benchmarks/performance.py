@@ -324,10 +324,10 @@ row("charge-growth", "a charge of ten releases after 1,000 plans")(
 @row("gaussian", "300,000 rounded Gaussians")
 def _gaussian(folder: Path) -> Beside:
 
-    law, noise, random = RoundedGaussian(1e5), KeyedNoise(b"k" * 32, "benchmark"), np.random.default_rng(10)
+    distribution, noise, random = RoundedGaussian(1e5), KeyedNoise(b"k" * 32, "benchmark"), np.random.default_rng(10)
     value = np.arange(10)
     return Beside(
-        lambda: law.sample(300_000, noise.stream("draw", value)),
+        lambda: distribution.sample(300_000, noise.stream("draw", value)),
         {"NumPy's normals, rounded": lambda: np.rint(random.standard_normal(300_000) * 1e5).astype(np.int64)},
     )
 

@@ -119,10 +119,13 @@ def measure(images: Images, relation: Neighbours, epsilon: float, given: argpars
     budget = allocate([GaussianMu], [1.0], epsilon, DELTA).losses[0]
     trainer = choice.arrangement.trainer.with_parameters(budget=budget).build()
     trust = lookup("trusts", given.trust)()
-    makers = trust.noise_makers([str(party) for party in range(given.parties)])
+    contributors = trust.noise_contributors([str(party) for party in range(given.parties)])
     found, started = [], time.monotonic()
     for seed in range(given.seeds):
-        noises = [KeyedNoise(public_secret(seed), f"benchmark/{relation}/{epsilon}/{maker}") for maker in makers]
+        noises = [
+            KeyedNoise(public_secret(seed), f"benchmark/{relation}/{epsilon}/{contributor}")
+            for contributor in contributors
+        ]
         summation = trust.summation(trainer, setting, noises, f"benchmark-{seed}", None)
         model: Any = fit(trainer, parties, setting, noises[0], summation)
         found.append(float(np.mean(model.predict(test) == images.test_labels)))

@@ -30,7 +30,7 @@ from dpalgos.rows import Ints
 from dpalgos.secure import party as at_party
 from dpalgos.secure import summation
 from dpalgos.secure.messages import Delivery, RoundParameters, ShareBundle
-from dpalgos.secure.noise_shares import share_law
+from dpalgos.secure.noise_shares import share_distribution
 from dpalgos.secure.party import PartyState
 from dpalgos.secure.rounds import REQUESTS, Answer, Party, RecordedSum, Request
 from dpalgos.secure.summation import Absences, graph_for
@@ -104,7 +104,7 @@ def run_protocol(
 
 def noise_seconds(parties: int, length: int, steps: int, tolerance: Tolerance) -> float:
     """Return what drawing all noise shares takes."""
-    share = share_law(RoundedGaussian(1e10), tolerance.unknown_shares, length)
+    share = share_distribution(RoundedGaussian(1e10), tolerance.unknown_shares, length)
     sources = [KeyedNoise(public_secret(party), "benchmark") for party in range(parties)]
     with Stage() as stage:
         for step in range(steps):

@@ -36,7 +36,7 @@ from deployments.runner import READY
 from flows.party import ANSWER, DATASET_VARIABLE, ROSTER_VARIABLE, answer_request, read_roster
 from storage.documents import parse_json
 from storage.errors import StorageError
-from tasks.federation.coordinator import Post
+from tasks.federation.coordinator import Transport
 from tasks.federation.messages import Answer, Request
 from tasks.federation.party import Party
 
@@ -102,7 +102,7 @@ def _run(client: SyncPrefectClient, run: UUID) -> None:
         propose_state_sync(client, Failed(message="its parameters are no request"), run)
 
 
-def posting(seconds: float) -> Post:
+def posting(seconds: float) -> Transport:
     """Return what brings requests to parties as flow runs of their deployments.
 
     Parameters
@@ -137,10 +137,10 @@ def _asked(client: SyncPrefectClient, party: str, request: Request, deadline: fl
 
 def _answer(client: SyncPrefectClient, run: object, party: str) -> Answer:
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
-    found = [one for one in client.read_artifacts(artifact_filter=wanted) if one.type == ANSWER]
-    if len(found) != 1:
-        raise StorageError(f"party {party} has left {len(found)} answers to one request; ask again")
-    answer = Answer.model_validate(parse_json(str(found[0].data), f"the answer of party {party}"))
+    answers = [one for one in client.read_artifacts(artifact_filter=wanted) if one.type == ANSWER]
+    if len(answers) != 1:
+        raise StorageError(f"party {party} has left {len(answers)} answers to one request; ask again")
+    answer = Answer.model_validate(parse_json(str(answers[0].data), f"the answer of party {party}"))
     if answer.party != party:
         raise StorageError(f"party {party} has answered as {answer.party!r}")
     return answer

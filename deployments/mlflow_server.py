@@ -188,14 +188,14 @@ def _confine(artifacts: Path) -> None:
         except InputError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
-    def confined(made: Callable[..., Any], location: str, **options: Any) -> Any:
+    def confined(repository: Callable[..., Any], location: str, **options: Any) -> Any:
         require_own(location)
-        return made(location, **options)
+        return repository(location, **options)
 
-    for scheme, made in list(repositories.get_registered_artifact_repositories().items()):
+    for scheme, original in list(repositories.get_registered_artifact_repositories().items()):
         # Runs and models only name a location, which is opened by the same registry.
         if scheme not in ("runs", "models"):
-            repositories.register(scheme, functools.partial(confined, made))
+            repositories.register(scheme, functools.partial(confined, original))
     create = SqlAlchemyStore.create_experiment
 
     def create_experiment(store: Any, name: str, artifact_location: str | None = None, tags: Any = None) -> str:

@@ -117,10 +117,10 @@ def _read_place(place: Path) -> tuple[int, int]:
 
 def _alert(line: bytes) -> LogLine | None:
     try:
-        found = LogLine.model_validate_json(line)
+        record = LogLine.model_validate_json(line)
     except ValueError:
         return None
-    return found if found.event in {str(event) for event in Event.alerts()} else None
+    return record if record.event in {str(event) for event in Event.alerts()} else None
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

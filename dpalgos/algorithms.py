@@ -126,11 +126,11 @@ def require_people(cls: type[Algorithm]) -> None:
     ParameterError
         With the class's own sentence.
     """
-    said = admission(cls)
-    if isinstance(said, Refused):
+    admission_of_people = admission(cls)
+    if isinstance(admission_of_people, Refused):
         raise ParameterError(
-            f"{cls.__name__} takes no people, whose rows count as one record: {said}; docs/guarantees.md says which "
-            "algorithms take them"
+            f"{cls.__name__} takes no people, whose rows count as one record: {admission_of_people}; "
+            "docs/guarantees.md says which algorithms take them"
         )
 
 
@@ -231,7 +231,7 @@ class OneSum(Algorithm):
         """Return the shape of the sum, public."""
 
     @abstractmethod
-    def law(self, setting: Setting) -> IntegerNoise:
+    def distribution(self, setting: Setting) -> IntegerNoise:
         """Return the noise of the sum."""
 
     @abstractmethod

@@ -34,13 +34,13 @@ class Aim:
             Naming the text and what may be said.
         """
         number = r"(\d+\.?\d*|\.\d+)"
-        found = re.fullmatch(rf"(balanced|f1)|(recall)={number}|(cost)={number}:{number}", text)
-        if found is None:
+        match = re.fullmatch(rf"(balanced|f1)|(recall)={number}|(cost)={number}:{number}", text)
+        if match is None:
             raise ParameterError(f"aim is {text!r}; it must be {_AIMS}")
-        numbers = tuple(float(part) for part in (found[3], found[5], found[6]) if part)
-        if not all(one > 0 for one in numbers) or (found[2] and numbers[0] > 1):
+        numbers = tuple(float(part) for part in (match[3], match[5], match[6]) if part)
+        if not all(one > 0 for one in numbers) or (match[2] and numbers[0] > 1):
             raise ParameterError(f"aim is {text!r}; a recall must lie in (0, 1], and costs must be positive")
-        return cls(found[1] or found[2] or found[4], numbers)
+        return cls(match[1] or match[2] or match[4], numbers)
 
     def best(self, hits: Floats, missed: Floats, alarms: Floats, quiet: Floats) -> int:
         """Return which of several thresholds, rising, serves it best by (noisy) counts."""
@@ -109,8 +109,8 @@ def platt(histogram: Floats, deviation: float) -> Calibration:
 
     share = (max(float(positive.sum()), 0.0) + 1.0) / (total + 2.0)
     start = np.array([1.0, float(logit(min(share, 0.999)))])
-    found = minimize(risk, start, method="L-BFGS-B", bounds=[(0.0, 20.0), (-20.0, 20.0)]).x
-    return Calibration(float(found[0]), float(found[1]))
+    solution = minimize(risk, start, method="L-BFGS-B", bounds=[(0.0, 20.0), (-20.0, 20.0)]).x
+    return Calibration(float(solution[0]), float(solution[1]))
 
 
 def _known(histogram: Floats, deviation: float) -> Floats:
@@ -121,14 +121,14 @@ def _known(histogram: Floats, deviation: float) -> Floats:
 
 def _band(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     """Return limits (T,) that 95 % of the draws (D, T) keep at all thresholds at once."""
-    found = []
+    limits = []
     for sign, side in ((1.0, low), (-1.0, high)):
         ordered = np.sort(sign * side, axis=0)
         pairs = zip(ordered.T, (sign * side).T, strict=True)
         ranks = np.stack([np.searchsorted(column, values, side="right") for column, values in pairs])
         level = np.quantile(ranks.min(axis=0) / len(side), LEVELS[0])
-        found.append(sign * np.quantile(ordered, level, axis=0))
-    return found[0], found[1]
+        limits.append(sign * np.quantile(ordered, level, axis=0))
+    return limits[0], limits[1]
 
 
 def operating_points(histogram: Floats, noise: Noise) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
@@ -154,12 +154,12 @@ def operating_points(histogram: Floats, noise: Noise) -> tuple[dict[str, Floats]
         "balanced_accuracy": _band(*((one + other) / 2 for one, other in zip(recall, specificity, strict=True))),
     }
     hits, missed, alarms, quiet = (np.maximum(part[0], 0.0) for part in _counts(histogram[None]))
-    found, same = _ratio(hits, missed), _ratio(hits, missed + alarms)
+    hit_rates, same = _ratio(hits, missed), _ratio(hits, missed + alarms)
     values = {
-        "recall": found,
+        "recall": hit_rates,
         "precision": _ratio(hits, alarms),
         "f1": 2 * same / (1 + same),
-        "balanced_accuracy": (found + _ratio(quiet, alarms)) / 2,
+        "balanced_accuracy": (hit_rates + _ratio(quiet, alarms)) / 2,
     }
     return values, bands
 
@@ -191,7 +191,7 @@ def choose(histogram: Floats, noise: Noise, deviation: float, aim: str) -> tuple
     second = fitted.probability(logit((np.arange(bins) + 0.5) / bins)) * rows
     place = Aim.parse(aim).best(*(part[0] for part in _counts(np.stack([rows - second, second])[None])))
     values, bands = operating_points(histogram, noise)
-    found = Calibration(fitted.slope, fitted.offset, float(logit((place + 1) / bins)))
+    calibration = Calibration(fitted.slope, fitted.offset, float(logit((place + 1) / bins)))
     predicted = float(np.clip(histogram[:, place + 1 :].sum() / max(histogram.sum(), 1.0), 0.0, 1.0))
     guesses = {"balanced_accuracy": 0.5}
     margins: Margins = {
@@ -199,4 +199,4 @@ def choose(histogram: Floats, noise: Noise, deviation: float, aim: str) -> tuple
         for name, (low, high) in bands.items()
     }
     numbers = with_margins({f"aim_{name}": float(of[place]) for name, of in values.items()}, margins)
-    return found, {**numbers, "aim_probability": float(found.probability(np.array(found.threshold)))}
+    return calibration, {**numbers, "aim_probability": float(calibration.probability(np.array(calibration.threshold)))}

@@ -4,8 +4,8 @@ What a night contributes and what is made of a running sum is the algorithm's ow
 (:mod:`dpalgos.mechanisms.factorisation`). A night may contribute in view of the running sum of the nights before, as
 gradients do, which are taken at the model that it makes: the algorithm says so (``adaptive``), and its state is that
 sum. The noise of each night is that of the algorithm on the budget μ/‖Ĉe₁‖₂:
-its law is a Gaussian mechanism for integers of whatever sensitivity, so that a sum ĉ x costs ĉ times what x would
-cost, and the whole horizon costs μ.
+its distribution is a Gaussian mechanism for integers of whatever sensitivity, so that a sum ĉ x costs ĉ times what x
+would cost, and the whole horizon costs μ.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ def require_gaussian_sum(algorithm: object, setting: Setting) -> OneSum:
     ParameterError
         If it is not one Gaussian sum, or sums of a horizon could leave 64-bit integers.
     """
-    law = algorithm.law(setting) if isinstance(algorithm, OneSum) else None
-    if not (isinstance(algorithm, OneSum) and isinstance(law, RoundedGaussian | SymmetricRoundedGaussian)):
+    distribution = algorithm.distribution(setting) if isinstance(algorithm, OneSum) else None
+    if not (isinstance(algorithm, OneSum) and isinstance(distribution, RoundedGaussian | SymmetricRoundedGaussian)):
         raise ParameterError(
             f"{type(algorithm).__name__} is not one sum with Gaussian noise, which is what a horizon releases night "
             "after night; choose --trainer class-means, --trainer ftrl or --trainer sufficient-statistics"
         )
     (loss,) = algorithm.guarantee(setting).losses
     # A row adds no more than its sensitivity against a null record to any entry, and no coefficient exceeds the grid's.
-    largest = setting.rows * GRID * law.sigma * total_mu(loss)
+    largest = setting.rows * GRID * distribution.sigma * total_mu(loss)
     if largest >= _LARGEST_SUM:
         raise ParameterError(
             f"{setting.rows} rows over a horizon could reach {largest:.2g} grid units, and sums must stay below 2^62; "
@@ -145,9 +145,9 @@ class NightSum(Algorithm):
         """Return 1: one sum a night."""
         return 1
 
-    def law(self, setting: Setting) -> IntegerNoise:
+    def distribution(self, setting: Setting) -> IntegerNoise:
         """Return the noise of the night."""
-        return self.inner.law(setting)
+        return self.inner.distribution(setting)
 
     def initial(self, setting: Setting) -> Ints:
         """Return an empty sum."""
@@ -229,7 +229,7 @@ def model_of(
         If so many rows have arrived that the algorithm's grid is another one.
     """
     arrived = replace(setting, sizes=sizes)
-    if inner.law(arrived) != inner.law(setting):
+    if inner.distribution(arrived) != inner.distribution(setting):
         raise ParameterError(f"{sum(sizes)} rows have arrived, and the horizon's grid is made for fewer: begin another")
     setting = arrived
     louder = replace(setting, noise_factor=setting.noise_factor * factor.amplification(len(released)))

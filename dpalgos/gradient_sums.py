@@ -281,8 +281,8 @@ class GradientSums:
                 # Row after row, and then into columns: a row's entries there may be a power of two apart, which the
                 # caches map to one place.
                 lines = np.empty((len(features[part]), width), np.float32)
-                given = (features[part], null[part], self.task.intercept_scaling, self.mean_weight)
-                _compiled_encoding.encode_units(*given, *grid, lines, encoded.norms[part])
+                arguments = (features[part], null[part], self.task.intercept_scaling, self.mean_weight)
+                _compiled_encoding.encode_units(*arguments, *grid, lines, encoded.norms[part])
                 encoded.units[part] = lines
             encoded.targets[:] = self.task.targets(labels, null, setting)
             return encoded

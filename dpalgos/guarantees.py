@@ -245,8 +245,8 @@ class Setting(Bounded):
     trust : str
         Name of the registered trust model.
     noise_factor : float
-        How many times its law's standard deviation the noise of a sum has, at least 1: what a step size or a shrinkage
-        that weighs signal against noise goes by. Guarantees do not depend on it.
+        How many times its distribution's standard deviation the noise of a sum has, at least 1: what a step size or a
+        shrinkage that weighs signal against noise goes by. Guarantees do not depend on it.
     rows_per_person : int
         m: rows of one record at most, public. 1 where each row is a record of its own. No sensitivity depends on it
         (:func:`dpalgos.mechanisms.fixed_point.row_weights`); memory, work and rounding errors are bounded by it.

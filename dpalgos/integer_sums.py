@@ -70,9 +70,9 @@ class ClassSums:
     ``replace-special`` the last. (√2 R, which holds for rows of different classes, is not enough for replace-one.)
 
     *People.* Of a person's k rows each adds (x̃, c) with c = ⌊ã/k⌋ and ‖x̃‖ ≤ R c/ã. That is the part c/ã of what a
-    single row may add, (x̃ ã/c, ã), and k c/ã ≤ 1: the sum is in the convex hull of zero and of those, whose diameter is
-    the largest of the three again (:func:`~dpalgos.mechanisms.fixed_point.row_weights`). With features up to R/k beside
-    a smaller c it would not be. Where ã = 0, ‖x̃‖ ≤ R/k.
+    single row may add, (x̃ ã/c, ã), and k c/ã ≤ 1: the sum is in the convex hull of zero and of those, whose diameter
+    is the largest of the three again (:func:`~dpalgos.mechanisms.fixed_point.row_weights`). With features up to R/k
+    beside a smaller c it would not be. Where ã = 0, ‖x̃‖ ≤ R/k.
 
     Parameters
     ----------

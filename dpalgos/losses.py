@@ -321,13 +321,13 @@ def make_loss(loss: str, width: float | None = None) -> ScoreLoss:
         near = difflib.get_close_matches(loss, loss_names(), n=3, cutoff=0.4) or list(loss_names())
         raise UnknownNameError(f"no loss is called {loss!r}; nearest: {', '.join(near)}")
     if width is None:
-        made: ScoreLoss = _LOSSES[loss]()
-        return made
+        loss_function: ScoreLoss = _LOSSES[loss]()
+        return loss_function
     try:
-        made = _LOSSES[loss](width=width)
+        loss_function = _LOSSES[loss](width=width)
     except TypeError:
         raise ParameterError(f"the loss {loss!r} has no width; leave it out") from None
-    return made
+    return loss_function
 
 
 @singledispatch

@@ -15,7 +15,7 @@ from dpalgos.rows import Floats, Ints
 from dpalgos.solvers import Problem
 
 TWO_SIDED = 1.96
-"""Standard deviations that hold 95 % of a Gaussian law."""
+"""Standard deviations that hold 95 % of a Gaussian distribution."""
 _MOST_RECALLS = 20
 # What trackers refuse in the name of a metric.
 _NOT_OF_NAMES = r"[^\w\-. :/]"
@@ -102,7 +102,7 @@ def metrics_of_noisy_confusion(
     deviation : float
         sigma, of the noise of each count.
     noise : callable
-        Draws from the noise's law.
+        Draws from the noise's distribution.
     classes : sequence of str
         Names; no class has numbers of its own without them, or where there are more than twenty.
     """
@@ -111,9 +111,9 @@ def metrics_of_noisy_confusion(
     counted = max(float(rows) if all_counted else total, 1.0)
     accuracy = min(max(hits / counted, 0.0), 1.0)
     cells = size if all_counted else size * (1 - accuracy) ** 2 + size * (size - 1) * accuracy**2
-    found = metrics_of_confusion(counts) | {"accuracy": accuracy}
+    metrics = metrics_of_confusion(counts) | {"accuracy": accuracy}
     if size > 2:
-        found["mcc"] = correlation(counts)
+        metrics["mcc"] = correlation(counts)
     margins, of_recalls, of_predictions = margins_of_confusion(counts, counted if all_counted else None, noise)
     predicted = np.clip(counts.sum(axis=0) / counted, 0.0, 1.0)
     true = np.clip(counts.sum(axis=1) / counted, 0.0, 1.0)
@@ -129,9 +129,9 @@ def metrics_of_noisy_confusion(
         margins[name] = widened(margins[name], guess, -1.0 if name == "mcc" else 0.0)
     for name, share, limits in zip(named, predicted.tolist(), of_predictions.tolist(), strict=False):
         margins["predicted" + name.removeprefix("recall")] = limits
-        found["predicted" + name.removeprefix("recall")] = share
+        metrics["predicted" + name.removeprefix("recall")] = share
     return {
-        **with_margins(found | named, margins),
+        **with_margins(metrics | named, margins),
         "accuracy_noise": math.sqrt(cells) * deviation / counted,
         "held_out_rows": float(rows),
     }
@@ -139,13 +139,13 @@ def metrics_of_noisy_confusion(
 
 def with_margins(values: Mapping[str, float], margins: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return numbers, each moved into its margin, and behind each its limits."""
-    found = {}
+    limits = {}
     for name, value in values.items():
         low, high = margins.get(name, (value, value))
-        found[name] = min(max(value, low), high)
+        limits[name] = min(max(value, low), high)
         if name in margins:
-            found |= {f"{name}_low": low, f"{name}_high": high}
-    return found
+            limits |= {f"{name}_low": low, f"{name}_high": high}
+    return limits
 
 
 def metrics_of_noisy_errors(
@@ -199,11 +199,11 @@ def recalls(counts: Floats, classes: Sequence[str]) -> dict[str, float]:
     """Return the recall of each class by name, as ``recall_<class>``; none where there are more than twenty."""
     if len(classes) > _MOST_RECALLS:
         return {}
-    found = per_class(counts)[1]
+    recalls_by_class = per_class(counts)[1]
     names = (re.sub(_NOT_OF_NAMES, "_", name) for name in classes)
     # Not to be taken for the limits of another number's margin.
     safe = (f"{name}_class" if name.endswith(("low", "high")) else name for name in names)
-    return {f"recall_{name}": float(of) for name, of in zip(safe, found, strict=True)}
+    return {f"recall_{name}": float(of) for name, of in zip(safe, recalls_by_class, strict=True)}
 
 
 def roc_auc(labels: Ints, scores: Floats, weights: Floats | None = None) -> float:
@@ -333,7 +333,7 @@ def held_out_fraction(rows: int, classes: int, epsilon: float, delta: float) -> 
 
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
-"""Draws noise of the law of a release, in units of its counts."""
+"""Draws noise of the distribution of a release, in units of its counts."""
 Margins = dict[str, tuple[float, float]]
 LEVELS = (0.025, 0.975)
 PERFECT, WIDE = 0.99, 0.2
@@ -349,12 +349,12 @@ def simulated(algorithm: NoisySums, setting: Setting) -> Noise:
     """Return the noise of released sums, drawn anew from its law: that of the full number of parties, the most."""
     scale = setting.noise_factor / algorithm.units(setting)
     if isinstance(algorithm, LaplaceSums):
-        stop = -np.expm1(-1.0 / algorithm.law(setting).scale)
+        stop = -np.expm1(-1.0 / algorithm.distribution(setting).scale)
         return lambda random, shape: np.asarray(
             scale * (random.geometric(stop, shape) - random.geometric(stop, shape)), dtype=np.float64
         )
     assert isinstance(algorithm, GaussianSums)
-    sigma = algorithm.law(setting).sigma
+    sigma = algorithm.distribution(setting).sigma
     return lambda random, shape: scale * np.rint(random.standard_normal(shape) * sigma)
 
 
@@ -452,7 +452,7 @@ def margins_of_confusion(counts: Floats, rows: float | None, noise: Noise) -> tu
         float(np.quantile(frequencies[0], LEVELS[0] / classes, axis=0).max()),
         float(np.quantile(frequencies[1], LEVELS[1], axis=0).max()),
     )
-    found = {
+    margins = {
         "accuracy": _limits(*shares(random, right, errors)),
         "balanced_accuracy": _mean(*recall),
         "majority_rate": largest,
@@ -462,7 +462,7 @@ def margins_of_confusion(counts: Floats, rows: float | None, noise: Noise) -> tu
         "mcc": _correlation(random, counts, hits, missed, wrong, (recall, precision)),
     }
     each = np.stack([np.quantile(side, level, axis=0) for side, level in zip(recall, LEVELS, strict=True)], axis=1)
-    return found, each, np.quantile(predicted, LEVELS, axis=0).T
+    return margins, each, np.quantile(predicted, LEVELS, axis=0).T
 
 
 def _mean(low: Floats, high: Floats) -> tuple[float, float]:
@@ -505,7 +505,7 @@ def _correlation(
     else:
         total = max(float(counts.sum()), 1.0)
         true = hits + missed
-        # By so much noise the chance of agreement is too uncertain for a law of first order.
+        # By so much noise the chance of agreement is too uncertain for a distribution of first order.
         noisy = float(true.var(axis=0).sum())
         together = max(float(np.square(counts.sum(axis=1)).sum()) - noisy, 0.0)
         if noisy > 0.04 * (total**2 - together):

@@ -240,12 +240,12 @@ def require_planned(kind: str, arrays: Mapping[str, Array], planned: Artefact) -
     ParameterError
         If something differs, naming it, or as :func:`opened` does.
     """
-    given, wanted = (
+    actual, wanted = (
         {name: (array.dtype.newbyteorder("=").str, array.shape) for name, array in each.items()}
         for each in (arrays, planned.arrays())
     )
-    if (kind, given) != (planned.kind, wanted):
-        raise ParameterError(f"it is {_described(kind, given)}; planned is {_described(planned.kind, wanted)}")
+    if (kind, actual) != (planned.kind, wanted):
+        raise ParameterError(f"it is {_described(kind, actual)}; planned is {_described(planned.kind, wanted)}")
     return opened(kind, arrays)
 
 

@@ -94,7 +94,7 @@ class Calibrated(Protocol):
     """An algorithm whose noise is calibrated to the sensitivity of one statistic of the rows.
 
     ``sensitivity`` is the supremum over neighbours under the relation of the setting, null records included, in the
-    units of ``statistic``; rounding to a grid, where there is any, is added by the noise's law.
+    units of ``statistic``; rounding to a grid, where there is any, is added by the noise's distribution.
     """
 
     measured: ClassVar[str]

@@ -40,7 +40,7 @@ class Partition(Bounded, ABC):
         """
 
 
-def _dealt(parts: Sequence[Ints]) -> dict[int, Ints]:
+def _partitioned(parts: Sequence[Ints]) -> dict[int, Ints]:
     return {party: np.sort(np.asarray(positions, dtype=np.int64)) for party, positions in enumerate(parts)}
 
 
@@ -72,14 +72,14 @@ class Even(Partition):
         _require_enough(count, self.parties)
         order = np.random.default_rng(self.seed).permutation(count)
         if self.rows_per_party is None:
-            return _dealt(np.array_split(order, self.parties))
+            return _partitioned(np.array_split(order, self.parties))
         wanted = self.parties * self.rows_per_party
         if wanted > count:
             raise ParameterError(
                 f"{self.parties} parties of {self.rows_per_party} rows need {wanted} rows and there are {count}; "
                 f"ask for at most {count // self.parties} rows a party"
             )
-        return _dealt(np.split(order[:wanted], self.parties))
+        return _partitioned(np.split(order[:wanted], self.parties))
 
 
 @register("partitions", "sized")
@@ -110,7 +110,7 @@ class Sized(Partition):
         if wanted > count:
             raise ParameterError(f"the sizes add up to {wanted} rows and there are {count}; ask for at most {count}")
         order = np.random.default_rng(self.seed).permutation(count)
-        return _dealt(np.split(order[:wanted], np.cumsum(self.sizes)[:-1]))
+        return _partitioned(np.split(order[:wanted], np.cumsum(self.sizes)[:-1]))
 
 
 def _require_labels(labels: Array | None, count: int) -> Array:
@@ -129,7 +129,7 @@ def _fill_empty(parts: list[list[int]]) -> None:
 @register("partitions", "dirichlet")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dirichlet(Partition):
-    """Split each class over the parties in proportions drawn from a symmetric Dirichlet law: label skew.
+    """Split each class over the parties in proportions drawn from a symmetric Dirichlet distribution: label skew.
 
     Depends on the labels: for simulation on public data.
 
@@ -159,7 +159,7 @@ class Dirichlet(Partition):
             for part, piece in zip(parts, np.split(rows, cuts), strict=True):
                 part.extend(piece.tolist())
         _fill_empty(parts)
-        return _dealt([np.array(part) for part in parts])
+        return _partitioned([np.array(part) for part in parts])
 
 
 @register("partitions", "by-label")
@@ -181,4 +181,4 @@ class ByLabel(Partition):
         """Return positions by party."""
         known = _require_labels(labels, count)
         _require_enough(count, self.parties)
-        return _dealt(np.array_split(np.argsort(known, kind="stable"), self.parties))
+        return _partitioned(np.array_split(np.argsort(known, kind="stable"), self.parties))

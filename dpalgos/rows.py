@@ -243,10 +243,10 @@ class ChosenRows:
         return self.rows.fingerprint()
 
 
-def fits(maps: Sequence[RowMap], given: int, wanted: int) -> bool:
+def fits(maps: Sequence[RowMap], number: int, wanted: int) -> bool:
     """Whether maps, one after another, make rows of ``wanted`` features of rows of ``given``; tried on zero rows."""
     try:
-        return _through(maps, np.zeros((2, given))).shape == (2, wanted)
+        return _through(maps, np.zeros((2, number))).shape == (2, wanted)
     except (ValueError, TypeError, IndexError):
         return False
 

@@ -26,8 +26,8 @@ class IntegerNoise(Protocol):
 class Summation(Protocol):
     """How the parties' integer vectors become one noisy integer vector."""
 
-    def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
-        """Return the sum of the contributions (equal shapes) plus noise by ``law``; ask for each of them once."""
+    def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
+        """Return the sum of the contributions (equal shapes) plus noise; ask for each of them once."""
         ...
 
 
@@ -37,11 +37,11 @@ class TrustedSummation:
 
     noise: NoiseSource
 
-    def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
+    def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
         """Add exactly, then draw noise keyed by the exact sum."""
         one_by_one = iter(contributions)
         total = sum(one_by_one, start=next(one_by_one))
-        return total + law.sample(total.size, self.noise.stream(step, total)).reshape(total.shape)
+        return total + distribution.sample(total.size, self.noise.stream(step, total)).reshape(total.shape)
 
 
 class SumAlgorithm(Protocol):
@@ -59,7 +59,7 @@ class SumAlgorithm(Protocol):
         """Return the number of sums, public."""
         ...
 
-    def law(self, setting: Setting) -> IntegerNoise:
+    def distribution(self, setting: Setting) -> IntegerNoise:
         """Return the noise of each sum, in grid units."""
         ...
 
@@ -135,11 +135,11 @@ def run_sums(
     if merge is not None and isinstance(summation, TrustedSummation):
         parties = merge(parties)
     state = algorithm.initial(setting)
-    law = algorithm.law(setting)
+    distribution = algorithm.distribution(setting)
     steps = algorithm.steps(setting)
     for step in range(steps):
         contributions = _Contributions(algorithm, state, parties, setting)
-        state = algorithm.update(state, summation.release(f"sum-{step}", contributions, law), setting)
+        state = algorithm.update(state, summation.release(f"sum-{step}", contributions, distribution), setting)
         if progress is not None:
             progress(step + 1, steps)
     return algorithm.result(state, setting)

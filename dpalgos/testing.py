@@ -110,7 +110,7 @@ def hostile_rows(dimension: int = DIMENSION) -> dict[str, ArrayRows]:
     bad, strange = features.copy(), labels.astype(np.float64)
     bad[0], bad[1], bad[2, 2], bad[3], bad[4] = np.nan, np.inf, -np.inf, 1e308, 1e-320
     strange[5:9] = np.nan, -7.0, 1e12, np.inf
-    given = {
+    cases = {
         "plain": (features, labels),
         "equal": (np.tile(features[:1], (_ROWS, 1)), labels),
         "rank-one": (np.outer(np.linspace(-1, 1, _ROWS), features[0]), labels),
@@ -122,7 +122,7 @@ def hostile_rows(dimension: int = DIMENSION) -> dict[str, ArrayRows]:
         "long": (1e200 * features, labels),
         "as-many-rows-as-features": (features[:dimension], labels[:dimension]),
     }
-    return {name: ArrayRows(*arrays, block=16) for name, arrays in given.items()}
+    return {name: ArrayRows(*arrays, block=16) for name, arrays in cases.items()}
 
 
 class _UnkeyedRows(ArrayRows):
@@ -140,7 +140,7 @@ def with_null_records(rows: ArrayRows) -> dict[str, ArrayRows]:
     infinite = features.copy()
     infinite[:, -1] = [np.nan, np.inf, -np.inf, *[np.nan] * (_NULLS - 3)]
     null = np.full(_NULLS, float(NULL_LABEL))
-    given = {
+    cases = {
         "stored": (np.zeros_like(features), null),
         "mapped": (features, null),
         "features": (infinite, known),
@@ -153,7 +153,7 @@ def with_null_records(rows: ArrayRows) -> dict[str, ArrayRows]:
             np.concatenate([rows.labels.astype(np.float64), labels])[places],
             block=16,
         )
-        for name, (more, labels) in given.items()
+        for name, (more, labels) in cases.items()
     }
 
 
@@ -167,9 +167,9 @@ class _Case:
 
     @property
     def cls(self) -> type[Algorithm]:
-        found: type[Algorithm] = lookup(self.kind, self.name)
-        _require(issubclass(found, Algorithm), f"{self.name} is no Algorithm")
-        return found
+        algorithm: type[Algorithm] = lookup(self.kind, self.name)
+        _require(issubclass(algorithm, Algorithm), f"{self.name} is no Algorithm")
+        return algorithm
 
     @property
     def setting(self) -> Setting:
@@ -354,9 +354,9 @@ def _moves_by_people_as_by_records(case: _Case) -> None:
 
 def _leaves_null_records_out(case: _Case) -> None:
     rows = with_null_records(blobs(_ROWS, case.setting.dimension, CLASSES, 3))
-    made = {name: case.run(each, Trust.LOCAL) for name, each in rows.items()}
-    for name, artefact in made.items():
-        _require(_same(artefact, made["stored"]), f"a null record by its {name} shows in the release")
+    runs = {name: case.run(each, Trust.LOCAL) for name, each in rows.items()}
+    for name, artefact in runs.items():
+        _require(_same(artefact, runs["stored"]), f"a null record by its {name} shows in the release")
 
 
 def _validates_its_budget(case: _Case) -> None:
@@ -431,8 +431,8 @@ def _is_total_in_what_rows_pass_through(case: _Case) -> None:
     for wrong, model in _wrong_models(DIMENSION, setting.dimension).items():
         with _silent(f"behind a model with {wrong}"):
             seen = MappedRows(rows, [model.apply], setting.dimension)
-            made = case.run(seen, case.cls.trusts[0]).arrays()
-        for name, array in made.items():
+            arrays = case.run(seen, case.cls.trusts[0]).arrays()
+        for name, array in arrays.items():
             _require(np.isfinite(np.asarray(array, dtype=np.float64)).all(), f"not finite behind a model with {wrong}")
             same = array.shape == planned[name].shape or not case.build().guarantee(setting).proved
             _require(same, f"{name} is not of the planned shape behind a model with {wrong}")
@@ -456,8 +456,8 @@ def _is_total_in_sums(case: _Case) -> None:
             for step, length in enumerate(lengths):
                 state = state_after(algorithm, sums[:step], setting)
                 prepare = getattr(algorithm, "prepare", None)
-                given = rows if prepare is None else prepare(rows, setting)
-                size = algorithm.contribution(state, given, setting).size
+                prepared = rows if prepare is None else prepare(rows, setting)
+                size = algorithm.contribution(state, prepared, setting).size
                 _require(size == length, "another length than planned")
 
 
@@ -551,10 +551,12 @@ def audit(
     ParameterError
         If nothing is proved in this setting: there is nothing to hold the bound against.
     """
-    given = setting or Setting(sizes=(_ROWS,), dimension=DIMENSION, classes=CLASSES, trust=algorithm.trusts[0])
+    audited_setting = setting or Setting(
+        sizes=(_ROWS,), dimension=DIMENSION, classes=CLASSES, trust=algorithm.trusts[0]
+    )
     reports = []
     for relation in algorithm.relations:
-        under = dataclasses.replace(given, neighbours=relation)
+        under = dataclasses.replace(audited_setting, neighbours=relation)
         guarantee = algorithm.guarantee(under)
         if not guarantee.proved:
             raise ParameterError(f"nothing is proved ({guarantee.reason}): there is nothing to hold an audit against")
@@ -599,8 +601,8 @@ def check_trust_model(name: str, settings: Mapping[str, object] | None = None) -
     parties = [blobs(1000, CLASSES, CLASSES, seed) for seed in range(1 if cls.scope is Scope.PARTY else 3)]
     setting = Setting(sizes=(1000,) * len(parties), dimension=CLASSES, classes=CLASSES, trust=name)
     members = tuple(str(index) for index in range(len(parties)))
-    makers = model.noise_makers(members)
-    _require(makers and set(makers) <= {*members, EVERYONE}, "noise is made by nobody, or by a stranger")
+    contributors = model.noise_contributors(members)
+    _require(contributors and set(contributors) <= {*members, EVERYONE}, "noise is made by nobody, or by a stranger")
     _require(model.owner(members) in {*members, EVERYONE}, "the release belongs to a stranger")
     _require(model.noise_factor(len(parties)) >= 1.0, "less noise than the distribution's")
     algorithm = ConfusionMatrix(budget=GaussianMu(2.0))
@@ -610,14 +612,14 @@ def check_trust_model(name: str, settings: Mapping[str, object] | None = None) -
     _require(set(own.assumptions) <= set(guarantee.assumptions), "an assumption of the algorithm is forgotten")
 
     def summed(seed: int) -> Floats:
-        noises = [KeyedNoise(public_secret(seed), f"contract/{maker}") for maker in makers]
+        noises = [KeyedNoise(public_secret(seed), f"contract/{contributor}") for contributor in contributors]
         summation = model.summation(algorithm, setting, noises, "contract", None)
         counts: Statistic = run_sums(algorithm, parties, setting, summation)
         return counts.values
 
     empty = algorithm.initial(setting)
     exact = sum(algorithm.contribution(empty, rows, setting) for rows in parties)
-    deviation = model.noise_factor(len(parties)) * algorithm.law(setting).sigma
+    deviation = model.noise_factor(len(parties)) * algorithm.distribution(setting).sigma
     _require(np.abs(summed(0) - exact).max() <= 10.0 * deviation, "not the sum of all parties' integers")
     _require(np.array_equal(summed(0), summed(0)), "not the same again under the same noise")
     _require(not np.array_equal(summed(0), summed(1)), "no noise")

@@ -26,8 +26,8 @@ def require_budget(budget: Loss, accepted: tuple[type[Loss], ...]) -> None:
     """Raise unless the budget is of an accepted type and above 0 (and delta too, where it has one)."""
     kinds = " or ".join(loss.kind for loss in accepted)
     if not isinstance(budget, accepted):
-        given = getattr(budget, "kind", type(budget).__name__)
-        raise ParameterError(f"the budget is of type {given!r}; this algorithm accepts {kinds}")
+        kind = getattr(budget, "kind", type(budget).__name__)
+        raise ParameterError(f"the budget is of type {kind!r}; this algorithm accepts {kinds}")
     positive = Bound(0.0, open_low=True)
     positive.require(f"the budget's {_NUMBERS[budget.kind]}", getattr(budget, _NUMBERS[budget.kind]))
     if isinstance(budget, ApproximateDP):

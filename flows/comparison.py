@@ -17,7 +17,7 @@ from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.settings import current_root
 from tasks.steps import compare_with_champion, extract_features, ingest, normalise, partition
 from tasks.tracking.artifacts import show_comparison
-from tasks.tracking.comparison import Comparison, ComparisonRequest, open_contest
+from tasks.tracking.comparison import Comparison, ComparisonRequest, open_comparison
 from tasks.tracking.models import CHAMPION, promote
 from tasks.tracking.results import RunResult
 
@@ -50,8 +50,8 @@ def champion_comparison(request: ComparisonRequest) -> Comparison:
 
 
 def _compared(request: ComparisonRequest) -> Comparison:
-    contest = open_contest(current_root(), request.model)
-    config = contest.lineages[0].config
+    model_comparison = open_comparison(current_root(), request.model)
+    config = model_comparison.lineages[0].config
     schedule = schedule_of(config.dataset)
     allowed, wanted = (None, False) if schedule is None else (schedule.comparison_epsilon, schedule.promote)
     with one_run_a_dataset(config.dataset):
@@ -63,7 +63,7 @@ def _compared(request: ComparisonRequest) -> Comparison:
             dataset = extract_features(dataset, features)
         shards = partition(dataset, config)
         epsilon = (request.epsilon or allowed) if dataset.private else None
-        compared = compare_with_champion(contest, shards, features, epsilon)
+        compared = compare_with_champion(model_comparison, shards, features, epsilon)
     show_comparison(compared.statement)
     if compared.better and (wanted if request.promote is None else request.promote):
         promote(current_root(), compared.model, compared.version, CHAMPION)

@@ -23,7 +23,7 @@ from tasks.planning.planner import plan_run
 from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
 from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.mapping import plan_features
-from tasks.preparation.nights import begin_nights, deal_test_rows
+from tasks.preparation.nights import begin_nights, partition_test_rows
 from tasks.release.metrics import Evaluation
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.events import dataset_resource
@@ -73,18 +73,18 @@ def chain(config: TrainingConfig) -> Chained:
     registered = ingest(config.dataset)
     run = _all_rows(config, registered) if config.horizon is None else _nights(config, registered)
     charge(run.plan, run.shards)
-    made = carry_out(run.nodes, lambda key, node, inputs: _begin(node, run.rows.get(key, ()), inputs), run.stored)
+    releases = carry_out(run.nodes, lambda key, node, inputs: _begin(node, run.rows.get(key, ()), inputs), run.stored)
     # In order, so that what failed says so itself; the steps after it only say that they never began.
     references = {}
-    for key, future in made.items():
+    for key, future in releases.items():
         references[key] = future.result()
-        say("releases", f"{len(references)} of {len(made)}", len(references) / len(made))
+        say("releases", f"{len(references)} of {len(releases)}", len(references) / len(releases))
     models = {name: [references[key] for key in path] for name, path in run.plan.paths().items()}
     measurable = config.evaluation and (config.horizon is None or run.shards.held_out is not None)
     measured = evaluate(run.plan, models, run.shards) if measurable else Evaluation()
     rows = run.shards.training[0].dataset
     result = summarise(run.plan, rows, measured, list(references.values()))
-    return Chained(rows, run.plan, _timed(result, rows, started, list(made.values())), models)
+    return Chained(rows, run.plan, _timed(result, rows, started, list(releases.values())), models)
 
 
 def _all_rows(config: TrainingConfig, registered: DatasetRef) -> _Arranged:
@@ -117,7 +117,7 @@ def _nights(config: TrainingConfig, registered: DatasetRef) -> _Arranged:
         nodes[release.key], rows[release.key] = release, arrive(config, night, release)
     # A public map looks at no rows, whichever night's they are.
     rows |= {key: rows[last] for key, _ in maps}
-    shards = Shards(training=rows[last], held_out=deal_test_rows(tonight))
+    shards = Shards(training=rows[last], held_out=partition_test_rows(tonight))
     owner = plan.models[0].owner
     stored = {
         key: Done(ReleaseRef(key=key, kind=Statistic.kind, party=owner), known=True, seconds=0.0)

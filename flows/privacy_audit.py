@@ -41,10 +41,10 @@ def privacy_audit(request: AuditRequest | None = None) -> list[Examined]:
         If one is refuted at confidence 1 − 10⁻⁹; all are logged and tagged before. A suspicion at 99 % ends the run as
         completed, with the name ``Warning``.
     """
-    asked = request or AuditRequest()
+    subject = request or AuditRequest()
     outcomes = [
-        record_audit(audit(one.algorithm, asked, one.epsilon, one.delta, _relation(one), chain_inline))
-        for one in _in_use(asked)
+        record_audit(audit(one.algorithm, subject, one.epsilon, one.delta, _relation(one), chain_inline))
+        for one in _in_use(subject)
     ]
     for one in outcomes:
         if one.outcome != CONSISTENT:
@@ -63,12 +63,14 @@ def privacy_audit(request: AuditRequest | None = None) -> list[Examined]:
 
 def _in_use(request: AuditRequest) -> list[InUse]:
     """Return what to audit, with what the request leaves out taken from the newest model."""
-    found = algorithms_in_use(current_root())
+    used = algorithms_in_use(current_root())
     if request.algorithm is not None:
         usual = InUse(algorithm=request.algorithm, epsilon=1.0, delta=1e-5, neighbours=Neighbours.REPLACE_ONE)
-        found = [next((one for one in found if one.algorithm == request.algorithm), usual)]
-    given = {name: getattr(request, name) for name in ("epsilon", "delta", "neighbours")}
-    return [one.model_copy(update={name: value for name, value in given.items() if value is not None}) for one in found]
+        used = [next((one for one in used if one.algorithm == request.algorithm), usual)]
+    settings = {name: getattr(request, name) for name in ("epsilon", "delta", "neighbours")}
+    return [
+        one.model_copy(update={name: value for name, value in settings.items() if value is not None}) for one in used
+    ]
 
 
 def _relation(one: InUse) -> Neighbours:

@@ -84,9 +84,9 @@ def _bring_in(need: DataNeed, path: Path) -> None:
 
 
 def _size(name: str) -> str:
-    found = find_dataset(name)
-    tests = f" + {found.test_rows} test rows" if found.test_rows else ""
-    return f"{name}: {found.rows} rows{tests} × {found.dimension}, {len(found.classes)} classes"
+    dataset = find_dataset(name)
+    tests = f" + {dataset.test_rows} test rows" if dataset.test_rows else ""
+    return f"{name}: {dataset.rows} rows{tests} × {dataset.dimension}, {len(dataset.classes)} classes"
 
 
 def _setting(spec: SweepSpec) -> dict[str, str]:
@@ -141,12 +141,12 @@ def reproduce(
     """
     started = time.monotonic()
     repro = load_reproduction(name)
-    asked = repro.at(scale)
+    scaled = repro.at(scale)
     at_scale = _at_papers_scale(repro, scale, dataset)
     if not at_scale:
         repro = repro.model_copy(update={"title": f"{repro.title}, not at the paper's scale"})
-    data, missing = _data(asked, dataset, path)
-    spec = repro.sweep(asked, data)
+    data, missing = _data(scaled, dataset, path)
+    spec = repro.sweep(scaled, data)
     result: SweepResult | None = None
     if repro.computed is not None:
         results, tables = COMPUTED[repro.computed](spec.points())

@@ -64,12 +64,12 @@ def frontier_sweep(
         arrangement = next(iter(supported.values()))
         parts = [part for part in (arrangement.projection, arrangement.trainer) if part is not None]
         noisy = any(lookup(part.kind, part.name).budgets for part in parts)
-        asked: dict[str, object] = {"trust": str(config.trust)} if config.trust in supported else {}
+        settings: dict[str, object] = {"trust": str(config.trust)} if config.trust in supported else {}
         if config.mirror is not None and any(hasattr(lookup(part.kind, part.name), "mirror") for part in parts):
-            asked["mirror"] = config.mirror
+            settings["mirror"] = config.mirror
         # Without noise the partition alone differs; a private run's lines are drawn over the same budgets.
         budget = {"grid": {"epsilon": list(epsilons)}} if noisy else {"set": {"epsilon": None}}
-        blocks.append(Block(set={"algorithm": name, **asked, **budget.get("set", {})}, grid=budget.get("grid", {})))
+        blocks.append(Block(set={"algorithm": name, **settings, **budget.get("set", {})}, grid=budget.get("grid", {})))
     return SweepSpec(
         name=f"frontier-{config.dataset}",
         title=f"Accuracy against the privacy budget: {config.dataset}",

@@ -134,9 +134,9 @@ def _occurrence(prints: _Prints) -> NDArray[np.int64]:
     order = np.argsort(prints, kind="stable")
     ordered = prints[order]
     first = np.searchsorted(ordered, ordered, side="left")
-    found = np.empty(len(prints), dtype=np.int64)
-    found[order] = np.arange(len(prints)) - first
-    return found
+    occurrences = np.empty(len(prints), dtype=np.int64)
+    occurrences[order] = np.arange(len(prints)) - first
+    return occurrences
 
 
 def _count(of: _Prints, values: _Prints, counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -171,7 +171,11 @@ class Catalog:
             earlier = [_registration(entry) for entry in entries.find(Kind.DATASET, subject=name)]
             _require_visibility(entries, name, version, visibility, earlier)
             chosen = account or (earlier[-1].account if earlier else name)
-            same = [found for found in earlier if (found.version, found.normalisation) == (version, normalisation)]
+            same = [
+                registration
+                for registration in earlier
+                if (registration.version, registration.normalisation) == (version, normalisation)
+            ]
             repeated = bool(same) and same[-1].account == chosen
             if not repeated:
                 _require_account(
@@ -220,8 +224,10 @@ class Catalog:
     def disjoint_from(self, account: str) -> list[Disjoint]:
         """Return the declarations that an account's people are others than some other accounts', oldest first."""
         with reading(self._database) as entries:
-            found = entries.find(Kind.DISJOINT, account=account)
-        return [Disjoint(tuple(entry.content["from"]), entry.content["reason"], entry.recorded_at) for entry in found]
+            declarations = entries.find(Kind.DISJOINT, account=account)
+        return [
+            Disjoint(tuple(entry.content["from"]), entry.content["reason"], entry.recorded_at) for entry in declarations
+        ]
 
     def undeclared(self, account: str, others: Sequence[str]) -> list[str]:
         """Return those of other accounts that no declaration says are disjoint from this one."""
@@ -303,8 +309,8 @@ class Catalog:
     def stream(self, key: str) -> Mapping[str, Any] | None:
         """Return what is released night after night under a key, None where nothing was fixed."""
         with reading(self._database) as entries:
-            found = entries.find(Kind.STREAM, subject=key)
-        return found[0].content if found else None
+            entry = entries.find(Kind.STREAM, subject=key)
+        return entry[0].content if entry else None
 
     def get(self, name: str, *, version: str | None = None, normalisation: str | None = None) -> Registration:
         """Return the newest registration of a name, narrowed to a version or a normalisation where given.
@@ -315,16 +321,18 @@ class Catalog:
             If there is none.
         """
         with reading(self._database) as entries:
-            found = [_registration(entry) for entry in entries.find(Kind.DATASET, subject=name)]
-            if not found:
+            registrations = [_registration(entry) for entry in entries.find(Kind.DATASET, subject=name)]
+            if not registrations:
                 known = ", ".join(sorted({entry.subject for entry in entries.find(Kind.DATASET)})) or "none"
                 raise InputError(f"there is no data set {name!r} (data sets: {known}); ingest it first")
         matching = [
-            one for one in found if version in (None, one.version) and normalisation in (None, one.normalisation)
+            one
+            for one in registrations
+            if version in (None, one.version) and normalisation in (None, one.normalisation)
         ]
         if not matching:
-            asked = f"version {version or 'any'}, normalisation {normalisation or 'any'}"
-            raise InputError(f"data set {name!r} has nothing registered under {asked}; ingest it first")
+            wanted = f"version {version or 'any'}, normalisation {normalisation or 'any'}"
+            raise InputError(f"data set {name!r} has nothing registered under {wanted}; ingest it first")
         return matching[-1]
 
     def has(self, name: str) -> bool:
@@ -339,14 +347,14 @@ class Catalog:
 
     def datasets(self) -> list[Registration]:
         """Return the newest registration of each name, sorted by name."""
-        newest = {found.name: found for found in self.registrations()}
+        newest = {registration.name: registration for registration in self.registrations()}
         return [newest[name] for name in sorted(newest)]
 
     def registrations(self, visibility: Visibility | None = None) -> list[Registration]:
         """Return all registrations, oldest first: for the check that private rows do not come back as public ones."""
         with reading(self._database) as entries:
-            found = [_registration(entry) for entry in entries.find(Kind.DATASET)]
-        return [one for one in found if visibility in (None, one.visibility)]
+            registrations = [_registration(entry) for entry in entries.find(Kind.DATASET)]
+        return [one for one in registrations if visibility in (None, one.visibility)]
 
     def account(self, name: str) -> Account | None:
         """Return an account as it stands, or None where it was never opened."""
@@ -363,12 +371,12 @@ class Catalog:
 def _require_visibility(
     entries: Entries, name: str, version: str, visibility: Visibility, earlier: list[Registration]
 ) -> None:
-    found = {one.visibility for one in earlier} | {
+    visibilities = {one.visibility for one in earlier} | {
         Visibility(entry.content["visibility"])
         for entry in entries.find(Kind.DATASET)
         if entry.content["version"] == version
     }
-    for other in found - {visibility}:
+    for other in visibilities - {visibility}:
         raise RefusedError(
             f"data set {name!r} is registered as {other} and cannot be registered as {visibility}; "
             + (
@@ -389,8 +397,8 @@ def _declare_disjoint(entries: Entries, name: str, account: str, reason: str, ot
 
 def disjoint_accounts(entries: Entries, account: str) -> set[str]:
     """Return the accounts whose people, on their owner's word, are others than this one's."""
-    found = find_account(entries, account)
-    declared = set(found.disjoint_from) if found is not None else set()
+    opened = find_account(entries, account)
+    declared = set(opened.disjoint_from) if opened is not None else set()
     for entry in entries.find(Kind.DISJOINT):
         if entry.account == account:
             declared.update(entry.content["from"])

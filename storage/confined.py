@@ -89,7 +89,7 @@ def confined(target: str, *arguments: Any, place: str, memory: int, seconds: int
         What the function raises.
     """
     command = [sys.executable, "-P", "-c", _PROGRAM]
-    asked = json.dumps({"target": target, "arguments": arguments, "memory": memory, "seconds": seconds}).encode()
+    request = json.dumps({"target": target, "arguments": arguments, "memory": memory, "seconds": seconds}).encode()
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -100,8 +100,8 @@ def confined(target: str, *arguments: Any, place: str, memory: int, seconds: int
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            with suppress(BrokenPipeError), process.stdin as given:
-                given.write(asked)
+            with suppress(BrokenPipeError), process.stdin as pipe:
+                pipe.write(request)
             while True:
                 head = process.stdout.read(_HEAD.size)
                 kind, size = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0)
@@ -131,19 +131,19 @@ def _died(place: str, kind: bytes, code: int, memory: int, seconds: int) -> str:
 
 def _answer() -> None:
     """Do what standard input asks for: the whole of the other process."""
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     # What is printed on the way must not stand among the pieces.
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)
-        module, name = asked["target"].split(":")
+        module, name = request["target"].split(":")
         function: Callable[..., Iterator[bytes]] = getattr(importlib.import_module(module), name)
-        _limit(resource.RLIMIT_AS, _taken() + asked["memory"])
+        _limit(resource.RLIMIT_AS, _taken() + request["memory"])
         _limit(resource.RLIMIT_CORE, 0)
         try:
-            _renew(asked["seconds"])
-            for piece in function(*asked["arguments"]):
+            _renew(request["seconds"])
+            for piece in function(*request["arguments"]):
                 _send(output, _DATA, piece)
-                _renew(asked["seconds"])
+                _renew(request["seconds"])
             _send(output, _END, b"")
         except MemoryError:
             _send(output, _MEMORY, b"")

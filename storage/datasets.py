@@ -254,7 +254,7 @@ def _ingest_part(
     objects: RowObjects | None,
 ) -> _Ingested:
     writer = RowWriter(folder, layout, objects)
-    found: list[tuple[str, int]] = []
+    origins: list[tuple[str, int]] = []
     seen: set[int] = set()
     try:
         for read in source.parts[part]:
@@ -273,11 +273,11 @@ def _ingest_part(
                     f"{source.place} holds more than {most_rows()} {part} rows; if that is right, declare as many with "
                     "--max-rows"
                 )
-            if found and found[-1][0] == block.origin:
-                found[-1] = (block.origin, found[-1][1] + len(labels))
+            if origins and origins[-1][0] == block.origin:
+                origins[-1] = (block.origin, origins[-1][1] + len(labels))
             elif len(labels):
-                found.append((block.origin, len(labels)))
-        return _Ingested(writer.close(), found, seen)
+                origins.append((block.origin, len(labels)))
+        return _Ingested(writer.close(), origins, seen)
     finally:
         writer.abandon()
 
@@ -317,8 +317,8 @@ class StagedDataset:
             kept = COLUMNS if "parent" not in _load(self.layout, version) else PATTERNS
             if not (self.layout.dataset(version) / kept).exists():
                 remake_fingerprints(self.layout, version, exact=False)
-        found = overlapping_versions(self.layout, self._prints)
-        return tuple(dict.fromkeys(str(_load(self.layout, version)["account"]) for version in found))
+        versions = overlapping_versions(self.layout, self._prints)
+        return tuple(dict.fromkeys(str(_load(self.layout, version)["account"]) for version in versions))
 
     def publish(self, previous: Sequence[DatasetRef] = ()) -> DatasetRef:
         """Store the rows as a version.
@@ -658,8 +658,8 @@ def _open_part(layout: Layout, version: str, body: Mapping[str, Any], part: str)
 
 def origins(layout: Layout, ref: DatasetRef) -> tuple[tuple[str, int], ...]:
     """Return the parties' own files as ``(party, rows)`` in the order of the training rows; empty for one owner."""
-    found = tuple((str(name), int(rows)) for name, rows in _load(layout, ref.version)["origins"])
-    return () if all(not name for name, _ in found) else found
+    pairs = tuple((str(name), int(rows)) for name, rows in _load(layout, ref.version)["origins"])
+    return () if all(not name for name, _ in pairs) else pairs
 
 
 def declared_table(layout: Layout, ref: DatasetRef) -> Mapping[str, Any] | None:
@@ -693,8 +693,10 @@ class IngestionReport:
 def ingestion_report(layout: Layout, ref: DatasetRef) -> IngestionReport:
     """Return what became of every row that ingestion read."""
     body = _load(layout, ref.version)
-    found = body.get("duplicates")
-    return IngestionReport(body["counts"], None if found is None else Duplicates(**found), publishable=not ref.private)
+    duplicates = body.get("duplicates")
+    return IngestionReport(
+        body["counts"], None if duplicates is None else Duplicates(**duplicates), publishable=not ref.private
+    )
 
 
 def transformed_ref(

@@ -134,9 +134,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         rows = len(next(iter(cells.values())))
         examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
         refusals: list[str | None] = [None] * rows
-        for found in examined:
-            for row in np.flatnonzero(self._refused(found)).tolist():
-                refusals[row] = refusals[row] or _reason(found, row)
+        for examined_column in examined:
+            for row in np.flatnonzero(self._refused(examined_column)).tolist():
+                refusals[row] = refusals[row] or _reason(examined_column, row)
         features = schema.features(examined)
         features[[refusal is not None for refusal in refusals]] = 0.0
         return Encoding(features, tuple(refusals))
@@ -145,17 +145,17 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """Return the cells of a column that it does not read; InputError where there is none."""
         return _cells(X, name, Counter(map(str, getattr(X, "column_names", None) or _names(X))))
 
-    def _refused(self, found: Examined) -> NDArray[np.bool_]:
-        rule: MissingRows = self.declared.rule(found.column)
+    def _refused(self, column: Examined) -> NDArray[np.bool_]:
+        rule: MissingRows = self.declared.rule(column.column)
         clipped = OnViolation(self.on_violation).clips
-        wrong = found.encoded.hopeless if clipped else found.encoded.outside
-        return wrong if rule.keeps else wrong | found.missing
+        wrong = column.encoded.hopeless if clipped else column.encoded.outside
+        return wrong if rule.keeps else wrong | column.missing
 
 
-def _reason(found: Examined, row: int) -> str:
-    if found.missing[row]:
-        return f"column {found.column.name}: the value is missing"
-    return f"column {found.column.name}: {str(found.cells[row])[:60]!r} is not {found.column.bound}"
+def _reason(column: Examined, row: int) -> str:
+    if column.missing[row]:
+        return f"column {column.column.name}: the value is missing"
+    return f"column {column.column.name}: {str(column.cells[row])[:60]!r} is not {column.column.bound}"
 
 
 def _cells(table: Any, name: str, names: Counter[str]) -> Sequence[Any]:

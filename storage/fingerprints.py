@@ -200,12 +200,12 @@ class Fingerprints:
 
 def _load(path: Path) -> _Prints:
     try:
-        found: _Prints = np.load(path, allow_pickle=False)
+        prints: _Prints = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise StorageError(
             f"{path} is damaged: {error}; put it back from its back-up, or make it again: unitball doctor --clean"
         ) from error
-    return found
+    return prints
 
 
 def private_versions(layout: Layout) -> list[str]:
@@ -217,15 +217,15 @@ def overlapping_versions(layout: Layout, prints: Fingerprints) -> list[str]:
     """Return the private versions of this root that overlap with rows: yes or no, never how much."""
     exact, patterns = prints.kinds()
     exact = prints.comparable(exact)
-    found = []
+    versions = []
     for version in private_versions(layout):
         folder = layout.dataset(version)
         known = prints.comparable(_load(folder / FINGERPRINTS))
         alike = len(np.intersect1d(patterns, _load(folder / PATTERNS), assume_unique=True))
         shared = max(len(np.intersect1d(exact, known, assume_unique=True)), alike)
         if shared > ADMITTED_SHARE * min(len(exact), len(known)) or prints.columns_agree(folder / COLUMNS):
-            found.append(version)
-    return found
+            versions.append(version)
+    return versions
 
 
 _COLUMNS = 1024  # of a set, the first ones
@@ -311,9 +311,9 @@ def _sketch(values: _Floats, counts: _Floats) -> tuple[_Floats, _Floats, float] 
 @cache
 def _even() -> _Floats:
     """Return the sketch of equally spaced values."""
-    found = _sketch(np.arange(float(_SUPPORT)), np.ones(_SUPPORT))
-    assert found is not None
-    return found[0]
+    sketch = _sketch(np.arange(float(_SUPPORT)), np.ones(_SUPPORT))
+    assert sketch is not None
+    return sketch[0]
 
 
 def _evidence(differences: _Floats, directions: _Floats, scale: Any) -> _Floats:
@@ -351,9 +351,9 @@ class ColumnSketches:
         if self._found is None:
             if self._held:
                 self._count()
-            found = [_sketch(counts.values, counts.counts) for counts in self._counts]
+            sketches = [_sketch(counts.values, counts.counts) for counts in self._counts]
             even = _even()
-            self._found = [one for one in found if one and _evidence(one[0] - even, one[1], 1.0 / one[2]) < _REGULAR]
+            self._found = [one for one in sketches if one and _evidence(one[0] - even, one[1], 1.0 / one[2]) < _REGULAR]
         return self._found
 
     def save(self, path: Path, key: bytes) -> None:
@@ -383,12 +383,12 @@ def load_sketches(path: Path, key: bytes) -> _Floats:
     """Return what :meth:`ColumnSketches.save` wrote."""
     try:
         data = path.read_bytes()
-        found = np.frombuffer(_cipher(key).decrypt(data[:12], data[12:], None), dtype="<f8")
+        sketches = np.frombuffer(_cipher(key).decrypt(data[:12], data[12:], None), dtype="<f8")
     except (OSError, ValueError, InvalidTag) as error:
         raise StorageError(
             f"{path} is damaged ({error!r}); remove it: the next ingestion makes it again from the rows"
         ) from error
-    return found.reshape(-1, 1 + len(_MIRROR)).astype(np.float64)
+    return sketches.reshape(-1, 1 + len(_MIRROR)).astype(np.float64)
 
 
 def _cipher(key: bytes) -> ChaCha20Poly1305:

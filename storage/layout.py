@@ -197,8 +197,8 @@ class Layout:
     def _marked(self) -> dict[str, Any]:
         """Return what the marker says; empty where there is none."""
         try:
-            found = json.loads(self.marker.read_bytes())
-            version = int(found["format_version"])
+            marker = json.loads(self.marker.read_bytes())
+            version = int(marker["format_version"])
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -210,16 +210,16 @@ class Layout:
                 f"{self.root} has format version {version}, newer than {FORMAT_VERSION}, the newest this Unitball "
                 "reads; upgrade Unitball or choose another root with --root"
             )
-        return dict(found)
+        return dict(marker)
 
     def _check_marker(self) -> None:
-        wanted, found = os.environ.get(OBJECTS_VARIABLE) or None, self._marked()
-        if not found:
+        wanted, marker = os.environ.get(OBJECTS_VARIABLE) or None, self._marked()
+        if not marker:
             # An earlier Unitball would look for rows under the root, so it must refuse one that has them elsewhere.
-            made = {"format_version": 1} if wanted is None else {"format_version": 2, "objects": wanted}
-            write_bytes(self.marker, json.dumps(made).encode() + b"\n")
-        elif wanted not in (None, found.get("objects")):
+            body = {"format_version": 1} if wanted is None else {"format_version": 2, "objects": wanted}
+            write_bytes(self.marker, json.dumps(body).encode() + b"\n")
+        elif wanted not in (None, marker.get("objects")):
             raise InputError(
-                f"{self.root} keeps its rows and releases in {found.get('objects') or 'its own folders'}, which is "
+                f"{self.root} keeps its rows and releases in {marker.get('objects') or 'its own folders'}, which is "
                 f"fixed when a root is made; unset {OBJECTS_VARIABLE}, or choose a new root with --root"
             )

@@ -51,12 +51,12 @@ def parse(data: bytes, place: Path | str, *, version: int) -> dict[str, Any]:
         body = parse_json(data, str(place))
         if not isinstance(body, dict):
             raise ValueError("not an object")
-        found = int(body["format_version"])
+        version_found = int(body["format_version"])
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{place} is damaged: not a manifest ({error})") from error
-    if found > version:
+    if version_found > version:
         raise FormatVersionError(
-            f"{place} has format version {found}, newer than {version}, the newest this Unitball reads; "
+            f"{place} has format version {version_found}, newer than {version}, the newest this Unitball reads; "
             "upgrade Unitball"
         )
     stated = body.pop("digest", None)

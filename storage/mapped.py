@@ -52,15 +52,15 @@ def open_mapped(layout: Layout, shard: ShardRef, rows: StoredRows, key: str) -> 
     try:
         body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
         written = WrittenRows.from_json(body["rows"])
-        found = StoredRows.open(folder, RowFormat.from_json(body["format"]), written, records=rows.count)
+        rows_kept = StoredRows.open(folder, RowFormat.from_json(body["format"]), written, records=rows.count)
     except StorageError:
         return None
-    if body["of"] != rows.content or found.stored != rows.stored:
+    if body["of"] != rows.content or rows_kept.stored != rows.stored:
         return None
     # Says when they were last of use.
     with suppress(OSError):
         os.utime(folder / MANIFEST)
-    return found
+    return rows_kept
 
 
 def write_mapped(

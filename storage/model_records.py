@@ -93,12 +93,12 @@ class ModelRecords:
 
     def audits(self, algorithm: str) -> list[AuditRecord]:
         """Return the audits of an algorithm that stand, oldest first: those after the last withdrawal."""
-        found = [
+        selected = [
             AuditRecord(algorithm=entry.subject, sequence=entry.sequence, **entry.content)
             for entry in self._found(Kind.AUDIT, algorithm)
         ]
-        withdrawn = max((number for number, one in enumerate(found, 1) if one.outcome == WITHDRAWN), default=0)
-        return found[withdrawn:]
+        withdrawn = max((number for number, one in enumerate(selected, 1) if one.outcome == WITHDRAWN), default=0)
+        return selected[withdrawn:]
 
     def record_comparison(self, model: str, version: str, outcome: Mapping[str, Any]) -> None:
         """Record how a version has compared with the champion."""
@@ -106,8 +106,10 @@ class ModelRecords:
 
     def comparison(self, model: str, version: str) -> Mapping[str, Any] | None:
         """Return how a version has compared with the champion the last time; None where it has not."""
-        found = [entry.content for entry in self._found(Kind.COMPARISON, model) if entry.content["version"] == version]
-        outcome: Mapping[str, Any] | None = found[-1]["outcome"] if found else None
+        comparisons = [
+            entry.content for entry in self._found(Kind.COMPARISON, model) if entry.content["version"] == version
+        ]
+        outcome: Mapping[str, Any] | None = comparisons[-1]["outcome"] if comparisons else None
         return outcome
 
     def record_champion(self, model: str, version: str, *, back: bool = False) -> None:

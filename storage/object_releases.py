@@ -98,10 +98,10 @@ class ObjectReleases:
             raise DamagedError(f"{self.shown(key)} is damaged: it is cut off; restore it, or remove it and run again")
         manifest, arrays = whole[8 : 8 + size], whole[8 + size :]
         # The object agrees with itself whoever wrote it: only the ledger says which one was stored.
-        found = ReleaseStore.check({"manifest.json": manifest, "arrays.npz": arrays}, Path(key))[1]
-        if digest is not None and found != digest:
+        body = ReleaseStore.check({"manifest.json": manifest, "arrays.npz": arrays}, Path(key))[1]
+        if digest is not None and body != digest:
             raise DamagedError(
-                f"{self.shown(key)} is another release (digest {found[:12]}) than the ledger stored ({digest[:12]}): "
+                f"{self.shown(key)} is another release (digest {body[:12]}) than the ledger stored ({digest[:12]}): "
                 "somebody has replaced it; restore it, or remove it (unitball doctor --clean) and run again"
             )
         return manifest, arrays
@@ -112,5 +112,5 @@ def _name(key: str, digest: str) -> str:
 
 
 def _last(entries: Entries, key: str) -> str | None:
-    found = entries.find(Kind.STORED, subject=key)
-    return None if not found else str(found[-1].content["digest"])
+    stored = entries.find(Kind.STORED, subject=key)
+    return None if not stored else str(stored[-1].content["digest"])

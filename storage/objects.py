@@ -119,9 +119,9 @@ class ObjectStore:
         except (FileNotFoundError, AlreadyExistsError):
             raise
         except (BaseError, OSError, pa.ArrowException) as error:
-            said = " ".join(str(error).partition("<")[0].split())
+            message = " ".join(str(error).partition("<")[0].split())
             raise StorageError(
-                f"the object store refuses {self.url.rstrip('/')}/{name}: {said:.200}; check its address, the "
+                f"the object store refuses {self.url.rstrip('/')}/{name}: {message:.200}; check its address, the "
                 "credentials in the environment and the network, and run again: nothing is charged twice"
             ) from None
 
@@ -171,8 +171,8 @@ class ObjectStore:
 
         before = datetime.now(UTC) - _OLD
         with self._asking(prefix):
-            found = [each for some in obstore.list(self._releases, prefix) for each in some]
-        return sorted(each["path"] for each in found if not old_only or each["last_modified"] < before)
+            listed = [each for some in obstore.list(self._releases, prefix) for each in some]
+        return sorted(each["path"] for each in listed if not old_only or each["last_modified"] < before)
 
     def remove(self, name: str) -> None:
         """Remove an object."""
@@ -194,8 +194,8 @@ class ObjectStore:
     def size(self, name: str) -> int | None:
         """Return how many bytes an object of rows has, None where there is none."""
         with self._asking(name):
-            found = self.filesystem.get_file_info(self.path(name))
-        return int(found.size) if found.is_file else None
+            information = self.filesystem.get_file_info(self.path(name))
+        return int(information.size) if information.is_file else None
 
     def fetch(self, name: str) -> Any:
         """Return an Arrow buffer of what an object of rows holds; FileNotFoundError where there is none."""

@@ -29,10 +29,10 @@ def remove_orphans(layout: Layout) -> int:
 
 
 def _named(layout: Layout) -> list[str]:
-    found = []
+    names = []
     for path in layout.datasets.glob(f"*/{datasets.MANIFEST}"):
         body = manifests.load(path, version=datasets.FORMAT_VERSION)
-        found += [name for part in body["parts"].values() for name, _ in part["files"]]
+        names += [name for part in body["parts"].values() for name, _ in part["files"]]
     for path in layout.parties.glob(f"*/shards/*/*/{shards.MANIFEST}"):
-        found += [name for name, _ in manifests.load(path, version=shards.FORMAT_VERSION)["rows"]["files"]]
-    return found
+        names += [name for name, _ in manifests.load(path, version=shards.FORMAT_VERSION)["rows"]["files"]]
+    return names

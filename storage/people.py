@@ -2,10 +2,10 @@
 
 What is protected is a *record*: an entry of the roster, with all its rows. The roster lists who arrived with which
 version in which file, in the order of arrival; within a version, file by file, in the order of keyed digests, so that
-an exchanged identifier is covered in law over the key. Entries are never taken away and never move: a record's serial
-number in its file, and all that follows from it and a public seed (party, held-out part, fold), hold for every later
-version. Neighbouring data sets have the same roster, entry by entry, and differ in the rows of one entry. So the number
-of records N is public, also of those without a row in some version, and how many rows anybody has is not.
+an exchanged identifier is covered in distribution over the key. Entries are never taken away and never move: a record's
+serial number in its file, and all that follows from it and a public seed (party, held-out part, fold), hold for every
+later version. Neighbouring data sets have the same roster, entry by entry, and differ in the rows of one entry. So the
+number of records N is public, also of those without a row in some version, and how many rows anybody has is not.
 
 Whoever is in several files counts in the entry that came first: their rows elsewhere are left out, by the roster and
 not by what their rows hold, and their other entries are counted there as null records.

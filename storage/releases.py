@@ -194,14 +194,14 @@ class ReleaseStore:
     def _manifest(self, key: str) -> dict[str, Any]:
         place = self._place.shown(key, _MANIFEST)
         body = manifests.parse(self._place.manifest(key), place, version=FORMAT_VERSION)
-        if (said := body["manifest"].get("key", key)) != key:
-            raise DamagedError(f"{place} is the manifest of another release, {said}; {_WAY_OUT}")
+        if (key_recorded := body["manifest"].get("key", key)) != key:
+            raise DamagedError(f"{place} is the manifest of another release, {key_recorded}; {_WAY_OUT}")
         return body
 
     def manifest(self, key: str) -> dict[str, Any]:
         """Return what a release says of itself; its arrays are neither read nor verified."""
-        found: dict[str, Any] = self._manifest(key)["manifest"]
-        return found
+        body: dict[str, Any] = self._manifest(key)["manifest"]
+        return body
 
     def read(self, key: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return manifest and arrays of a release, its digests verified.

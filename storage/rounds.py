@@ -47,13 +47,13 @@ class _WriteOnce:
         It is on disk before this returns, also where another process or an earlier run was the one to write it.
         """
         path = self._folder / path_component(name, "message name")
-        found = self._read(path)
-        if found is None:
+        content = self._read(path)
+        if content is None:
             write_once(path, _MAGIC + b"%d\n" % FORMAT_VERSION, hashlib.sha256(data).digest(), data)
-            found = self._read(path)
-        if found is None:
+            content = self._read(path)
+        if content is None:
             raise StorageError(f"{path} vanished while it was being written; try again")
-        return found
+        return content
 
     def get(self, name: str) -> bytes | None:
         """Return what is stored under a name, None where nothing is."""
@@ -67,10 +67,10 @@ class _WriteOnce:
         StorageError
             If nothing is.
         """
-        found = self.get(name)
-        if found is None:
+        content = self.get(name)
+        if content is None:
             raise StorageError(f"{self._folder / name} is missing: an earlier round has to run first")
-        return found
+        return content
 
     def _read(self, path: Path) -> bytes | None:
         try:

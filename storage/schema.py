@@ -237,10 +237,10 @@ class Schema:
         if not missing.any():
             return Examined(column, cells, missing, column.encode(read))
         there = np.flatnonzero(~missing)
-        found = column.encode([read[row] for row in there.tolist()])
-        values = np.zeros((len(cells), *found.values.shape[1:]), dtype=found.values.dtype)
+        encoded = column.encode([read[row] for row in there.tolist()])
+        values = np.zeros((len(cells), *encoded.values.shape[1:]), dtype=encoded.values.dtype)
         outside, hopeless = np.zeros(len(cells), dtype=bool), np.zeros(len(cells), dtype=bool)
-        values[there], outside[there], hopeless[there] = found.values, found.outside, found.hopeless
+        values[there], outside[there], hopeless[there] = encoded.values, encoded.outside, encoded.hopeless
         return Examined(column, cells, missing, Encoded(values, outside, hopeless))
 
     def features(self, examined: Sequence[Examined]) -> NDArray[np.float64]:
@@ -252,17 +252,17 @@ class Schema:
             A missing number lies at 0 (in the middle, under ``Scaling.UNIT_INTERVAL``), a missing category is zeros.
         """
         parts = []
-        for found in examined:
-            column, values = found.column, np.array(found.encoded.values, dtype=np.float64)
+        for one in examined:
+            column, values = one.column, np.array(one.encoded.values, dtype=np.float64)
             if self.scaling is Scaling.CENTRED:
                 values = column.place(values)
-            values[found.missing, : column.numbers] = 0.0 if self.scaling is Scaling.CENTRED else 0.5
-            values[found.missing, column.numbers :] = 0.0
+            values[one.missing, : column.numbers] = 0.0 if self.scaling is Scaling.CENTRED else 0.5
+            values[one.missing, column.numbers :] = 0.0
             parts.append(values)
         parts += [
-            found.missing[:, None].astype(np.float64)
-            for found in examined
-            if self.rule(found.column) is MissingRows.INDICATOR
+            one.missing[:, None].astype(np.float64)
+            for one in examined
+            if self.rule(one.column) is MissingRows.INDICATOR
         ]
         if self.scaling is not Scaling.CENTRED:
             return np.concatenate(parts, axis=1)
@@ -294,14 +294,14 @@ class Schema:
     def cells(self, plain: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the numbers of the file that :meth:`plain` features stand for; these, of fewer than five columns."""
         places = np.cumsum([0, *(column.width for column in self.inputs)])
-        found = [
+        texts = [
             (place, *column.range)
             for place, column in zip(places.tolist(), self.inputs, strict=False)
             if isinstance(column, Numeric) and column.range is not None
         ]
-        if len(found) < 5:
+        if len(texts) < 5:
             return plain
-        columns, lows, highs = zip(*found, strict=True)
+        columns, lows, highs = zip(*texts, strict=True)
         return np.asarray(plain[:, columns] * np.subtract(highs, lows) + lows)
 
     def encode(self, table: Table, on_violation: OnViolation, tally: Tally) -> Block:
@@ -323,27 +323,27 @@ class Schema:
         alive = np.ones(len(table.lines), dtype=bool) if table.broken is None else ~table.broken
         left = alive.copy()
         refused = []
-        for found in examined:
-            rule = self.rule(found.column)
+        for one in examined:
+            rule = self.rule(one.column)
             if rule is MissingRows.DROP:
-                left &= ~found.missing
+                left &= ~one.missing
             elif rule is MissingRows.REFUSE:
-                refused.append((found, found.missing & alive))
-        outside = np.logical_or.reduce([found.encoded.outside for found in examined]) & left
-        amiss = [found.encoded.hopeless if on_violation.clips else found.encoded.outside for found in examined]
+                refused.append((one, one.missing & alive))
+        outside = np.logical_or.reduce([one.encoded.outside for one in examined]) & left
+        amiss = [one.encoded.hopeless if on_violation.clips else one.encoded.outside for one in examined]
         good = left & ~np.logical_or.reduce(amiss) if on_violation.drops else left
         if not on_violation.drops:
-            refused += [(found, wrong & left) for found, wrong in zip(examined, amiss, strict=True)]
+            refused += [(one, wrong & left) for one, wrong in zip(examined, amiss, strict=True)]
         self._refuse(table, refused)
         tally.read += len(alive)
-        tally.incomplete += int((np.logical_or.reduce([found.missing for found in examined]) & alive).sum())
+        tally.incomplete += int((np.logical_or.reduce([one.missing for one in examined]) & alive).sum())
         tally.outside += int(outside.sum() + (~alive).sum())
         tally.clipped += int((outside & good).sum())
         tally.null += int((~good).sum()) if self.keeps_rows else 0
         tally.dropped += 0 if self.keeps_rows else int((~good).sum())
-        label = next(found for found in examined if isinstance(found.column, Label))
-        features, plain = self._both([found for found in examined if found.column.width])
-        whose = next((found for found in examined if isinstance(found.column, Person)), None)
+        label = next(one for one in examined if isinstance(one.column, Label))
+        features, plain = self._both([one for one in examined if one.column.width])
+        whose = next((one for one in examined if isinstance(one.column, Person)), None)
         block = Block(
             features,
             label.encoded.values[:, 0],
@@ -363,11 +363,11 @@ class Schema:
     def _both(self, inputs: Sequence[Examined]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the features of rows, and what they are recognised by."""
         plain = []
-        for found in inputs:
-            values = found.encoded.values
-            if found.missing.any() and found.column.numbers:
+        for column in inputs:
+            values = column.encoded.values
+            if column.missing.any() and column.column.numbers:
                 values = np.array(values, dtype=np.float64)
-                values[found.missing, : found.column.numbers] = np.nan
+                values[column.missing, : column.column.numbers] = np.nan
             plain.append(values)
         return self.features(inputs), np.concatenate(plain, axis=1)
 
@@ -397,22 +397,23 @@ class Schema:
 
     def _refuse(self, table: Table, refused: Sequence[tuple[Examined, NDArray[np.bool_]]]) -> None:
         """Raise for the first row that is refused, and in it for the first column."""
-        first = [(int(np.argmax(rows)), found) for found, rows in refused if rows.any()]
+        first = [(int(np.argmax(rows)), column) for column, rows in refused if rows.any()]
         if first:
-            row, found = min(first, key=lambda fault: fault[0])
+            row, column = min(first, key=lambda fault: fault[0])
             raise InputError(
-                f"{table.place}, {table.unit} {table.lines[row]}, column {found.column.name}: {self.fault(found, row)}"
+                f"{table.place}, {table.unit} {table.lines[row]}, column {column.column.name}: "
+                f"{self.fault(column, row)}"
             )
 
-    def fault(self, found: Examined, row: int) -> str:
+    def fault(self, examined: Examined, row: int) -> str:
         """Return what is wrong with a cell that is refused, and the ways out."""
-        if found.missing[row]:
-            ways = "drop" if found.column.essential else "indicator, constant or drop"
+        if examined.missing[row]:
+            ways = "drop" if examined.column.essential else "indicator, constant or drop"
             return f"the value is missing; fill it, or let the schema say 'missing: {{marker: …, rows: {ways}}}'"
-        ways = "--on-violation drop" if found.encoded.hopeless[row] else "--on-violation clip or drop"
+        ways = "--on-violation drop" if examined.encoded.hopeless[row] else "--on-violation clip or drop"
         return (
-            f"{str(found.cells[row])[:60]!r} is outside the schema, which admits {found.column.bound}; correct the row "
-            f"or the schema, or use {ways}"
+            f"{str(examined.cells[row])[:60]!r} is outside the schema, which admits {examined.column.bound}; correct "
+            f"the row or the schema, or use {ways}"
         )
 
 
@@ -481,7 +482,9 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schem
     markers, rule = _missing_cells(data.get("missing"), place)
     try:
         return Schema(
-            columns=tuple(parse_column(number, given, place) for number, given in enumerate(data["columns"], start=1)),
+            columns=tuple(
+                parse_column(number, column, place) for number, column in enumerate(data["columns"], start=1)
+            ),
             delimiter=str(data.get("delimiter", ",")),
             header=header,
             encoding=str(data.get("encoding", "utf-8")),
@@ -498,17 +501,17 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schem
         raise InputError(f"{str(error) if str(error).startswith(place) else f'{place}: {error}'}") from None
 
 
-def _missing_cells(given: Any, place: str) -> tuple[frozenset[str], MissingRows]:
-    if given is None:
+def _missing_cells(cells: Any, place: str) -> tuple[frozenset[str], MissingRows]:
+    if cells is None:
         return frozenset({""}), MissingRows.REFUSE
     example = '{marker: "", rows: indicator}'
-    if not isinstance(given, dict) or "marker" not in given or "rows" not in given:
+    if not isinstance(cells, dict) or "marker" not in cells or "rows" not in cells:
         raise InputError(f"{place}: missing must be such as {example}")
-    known_keys(f"{place}: missing", given, ("marker", "rows"))
-    rule = missing_rule(f"{place}: missing: rows", given["rows"]) or MissingRows.REFUSE
-    markers = given["marker"] if isinstance(given["marker"], list) else [given["marker"]]
+    known_keys(f"{place}: missing", cells, ("marker", "rows"))
+    rule = missing_rule(f"{place}: missing: rows", cells["rows"]) or MissingRows.REFUSE
+    markers = cells["marker"] if isinstance(cells["marker"], list) else [cells["marker"]]
     if any(isinstance(marker, bool) or not isinstance(marker, (str, int, float)) for marker in markers) or not markers:
-        raise InputError(f"{place}: missing: marker is {given['marker']!r}; it must be text in quotes, or a list of it")
+        raise InputError(f"{place}: missing: marker is {cells['marker']!r}; it must be text in quotes, or a list of it")
     return frozenset(str(marker).strip() for marker in markers), rule
 
 
@@ -516,9 +519,9 @@ def schema_faults(data: Any, place: str) -> list[str]:
     """Return all faults of a declaration, where :func:`parse_schema` raises the first."""
     faults = []
     if isinstance(data, dict) and isinstance(data.get("columns"), list):
-        for number, given in enumerate(data["columns"], start=1):
+        for number, column in enumerate(data["columns"], start=1):
             try:
-                parse_column(number, given, place)
+                parse_column(number, column, place)
             except InputError as error:
                 faults.append(str(error))
     if not faults:

@@ -82,9 +82,9 @@ def ledger_key(path: Path, *, create: bool = False) -> Secret:
         If it is missing, can be reached by others, or is not 32 bytes; or if it would be made anew although private
         rows are stored, whose fingerprints nobody could compare any more.
     """
-    found = _read(path)
-    if found is not None:
-        return found
+    key = _read(path)
+    if key is not None:
+        return key
     kept = next(path.parent.glob(f"datasets/[!.]*/{FINGERPRINTS}"), None) if path.name == ROOT_KEY else None
     if not create or kept is not None:
         why = f"private rows are stored under it (in {kept.parent})" if kept else "the ledger is keyed with it"
@@ -93,14 +93,14 @@ def ledger_key(path: Path, *, create: bool = False) -> Secret:
 
 
 def _read_or_create(path: Path) -> Secret:
-    found = _read(path)
-    if found is not None:
-        return found
+    secret = _read(path)
+    if secret is not None:
+        return secret
     write_once(path, os.urandom(_BYTES))
-    made = _read(path)
-    if made is None:
+    created = _read(path)
+    if created is None:
         raise SecretError(f"{path} vanished while it was being made; try again")
-    return made
+    return created
 
 
 def party_secret(layout: Layout, party: str) -> Secret:
@@ -122,13 +122,13 @@ def require_secret(layout: Layout, party: str) -> Secret:
     SecretError
         If it is missing, can be reached by others, or is not 32 bytes.
     """
-    found = _from_environment(party) or _read(layout.party_secret(party))
-    if found is None:
+    secret = _from_environment(party) or _read(layout.party_secret(party))
+    if secret is None:
         raise SecretError(
             f"the secret is missing: neither {layout.party_secret(party)} nor {environment_name(party)} is there; "
             "restore it from its backup"
         )
-    return found
+    return secret
 
 
 def root_secret(layout: Layout) -> Secret:

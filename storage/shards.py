@@ -100,23 +100,23 @@ def write_shards(
         If the data set is damaged, or the same partition was made of other rows.
     """
     rows = open_dataset(layout, ref, part)
-    given = {party: np.asarray(positions, dtype=np.int64) for party, positions in assignment.items()}
+    positions_of = {party: np.asarray(positions, dtype=np.int64) for party, positions in assignment.items()}
     records = {"train": ref.rows, "test": ref.test_rows}[part] if ref.person else rows.count
-    owners = _owners(given, records, ref.name, allow_empty)
-    digests = {party: _digest(part, positions) for party, positions in given.items()}
-    sizes = {party: len(positions) for party, positions in given.items()}
+    owners = _owners(positions_of, records, ref.name, allow_empty)
+    digests = {party: _digest(part, positions) for party, positions in positions_of.items()}
+    sizes = {party: len(positions) for party, positions in positions_of.items()}
     people = open_people(layout, ref)
     if people is None:
-        dealing = _Dealing(layout, ref, partition, rows, rows.format, owners, None, sizes, digests)
+        dealing = _Partitioning(layout, ref, partition, rows, rows.format, owners, None, sizes, digests)
     else:
         whose = people[1].get(part, np.zeros(0, dtype=np.int32))
         # Without a record, the last owner is looked up, and not taken.
         owners = np.where(whose >= 0, owners[whose], np.int32(-1)) if len(whose) else owners[:0]
         # A person has all rows in one shard, so that they are counted once, over the whole part.
         kept = replace(rows.format, shares=True)
-        dealing = _Dealing(layout, ref, partition, rows, kept, owners, shares(whose, records), sizes, digests)
-    missing = {number: party for number, party in enumerate(given) if not dealing.has(party)}
-    stored = np.bincount(owners[owners >= 0], minlength=len(given))
+        dealing = _Partitioning(layout, ref, partition, rows, kept, owners, shares(whose, records), sizes, digests)
+    missing = {number: party for number, party in enumerate(positions_of) if not dealing.has(party)}
+    stored = np.bincount(owners[owners >= 0], minlength=len(positions_of))
     large, small = _groups({number: int(stored[number]) for number in missing}, rows.format.row_bytes)
     for group in large:
         dealing.stream({number: missing[number] for number in group})
@@ -124,7 +124,7 @@ def write_shards(
         dealing.gather({number: missing[number] for number in group})
     return tuple(
         ShardRef(dataset=ref, partition=partition, party=party, rows=len(positions))
-        for party, positions in given.items()
+        for party, positions in positions_of.items()
     )
 
 
@@ -145,7 +145,7 @@ def _groups(sizes: Mapping[int, int], row_bytes: int) -> tuple[list[list[int]], 
 
 
 @dataclass(frozen=True, slots=True)
-class _Dealing:
+class _Partitioning:
     """One partition of one data set, on its way from the data set's rows to the parties' folders."""
 
     layout: Layout
@@ -192,10 +192,12 @@ class _Dealing:
                 writers[number] = self._writer(stages[number], party)
                 stack.callback(writers[number].abandon)
             with writing(self.layout.parties):
-                for dealt in self._passing(group):
-                    for number, batch in dealt:
+                for partitioned in self._passing(group):
+                    for number, batch in partitioned:
                         writers[number].write(batch)
-                    row_bytes = max(1, sum(batch.nbytes for _, batch in dealt) // sum(len(batch) for _, batch in dealt))
+                    row_bytes = max(
+                        1, sum(batch.nbytes for _, batch in partitioned) // sum(len(batch) for _, batch in partitioned)
+                    )
                     while sum(writer.pending_rows for writer in writers.values()) * row_bytes > _PENDING_BYTES:
                         max(writers.values(), key=lambda writer: writer.pending_rows).flush()
                 for number, party in group.items():
@@ -204,8 +206,8 @@ class _Dealing:
     def gather(self, group: Mapping[int, str]) -> None:
         """Hold the rows of all parties of a group, then write one shard after another."""
         held: dict[int, list[Any]] = {number: [] for number in group}
-        for dealt in self._passing(group):
-            for number, batch in dealt:
+        for partitioned in self._passing(group):
+            for number, batch in partitioned:
                 held[number].append(batch)
         for number, party in group.items():
             with self._staging(party) as stage, writing(self.layout.parties):
@@ -250,14 +252,14 @@ class _Dealing:
             if not len(here):
                 continue
             order = np.argsort(local, kind="stable")
-            dealt = _take(batch, here[order])
+            partitioned = _take(batch, here[order])
             if self.shares is not None:
                 counted = pa.array(self.shares[start:before][here[order]])
-                dealt = pa.RecordBatch.from_arrays([*dealt.columns, counted], schema=self.format.schema)
+                partitioned = pa.RecordBatch.from_arrays([*partitioned.columns, counted], schema=self.format.schema)
             local = local[order]
             starts = np.flatnonzero(np.diff(local, prepend=-1))
             yield [
-                (int(local[start]), dealt.slice(start, stop - start))
+                (int(local[start]), partitioned.slice(start, stop - start))
                 for start, stop in zip(starts, [*starts[1:], len(local)], strict=True)
             ]
 

@@ -277,29 +277,29 @@ def settle(
     InputError
         If what was found contradicts what is declared.
     """
-    found = set()
+    discovered = set()
     if options.dimension is None:
-        found.add("dimension")
+        discovered.add("dimension")
     if options.classes is None and options.label_range is None:
-        found.add("classes")
-    if found and not options.discover:
-        raise undeclared(found, place)
+        discovered.add("classes")
+    if discovered and not options.discover:
+        raise undeclared(discovered, place)
     if options.dimension is not None and dimension is not None and dimension != options.dimension:
         raise InputError(f"{place} has {dimension} features a row, {options.dimension} are declared")
     size = options.dimension if options.dimension is not None else dimension
     if not size:
         raise InputError(f"{place} has no features; declare --dimension")
     if options.label_range is not None:
-        return size, (), frozenset(found)
+        return size, (), frozenset(discovered)
     if options.classes is not None:
-        return size, options.classes, frozenset(found)
+        return size, options.classes, frozenset(discovered)
     classes = label_order(labels or ())
     if len(classes) > 1000:
         raise InputError(
             f"{place} has {len(classes)} different labels, more than the 1000 taken for classes; "
             "declare --classes, or --label-range for real labels"
         )
-    return size, classes, frozenset(found)
+    return size, classes, frozenset(discovered)
 
 
 def confirm(
@@ -319,11 +319,11 @@ def confirm(
     """
     known = {"dimension": dimension, "classes": classes or None, "label_range": label_range}
     for name, value in known.items():
-        given = getattr(options, name)
-        if given is not None and given != value:
+        declared = getattr(options, name)
+        if declared is not None and declared != value:
             what = name.replace("_", " ")
             raise InputError(
-                f"{place} has {what} {value}, declared is {given}; leave the declaration out or correct it"
+                f"{place} has {what} {value}, declared is {declared}; leave the declaration out or correct it"
             )
 
 

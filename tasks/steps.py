@@ -19,9 +19,9 @@ from tasks.auditing.examination import AuditRequest, Examined, audit_report, exa
 from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import Json, TrainingConfig
 from tasks.planning.plans import FeatureStep, PlannedCombination, PlannedRelease, RunPlan, Shards
-from tasks.preparation.dealing import are_stored_whole, deal_rows
 from tasks.preparation.mapping import is_extracted_whole, is_stored_whole, map_features, map_rows
-from tasks.preparation.nights import Night, deal_night
+from tasks.preparation.nights import Night, partition_night
+from tasks.preparation.partitioning import are_stored_whole, partition_rows
 from tasks.release.door import charge_plan, combine, make_release
 from tasks.release.metrics import Evaluation, measure
 from tasks.release.rounds import Rounds
@@ -32,7 +32,7 @@ from tasks.runtime.progress import say
 from tasks.runtime.settings import current_root
 from tasks.runtime.steps import RETRIES, is_inline, step
 from tasks.tracking.artifacts import show_budget, show_budgets, show_figure, show_scoring
-from tasks.tracking.comparison import Comparison, Contest, compare_models, record_comparison
+from tasks.tracking.comparison import Comparison, ModelComparison, compare_models, record_comparison
 from tasks.tracking.models import find_model, load_model, note_audit
 from tasks.tracking.prediction import ScoringRequest, chosen_model, predict_file
 from tasks.tracking.reporting import keep_run
@@ -72,7 +72,7 @@ def extract_features(dataset: DatasetRef, features: tuple[FeatureStep, ...]) -> 
 @step(task_run_name="partition {dataset.name}", whole=are_stored_whole)
 def partition(dataset: DatasetRef, config: TrainingConfig) -> Shards:
     """Deal a data set's rows to parties by a rule that is fixed before any row is looked at."""
-    shards = deal_rows(dataset, config)
+    shards = partition_rows(dataset, config)
     of = f"{sum(shard.rows for shard in shards.training)} {dataset.unit.several}"
     say("partition", f"{of} to {len(shards.training)} parties")
     return shards
@@ -81,7 +81,7 @@ def partition(dataset: DatasetRef, config: TrainingConfig) -> Shards:
 @step(task_run_name="rows of {release.label}", cached=False)
 def arrive(config: TrainingConfig, night: Night, release: PlannedRelease) -> tuple[ShardRef, ...]:
     """Write what arrived in a night to the parties' own stores; each notes where, for the nights that follow."""
-    shards = deal_night(config, night)
+    shards = partition_night(config, night)
     for shard in shards:
         note_arrival(release.stream_key, night.night, shard)
     say("arrival", f"{sum(shard.rows for shard in shards)} rows, {release.label}")
@@ -136,7 +136,7 @@ def answer(
     block: list[int],
     shards: list[ShardRef],
     upstream: list[ReleaseRef],
-    asked: MessageRef,
+    message: MessageRef,
 ) -> list[MessageRef]:
     """Parties: answer what the server asks in a stage; their own shards are given to the stage that masks alone."""
     return Rounds(release).answer(stage, block, shards, upstream)
@@ -174,10 +174,10 @@ def evaluate(plan: RunPlan, models: dict[str, list[ReleaseRef]], shards: Shards)
 
 @step(task_run_name="compare {contest.challenger.name} with its champion", cached=False)
 def compare_with_champion(
-    contest: Contest, shards: Shards, features: list[FeatureStep], epsilon: float | None
+    model_comparison: ModelComparison, shards: Shards, features: list[FeatureStep], epsilon: float | None
 ) -> Comparison:
     """Compare on the held-out rows and note the outcome on the version. Asked again, it charges nothing."""
-    compared = compare_models(current_root(), contest, shards.held_out, features, epsilon)
+    compared = compare_models(current_root(), model_comparison, shards.held_out, features, epsilon)
     record_comparison(current_root(), compared)
     say("comparison", compared.statement)
     return compared

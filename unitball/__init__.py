@@ -22,8 +22,8 @@ def _require_own_packages() -> None:
     ours = Path(__file__).resolve().parent.parent
     for name in _PACKAGES:
         # What is imported already is what every later import gets.
-        found = sys.modules.get(name) or importlib.util.find_spec(name)
-        place = getattr(found, "__file__", None) or getattr(found, "origin", None)
+        module = sys.modules.get(name) or importlib.util.find_spec(name)
+        place = getattr(module, "__file__", None) or getattr(module, "origin", None)
         if place is None:
             raise ImportError(f"Unitball's package {name!r} is not beside {Path(__file__).parent}: install it again")
         file = Path(place).resolve()

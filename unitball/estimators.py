@@ -106,9 +106,12 @@ class Bounds:
         coefficients = weights[:, :-1] * self._scale
         return coefficients, weights[:, -1] * self._constant - coefficients @ ((self.low + self.high) / 2.0)
 
-    def names(self, given: Sequence[str] | None = None) -> list[str]:
+    def names(self, names_declared: Sequence[str] | None = None) -> list[str]:
         """Return the encoded features' names."""
-        return [*(given if given is not None else [f"x{place}" for place in range(len(self.low))]), "(intercept)"]
+        return [
+            *(names_declared if names_declared is not None else [f"x{place}" for place in range(len(self.low))]),
+            "(intercept)",
+        ]
 
 
 NOT_COVERED = (
@@ -480,9 +483,9 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         return self.algorithm or ("objective-perturbation" if self.delta == 0 else "unitball")
 
     def _parameters(self, records: int, width: int) -> dict[str, Any]:
-        given = super()._parameters(records, width)
-        if self.algorithm is not None or self.delta > 0 or given:
-            return given
+        parameters = super()._parameters(records, width)
+        if self.algorithm is not None or self.delta > 0 or parameters:
+            return parameters
         return {"regularisation": 1.5 * math.sqrt(width) / (records * self.epsilon)}
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateClassifier:

@@ -337,11 +337,11 @@ def fit_public(
             seen = one.apply(seen)
         return fit(node.build(), [replace(given, features=seen)], node.setting, KeyedNoise(secret, key))
 
-    made = carry_out(plan.training, make)
+    outputs = carry_out(plan.training, make)
     (path,) = plan.paths().values()
     return Fit(
         plan=plan,
-        artefacts=tuple(made[key] for key in path),
+        artefacts=tuple(outputs[key] for key in path),
         normalisation=normalisation,
         charges=_charges(plan, "none: the rows are public"),
     )
@@ -349,8 +349,8 @@ def fit_public(
 
 def row_map(normalisation: str) -> RowMap:
     """Return a row-local normalisation as a function of rows."""
-    found: RowMap = lookup("normalisations", normalisation)().learn(())
-    return found
+    learnt: RowMap = lookup("normalisations", normalisation)().learn(())
+    return learnt
 
 
 def fit_private(

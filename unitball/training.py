@@ -45,8 +45,8 @@ class TrainedModel:
         ----------
         rows : data frame of the table's columns, or array (m, d) where the set has no schema
         """
-        found = self.pipeline.predict(rows)
-        return pd.Series(found, index=getattr(rows, "index", None), name="prediction")
+        labels = self.pipeline.predict(rows)
+        return pd.Series(labels, index=getattr(rows, "index", None), name="prediction")
 
     def predict_proba(self, rows: Any) -> pd.DataFrame:
         """Return the probability of each of two classes for each row, of a model that was measured with ``roc=True``.
@@ -57,8 +57,8 @@ class TrainedModel:
         """
         if not hasattr(self.pipeline, "predict_proba"):
             raise InputError("this model has no probabilities: train two classes with roc=True to calibrate it")
-        found = self.pipeline.predict_proba(rows)
-        return pd.DataFrame(found, columns=list(self.pipeline.classes_), index=getattr(rows, "index", None))
+        probabilities = self.pipeline.predict_proba(rows)
+        return pd.DataFrame(probabilities, columns=list(self.pipeline.classes_), index=getattr(rows, "index", None))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the run as one line: algorithm, spending and metrics."""
@@ -224,8 +224,8 @@ def frontier(
         runs = [(point.config, chain_inline(point.config).result) for point in spec.points()]
     return pd.DataFrame(
         [
-            {"algorithm": run.algorithm, "epsilon": asked.epsilon, "seed": asked.partition_seed, **run.metrics}
-            for asked, run in runs
+            {"algorithm": run.algorithm, "epsilon": requested.epsilon, "seed": requested.partition_seed, **run.metrics}
+            for requested, run in runs
         ]
     )
 

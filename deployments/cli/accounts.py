@@ -77,13 +77,13 @@ def _one_more(report: BudgetReport, algorithm: str, delta: float | None) -> dict
     if report["cap"] is None:
         return None
     config = settled(TrainingConfig(dataset=report["dataset"], algorithm=algorithm, delta=delta))
-    found: dict[str, object] = {"algorithm": algorithm, "delta": config.delta}
+    candidate: dict[str, object] = {"algorithm": algorithm, "delta": config.delta}
     try:
-        return {**found, "epsilon": largest_epsilon(config)}
+        return {**candidate, "epsilon": largest_epsilon(config)}
     except UnknownNameError:
         raise
     except (InputError, ParameterError, RefusedError) as error:
-        return {**found, "epsilon": None, "reason": str(error)}
+        return {**candidate, "epsilon": None, "reason": str(error)}
 
 
 def _said_of(one_more: dict[str, object] | None) -> Iterator[str]:
@@ -154,8 +154,8 @@ def _shown(report: BudgetReport) -> Iterator[RenderableType]:
     each = {(charge["plan"], charge["key"]): charge for party in report["parties"] for charge in party["charges"]}
     for charge in each.values():
         again = " (computed again, charged again)" if charge["recharge"] else ""
-        made = charges.setdefault((charge["recorded_at"][:19], charge["run"] + again, charge["plan"]), set())
-        made.add(charge["label"])
+        plans = charges.setdefault((charge["recorded_at"][:19], charge["run"] + again, charge["plan"]), set())
+        plans.add(charge["label"])
     for number, at in enumerate(report["restored"]):
         charges[at[:19], "restored ledger", -number - 1] = {"recorded as spent: what the back-up did not hold"}
     if charges:

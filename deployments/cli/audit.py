@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 _MOST_FIELDS = 20
 
 
-def _given(asked: Arguments, *fields: str, **renamed: str) -> dict[str, Any]:
+def _given(arguments: Arguments, *fields: str, **renamed: str) -> dict[str, Any]:
     """Return those of some fields that have a value; each audit has its own usual values for the others."""
     named = {field: field for field in fields} | renamed
-    return {name: value for name, field in named.items() if (value := getattr(asked, field)) is not None}
+    return {name: value for name, field in named.items() if (value := getattr(arguments, field)) is not None}
 
 
 def _lines(
@@ -38,22 +38,22 @@ def _lines(
     return [title, *(f"  {line}" for line in below)]
 
 
-def subject_audit(subject: Subject, asked: Arguments) -> Answer:
+def subject_audit(subject: Subject, arguments: Arguments) -> Answer:
     """Audit a system or a release on synthetic neighbours."""
     from tasks.auditing.systems import audit_subject
 
     with progress(f"audit of {subject.name}"):
-        report = audit_subject(subject, asked)
+        report = audit_subject(subject, arguments)
     return _answer(report)
 
 
-def audit_on_rows(name: str, asked: Arguments, dataset: str) -> Answer:
+def audit_on_rows(name: str, arguments: Arguments, dataset: str) -> Answer:
     """Audit a system on public rows that differ in a canary."""
     from tasks.auditing.systems import audit_on_public_rows
 
-    given = _given(asked, "epsilon", "delta", "neighbours", "trials", "confidence", "seed")
+    options = _given(arguments, "epsilon", "delta", "neighbours", "trials", "confidence", "seed")
     with progress(f"audit of {name} on rows of {dataset}"):
-        report = audit_on_public_rows(name, dataset, **given)
+        report = audit_on_public_rows(name, dataset, **options)
     return _answer(report)
 
 
@@ -84,15 +84,15 @@ def _answer(report: AuditReport) -> Answer:
     return Answer(report.to_json(), shown)
 
 
-def membership_inference(name: str, asked: Arguments, dataset: str, out: Path | None) -> Answer:
+def membership_inference(name: str, arguments: Arguments, dataset: str, out: Path | None) -> Answer:
     """Attack a system's models of public rows: members are to be told from others."""
     from storage.atomic import write_bytes
     from tasks.auditing.examination import draw_membership
     from tasks.auditing.synthetic import infer_membership
 
-    given = _given(asked, "epsilon", "delta", "neighbours", "seed", models="trials")
+    options = _given(arguments, "epsilon", "delta", "neighbours", "seed", models="trials")
     with progress(f"membership inference on {name}"):
-        report = infer_membership(name, dataset, **given)
+        report = infer_membership(name, dataset, **options)
     if out is not None:
         write_bytes(out.absolute(), draw_membership(report))
     stated = "proved" if report.proved_epsilon is not None else "claimed"
@@ -110,14 +110,14 @@ def membership_inference(name: str, asked: Arguments, dataset: str, out: Path | 
     return Answer(report.to_json(), shown)
 
 
-def chain_audit(name: str, asked: Arguments) -> Answer:
+def chain_audit(name: str, arguments: Arguments) -> Answer:
     """Audit a whole chain."""
     from flows.federated_training import chain_inline
     from tasks.auditing.chain import audit_chain
 
-    given = _given(asked, "epsilon", "delta", "neighbours", "trials", "confidence")
+    options = _given(arguments, "epsilon", "delta", "neighbours", "trials", "confidence")
     with progress(f"audit of {name}, the whole chain"):
-        report = audit_chain(name, chain=chain_inline, **given)
+        report = audit_chain(name, chain=chain_inline, **options)
     shown = _lines(
         f"{name}, the whole chain: {_verdict(report)}",
         [("epsilon proved", report.proved_epsilon)],
@@ -132,12 +132,12 @@ def chain_audit(name: str, asked: Arguments) -> Answer:
     return Answer(report.to_json(), shown)
 
 
-def one_run_audit(name: str, asked: Arguments, canaries: int) -> Answer:
+def one_run_audit(name: str, arguments: Arguments, canaries: int) -> Answer:
     """Audit one training run."""
     from tasks.auditing.examination import audit_in_one_run
 
-    given = _given(asked, "epsilon", "delta", "neighbours", "confidence", "seed")
-    report = audit_in_one_run(name, canaries=canaries, **given)
+    options = _given(arguments, "epsilon", "delta", "neighbours", "confidence", "seed")
+    report = audit_in_one_run(name, canaries=canaries, **options)
     shown = _lines(
         f"{name}, one run: {_verdict(report)}",
         [
@@ -168,12 +168,12 @@ def all_audits(arguments: Arguments) -> Answer:
 
     wanted = subjects()
     folder = current_layout().root / "audits"
-    found: list[Mapping[str, object]] = []
+    reports: list[Mapping[str, object]] = []
     with progress("audits"):
         for subject, report in audit_all(wanted, arguments, folder, processes=os.cpu_count() or 1):
-            found.append(report)
-            say("audits", f"{subject.name} {report['verdict']}", len(found) / len(wanted))
-    found.sort(key=lambda one: (KINDS.index(str(one["kind"])), str(one["algorithm"])))
+            reports.append(report)
+            say("audits", f"{subject.name} {report['verdict']}", len(reports) / len(wanted))
+    reports.sort(key=lambda one: (KINDS.index(str(one["kind"])), str(one["algorithm"])))
     numbers = ("δ", *(f"ε {heading}" for heading in _COLUMNS), "runs", "seconds")
     rows = (
         (
@@ -184,10 +184,10 @@ def all_audits(arguments: Arguments) -> Answer:
             f"{one['trials']:,}",
             _number(one["seconds"]),
         )
-        for one in found
+        for one in reports
     )
     title = f"Audits at confidence {arguments.confidence:.12g}"
-    return Answer({"audits": found}, [table(("kind", "name", "verdict", *numbers), rows, title=title, right=numbers)])
+    return Answer({"audits": reports}, [table(("kind", "name", "verdict", *numbers), rows, title=title, right=numbers)])
 
 
 def _number(value: object) -> str:

@@ -238,9 +238,9 @@ def table(
         Headings of the columns of numbers.
     """
     # Wide enough for its title, up to a usual terminal.
-    made = Table(title=title, title_justify="left", box=SIMPLE, min_width=min(len(title or ""), 80))
+    rendered = Table(title=title, title_justify="left", box=SIMPLE, min_width=min(len(title or ""), 80))
     for heading in headings:
-        made.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+        rendered.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*("–" if cell is None else str(cell) for cell in row))
-    return made
+        rendered.add_row(*("–" if cell is None else str(cell) for cell in row))
+    return rendered

@@ -119,21 +119,21 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
     for part, counts in report.counts.items():
         # Versions stored earlier have three of the counts.
         yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS if what in counts)
-    found = report.duplicates
+    overlap = report.duplicates
     if reference.person:
         yield f"{reference.unit.meaning()} Of each, {reference.rows_per_person} rows at most are taken."
-    elif found is not None and found.rows and found.largest_group <= group_size:
+    elif overlap is not None and overlap.rows and overlap.largest_group <= group_size:
         yield (
-            f"duplicates: {found.rows} rows are equal to an earlier one, up to {found.largest_group} alike: within the "
-            f"{group_size} rows a person that the account protects"
+            f"duplicates: {overlap.rows} rows are equal to an earlier one, up to {overlap.largest_group} alike: within "
+            f"the {group_size} rows a person that the account protects"
         )
-    elif found is not None and found.rows:
+    elif overlap is not None and overlap.rows:
         yield (
-            f"duplicates: {found.rows} rows are equal to an earlier one, up to {found.largest_group} alike. If they are"
-            f" one person's, what protects a row does not protect the person: open the account with --group-size "
-            f"{found.largest_group}; a run then costs as much as it does for {found.largest_group} rows"
+            f"duplicates: {overlap.rows} rows are equal to an earlier one, up to {overlap.largest_group} alike. If "
+            f"they are one person's, what protects a row does not protect the person: open the account with "
+            f"--group-size {overlap.largest_group}; a run then costs as much as it does for {overlap.largest_group} rows"
         )
-    elif found is not None:
+    elif overlap is not None:
         yield "duplicates: none"
 
 
@@ -217,8 +217,8 @@ def draft(
             output.unlink()
             raise
     if json:
-        found = {"ranges": drawn.ranges if drawn else {}, "values": drawn.values if drawn else {}}
-        print_json({"schema": str(output), "columns": columns, **found})
+        contents = {"ranges": drawn.ranges if drawn else {}, "values": drawn.values if drawn else {}}
+        print_json({"schema": str(output), "columns": columns, **contents})
         return
     if drawn is not None:
         for line in _drawn(drawn, range_epsilon, account):
@@ -239,7 +239,7 @@ def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterat
         )
     if fallen := [name for name, ends in drawn.ranges.items() if ends is None]:
         yield f"no range stands out of the noise for {', '.join(fallen)}: the schema has the fallback there; check it"
-    if empty := [name for name, found in drawn.values.items() if not found]:
+    if empty := [name for name, values in drawn.values.items() if not values]:
         yield f"no value is held by enough rows in {', '.join(empty)}: declare values, or leave the column out"
     if drawn.full:
         yield f"{', '.join(drawn.full)}: as many values as a release holds; there may be more"

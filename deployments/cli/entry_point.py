@@ -152,9 +152,9 @@ def import_all() -> None:
 
 def command_group(arguments: list[str]) -> TyperGroup:
     """Return the application as the group of all commands; imported is the one that the arguments begin with."""
-    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
     for one in _COMMANDS:
-        if one.name == asked:
+        if one.name == named:
             importlib.import_module(one.module)
     group = get_group(app)
     # The others stand in by name and help alone.
@@ -214,14 +214,14 @@ def _prefects_refusal(error: BaseException) -> str | None:
     address = os.environ.get("PREFECT_API_URL")
     status = getattr(getattr(error, "response", None), "status_code", None)
     if address and status in (401, 403):
-        said = f"refuses ({status})"
+        answer = f"refuses ({status})"
     elif address and "Failed to reach API at" in str(error):
-        said = "does not answer"
+        answer = "does not answer"
     else:
         return None
     return printable(
-        f"Prefect at {address} {said}: check PREFECT_API_URL and PREFECT_API_AUTH_STRING, or unset PREFECT_API_URL for "
-        "a server of this command's own"
+        f"Prefect at {address} {answer}: check PREFECT_API_URL and PREFECT_API_AUTH_STRING, or unset PREFECT_API_URL "
+        "for a server of this command's own"
     )
 
 
@@ -255,13 +255,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Every error is one line on stderr; ``UNITBALL_DEBUG=1`` shows its traceback.
     """
-    given = list(arguments) if arguments is not None else sys.argv[1:]
+    words = list(arguments) if arguments is not None else sys.argv[1:]
     code: object = DONE
     with _noticing_interrupts() as interrupted:
         try:
             # First, because it says when a file of the user's own hides one of our packages.
             importlib.import_module("unitball")
-            code = command_group(given)(args=given, prog_name="unitball", standalone_mode=False)
+            code = command_group(words)(args=words, prog_name="unitball", standalone_mode=False)
             if interrupted.is_set():
                 raise KeyboardInterrupt
         except BrokenPipeError:

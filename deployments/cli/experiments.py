@@ -113,20 +113,20 @@ def frontier(
         spec = frontier_sweep(config, algorithms.split(","), budgets, seeds)
         result = run_sweep(spec, workers=workers, dask=None)
         own = ["--algorithms", algorithms, "--epsilons", epsilons, "--seeds", str(seeds)]
-        asked = f"{command_of(config.model_copy(update={'algorithm': None}), 'frontier')} {shlex.join(own)}"
+        command = f"{command_of(config.model_copy(update={'algorithm': None}), 'frontier')} {shlex.join(own)}"
         where = out.absolute() if out else None
-        experiment = report_sweep(spec, result, asked, plot=FRONTIER_PLOT, scale="frontier", out=where)
+        experiment = report_sweep(spec, result, command, plot=FRONTIER_PLOT, scale="frontier", out=where)
     return _answer(experiment)
 
 
 def _numbers(text: str) -> list[float]:
     try:
-        found = [float(part) for part in text.split(",")]
+        numbers = [float(part) for part in text.split(",")]
     except ValueError:
         raise ParameterError(f"--epsilons is {text!r}; give numbers separated by commas, as 0.1,1,3") from None
-    if not all(0 < number <= 1000 for number in found) or len(set(found)) < len(found):
+    if not all(0 < number <= 1000 for number in numbers) or len(set(numbers)) < len(numbers):
         raise ParameterError(f"--epsilons is {text!r}; each is above 0 and at most 1000, and there once")
-    return found
+    return numbers
 
 
 @app.command(epilog="Example: unitball reproduce wang2024-fig3  ·  unitball reproduce --list")
@@ -161,8 +161,8 @@ def reproduce(
     with running(f"{name} ({scale})", stages=["points"]):
         from flows.reproduction import reproduce as run
 
-        given = {"--scale": scale, "--dataset": dataset, "--path": path}
-        arguments = [part for option, value in given.items() if value is not None for part in (option, str(value))]
+        options = {"--scale": scale, "--dataset": dataset, "--path": path}
+        arguments = [part for option, value in options.items() if value is not None for part in (option, str(value))]
         experiment = run(
             name,
             scale,

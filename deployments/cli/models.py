@@ -25,11 +25,11 @@ def show(
 
     from tasks.tracking.models import find_model
 
-    found = find_model(current_root(), model)
-    text = found.card or "This version was logged without a model card."
+    version = find_model(current_root(), model)
+    text = version.card or "This version was logged without a model card."
     return Answer(
-        {"model": found.name, "version": found.version, "card": found.card},
-        [f"{found.name} version {found.version}", Markdown(text) if console().is_terminal else text],
+        {"model": version.name, "version": version.version, "card": version.card},
+        [f"{version.name} version {version.version}", Markdown(text) if console().is_terminal else text],
     )
 
 
@@ -42,12 +42,14 @@ def record(
     """Vouch for a model that this root has not logged, so that it may be loaded; says what is not known of it."""
     from tasks.tracking.models import find_model, record_model
 
-    found = find_model(current_root(), model)
-    unknown = record_model(current_root(), found, digest)
-    said = f"{found.name} version {found.version} is recorded with your consent and may be loaded. Not known of it:"
+    version = find_model(current_root(), model)
+    unknown = record_model(current_root(), version, digest)
+    heading = (
+        f"{version.name} version {version.version} is recorded with your consent and may be loaded. Not known of it:"
+    )
     return Answer(
-        {"model": found.name, "version": found.version, "digest": digest.lower(), "unknown": unknown},
-        [said, *(f"  - {one}" for one in unknown)],
+        {"model": version.name, "version": version.version, "digest": digest.lower(), "unknown": unknown},
+        [heading, *(f"  - {one}" for one in unknown)],
     )
 
 
@@ -61,11 +63,11 @@ def promote(
     from tasks.tracking.models import find_model
     from tasks.tracking.models import promote as set_alias
 
-    found = find_model(current_root(), model)
-    set_alias(current_root(), found.name, found.version, alias)
+    version = find_model(current_root(), model)
+    set_alias(current_root(), version.name, version.version, alias)
     return Answer(
-        {"model": found.name, "version": found.version, "alias": alias},
-        [f"{found.name} version {found.version} is now {found.name}@{alias}"],
+        {"model": version.name, "version": version.version, "alias": alias},
+        [f"{version.name} version {version.version} is now {version.name}@{alias}"],
     )
 
 
@@ -79,11 +81,11 @@ def compare(
     promote: Annotated[bool, typer.Option("--promote", help="Make it champion where it is better.")] = False,
 ) -> Answer:
     """Compare a version with the champion of its name on the same held-out rows."""
-    from tasks.tracking.comparison import ComparisonRequest, open_contest
+    from tasks.tracking.comparison import ComparisonRequest, open_comparison
 
     request = ComparisonRequest(model=model, epsilon=epsilon, promote=promote)
     # What cannot be compared is said before an engine is started.
-    open_contest(current_root(), model)
+    open_comparison(current_root(), model)
     with running(f"compare {model}"):
         from flows.comparison import champion_comparison
 
@@ -141,12 +143,14 @@ def predict(
 
     require_readable(source, "--input")
     with progress("predict"):
-        found = find_model(current_root(), model)
-        done = predict_file(load_model(current_root(), found), source, output, id_column=id_column, threshold=threshold)
-        promise = guaranteed(current_root(), found)
+        version = find_model(current_root(), model)
+        done = predict_file(
+            load_model(current_root(), version), source, output, id_column=id_column, threshold=threshold
+        )
+        promise = guaranteed(current_root(), version)
     refused = f", {done.refused} refused (column refusal says why)" if done.refused else ""
-    machine = {"model": found.name, "version": found.version, "output": str(output)}
+    machine = {"model": version.name, "version": version.version, "output": str(output)}
     return Answer(
         {**machine, "rows": done.rows, "refused": done.refused, "guaranteed": promise},
-        [f"{output}: {done.rows} rows by {found.name} version {found.version}{refused}", *filter(None, [promise])],
+        [f"{output}: {done.rows} rows by {version.name} version {version.version}{refused}", *filter(None, [promise])],
     )

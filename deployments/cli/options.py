@@ -51,7 +51,7 @@ class _Option:
             typer.Option(self.flag, help=text, show_default=False, metavar=_metavar(self.kind)),
         ]
 
-    def read(self, given: Any) -> Any:
+    def read(self, values: Any) -> Any:
         """Return the value for the model, from text.
 
         Raises
@@ -60,10 +60,10 @@ class _Option:
             For what is not ``NAME=VALUE`` where that is asked for.
         """
         if get_origin(self.kind) is tuple:
-            return [part for text in given for part in text.split(",")]
+            return [part for text in values for part in text.split(",")]
         if get_origin(self.kind) in _MAPPINGS:
-            return _pairs(given, self.flag, str if get_args(self.kind)[1] in (str, Path) else _json_or_text)
-        return given
+            return _pairs(values, self.flag, str if get_args(self.kind)[1] in (str, Path) else _json_or_text)
+        return values
 
 
 def options_of(
@@ -141,12 +141,12 @@ def _made(
         except ParameterError as error:
             wrong.append(str(error))
     try:
-        made = model.model_validate(values)
+        config = model.model_validate(values)
     except ValidationError as error:
         wrong += faults(error, {".".join(option.place): option.flag for option in options})
     if wrong:
         raise ParameterError("; ".join(wrong))
-    return made
+    return config
 
 
 def _options(
@@ -209,9 +209,9 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def _pairs(given: Sequence[str], flag: str, value: Callable[[str], Any]) -> dict[str, Any]:
+def _pairs(pairs: Sequence[str], flag: str, value: Callable[[str], Any]) -> dict[str, Any]:
     result = {}
-    for pair in given:
+    for pair in pairs:
         name, equals, text = pair.partition("=")
         if not (name and equals and text):
             raise ParameterError(f"{flag} {pair!r} is not NAME=VALUE: write {flag} NAME=VALUE")

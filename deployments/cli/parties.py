@@ -115,10 +115,10 @@ def federate(
     from flows.party import read_roster
     from tasks.federation.coordinator import federate as run
 
-    asked = read_roster(require_readable(roster, "--roster"))
-    made = run(config, asked, posting(patience), measured_on=measure_on, progress=partial(typer.echo, err=True))
+    parties = read_roster(require_readable(roster, "--roster"))
+    result = run(config, parties, posting(patience), measured_on=measure_on, progress=partial(typer.echo, err=True))
     paid = (
-        f"model {made.model.key[:12]} of {', '.join(made.took_part)}; each party's account paid for epsilon "
-        f"{made.epsilon:g} at delta {made.delta:g}"
+        f"model {result.model.key[:12]} of {', '.join(result.took_part)}; each party's account paid for epsilon "
+        f"{result.epsilon:g} at delta {result.delta:g}"
     )
-    return Answer(made.model_dump(mode="json"), [paid, *shown_results([made.result], elsewhere=True)])
+    return Answer(result.model_dump(mode="json"), [paid, *shown_results([result.result], elsewhere=True)])

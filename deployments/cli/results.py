@@ -105,13 +105,13 @@ def _plot(records: list[Record], path: Path) -> None:
     frame = pd.DataFrame(records)
     numbers = [str(name) for name in frame.select_dtypes("number").columns if frame[name].notna().any()]
     x = next((name for name in ("config_epsilon", "epsilon") if name in numbers), numbers[0] if numbers else "")
-    found = [name for name in numbers if name != x]
-    if not found:
+    axes_left = [name for name in numbers if name != x]
+    if not axes_left:
         raise InputError(
             f"the answer's columns ({', '.join(map(str, frame.columns)) or 'none'}) hold fewer than two with numbers, "
             "and it is not one measured run with all its columns: ask for two numbers a row, or for such a run"
         )
-    y = next((name for name in ("accuracy", "r2") if name in found), found[-1])
+    y = next((name for name in ("accuracy", "r2") if name in axes_left), axes_left[-1])
     if "algorithm" not in frame:
         frame["algorithm"] = y
     # Rows of different data sets are no line together.

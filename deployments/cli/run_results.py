@@ -63,11 +63,11 @@ def results_table(results: Sequence[RunResult]) -> Table:
         for result in results
     )
     title = f"{results[0].dataset}: what each algorithm costs and gives"
-    made = table(("algorithm", "trust", "proved", "claim", *numbers), rows, title=title, right=numbers)
-    for column in made.columns:
+    shown = table(("algorithm", "trust", "proved", "claim", *numbers), rows, title=title, right=numbers)
+    for column in shown.columns:
         # What is proved, claimed and measured on what is text, which may be broken.
         column.no_wrap = column.header not in ("proved", "claim", _HEADINGS[main], _HEADINGS[other])
-    return made
+    return shown
 
 
 def _measured(result: RunResult, name: str, form: str) -> str:
@@ -90,8 +90,8 @@ def _footnotes(results: Sequence[RunResult]) -> list[str]:
 def _program(name: str) -> str:
     """Return how a program beside this Python is started: by name where the shell finds that one."""
     beside = Path(sys.executable).parent / name
-    found = shutil.which(name)
-    return name if found and Path(found).resolve() == beside.resolve() else str(beside)
+    path = shutil.which(name)
+    return name if path and Path(path).resolve() == beside.resolve() else str(beside)
 
 
 def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> Iterator[RenderableType]:

@@ -48,7 +48,7 @@ def schedule(
     from tasks.datasets.schedules import NIGHTLY, Schedule, remove_schedule, set_schedule
     from tasks.release.preflight import require_feasible
 
-    made = None
+    timing = None
     if remove:
         if nightly or cron or on_new_version or score_input:
             raise ParameterError("--remove ends the schedule: give it alone, or leave it out to set another")
@@ -57,7 +57,7 @@ def schedule(
         if nightly and cron:
             raise ParameterError(f"--nightly is --cron '{NIGHTLY}': give one of them")
         require_timing(cron or NIGHTLY, timezone)
-        made = Schedule(
+        timing = Schedule(
             config=config,
             cron=NIGHTLY if nightly else cron,
             timezone=timezone,
@@ -70,15 +70,15 @@ def schedule(
             promote=promote,
         )
         require_feasible(config)
-        set_schedule(made)
+        set_schedule(timing)
     return Answer(
-        {"dataset": dataset, "schedule": None if made is None else made.model_dump(mode="json")},
+        {"dataset": dataset, "schedule": None if timing is None else timing.model_dump(mode="json")},
         [
             f"{dataset} has no schedule now"
-            if made is None
-            else f"federated-training/{dataset}: {_when(made)}; {_price(config)} (epsilon {config.epsilon}, "
+            if timing is None
+            else f"federated-training/{dataset}: {_when(timing)}; {_price(config)} (epsilon {config.epsilon}, "
             f"delta {settled(config).stated_delta:g})",
-            *([] if made is None or not (told := outlook(made)) else [told]),
+            *([] if timing is None or not (told := outlook(timing)) else [told]),
             "takes effect when `unitball serve` next starts",
         ],
     )
@@ -90,15 +90,15 @@ def schedules() -> Answer:
     """List the schedules and triggers of all data sets."""
     from tasks.datasets.schedules import schedules as standing
 
-    found = standing()
+    entries = standing()
     rows = (
         (one.dataset, _when(one), one.config.algorithm or one.config.trainer, one.config.epsilon, one.config.delta)
-        for one in found
+        for one in entries
     )
     shown = table(("data set", "when", "algorithm", "epsilon", "delta"), rows, title="Schedules")
     return Answer(
-        {"schedules": [one.model_dump(mode="json") for one in found]},
-        [shown if found else "no data set has a schedule: unitball schedule NAME --nightly --epsilon …"],
+        {"schedules": [one.model_dump(mode="json") for one in entries]},
+        [shown if entries else "no data set has a schedule: unitball schedule NAME --nightly --epsilon …"],
     )
 
 
@@ -121,11 +121,11 @@ def require_timing(cron: str, timezone: str) -> None:
     try:
         CronSchedule(cron=cron, timezone=timezone)
     except ValidationError as error:
-        given = {"cron": cron, "timezone": timezone}
+        timing = {"cron": cron, "timezone": timezone}
         for fault in error.errors():
             field = str(fault["loc"][0]) if fault["loc"] else "cron"
             message = fault["msg"].removeprefix("Value error, ")
-            raise ParameterError(f"--{field} {given.get(field, cron)!r}: {message}") from None
+            raise ParameterError(f"--{field} {timing.get(field, cron)!r}: {message}") from None
 
 
 def _when(one: Schedule) -> str:

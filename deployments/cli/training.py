@@ -86,8 +86,8 @@ def _explained(config: TrainingConfig) -> Answer:
     lines = [f"{plan.system} under trust {plan.trust}"]
     lines += [f"  - {reason}" for reason in plan.reasons or ("parts and parameters are those named, or defaults",)]
     for kind, part in parts.items():
-        given = ", ".join(f"{name}={value}" for name, value in part.items() if name != "name")
-        lines.append(f"  {kind} {part['name']}" + (f": {given}" if given else ""))
+        parameters = ", ".join(f"{name}={value}" for name, value in part.items() if name != "name")
+        lines.append(f"  {kind} {part['name']}" + (f": {parameters}" if parameters else ""))
     explained = {"system": plan.system, "trust": plan.trust, "reasons": plan.reasons, "warning": plan.warning}
     return Answer({**explained, "parts": parts}, lines)
 

@@ -104,12 +104,14 @@ def verify(
     """Check an export: digests, identities, guarantees, prices, epsilon; exit code 1 where something fails."""
     from tasks.exports.verifying import verify_confined
 
-    found = verify_confined(require_readable(archive, "ARCHIVE"), signer=signer)
-    title = f"{found.algorithm} on {found.dataset}, run {found.run[:12]}" if found.run else "what it says does not hold"
-    rows = ((check.what, _WORDS[check.holds], check.detail, check.word) for check in found.checks)
-    vouched = table(("who vouches", "for what"), found.words.items(), title="What nobody can check here")
+    report = verify_confined(require_readable(archive, "ARCHIVE"), signer=signer)
+    title = (
+        f"{report.algorithm} on {report.dataset}, run {report.run[:12]}" if report.run else "what it says does not hold"
+    )
+    rows = ((check.what, _WORDS[check.holds], check.detail, check.word) for check in report.checks)
+    vouched = table(("who vouches", "for what"), report.words.items(), title="What nobody can check here")
     return Answer(
-        found.to_json(),
-        [table(("checked", "", "found", "rests on"), rows, title=title), *([vouched] if found.words else [])],
-        None if found.holds else typer.Exit(1),
+        report.to_json(),
+        [table(("checked", "", "found", "rests on"), rows, title=title), *([vouched] if report.words else [])],
+        None if report.holds else typer.Exit(1),
     )

@@ -380,7 +380,7 @@ _LEAST = 2.0**-20
 
 def tightened(
     budgets: Sequence[Loss],
-    bills: Callable[[tuple[Loss, ...]], Collection[tuple[Loss, ...]]],
+    losses_of: Callable[[tuple[Loss, ...]], Collection[tuple[Loss, ...]]],
     epsilon: float,
     delta: float,
 ) -> tuple[Loss, ...]:
@@ -393,7 +393,7 @@ def tightened(
     ----------
     budgets : sequence of Loss
         One a stage, as they were split.
-    bills : callable
+    losses_of : callable
         What the releases under given budgets cost each party whose rows they read: the parties that the budgets are
         for, and no others. (Held-out rows are a party of their own that pays for its evaluation alone; counted here,
         it would meet the target at once and leave the training what it had been given roughly.)
@@ -411,7 +411,7 @@ def tightened(
         return tuple(scaled(loss, factor) for loss in budgets)
 
     def cost(factor: float) -> float:
-        return max((compose(bill).epsilon(delta) for bill in set(bills(at(factor)))), default=0.0)
+        return max((compose(one).epsilon(delta) for one in set(losses_of(at(factor)))), default=0.0)
 
     first = cost(1.0)
     if not math.isfinite(first) or epsilon * (1 - _TIGHT) <= first <= epsilon:

@@ -267,8 +267,8 @@ class _BasicProfile:
                 low = middle
             else:
                 high = middle
-        found = self.slack + math.exp(high)
-        return found if found < 1 and self.epsilon(found) <= epsilon else 1.0
+        bound = self.slack + math.exp(high)
+        return bound if bound < 1 and self.epsilon(bound) <= epsilon else 1.0
 
 
 _Method = Callable[[Components], PrivacyProfile]

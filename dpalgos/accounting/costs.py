@@ -33,7 +33,7 @@ _ROUNDING = 1 + 1e-9
 
 
 @lru_cache(maxsize=4096)
-def loss_of_overruns(losses: tuple[Loss, ...], probability: float) -> Loss:
+def loss_of_deadline_misses(losses: tuple[Loss, ...], probability: float) -> Loss:
     """Return the loss to be composed with a release's own where its time is observed and an overrun is possible.
 
     Guarantee
@@ -47,9 +47,10 @@ def loss_of_overruns(losses: tuple[Loss, ...], probability: float) -> Loss:
 
     so O costs no more than M composed with (0, s)-DP.
 
-    Proof. On time, O is M's law less a measure k <= Q of mass at most b, and on the first data at most P. An event S
-    and an overrun give ``H_t(O) <= b + sup_S [P(S) - t (Q - k)(S)]``. With g = dP/dQ, removing k gains t dk where
-    g > t, and elsewhere at most ``g - t + t dk/dQ <= g dk/dQ`` a point: everywhere at most ``g dk``, together at most
+    Proof. On time, O is M's distribution less a measure k <= Q of mass at most b, and on the first data at most P. An
+    event S and an overrun give ``H_t(O) <= b + sup_S [P(S) - t (Q - k)(S)]``. With g = dP/dQ, removing k gains t dk
+    where g > t, and elsewhere at most ``g - t + t dk/dQ <= g dk/dQ`` a point: everywhere at most ``g dk``, together at
+    most
     ``sup {∫ g dk : k <= Q, k(1) <= b} = 1 - f(b)``. Hence ``H_t(O) <= H_t + c`` for all t. For t >= 1,
     ``c = s (1 - H_1) <= s (1 - H_t)``. For t < 1, ``H_t(P, Q) = 1 - t + t H_{1/t}(Q, P)`` on either side gives
     ``H_t(O) <= H_t + t c <= H_t + s t (1 - H_{1/t}(Q, P)) = H_t + s (1 - H_t)``.
@@ -239,30 +240,35 @@ def price(
     ``(k epsilon, delta sum g(a_p))`` with g convex, g(0) = 0, so ``sum g(a_p) <= g(k)``. Otherwise every party is
     charged the composition of all the plan's releases, which needs no argument.
     """
-    bills = _billed(releases, rows_per_person=rows_per_person)
+    losses_by_party = _billed(releases, rows_per_person=rows_per_person)
     # Parties of one plan mostly pay the same; each distinct bill is priced once.
-    grouped = {bill: [group_loss(loss, rows_per_person) for loss in bill] for bill in set(bills.values())}
-    priced = {bill: PlanCost.of(losses, delta) for bill, losses in grouped.items()}
-    return {party: priced[bill] for party, bill in bills.items()}
+    grouped = {
+        losses_of_party: [group_loss(loss, rows_per_person) for loss in losses_of_party]
+        for losses_of_party in set(losses_by_party.values())
+    }
+    priced = {losses_of_party: PlanCost.of(losses, delta) for losses_of_party, losses in grouped.items()}
+    return {party: priced[losses_of_party] for party, losses_of_party in losses_by_party.items()}
 
 
 def _billed(
     releases: Sequence[tuple[Sequence[str], Sequence[Loss]]], *, rows_per_person: int = 1
 ) -> dict[str, tuple[Loss, ...]]:
     """Return the losses, for one row each, of the releases that each party pays for; see :func:`price`."""
-    bills: dict[str, list[Loss]] = {}
+    losses_by_party: dict[str, list[Loss]] = {}
     for parties, losses in releases:
         for party in dict.fromkeys(parties):
-            bills.setdefault(party, []).extend(losses)
-    if rows_per_person > 1 and not _alike(releases, bills):
+            losses_by_party.setdefault(party, []).extend(losses)
+    if rows_per_person > 1 and not _alike(releases, losses_by_party):
         everything = tuple(loss for _, losses in releases for loss in losses)
-        return dict.fromkeys(bills, everything)
-    return {party: tuple(bill) for party, bill in bills.items()}
+        return dict.fromkeys(losses_by_party, everything)
+    return {party: tuple(losses_of_party) for party, losses_of_party in losses_by_party.items()}
 
 
-def _alike(releases: Sequence[tuple[Sequence[str], Sequence[Loss]]], bills: Mapping[str, Sequence[Loss]]) -> bool:
-    one_or_all = all(len(set(parties)) in (0, 1, len(bills)) for parties, _ in releases)
-    counted = [Counter(bill) for bill in bills.values()]
+def _alike(
+    releases: Sequence[tuple[Sequence[str], Sequence[Loss]]], losses_by_party: Mapping[str, Sequence[Loss]]
+) -> bool:
+    one_or_all = all(len(set(parties)) in (0, 1, len(losses_by_party)) for parties, _ in releases)
+    counted = [Counter(losses_of_party) for losses_of_party in losses_by_party.values()]
     return one_or_all and all(count == counted[0] for count in counted)
 
 

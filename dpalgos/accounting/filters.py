@@ -140,13 +140,13 @@ def _favourite(one: Totals, delta: float) -> str:
     """Return the filter that needs the least epsilon for plans like this one."""
     # Basic sums of pure epsilons hold with no delta at all, so they are nobody's favourite.
     candidates = [name for name in FILTERS if name != "basic" or one.delta > 0]
-    found = math.inf, candidates[0]
+    best = math.inf, candidates[0]
     for count in _EXPECTED:
         many = Totals(*(count * value for value in one))
-        found = min((FILTERS[name].epsilon(many, _FAVOURITE * delta), name) for name in candidates)
-        if math.isfinite(found[0]):
+        best = min((FILTERS[name].epsilon(many, _FAVOURITE * delta), name) for name in candidates)
+        if math.isfinite(best[0]):
             break
-    return found[1]
+    return best[1]
 
 
 def least_epsilon(totals: Totals, delta: float, parts: Mapping[str, float]) -> tuple[float, str]:
@@ -157,11 +157,11 @@ def least_epsilon(totals: Totals, delta: float, parts: Mapping[str, float]) -> t
 @functools.lru_cache(maxsize=4096)
 def _least_epsilon(totals: Totals, delta: float, parts: tuple[tuple[str, float], ...]) -> tuple[float, str]:
     # What an account had spent before a plan is what it had spent after the plan before.
-    found = math.inf, min(FILTERS)
+    best = math.inf, min(FILTERS)
     for name, part in sorted(parts, key=lambda entry: -entry[1]):
-        if math.isinf(found[0]) or FILTERS[name].may_reach(totals, found[0], part * delta):
-            found = min(found, (FILTERS[name].epsilon(totals, part * delta), name))
-    return found
+        if math.isinf(best[0]) or FILTERS[name].may_reach(totals, best[0], part * delta):
+            best = min(best, (FILTERS[name].epsilon(totals, part * delta), name))
+    return best
 
 
 def within_any(totals: Totals, epsilon: float, delta: float, parts: Mapping[str, float]) -> bool:

@@ -4,7 +4,7 @@ A *dominating pair* (P, Q) of a mechanism satisfies ``H_t(M(D) || M(D')) <= H_t(
 t >= 0, where ``H_t(P || Q) = integral of max(0, p - t q)`` is the hockey-stick divergence; a release is
 (epsilon, delta)-DP exactly if ``H_{e^epsilon} <= delta``. The product of dominating pairs dominates the composition,
 also when each mechanism is chosen in view of earlier outputs from a family with that pair (Zhu, Dong, Wang 2022,
-Theorem 10). What is needed of a pair is the law of its privacy loss ``L = log(p/q)`` under P:
+Theorem 10). What is needed of a pair is the distribution of its privacy loss ``L = log(p/q)`` under P:
 ``H_t = E[max(0, 1 - t e^-L)]``, with L = infinity where q = 0.
 
 The pairs of the loss types:
@@ -177,7 +177,7 @@ class Atoms:
     infinity: float = 0.0
 
     def times(self, other: Atoms) -> Atoms:
-        """Return the law of the sum of independent losses (what leads to infinity in one does so in the sum).
+        """Return the distribution of the sum of independent losses (what leads to infinity in one does so in the sum).
 
         The mass at infinity is bounded by the sum of both.
         """
@@ -245,12 +245,12 @@ def zcdp_atoms(rho: float) -> Atoms:
 
     Proof. Let v be :func:`zcdp_grid`'s values at nodes ``x_1 < … < x_n`` (v = 1 at t = 0), and h the function that
     interpolates them linearly in t = e^x and is constant beyond t_n. D is convex and at most v at the nodes and at 0,
-    so D <= h up to t_n, and beyond it because D does not increase. The law with mass v_n at infinity and ``p_i =
-    (v_{i-1} - v_i) / (1 - e^(x_{i-1} - x_i)) - (v_i - v_{i+1}) / (e^(x_{i+1} - x_i) - 1)`` (second term zero for i =
-    n) at x_i has ``H_t = h(t)``: both are piecewise linear with kinks at the t_i, and the slopes agree. Convexity
-    makes p_i >= 0, and ``h(t) >= 1 - t`` makes Q a probability measure ("connect the dots": Doroshenko, Ghazi, Kamath,
-    Kumar, Manurangsi 2022). The grid ends where v_n is below 1e-17; what lies beyond is at infinity, and matters for
-    deltas about as small.
+    so D <= h up to t_n, and beyond it because D does not increase. The distribution with mass v_n at infinity and ``p_i
+    = (v_{i-1} - v_i) / (1 - e^(x_{i-1} - x_i)) - (v_i - v_{i+1}) / (e^(x_{i+1} - x_i) - 1)`` (second term zero for i =
+    n) at x_i has ``H_t = h(t)``: both are piecewise linear with kinks at the t_i, and the slopes agree. Convexity makes
+    p_i >= 0, and ``h(t) >= 1 - t`` makes Q a probability measure ("connect the dots": Doroshenko, Ghazi, Kamath, Kumar,
+    Manurangsi 2022). The grid ends where v_n is below 1e-17; what lies beyond is at infinity, and matters for deltas
+    about as small.
     """
     reach = rho + 2 * math.sqrt(40 * rho)
     nodes = np.linspace(-reach, reach, 2 * _ZCDP_NODES + 1)
@@ -340,6 +340,6 @@ class AtomsProfile:
 
 
 def product(parts: Iterable[Atoms]) -> Atoms:
-    """Return the law of the sum of independent losses; the zero loss for none."""
+    """Return the distribution of the sum of independent losses; the zero loss for none."""
     everything: Sequence[Atoms] = list(parts)
     return list(itertools.accumulate(everything, Atoms.times, initial=Atoms(np.zeros(1), np.ones(1))))[-1]

@@ -105,10 +105,10 @@ def entry_epsilon(delta: Curve, probability: float) -> float:
     if excess(0.0) <= 0.0:
         return 0.0
     scale = probability * delta(0.0)
-    found, step = _root(lambda epsilon: excess(epsilon) / scale, 0.0, high), 1e-10
-    while excess(found) > 0.0:
-        found, step = found * (1.0 + step) + 1e-12, 2.0 * step
-    return min(found, high)
+    epsilon_bound, step = _root(lambda epsilon: excess(epsilon) / scale, 0.0, high), 1e-10
+    while excess(epsilon_bound) > 0.0:
+        epsilon_bound, step = epsilon_bound * (1.0 + step) + 1e-12, 2.0 * step
+    return min(epsilon_bound, high)
 
 
 def selection_delta(delta: Curve, epsilon: float, candidates: int, probability: float) -> float:
@@ -159,8 +159,8 @@ def candidate_mu(epsilon: float, delta: float, candidates: int, probability: flo
 
     def short(log_mu: float) -> float:
         """Return how far the logarithm of the selection's delta is above that of the budget."""
-        found = selection_delta(GaussianProfile(math.exp(log_mu)).delta, epsilon, candidates, probability)
-        return math.log(max(found, 1e-320)) - math.log(delta)
+        loss = selection_delta(GaussianProfile(math.exp(log_mu)).delta, epsilon, candidates, probability)
+        return math.log(max(loss, 1e-320)) - math.log(delta)
 
     # A single candidate may cost most.
     high = math.log(mu_from_epsilon_delta(epsilon, delta)) + 1e-6
@@ -171,8 +171,8 @@ def candidate_mu(epsilon: float, delta: float, candidates: int, probability: flo
             raise ParameterError(
                 f"epsilon {epsilon:g} and delta {delta:g} are too little for {candidates} candidates: try fewer"
             )
-    found = _root(short, low, high) if short(high) > 0.0 else high
+    mu = _root(short, low, high) if short(high) > 0.0 else high
     step = 1e-10
-    while short(found) > 0.0:
-        found, step = found - step, 2.0 * step
-    return math.exp(found)
+    while short(mu) > 0.0:
+        mu, step = mu - step, 2.0 * step
+    return math.exp(mu)

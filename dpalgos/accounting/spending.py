@@ -7,8 +7,8 @@ what rows contain. Under replace-one a row's position, and so its party in every
 neighbouring data sets. (Under add-remove-one the added row has one party a partition, and the same holds.)
 
 A row pays for the releases that read its party's rows, joint ones included, and for nothing else: given what it does
-pay for, all other outputs have the same law in both neighbours. So with ``c_k(a)`` what plan k of partition ``pi_k``
-costs party a, a row in party ``a_pi`` of each partition pi costs ``sum_k c_k(a_{pi_k})``, and
+pay for, all other outputs have the same distribution in both neighbours. So with ``c_k(a)`` what plan k of partition
+``pi_k`` costs party a, a row in party ``a_pi`` of each partition pi costs ``sum_k c_k(a_{pi_k})``, and
 
     ``max over rows of sum_k c_k(a_{pi_k}) <= sum over partitions pi of max over its parties a of sum_{k in pi} c_k(a)``
 
@@ -127,19 +127,19 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bill:
+class _TotalCost:
     """What one party's rows (or any row at all) may have paid: sums, and the losses where it is a single plan."""
 
     totals: Totals = _ZERO
     plans: int = 0
     losses: tuple[Loss, ...] = ()
 
-    def with_plans(self, totals: Totals, losses: tuple[Loss, ...], plans: int) -> _Bill:
-        return _Bill(self.totals.plus(totals), self.plans + plans, losses if self.plans == 0 else ())
+    def with_plans(self, totals: Totals, losses: tuple[Loss, ...], plans: int) -> _TotalCost:
+        return _TotalCost(self.totals.plus(totals), self.plans + plans, losses if self.plans == 0 else ())
 
-    def beside(self, other: _Bill) -> _Bill:
-        """Return the bill of a row that pays this one and, in other partitions, the other."""
-        return _Bill(self.totals.plus(other.totals), self.plans + other.plans, self.losses)
+    def beside(self, other: _TotalCost) -> _TotalCost:
+        """Return the total_cost of a row that pays this one and, in other partitions, the other."""
+        return _TotalCost(self.totals.plus(other.totals), self.plans + other.plans, self.losses)
 
     def epsilon(self, delta: float, parts: Mapping[str, float]) -> tuple[float, str]:
         if self.plans == 0:
@@ -194,9 +194,9 @@ class _Account:
             (),
         )
 
-    def bill(self) -> _Bill:
+    def total_cost(self) -> _TotalCost:
         """Return it with each sum rounded once."""
-        return _Bill(Totals(*map(math.fsum, self.sums)), self.plans, self.losses)
+        return _TotalCost(Totals(*map(math.fsum, self.sums)), self.plans, self.losses)
 
 
 def _quantities(cost: PlanCost) -> tuple[float, ...]:
@@ -215,13 +215,13 @@ class SummedHistory:
 
     Attributes
     ----------
-    bills : mapping of partition to mapping of party to bill
+    total_costs : mapping of partition to mapping of party to bill
     first : tuple of PlanCost
         What the first plan that cost anything cost its parties.
     """
 
     accounts: Mapping[str, Mapping[str, _Account]] = field(default_factory=dict)
-    bills: Mapping[str, Mapping[str, _Bill]] = field(default_factory=dict)
+    total_costs: Mapping[str, Mapping[str, _TotalCost]] = field(default_factory=dict)
     first: tuple[PlanCost, ...] = ()
 
     @classmethod
@@ -230,61 +230,65 @@ class SummedHistory:
         paid: dict[str, dict[str, list[PlanCost]]] = {}
         first: tuple[PlanCost, ...] = ()
         for partition, costs in history:
-            dear = _dear(costs)
-            first = first or tuple(dear.values())
-            for party, cost in dear.items():
+            nonzero = _nonzero(costs)
+            first = first or tuple(nonzero.values())
+            for party, cost in nonzero.items():
                 paid.setdefault(partition, {}).setdefault(party, []).append(cost)
         accounts = {name: {party: _Account.of(of) for party, of in parties.items()} for name, parties in paid.items()}
-        bills = {name: {party: of.bill() for party, of in parties.items()} for name, parties in accounts.items()}
-        return cls(accounts, bills, first)
+        total_costs = {
+            name: {party: of.total_cost() for party, of in parties.items()} for name, parties in accounts.items()
+        }
+        return cls(accounts, total_costs, first)
 
     def with_plan(self, partition: str, costs: Mapping[str, PlanCost]) -> SummedHistory:
         """Return the history with one more plan."""
-        dear, before = _dear(costs), self.accounts.get(partition, {})
-        if not dear:
+        nonzero, before = _nonzero(costs), self.accounts.get(partition, {})
+        if not nonzero:
             return self
         # Most parties have paid the same and pay the same; each distinct sum is formed once.
-        asked = {party: (before.get(party), cost) for party, cost in dear.items()}
+        requested = {party: (before.get(party), cost) for party, cost in nonzero.items()}
         formed = {
             (account, cost): account.with_cost(cost) if account is not None else _Account.of([cost])
-            for account, cost in set(asked.values())
+            for account, cost in set(requested.values())
         }
-        billed = {pair: account.bill() for pair, account in formed.items()}
-        changed = {party: formed[pair] for party, pair in asked.items()}
-        bills = {party: billed[pair] for party, pair in asked.items()}
+        billed = {pair: account.total_cost() for pair, account in formed.items()}
+        changed = {party: formed[pair] for party, pair in requested.items()}
+        total_costs = {party: billed[pair] for party, pair in requested.items()}
         return SummedHistory(
             {**self.accounts, partition: {**before, **changed}},
-            {**self.bills, partition: {**self.bills.get(partition, {}), **bills}},
-            self.first or tuple(dear.values()),
+            {**self.total_costs, partition: {**self.total_costs.get(partition, {}), **total_costs}},
+            self.first or tuple(nonzero.values()),
         )
 
     def parts(self, delta: float, reserved: float = 0.0) -> Mapping[str, float]:
         """Return each filter's part of delta."""
         return shares(self.first, delta, reserved)
 
-    def elsewhere(self, partition: str) -> _Bill:
+    def elsewhere(self, partition: str) -> _TotalCost:
         """Return the worst that a row may have paid in the other partitions."""
-        return _worst(_largest(bills.values()) for name, bills in self.bills.items() if name != partition)
+        return _worst(
+            _largest(total_costs.values()) for name, total_costs in self.total_costs.items() if name != partition
+        )
 
-    def rows(self) -> list[_Bill]:
+    def rows(self) -> list[_TotalCost]:
         """Return bills that bound every row's: the parties' own, or one for all where partitions cross."""
-        if len(self.bills) == 1:
-            (bills,) = self.bills.values()
-            return list(set(bills.values()))
-        return [_worst(_largest(bills.values()) for bills in self.bills.values())]
+        if len(self.total_costs) == 1:
+            (total_costs,) = self.total_costs.values()
+            return list(set(total_costs.values()))
+        return [_worst(_largest(total_costs.values()) for total_costs in self.total_costs.values())]
 
     def epsilon(self, delta: float, reserved: float = 0.0) -> tuple[float, str]:
         """Return the largest epsilon over rows, and what proves it."""
         worst = 0.0, _NOTHING
         parts = self.parts(delta, reserved)
-        for bill in sorted(self.rows(), key=lambda bill: bill.totals.rho, reverse=True):
+        for total_cost in sorted(self.rows(), key=lambda total_cost: total_cost.totals.rho, reverse=True):
             # Most parties pay no more than the first; asking whether they do is cheaper than asking how much they pay.
-            if worst[1] == _NOTHING or not math.isfinite(worst[0]) or not bill.within(worst[0], delta, parts):
-                worst = max(worst, bill.epsilon(delta, parts))
+            if worst[1] == _NOTHING or not math.isfinite(worst[0]) or not total_cost.within(worst[0], delta, parts):
+                worst = max(worst, total_cost.epsilon(delta, parts))
         return worst
 
 
-def _dear(costs: Mapping[str, PlanCost]) -> dict[str, PlanCost]:
+def _nonzero(costs: Mapping[str, PlanCost]) -> dict[str, PlanCost]:
     """Leave out what costs nothing: it depends on nobody's rows."""
     return {party: cost for party, cost in costs.items() if not cost.is_zero}
 
@@ -297,22 +301,24 @@ def _summed(history: History | SummedHistory) -> SummedHistory:
 class _Candidate:
     """An account as it is before one more plan of a partition, so that many such plans can be tried."""
 
-    bills: Mapping[str, _Bill]
+    total_costs: Mapping[str, _TotalCost]
     costs: Mapping[str, PlanCost]
-    elsewhere: _Bill
+    elsewhere: _TotalCost
     parts: Mapping[str, float]
 
     @classmethod
     def of(cls, summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], cap: FilterCap) -> _Candidate:
         parts = (
-            summed.parts(cap.delta, cap.reserved) if summed.bills else shares(costs.values(), cap.delta, cap.reserved)
+            summed.parts(cap.delta, cap.reserved)
+            if summed.total_costs
+            else shares(costs.values(), cap.delta, cap.reserved)
         )
-        bills = summed.bills.get(partition, {})
+        total_costs = summed.total_costs.get(partition, {})
         # Parties that paid the same and are to pay the same stand and fall together: one of them is looked at.
-        alike = {(bills.get(party), costs.get(party)): party for party in (*bills, *costs)}
+        alike = {(total_costs.get(party), costs.get(party)): party for party in (*total_costs, *costs)}
         few = set(alike.values())
         return cls(
-            {party: bill for party, bill in bills.items() if party in few},
+            {party: total_cost for party, total_cost in total_costs.items() if party in few},
             {party: cost for party, cost in costs.items() if party in few},
             summed.elsewhere(partition),
             parts,
@@ -322,29 +328,33 @@ class _Candidate:
         """Whether plans that cost the parties this in all are within the cap; the losses matter where it is one."""
         if cap.room < 0:
             return False
-        bills = dict(self.bills)
+        total_costs = dict(self.total_costs)
         for party, (totals, losses) in paid.items():
-            bills[party] = bills.get(party, _Bill()).with_plans(totals, losses, plans)
-        rows = set(bills.values()) if self.elsewhere.plans == 0 else {_largest(bills.values()).beside(self.elsewhere)}
-        return all(bill.within(cap.room, cap.delta, self.parts) for bill in rows)
+            total_costs[party] = total_costs.get(party, _TotalCost()).with_plans(totals, losses, plans)
+        rows = (
+            set(total_costs.values())
+            if self.elsewhere.plans == 0
+            else {_largest(total_costs.values()).beside(self.elsewhere)}
+        )
+        return all(total_cost.within(cap.room, cap.delta, self.parts) for total_cost in rows)
 
 
-def _largest(bills: Iterable[_Bill]) -> _Bill:
+def _largest(total_costs: Iterable[_TotalCost]) -> _TotalCost:
     """Return a bill no smaller than any of these in any sum.
 
     Used where plans of another partition come on top, so that it is never a single plan's.
     """
     totals = Totals()
-    for bill in bills:
-        totals = totals.largest(bill.totals)
-    return _Bill(totals, 2)
+    for total_cost in total_costs:
+        totals = totals.largest(total_cost.totals)
+    return _TotalCost(totals, 2)
 
 
-def _worst(bills: Iterable[_Bill]) -> _Bill:
+def _worst(total_costs: Iterable[_TotalCost]) -> _TotalCost:
     """Add up over partitions."""
-    total = _Bill()
-    for bill in bills:
-        total = total.beside(bill)
+    total = _TotalCost()
+    for total_cost in total_costs:
+        total = total.beside(total_cost)
     return total
 
 
@@ -371,17 +381,20 @@ def spent(history: History | SummedHistory, delta: float, reserved: float = 0.0)
     summed = _summed(history)
     parts = summed.parts(delta, reserved)
     parties = {}
-    for partition, bills in summed.bills.items():
+    for partition, total_costs in summed.total_costs.items():
         elsewhere = summed.elsewhere(partition)
-        found = {bill: bill.beside(elsewhere).epsilon(delta, parts)[0] for bill in set(bills.values())}
-        parties[partition] = {party: found[bill] for party, bill in bills.items()}
+        epsilons = {
+            total_cost: total_cost.beside(elsewhere).epsilon(delta, parts)[0]
+            for total_cost in set(total_costs.values())
+        }
+        parties[partition] = {party: epsilons[total_cost] for party, total_cost in total_costs.items()}
     epsilon, name = summed.epsilon(delta, reserved)
     return Spent(epsilon=epsilon, delta=delta, filter=name, parties=parties)
 
 
 def worst_totals(history: History | SummedHistory) -> Totals:
     """Return bounds, over all rows, on the sums that filters compare: over partitions, of the largest over parties."""
-    return _worst(_largest(parties.values()) for parties in _summed(history).bills.values()).totals
+    return _worst(_largest(parties.values()) for parties in _summed(history).total_costs.values()).totals
 
 
 def _whole(summed: SummedHistory, cap: FilterCap) -> Spent:
@@ -389,11 +402,11 @@ def _whole(summed: SummedHistory, cap: FilterCap) -> Spent:
     return Spent(epsilon=epsilon, delta=cap.delta, filter=name, parties={})
 
 
-def _with_earlier(found: Spent, cap: FilterCap) -> Spent:
+def _with_earlier(spent: Spent, cap: FilterCap) -> Spent:
     """Add what earlier filters hold, rounded up."""
     if cap.earlier == 0:
-        return found
-    return dataclasses.replace(found, epsilon=math.nextafter(cap.earlier + found.epsilon, math.inf))
+        return spent
+    return dataclasses.replace(spent, epsilon=math.nextafter(cap.earlier + spent.epsilon, math.inf))
 
 
 def standing(history: History | SummedHistory, cap: FilterCap) -> Admission:
@@ -432,9 +445,9 @@ def admit(
     filters' proofs ask of a plan's cost; it must be recorded and never be decided again.
     """
     summed = _summed(history)
-    prices = [_dear(costs) for costs in (new[1], *otherwise)]
+    prices = [_nonzero(costs) for costs in (new[1], *otherwise)]
     after = [summed.with_plan(new[0], costs) for costs in prices]
-    found, reached = _whole(summed, cap), [_whole(one, cap) for one in after]
+    current, reached = _whole(summed, cap), [_whole(one, cap) for one in after]
     best = 0
     if otherwise:
         rooms = [
@@ -444,7 +457,7 @@ def admit(
         best = rooms.index(max(rooms))
     costs = prices[best]
     admitted = reached[best].epsilon <= cap.room or (bool(new[1]) and not costs)
-    before, now = _with_earlier(found, cap), _with_earlier(reached[best], cap)
+    before, now = _with_earlier(current, cap), _with_earlier(reached[best], cap)
     left = max(cap.epsilon - before.epsilon, 0.0) if math.isfinite(before.epsilon) else 0.0
     return Admission(
         admitted=admitted,

@@ -72,12 +72,12 @@ def _of_profile(losses: tuple[Loss, ...], levels: tuple[float, ...]) -> Floats:
     return np.asarray(np.max(bounds, axis=0), dtype=np.float64)
 
 
-def trade_off(bills: Iterable[Sequence[Loss]], alphas: Sequence[float] = TYPE_I_ERRORS) -> Floats:
+def trade_off(losses_by_party: Iterable[Sequence[Loss]], alphas: Sequence[float] = TYPE_I_ERRORS) -> Floats:
     """Return a lower bound on the type II error of every test at each type I error.
 
     Parameters
     ----------
-    bills : iterable of sequences of Loss
+    losses_by_party : iterable of sequences of Loss
         What each party pays. A row belongs to one party, so the least of the parties' curves holds for every row.
     alphas : sequence of float
         Type I errors, between 0 and 1.
@@ -96,7 +96,7 @@ def trade_off(bills: Iterable[Sequence[Loss]], alphas: Sequence[float] = TYPE_I_
     if not ((levels >= 0) & (levels <= 1)).all():
         raise ParameterError(f"type I errors are {list(alphas)}; each must lie between 0 and 1")
     curve = 1.0 - levels
-    distinct = {tuple(losses) for losses in bills}
+    distinct = {tuple(losses) for losses in losses_by_party}
     gaussian = {losses: mu for losses in distinct if (mu := gaussian_mu(losses)) is not None}
     if gaussian:
         # Curves of larger mu lie below; both functions err by a few units in the last place.

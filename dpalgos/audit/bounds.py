@@ -91,8 +91,9 @@ def gaussian_lower_bound(left: Floats, right: Floats, confidence: float) -> floa
     Guarantee
     ---------
     Assumes that the scores are independent draws of N(a + mu s, s²) and N(a, s²). Then the two-sample t statistic has
-    the noncentral t law of 2T − 2 degrees of freedom and noncentrality mu √(T/2), exactly, which is increasing in mu:
-    the bound returned exceeds mu with probability at most 1 − confidence. Said of any other law it is a fit, no bound.
+    the noncentral t distribution of 2T − 2 degrees of freedom and noncentrality mu √(T/2), exactly, which is increasing
+    in mu: the bound returned exceeds mu with probability at most 1 − confidence. Said of any other distribution it is a
+    fit, no bound.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ def gaussian_lower_bound(left: Floats, right: Floats, confidence: float) -> floa
     statistic = root * float(left[:count].mean() - right[:count].mean()) / pooled
     freedom = 2 * count - 2
     if freedom > 2000:
-        # The noncentral t law is normal to three digits by then, with the variance that its statistic has.
+        # The noncentral t distribution is normal to three digits by then, with the variance that its statistic has.
         return max(
             0.0, (statistic - float(norm.isf(1 - confidence)) * math.sqrt(1 + statistic**2 / (2 * freedom))) / root
         )

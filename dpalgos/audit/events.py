@@ -53,9 +53,10 @@ def learn_event(left: Outputs, right: Outputs, delta: float, confidence: float) 
 
     Tried are, for every observable: equality with a value that one world returns again and again (an output without
     noise), the projection on the difference of the means, Fisher's linear discriminant (which sees noise that is used
-    twice), and likelihood ratios of Laplace and normal laws fitted to either world (which see a support that moves);
-    each at thresholds over its range. Scores are fitted on one half of the runs and events chosen on the other, so that
-    a score of many parameters is not chosen for what it learnt by heart. None of them may be used again for a bound.
+    twice), and likelihood ratios of Laplace and normal distributions fitted to either world (which see a support that
+    moves); each at thresholds over its range. Scores are fitted on one half of the runs and events chosen on the other,
+    so that a score of many parameters is not chosen for what it learnt by heart. None of them may be used again for a
+    bound.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ def _bound(hits: Sequence[int], count: int, delta: float, confidence: float) -> 
 
 
 def fisher_score(ours: Floats, theirs: Floats) -> _Score:
-    """Return the linear score of one observable that tells two normal laws of one covariance apart best.
+    """Return the linear score of one observable that tells two normal distributions of one covariance apart best.
 
     Parameters
     ----------
@@ -169,8 +170,8 @@ def _usual(values: Floats) -> Floats | None:
     grain = 10.0 ** (np.floor(np.log10(np.where(size > 0, size, 1.0))) - _DIGITS + 1)
     # Half a grain off zero, where values without noise like to be.
     rounded = np.floor(values / grain + 0.25) * grain
-    found, counts = np.unique(rounded, axis=0, return_counts=True)
-    return np.asarray(found[counts.argmax()]) if counts.max() >= max(2, len(values) / 10) else None
+    outputs, counts = np.unique(rounded, axis=0, return_counts=True)
+    return np.asarray(outputs[counts.argmax()]) if counts.max() >= max(2, len(values) / 10) else None
 
 
 def _equal(value: Floats) -> _Score:

@@ -70,7 +70,7 @@ class Findings:
     pair, event : str
         Which neighbours, and which event of their outputs.
     lower_bound : float
-        On epsilon at delta, at the given confidence, whatever the noise's law.
+        On epsilon at delta, at the given confidence, whatever the noise's distribution.
     gaussian_mu : float or None
         The bound of a Gaussian-DP fit, where every noisy number is a Gaussian sum. It assumes the shape, and is for
         tightness.

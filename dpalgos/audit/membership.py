@@ -56,8 +56,8 @@ class Attack:
 def likelihood_ratios(scores: Floats, members: NDArray[np.bool_]) -> Floats:
     """Return the log-likelihood ratio of member to non-member for each model and row, (N, n).
 
-    The normal laws of a row's scores are fitted on all models but the one in question, with one variance for all rows
-    and both states, which few models can tell.
+    The normal distributions of a row's scores are fitted on all models but the one in question, with one variance for
+    all rows and both states, which few models can tell.
 
     Parameters
     ----------
@@ -100,15 +100,15 @@ def attack(ratios: Floats, members: NDArray[np.bool_]) -> Attack:
     return Attack(np.concatenate([[0.0], levels]), np.concatenate([[0.0], rates]))
 
 
-def bound_of(bills: Sequence[Sequence[Loss]]) -> Attack:
-    """Return the curve that no attack exceeds where each party pays one of these bills.
+def bound_of(losses_by_party: Sequence[Sequence[Loss]]) -> Attack:
+    """Return the curve that no attack exceeds where each party pays one of these losses_by_party.
 
     The trade-off curve is bounded from below on a grid; between its points it is taken as the next one's, which is
     smaller, so that advantage and area are bounded from above.
     """
     # Small false positive rates are what matters to whoever is accused.
     levels = np.concatenate([[0.0], np.geomspace(1e-4, _SPLIT, _GRID)[:-1], np.linspace(_SPLIT, 1.0, _GRID)])
-    missed = trade_off(bills, levels.tolist())
+    missed = trade_off(losses_by_party, levels.tolist())
     return Attack(levels, 1.0 - np.append(missed[1:], 0.0))
 
 
@@ -136,10 +136,10 @@ def guess(scores: Floats, guesses: int) -> Ints:
     if not 1 <= guesses <= len(scores):
         raise ParameterError(f"{guesses} guesses of {len(scores)} coins; make between one and all")
     order = np.argsort(-scores, kind="stable")
-    made = np.zeros(len(scores), dtype=np.int64)
-    made[order[: (guesses + 1) // 2]] = 1
-    made[order[len(order) - guesses // 2 :]] = -1
-    return made
+    guessed = np.zeros(len(scores), dtype=np.int64)
+    guessed[order[: (guesses + 1) // 2]] = 1
+    guessed[order[len(order) - guesses // 2 :]] = -1
+    return guessed
 
 
 def _require(correct: int, guesses: int, canaries: int) -> None:

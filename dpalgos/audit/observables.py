@@ -1,7 +1,8 @@
 """What two worlds let everybody see, compared field by field: names, sizes, texts and numbers as well as arrays.
 
 A mechanism's proof speaks of its output. What surrounds the output, a manifest, a size, a charged number, is an
-observable like any other: the joint law of all of them must be (epsilon, delta)-indistinguishable on neighbours.
+observable like any other: the joint distribution of all of them must be (epsilon, delta)-indistinguishable on
+neighbours.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Comparison:
     differing : tuple of str
         Fields without any noise: the same value in all runs of a world, and another one in the other world.
     lower_bound : float
-        On epsilon at delta, at the confidence, without assumptions on any law.
+        On epsilon at delta, at the confidence, without assumptions on any distribution.
     ceiling : float
         The largest bound that so many runs can show, at an event that always happens in one world and never in the
         other.
@@ -105,9 +106,9 @@ def compare(
     bound, event = 0.0, "none: all runs look alike" if not seen[0] else "none: too few runs to learn an event on"
     if seen[0] and half >= _FEWEST:
         learnt, counted = ([part_of(world, *runs) for world in seen] for runs in ((0, half), (half, len(left))))
-        found = learn_event(learnt[0], learnt[1], delta, confidence)
-        bound = bound_of_event(found, counted[0], counted[1], delta, confidence)
-        event = found.name
+        learnt_event = learn_event(learnt[0], learnt[1], delta, confidence)
+        bound = bound_of_event(learnt_event, counted[0], counted[1], delta, confidence)
+        event = learnt_event.name
     return Comparison(
         fields=len(names),
         differing=tuple(different),

@@ -215,7 +215,7 @@ def experiments_on(algorithm: Algorithm, setting: Setting, *, salt: str, noise: 
         The noise's secret is made of it and of the pair.
     noise : callable
     """
-    found = []
+    experiments = []
     for pair_name, pair, started, place in _pairs(algorithm, setting):
         label = f"{pair_name}, {shape_of(setting.dimension, setting.classes)}"
         secret = hashlib.sha256(f"{salt}/{label}".encode()).digest()
@@ -223,8 +223,8 @@ def experiments_on(algorithm: Algorithm, setting: Setting, *, salt: str, noise: 
         def noise_of(world: bool, trial: int, secret: bytes = secret) -> NoiseSource:
             return noise(secret, f"{trial}/{world}")
 
-        found.append(_experiment(label, started, place, pair, noise_of))
-    return found
+        experiments.append(_experiment(label, started, place, pair, noise_of))
+    return experiments
 
 
 def shape_of(dimension: int, classes: int) -> str:
@@ -331,8 +331,8 @@ def _experiment(
     sums = cast(SumAlgorithm, algorithm) if is_sum_algorithm(algorithm) else None
     if sums is not None and sums.steps(setting) == 1:
         return _one_sum(label, sums, setting, worlds, noise_of)
-    law = getattr(algorithm, "law", None)
-    gaussian = law is not None and is_gaussian(law(setting))
+    distribution = getattr(algorithm, "distribution", None)
+    gaussian = distribution is not None and is_gaussian(distribution(setting))
     if sums is None and isinstance(algorithm, AdditiveNoise):
 
         def runs(world: bool, first: int, count: int) -> Outputs:
@@ -368,24 +368,24 @@ def _one_sum(
     label: str, algorithm: SumAlgorithm, setting: Setting, worlds: dict[bool, list[Rows]], noise_of: _NoiseOf
 ) -> Experiment:
     """Return the experiment of one noisy sum: the exact ones are formed once, and noise is drawn for many runs."""
-    state, law = algorithm.initial(setting), algorithm.law(setting)
+    state, distribution = algorithm.initial(setting), algorithm.distribution(setting)
     exact = {
         world: np.sum([algorithm.contribution(state, rows, setting).ravel() for rows in parties], axis=0)
         for world, parties in worlds.items()
     }
-    size, together = exact[True].size, isinstance(law, _INDEPENDENT)
+    size, together = exact[True].size, isinstance(distribution, _INDEPENDENT)
 
     def runs(world: bool, first: int, count: int) -> Outputs:
         stream = noise_of(world, first).stream("sum-0", exact[world])
         if together:
-            draws = law.sample(count * size, stream).reshape(count, -1)
+            draws = distribution.sample(count * size, stream).reshape(count, -1)
         else:
-            draws = np.stack([law.sample(size, stream) for _ in range(count)])
+            draws = np.stack([distribution.sample(size, stream) for _ in range(count)])
         noisy = (exact[world] + draws).astype(np.float64)
-        ratio = log_ratio(law, noisy, *(exact[side].astype(np.float64) for side in (True, False)))
+        ratio = log_ratio(distribution, noisy, *(exact[side].astype(np.float64) for side in (True, False)))
         if ratio is None:
             return {"noisy sums": noisy}
-        return {GAUSSIAN_RATIO if is_gaussian(law) else RATIO: ratio[:, None]}
+        return {GAUSSIAN_RATIO if is_gaussian(distribution) else RATIO: ratio[:, None]}
 
     return Experiment(label, runs, numbers=size * (1 if together else _SLOWER))
 

@@ -127,7 +127,7 @@ class BoundReport(Report):
     Parameters
     ----------
     lower_bound : float
-        On epsilon at delta: it is exceeded or met, at the given confidence, whatever the noise's law.
+        On epsilon at delta: it is exceeded or met, at the given confidence, whatever the noise's distribution.
     confidence : float
     verdict : Verdict
     """
@@ -146,7 +146,7 @@ class AuditReport(BoundReport, Findings):
     kind : str
         ``systems``, ``projections``, ``trainers`` or ``evaluators``.
     lower_mu : float
-        On mu, if the release is Gaussian DP, from the measured curve; no law of the noise is assumed.
+        On mu, if the release is Gaussian DP, from the measured curve; no distribution of the noise is assumed.
     ceiling : float
         What ``lower_bound`` would be, had the event happened always on one neighbour and never on the other: about
         ln(trials/5.3) at 99 %.
@@ -203,15 +203,15 @@ def audit_experiments(
         )
     effort, delta = effort or Effort(), stated.delta
     chosen = best_pair(experiments, trials=effort.pilot_of(trials), delta=delta)
-    found = examine(
+    events = examine(
         chosen, trials=trials or effort.trials(chosen), delta=delta, confidence=confidence, progress=progress
     )
     proved, claimed = stated.proved_epsilon, stated.claimed_epsilon
     epsilon = proved if proved is not None else math.inf if claimed is None else claimed
     errors = trade_off(stated.losses).tolist() if stated.losses else [0.0] * len(TYPE_I_ERRORS)
-    fit = None if found.gaussian_mu is None or delta == 0 else epsilon_of_mu(found.gaussian_mu, delta)
+    fit = None if events.gaussian_mu is None or delta == 0 else epsilon_of_mu(events.gaussian_mu, delta)
     return AuditReport(
-        **vars(found),
+        **vars(events),
         algorithm=algorithm,
         kind=kind,
         claimed_epsilon=claimed,
@@ -220,12 +220,12 @@ def audit_experiments(
         delta=delta,
         # β ≥ Φ(Φ⁻¹(1 − α) − mu) under mu-Gaussian DP, for the errors of every test.
         lower_mu=max(
-            (0.0, *(float(ndtri(1.0 - alpha) - ndtri(beta)) for alpha, beta in found.curve if max(alpha, beta) < 1))
+            (0.0, *(float(ndtri(1.0 - alpha) - ndtri(beta)) for alpha, beta in events.curve if max(alpha, beta) < 1))
         ),
-        ceiling=epsilon_lower_bound(found.trials, found.trials, 0, found.trials, delta, confidence),
+        ceiling=epsilon_lower_bound(events.trials, events.trials, 0, events.trials, delta, confidence),
         gaussian_bound=fit,
         confidence=confidence,
-        verdict=verdict_of(found.lower_bound, fit, epsilon),
+        verdict=verdict_of(events.lower_bound, fit, epsilon),
         neighbours=str(neighbours),
         seed=seed,
         stated_curve=list(zip(TYPE_I_ERRORS, errors, strict=True)),

@@ -1,4 +1,4 @@
-"""What noisy integer sums say of which neighbour they were made of, by the law of their noise."""
+"""What noisy integer sums say of which neighbour they were made of, by the distribution of their noise."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from dpalgos.summation import IntegerNoise, SumAlgorithm, TrustedSummation, run_
 _Gaussian = RoundedGaussian | SymmetricRoundedGaussian | TruexGaussian | DiscreteGaussian | SymmetricDiscreteGaussian
 
 
-def is_gaussian(law: object) -> bool:
-    """Whether a law is that of a Gaussian mechanism, up to its rounding."""
-    return isinstance(law, _Gaussian)
+def is_gaussian(distribution: object) -> bool:
+    """Whether a distribution is that of a Gaussian mechanism, up to its rounding."""
+    return isinstance(distribution, _Gaussian)
 
 
 def score_of_sums(noisy: Floats, left: Floats, right: Floats, sigma: float) -> Floats:
@@ -56,15 +56,15 @@ def score_of_sums(noisy: Floats, left: Floats, right: Floats, sigma: float) -> F
 
 
 @singledispatch
-def log_ratio(law: object, noisy: Floats, left: Floats, right: Floats) -> Floats | None:
-    """Return the log-likelihood ratios of left to right of noisy sums, or None for an unknown law.
+def log_ratio(distribution: object, noisy: Floats, left: Floats, right: Floats) -> Floats | None:
+    """Return the log-likelihood ratios of left to right of noisy sums, or None for an unknown distribution.
 
     The rounding of the noise is left out, so the ratio is exact only for fine grids. A score needs no more: bounds hold
     for events of any score.
 
     Parameters
     ----------
-    law : IntegerNoise
+    distribution : IntegerNoise
     noisy, left, right
         As for :func:`score_of_sums`.
     """
@@ -76,27 +76,29 @@ def log_ratio(law: object, noisy: Floats, left: Floats, right: Floats) -> Floats
 @log_ratio.register(TruexGaussian)
 @log_ratio.register(SymmetricRoundedGaussian)
 @log_ratio.register(SymmetricDiscreteGaussian)
-def _(law: _Gaussian, noisy: Floats, left: Floats, right: Floats) -> Floats | None:
-    lengths = _lengths(law)
-    return score_of_sums(noisy * lengths, left * lengths, right * lengths, law.sigma)
+def _(distribution: _Gaussian, noisy: Floats, left: Floats, right: Floats) -> Floats | None:
+    lengths = _lengths(distribution)
+    return score_of_sums(noisy * lengths, left * lengths, right * lengths, distribution.sigma)
 
 
 @log_ratio.register
-def _(law: DiscreteLaplace, noisy: Floats, left: Floats, right: Floats) -> Floats | None:
-    return np.asarray((np.abs(noisy - right) - np.abs(noisy - left)).sum(axis=1) / law.scale)
+def _(distribution: DiscreteLaplace, noisy: Floats, left: Floats, right: Floats) -> Floats | None:
+    return np.asarray((np.abs(noisy - right) - np.abs(noisy - left)).sum(axis=1) / distribution.scale)
 
 
 @log_ratio.register(RoundedRadial)
 @log_ratio.register(SymmetricRoundedRadial)
-def _(law: RoundedRadial | SymmetricRoundedRadial, noisy: Floats, left: Floats, right: Floats) -> Floats | None:
-    away = [np.linalg.norm((noisy - exact) * _lengths(law), axis=1) for exact in (right, left)]
-    return np.asarray((away[0] - away[1]) / law.scale)
+def _(
+    distribution: RoundedRadial | SymmetricRoundedRadial, noisy: Floats, left: Floats, right: Floats
+) -> Floats | None:
+    away = [np.linalg.norm((noisy - exact) * _lengths(distribution), axis=1) for exact in (right, left)]
+    return np.asarray((away[0] - away[1]) / distribution.scale)
 
 
-def _lengths(law: object) -> Floats | float:
+def _lengths(distribution: object) -> Floats | float:
     """Return the lengths of the coordinates of a symmetric matrix in the isometry that noise is drawn by, or 1."""
-    if isinstance(law, SymmetricRoundedGaussian | SymmetricDiscreteGaussian | SymmetricRoundedRadial):
-        return to_vector(np.ones((law.dimension, law.dimension)))
+    if isinstance(distribution, SymmetricRoundedGaussian | SymmetricDiscreteGaussian | SymmetricRoundedRadial):
+        return to_vector(np.ones((distribution.dimension, distribution.dimension)))
     return 1.0
 
 
@@ -108,8 +110,8 @@ class WatchedRun:
     ----------
     artefact : Artefact
     ratio : float or None
-        Log-likelihood ratio of left to right of all its noisy sums; None where a law is not known, or rows are read
-        directly.
+        Log-likelihood ratio of left to right of all its noisy sums; None where a distribution is not known, or rows are
+        read directly.
     gaussian : bool
         Whether all its noise is that of Gaussian sums.
     noise : tuple of array
@@ -154,14 +156,14 @@ class _WatchedSummation:
         self._other, self._state = other if prepare is None else prepare(other, setting), algorithm.initial(setting)
         self.sums: list[tuple[IntegerNoise, Ints, Ints, Ints]] = []
 
-    def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
+    def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
         """Release the sum, and keep what was summed."""
         formed = list(contributions)
-        noisy = self._inner.release(step, formed, law)
+        noisy = self._inner.release(step, formed, distribution)
         own: Ints = sum(formed[1:], start=formed[0])
         theirs = own - formed[self._party] + self._algorithm.contribution(self._state, self._other, self._setting)
         self._state = self._algorithm.update(self._state, noisy, self._setting)
-        self.sums.append((law, noisy, *((own, theirs) if self._world else (theirs, own))))
+        self.sums.append((distribution, noisy, *((own, theirs) if self._world else (theirs, own))))
         return noisy
 
 
@@ -193,11 +195,14 @@ def run_watched(
     sums = cast(SumAlgorithm, algorithm)
     watched = _WatchedSummation(noise, sums, setting, other, party, world)
     artefact = run_sums(sums, rows, setting, watched)
-    found = (log_ratio(law, *(array.reshape(1, -1).astype(np.float64) for array in of)) for law, *of in watched.sums)
-    ratios = [float(ratio[0]) for ratio in found if ratio is not None]
+    log_ratios = (
+        log_ratio(distribution, *(array.reshape(1, -1).astype(np.float64) for array in of))
+        for distribution, *of in watched.sums
+    )
+    ratios = [float(ratio[0]) for ratio in log_ratios if ratio is not None]
     return WatchedRun(
         artefact,
         ratio=sum(ratios) if len(ratios) == len(watched.sums) else None,
-        gaussian=all(is_gaussian(law) for law, *_ in watched.sums),
+        gaussian=all(is_gaussian(distribution) for distribution, *_ in watched.sums),
         noise=tuple((noisy - left).ravel().astype(np.float64) for _, noisy, left, _ in watched.sums),
     )

@@ -80,13 +80,13 @@ class GaussianSums(NoisySums):
     budgets: ClassVar[tuple[type[Loss], ...]] = (GaussianMu,)
     norm: ClassVar[int] = 2
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each sum, in integers."""
         return RoundedGaussian.calibrated(self.budget, self.units(setting) * self.sensitivity(setting))
 
     def deviation(self, setting: Setting) -> float:
         """Return the root of sigma^2 and of 1/12, the variance of rounding, in units of the sums."""
-        return math.hypot(self.law(setting).sigma, 1 / math.sqrt(12)) / self.units(setting)
+        return math.hypot(self.distribution(setting).sigma, 1 / math.sqrt(12)) / self.units(setting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,13 +98,13 @@ class LaplaceSums(NoisySums):
     budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
     norm: ClassVar[int] = 1
 
-    def law(self, setting: Setting) -> DiscreteLaplace:
+    def distribution(self, setting: Setting) -> DiscreteLaplace:
         """Return the noise of each sum, in integers."""
         return DiscreteLaplace.calibrated(self.budget.epsilon, self.units(setting) * self.sensitivity(setting))
 
     def deviation(self, setting: Setting) -> float:
         """Return sqrt(2 p) / (1 - p) with p = exp(-1 / scale), in units of the sums."""
-        inverse = 1.0 / self.law(setting).scale
+        inverse = 1.0 / self.distribution(setting).scale
         return math.sqrt(2.0 * math.exp(-inverse)) / -math.expm1(-inverse) / self.units(setting)
 
 

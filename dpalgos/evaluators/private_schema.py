@@ -167,7 +167,7 @@ class KeySelection(ApproximateAlgorithm):
                 f"{setting.dimension} features cannot be {self.columns} columns of equal width from feature "
                 f"{self.first} on"
             )
-        self.law(setting)
+        self.distribution(setting)
 
     def _width(self, setting: Setting) -> int:
         if self.width is not None:
@@ -191,7 +191,7 @@ class KeySelection(ApproximateAlgorithm):
                 counts[column, key[0]] += count
         return counts
 
-    def law(self, setting: Setting) -> PartitionSelection:
+    def distribution(self, setting: Setting) -> PartitionSelection:
         """Return by which probabilities keys are released."""
         changes = self.sensitivity(setting)
         # Both are rounded down by a unit, so that m of them are within the budget.
@@ -206,7 +206,7 @@ class KeySelection(ApproximateAlgorithm):
         one, other = np.zeros((2, setting.dimension))
         one[self.first :], other[self.first :] = 1.0, 0.5
         pair = one_row_apart(setting, one, other)
-        crowd = min(self.law(setting).likely(0.5), (setting.sizes[pair.party] + 1) // 2)
+        crowd = min(self.distribution(setting).likely(0.5), (setting.sizes[pair.party] + 1) // 2)
 
         def side(rows: ArrayRows) -> ArrayRows:
             features, labels = rows.features.copy(), rows.labels.copy()
@@ -245,5 +245,5 @@ class KeySelection(ApproximateAlgorithm):
         exact = np.array([counter[key] for key in keys], dtype=np.int64)
         # What the noise hides is which keys there are as much as how often.
         hidden = np.concatenate([np.frombuffer(b"".join(keys), dtype=np.uint8).astype(np.int64), exact])
-        selected = self.law(setting).select(exact, noise.stream(step, hidden))
+        selected = self.distribution(setting).select(exact, noise.stream(step, hidden))
         return [keys[place] for place in np.flatnonzero(selected)[: self.most]]

@@ -85,11 +85,11 @@ def _is_memory(error: Exception) -> bool:
 
 def _answer(session: Any, name: str, row: Any, most: int) -> tuple[bytes, ...]:
     try:
-        found = session.run([name], {session.get_inputs()[0].name: row})[0]
-        is_number = isinstance(found, np.ndarray) and found.dtype.kind == "f"
-        said = json.dumps({"float": is_number, "shape": list(getattr(found, "shape", ()))}).encode()
-        kept = np.asarray(found, dtype="<f8").tobytes() if is_number and found.size <= most else b""
-        return VALUES, _LENGTH.pack(len(said)), said, kept
+        output = session.run([name], {session.get_inputs()[0].name: row})[0]
+        is_number = isinstance(output, np.ndarray) and output.dtype.kind == "f"
+        header = json.dumps({"float": is_number, "shape": list(getattr(output, "shape", ()))}).encode()
+        kept = np.asarray(output, dtype="<f8").tobytes() if is_number and output.size <= most else b""
+        return VALUES, _LENGTH.pack(len(header)), header, kept
     except Exception as error:  # onnxruntime's own classes derive from Exception directly
         return (MEMORY if _is_memory(error) else FAILED), str(error).encode(errors="replace")
 
@@ -97,11 +97,11 @@ def _answer(session: Any, name: str, row: Any, most: int) -> tuple[bytes, ...]:
 def _main() -> None:
     import onnxruntime  # noqa: F401 - its own size is not the model's
 
-    given, taken = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    frames, taken = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     # What libraries print must not stand among the answers.
     os.dup2(2, 1)
-    bounds = json.loads(read_frame(given))
-    content = read_frame(given)
+    bounds = json.loads(read_frame(frames))
+    content = read_frame(frames)
     _bound(bounds["memory"])
     _renew(bounds["seconds"])
     try:
@@ -112,11 +112,11 @@ def _main() -> None:
     write_frame(taken, json.dumps(_described(session)).encode())
     kind = TYPES.get(session.get_inputs()[0].type, np.float32) if session.get_inputs() else np.float32
     while True:
-        asked = json.loads(read_frame(given))
-        rows = np.frombuffer(read_frame(given), dtype=kind).reshape(-1, *asked["shape"])
+        request = json.loads(read_frame(frames))
+        rows = np.frombuffer(read_frame(frames), dtype=kind).reshape(-1, *request["shape"])
         for row in rows:
             _renew(bounds["seconds"])
-            write_frame(taken, *_answer(session, asked["output"], row[np.newaxis], asked["most"]))
+            write_frame(taken, *_answer(session, request["output"], row[np.newaxis], request["most"]))
 
 
 if __name__ == "__main__":

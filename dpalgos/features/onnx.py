@@ -72,14 +72,14 @@ class OnnxFeatures(RowFeatures):
         """Map (m, d) to (m, k), rows of norm 1 (or 0, where the model gives zeros or no finite numbers)."""
         session = _session(self.model.tobytes())
         name, shape = self.output.tobytes().decode(), [int(size) for size in self.shape]
-        found = np.zeros((len(features), self.dimension))
+        outputs = np.zeros((len(features), self.dimension))
         with np.errstate(over="ignore", invalid="ignore"):
             rows = np.asarray(features).astype(TYPES[session.inputs[0].type])
-        for row, ran in zip(found, session.run(name, rows, shape), strict=True):
+        for row, ran in zip(outputs, session.run(name, rows, shape), strict=True):
             if ran.is_number and ran.values.size == self.dimension:
                 row[:] = ran.values
-        found[~np.isfinite(found).all(axis=1) | (np.abs(found).max(axis=1, initial=0.0) > _HALF)] = 0.0
-        return unit_rows(found)
+        outputs[~np.isfinite(outputs).all(axis=1) | (np.abs(outputs).max(axis=1, initial=0.0) > _HALF)] = 0.0
+        return unit_rows(outputs)
 
 
 @register("encoders", "onnx")
@@ -127,16 +127,16 @@ class OnnxEncoder(FileMap):
         session = _session(content)
         shape = self._input_shape(session, dimension)
         name = self._output_name(session)
-        made = OnnxFeatures(
+        features = OnnxFeatures(
             model=np.frombuffer(content, dtype=np.uint8),
             shape=np.array(shape, dtype=np.int64),
             size=np.array([_output_size(session, name, shape)]),
             output=np.frombuffer(name.encode(), dtype=np.uint8),
         )
         row = np.random.default_rng(0).uniform(0.0, 1.0, (1, dimension))
-        if not np.array_equal(made.transform(row), made.transform(row)):
+        if not np.array_equal(features.transform(row), features.transform(row)):
             raise ParameterError("the model gives different features for the same row: export it without randomness")
-        return made
+        return features
 
     def outside(self, content: bytes) -> str:
         """Return what the guarantee does not cover."""
@@ -195,17 +195,17 @@ class OnnxEncoder(FileMap):
 def _output_size(session: _Session, name: str, shape: tuple[int, ...]) -> int:
     """Return the number of features that a row comes out with, by running one."""
     rows = np.zeros((1, math.prod(shape)), dtype=TYPES[session.inputs[0].type])
-    (found,) = session.run(name, rows, list(shape))
-    if found.failure:
-        raise ParameterError(f"the model cannot be run on a row of shape {list(shape)}: {_first_line(found.failure)}")
-    if not found.is_number:
+    (ran,) = session.run(name, rows, list(shape))
+    if ran.failure:
+        raise ParameterError(f"the model cannot be run on a row of shape {list(shape)}: {_first_line(ran.failure)}")
+    if not ran.is_number:
         raise ParameterError(
             f"the model's output {name} holds no floating-point numbers; name another: features.output"
         )
-    size = math.prod(found.shape)
-    if len(found.shape) < 2 or found.shape[0] != 1 or not 1 <= size <= _MOST_FEATURES:
+    size = math.prod(ran.shape)
+    if len(ran.shape) < 2 or ran.shape[0] != 1 or not 1 <= size <= _MOST_FEATURES:
         raise ParameterError(
-            f"the model's output {name} has shape {list(found.shape)} for one row; wanted is one row of 1 to "
+            f"the model's output {name} has shape {list(ran.shape)} for one row; wanted is one row of 1 to "
             f"{_MOST_FEATURES} features"
         )
     return size
@@ -242,8 +242,8 @@ class _Ran:
         if answer[:1] == FAILED:
             return cls(failure=answer[1:].decode(errors="replace") or "it fails")
         size = int.from_bytes(answer[1:9], "little")
-        said = json.loads(answer[9 : 9 + size])
-        return cls(said["float"], tuple(said["shape"]), np.frombuffer(answer, dtype="<f8", offset=9 + size))
+        header = json.loads(answer[9 : 9 + size])
+        return cls(header["float"], tuple(header["shape"]), np.frombuffer(answer, dtype="<f8", offset=9 + size))
 
 
 class _Session:
@@ -284,16 +284,16 @@ class _Session:
         memory = max(memory_limit(), _LEAST_MEMORY) + 4 * len(self._content)
         try:
             self._write(json.dumps({"memory": memory, "seconds": _SECONDS}).encode(), self._content)
-            said = json.loads(self._read())
+            answer = json.loads(self._read())
         except (EOFError, OSError):
-            said = {"error": f"loading it takes more than {memory >> 20} MiB or {_SECONDS} s, or crashes"}
-        if "error" in said:
-            reason = _first_line(said["error"])
-            if "xternal data" in said["error"]:
+            answer = {"error": f"loading it takes more than {memory >> 20} MiB or {_SECONDS} s, or crashes"}
+        if "error" in answer:
+            reason = _first_line(answer["error"])
+            if "xternal data" in answer["error"]:
                 raise ParameterError("the model keeps weights in other files (external data): save it as one file")
             raise ParameterError(f"this is no ONNX model that onnxruntime can read: {reason}")
-        self.inputs = tuple(_Input(name, kind, tuple(shape)) for name, kind, shape in said["inputs"])
-        self.outputs = [str(name) for name in said["outputs"]]
+        self.inputs = tuple(_Input(name, kind, tuple(shape)) for name, kind, shape in answer["inputs"])
+        self.outputs = [str(name) for name in answer["outputs"]]
 
     def _write(self, *frames: bytes) -> None:
         assert self._process.stdin is not None
@@ -310,25 +310,25 @@ class _Session:
         A row that takes too much memory or time, or ends the process, is run once more in a new one: what becomes of
         it is its own doing, whatever rows came before.
         """
-        found: list[_Ran] = []
+        outputs: list[_Ran] = []
         with self._lock:
-            while len(found) < len(rows):
+            while len(outputs) < len(rows):
                 if self._owner != os.getpid() or self._process.poll() is not None:
                     self._start()
-                asked = json.dumps({"output": output, "shape": list(shape), "most": _MOST_FEATURES}).encode()
+                request = json.dumps({"output": output, "shape": list(shape), "most": _MOST_FEATURES}).encode()
                 try:
-                    self._write(asked, rows[len(found) :].tobytes())
-                    while len(found) < len(rows):
+                    self._write(request, rows[len(outputs) :].tobytes())
+                    while len(outputs) < len(rows):
                         answer = self._read()
                         if answer[:1] == MEMORY:
                             raise EOFError
-                        found.append(_Ran.of(answer))
+                        outputs.append(_Ran.of(answer))
                         self._fresh = False
                 except (EOFError, OSError):
                     if self._fresh:
-                        found.append(_Ran(failure=f"it takes too much memory or more than {_SECONDS} s, or crashes"))
+                        outputs.append(_Ran(failure=f"it takes too much memory or more than {_SECONDS} s, or crashes"))
                     self._start()
-        return found
+        return outputs
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:

@@ -82,12 +82,12 @@ class PatchFeatures(RowFeatures):
                 # One image at a time: a row's features do not depend on the rows beside it.
                 np.matmul(patches, self.filters, out=answers)
                 average(answers, places[1], borders, offset, self.curve[:1].astype(kind), pooled)
-                found = np.asarray(pooled if power == 1.0 else pooled**power, dtype=np.float64)
+                powers = np.asarray(pooled if power == 1.0 else pooled**power, dtype=np.float64)
                 if self._mirror:
-                    half, mirrored = count // 2, found.reshape(cells, cells, 2, count)[:, ::-1].reshape(found.shape)
-                    found = (found[..., :half] + mirrored[..., half:]) / 2.0
-                norm = np.linalg.norm(found)
-                row[:] = found.ravel() / (norm if norm > 0 else 1.0)
+                    half, mirrored = count // 2, powers.reshape(cells, cells, 2, count)[:, ::-1].reshape(powers.shape)
+                    powers = (powers[..., :half] + mirrored[..., half:]) / 2.0
+                norm = np.linalg.norm(powers)
+                row[:] = powers.ravel() / (norm if norm > 0 else 1.0)
 
         for_each(batch, pieces(len(features), 1, _IMAGES))
         return out
@@ -255,10 +255,10 @@ class Dictionary(PublicMap):
         second = (patches.T @ patches + (flipped - mean).T @ (flipped - mean)) / (2.0 * len(patches))
         values, vectors = np.linalg.eigh(second.astype(np.float64))
         whitener = vectors @ np.diag((values + _FLOOR) ** -0.5) @ vectors.T
-        found = _centroids(patches @ whitener, self.filters, random)
+        centroids = _centroids(patches @ whitener, self.filters, random)
         if self.mirror:
-            found = np.concatenate([found, self._mirrored(found, channels)])
-        filters = whitener @ found.T
+            centroids = np.concatenate([centroids, self._mirrored(centroids, channels)])
+        filters = whitener @ centroids.T
         return PatchFeatures(
             layout=np.array([channels, height, width, self.side, self.cells, int(self.mirror)]),
             # Patches of the map have norm 1 instead of variance 1.
@@ -287,14 +287,14 @@ class Dictionary(PublicMap):
 
 def _centroids(points: Floats, count: int, random: np.random.Generator) -> Floats:
     """Return the directions (count, d) of centroids of a mini-batch k-means (Sculley, WWW 2010) over points (m, d)."""
-    found = points[random.choice(len(points), count, replace=len(points) < count)].copy()
+    centroids = points[random.choice(len(points), count, replace=len(points) < count)].copy()
     members = np.ones(count)
     for _ in range(_STEPS):
         batch = points[random.integers(0, len(points), _BATCH)]
-        nearest = (batch @ found.T - 0.5 * (found**2).sum(axis=1)).argmax(axis=1)
+        nearest = (batch @ centroids.T - 0.5 * (centroids**2).sum(axis=1)).argmax(axis=1)
         new = np.bincount(nearest, minlength=count)
         members += new
-        sums = np.zeros_like(found)
+        sums = np.zeros_like(centroids)
         np.add.at(sums, nearest, batch)
-        found += (sums - new[:, None] * found) / members[:, None]
-    return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12))
+        centroids += (sums - new[:, None] * centroids) / members[:, None]
+    return np.asarray(centroids / np.maximum(np.linalg.norm(centroids, axis=1, keepdims=True), 1e-12))

@@ -133,13 +133,13 @@ def image_shape(dimension: int, shape: Sequence[int] | None) -> tuple[int, int, 
         If rows of this dimension are no such images.
     """
     if shape is not None:
-        given = tuple(int(size) for size in shape)
-        if len(given) not in (2, 3) or min(given) < 1 or math.prod(given) != dimension:
+        sizes = tuple(int(size) for size in shape)
+        if len(sizes) not in (2, 3) or min(sizes) < 1 or math.prod(sizes) != dimension:
             raise ParameterError(
-                f"shape is {list(given)}; rows have {dimension} features: give height and width, or channels, height "
+                f"shape is {list(sizes)}; rows have {dimension} features: give height and width, or channels, height "
                 "and width, with that product"
             )
-        return (1, *given) if len(given) == 2 else (given[0], given[1], given[2])
+        return (1, *sizes) if len(sizes) == 2 else (sizes[0], sizes[1], sizes[2])
     for channels in (1, 3):
         side = math.isqrt(dimension // channels)
         if channels * side * side == dimension:

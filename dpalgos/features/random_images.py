@@ -101,7 +101,7 @@ def deformed(images: Images, random: np.random.Generator) -> Images:
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     down, across = (height - 1) / 2.0, (width - 1) / 2.0
     blurs = [scipy.ndimage.gaussian_filter1d(np.eye(size), 0.18 * side, axis=0) for size in (height, width)]
-    found = np.empty_like(images)
+    moved = np.empty_like(images)
     for index in range(count):
         turn, shear = random.normal(0.0, 0.1), random.normal(0.0, 0.12)
         stretch = np.exp(random.normal(0.0, 0.08, 2))
@@ -112,22 +112,22 @@ def deformed(images: Images, random: np.random.Generator) -> Images:
         shift = random.normal(0.0, 0.02 * side, 2)
         rows = affine[0, 0] * (y - down) + affine[0, 1] * (x - across) + down + shift[0] + field[0]
         columns = affine[1, 0] * (y - down) + affine[1, 1] * (x - across) + across + shift[1] + field[1]
-        warp(images[index : index + 1], rows, columns, False, found[index : index + 1])
-    return found
+        warp(images[index : index + 1], rows, columns, False, moved[index : index + 1])
+    return moved
 
 
 def random_textures(count: int, side: int, random: np.random.Generator) -> Images:
     """Return fields (count, side, side) of mean 0 and variance 1, with oriented spectra 1/fᵃ, a from ½ to 2."""
     y, x = np.meshgrid(np.fft.fftfreq(side), np.fft.fftfreq(side), indexing="ij")
-    found = np.empty((count, side, side))
-    for field in found:
+    textures = np.empty((count, side, side))
+    for field in textures:
         angle, stretch, slope = random.uniform(0.0, np.pi), np.exp(random.uniform(0.0, 1.8)), random.uniform(0.5, 2.0)
         along, beside = np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
         frequency = np.sqrt(along**2 + (stretch * beside) ** 2)
         frequency[0, 0] = np.inf
         field[:] = np.real(np.fft.ifft2(np.fft.fft2(random.standard_normal((side, side))) * frequency**-slope))
         field /= field.std()
-    return found
+    return textures
 
 
 _MOST, _HOLES = 5, 2
@@ -204,13 +204,13 @@ class DeadLeaves(RandomProcess):
     ) -> tuple[Images, Images]:
         """Return images cropped, turned, mirrored and lit anew twice."""
         textures = random_textures(128, 64, random)
-        found = np.empty((2, count, channels, height, width))
+        images = np.empty((2, count, channels, height, width))
         for start in range(0, count, _BATCH):
             part = slice(start, min(start + _BATCH, count))
             drawn = self._drawn(part.stop - start, channels, height, width, textures, random)
-            for own in found[:, part]:
+            for own in images[:, part]:
                 self._seen(drawn, own, random)
-        return found[0], found[1]
+        return images[0], images[1]
 
     @staticmethod
     def _drawn(

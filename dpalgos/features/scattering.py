@@ -215,8 +215,8 @@ class ScatteringFeatures(RowFeatures):
                 spectra = _low(half_of_moduli, 2 ** (second - first), wide >> first)
                 deeper = self._moduli(spectra[:, :, None], bank[second][second])
                 paths.append(averaged(deeper, second).reshape(len(images), -1, places, places))
-        found = np.concatenate(paths, axis=1)
-        by_place = np.moveaxis(found.reshape(len(features), -1, places, places), 1, 3)
+        outputs = np.concatenate(paths, axis=1)
+        by_place = np.moveaxis(outputs.reshape(len(features), -1, places, places), 1, 3)
         power = float(self.power[0])
         curved = by_place if power == 1.0 else np.sign(by_place) * np.abs(by_place) ** power
         coefficients: _Single = np.asarray(curved, dtype=np.float32)

@@ -115,8 +115,8 @@ class SideBySide(PublicMap):
     @classmethod
     def composed_of(cls, parameters: Mapping[str, Any]) -> tuple[type, ...]:
         """Return the maps' classes: their code is this one's too."""
-        given = parameters.get("maps", {"scattering": {}, "dictionary": {}})
-        return tuple(one for name, own in given.items() for one in AlgorithmSpec("projections", name, own).classes())
+        maps = parameters.get("maps", {"scattering": {}, "dictionary": {}})
+        return tuple(one for name, own in maps.items() for one in AlgorithmSpec("projections", name, own).classes())
 
     def work(self, setting: Setting) -> Work:
         """Return that of all maps."""
@@ -126,5 +126,5 @@ class SideBySide(PublicMap):
     def parts(self) -> list[Any]:
         """Return the maps."""
         shared = {"mirror": self.mirror, "shape": self.shape}
-        given = {name: value for name, value in shared.items() if value is not None}
-        return [AlgorithmSpec("projections", name, {**given, **own}).build() for name, own in self.maps.items()]
+        known = {name: value for name, value in shared.items() if value is not None}
+        return [AlgorithmSpec("projections", name, {**known, **own}).build() for name, own in self.maps.items()]

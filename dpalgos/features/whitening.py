@@ -168,21 +168,21 @@ class PublicRowsWhitening(Bounded):
         size = self._directions(dimension, rows)
         # Single precision is enough and halves the file.
         basis = (whitener @ turned[:, ::-1][:, :size]).astype(np.float32).astype(np.float64)
-        made = CentredDirections(mean=mean, basis=basis)
-        return self._with_head(made, blocks, classes) if self.head > 0 else made
+        directions = CentredDirections(mean=mean, basis=basis)
+        return self._with_head(directions, blocks, classes) if self.head > 0 else directions
 
     def _with_head(
-        self, made: CentredDirections, blocks: Iterable[tuple[Floats, Array]], classes: int
+        self, directions: CentredDirections, blocks: Iterable[tuple[Floats, Array]], classes: int
     ) -> CentredDirections:
         """Put the discriminant of the public rows' classes beside the features."""
-        sums, counts = np.zeros((classes, made.dimension)), np.zeros(classes)
+        sums, counts = np.zeros((classes, directions.dimension)), np.zeros(classes)
         for features, labels in blocks:
             kept = ~null_records(features, labels, classes)
             member = np.eye(classes)[np.asarray(labels[kept], dtype=np.int64)]
-            sums, counts = sums + member.T @ made.transform(features[kept]), counts + member.sum(axis=0)
+            sums, counts = sums + member.T @ directions.transform(features[kept]), counts + member.sum(axis=0)
         means = sums / np.maximum(counts, 1.0)[:, None]
         offset = -0.5 * (means**2).sum(axis=1)
-        return replace(made, head=means.T, offset=offset, weight=np.array([self.head]))
+        return replace(directions, head=means.T, offset=offset, weight=np.array([self.head]))
 
 
 @released_kind
@@ -356,8 +356,8 @@ class PublicWhitening(PublicMap):
         ParameterError
             If rows are no images of the shape, or have fewer features than directions are asked for.
         """
-        found = Setting(sizes=(), dimension=self.features_of(dimension), classes=1)
-        require_components(self.components, found)
+        setting = Setting(sizes=(), dimension=self.features_of(dimension), classes=1)
+        require_components(self.components, setting)
         return self.components
 
     @classmethod
@@ -381,12 +381,14 @@ class PublicWhitening(PublicMap):
     def work(self, setting: Setting) -> Work:
         """Return that of making the map, and of each row's features and their directions."""
         inner = self._inner().build()
-        features, made = self.features_of(setting.dimension), 2 * self.images
-        mapped, of_map = setting.rows + made, inner.work(replace(setting, sizes=(1,)))
+        features, images_drawn = self.features_of(setting.dimension), 2 * self.images
+        mapped, of_map = setting.rows + images_drawn, inner.work(replace(setting, sizes=(1,)))
         every = 2.0 * features * self.components + of_map.operations
         return Work(
-            operations=_DECOMPOSITION * float(features) ** 3 + 1.5 * made * float(features) ** 2 + every * mapped,
-            small_operations=float(setting.dimension) * (_FEATURES * mapped + _DRAWING * made),
+            operations=_DECOMPOSITION * float(features) ** 3
+            + 1.5 * images_drawn * float(features) ** 2
+            + every * mapped,
+            small_operations=float(setting.dimension) * (_FEATURES * mapped + _DRAWING * images_drawn),
             row=8 * self.components,
             # Square matrices and what decomposing them takes; a block of synthetic images and their features.
             held=8 * (10 * features**2 + 3 * _AT_ONCE * (features + setting.dimension)),

@@ -1,1 +1,1 @@
-"""Noise mechanisms: laws, calibrations, samplers, and the proofs of what they cost."""
+"""Noise mechanisms: distributions, calibrations, samplers, and the proofs of what they cost."""

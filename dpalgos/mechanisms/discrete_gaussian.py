@@ -35,7 +35,7 @@ def thresholds(weights: Sequence[int]) -> tuple[NDArray[np.uint64], NDArray[np.u
         if threshold:
             heads.append(threshold >> 64)
             tails.append(threshold & (2**64 - 1))
-    # A law concentrated at zero still needs one entry to search in.
+    # A distribution concentrated at zero still needs one entry to search in.
     return np.array(heads or [0], dtype=np.uint64), np.array(tails or [0], dtype=np.uint64)
 
 
@@ -53,7 +53,7 @@ def exceeded(
 
 
 _SUPPORT = 14.0
-# Up to this sigma the law is tabulated; above it, rounded Gaussians are corrected by a rare rejection.
+# Up to this sigma the distribution is tabulated; above it, rounded Gaussians are corrected by a rare rejection.
 _TABLE_SIGMA = 2.0**10
 _GUARD = 320
 
@@ -76,8 +76,8 @@ class DiscreteGaussian:
     Parameters
     ----------
     sigma : float
-        The parameter of the law in grid units, from 2^-20 to 2^44 (the standard deviation is a little smaller when
-        sigma is below 1).
+        The parameter of the distribution in grid units, from 2^-20 to 2^44 (the standard deviation is a little smaller
+        when sigma is below 1).
 
     Notes
     -----
@@ -92,11 +92,11 @@ class DiscreteGaussian:
     Above: rejection. Propose k = round(g), g ~ N(0, sigma^2), and accept with probability p(k) = I(0) / I(k), where
     ``I(k) = exp(k^2/(2 sigma^2)) * integral over [k - 1/2, k + 1/2] of exp(-t^2/(2 sigma^2)) dt``
     ``= integral over [-1/2, 1/2] of cosh(k u/sigma^2) exp(-u^2/(2 sigma^2)) du``, which is smallest at k = 0, so p <= 1
-    and the accepted law is proportional to (integral over the cell) / I(k) = exp(-k^2/(2 sigma^2)). Rejections are
-    rare: I(k)/I(0) is the mean of cosh(k U/sigma^2) with |U| <= 1/2 and E U^2 <= 1/12, and |k| <= 13.2 sigma + 1, so
-    ``1 - p(k) <= k^2/(24 sigma^4) * 1.001``. Only where the third word is below ``k^2/(23 sigma^4)`` is p(k)
-    computed, in 320 bits, and compared with the third and fourth word together. If the proposals are within tv of
-    their law and are accepted with probability A, the accepted ones are within 2 tv / A of theirs; A > 1 - 2^-20.
+    and the accepted distribution is proportional to (integral over the cell) / I(k) = exp(-k^2/(2 sigma^2)). Rejections
+    are rare: I(k)/I(0) is the mean of cosh(k U/sigma^2) with |U| <= 1/2 and E U^2 <= 1/12, and |k| <= 13.2 sigma + 1,
+    so ``1 - p(k) <= k^2/(24 sigma^4) * 1.001``. Only where the third word is below ``k^2/(23 sigma^4)`` is p(k)
+    computed, in 320 bits, and compared with the third and fourth word together. If the proposals are within tv of their
+    distribution and are accepted with probability A, the accepted ones are within 2 tv / A of theirs; A > 1 - 2^-20.
 
     References
     ----------
@@ -111,7 +111,7 @@ class DiscreteGaussian:
 
     @classmethod
     def calibrated(cls, rho: float, sensitivity: float) -> DiscreteGaussian:
-        """Return the law that gives rho-zCDP for an l2 sensitivity in grid units, sigma rounded up."""
+        """Return the distribution that gives rho-zCDP for an l2 sensitivity in grid units, sigma rounded up."""
         Bound(0.0, open_low=True).require("rho", rho)
         return cls(sensitivity / math.sqrt(2.0 * rho) * (1.0 + 2.0**-50))
 
@@ -125,7 +125,7 @@ class DiscreteGaussian:
         return math.ceil(_SUPPORT * self.sigma) + 2
 
     def total_variation(self) -> float:
-        """Return an upper bound on the distance of one draw from the stated law; below 2^-100 for every sigma."""
+        """Return an upper bound on one draw's distance from the stated distribution; below 2^-100 for every sigma."""
         if self.sigma <= _TABLE_SIGMA:
             return (len(_table(self.sigma)[0]) + 1.0) * 2.0**-126
         return 2.0 * (1.0 + 2.0**-19) * RoundedGaussian(self.sigma).total_variation() + 2.0**-127

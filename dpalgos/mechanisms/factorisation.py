@@ -81,11 +81,11 @@ LONGEST = 3653
 @cache
 def _square_root(nights: int) -> tuple[int, ...]:
     """Return ⌊64 C(2k, k)/4^k + ½⌋ for k below ``nights``, exactly."""
-    found, binomial = [], 1
+    coefficients, binomial = [], 1
     for k in range(nights):
-        found.append((2 * GRID * binomial + 4**k) // (2 * 4**k))
+        coefficients.append((2 * GRID * binomial + 4**k) // (2 * 4**k))
         binomial = binomial * 2 * (2 * k + 1) // (k + 1)
-    return tuple(found)
+    return tuple(coefficients)
 
 
 @cache

@@ -34,7 +34,7 @@ class PureScale(Bounded):
 
     @classmethod
     def calibrated(cls, epsilon: float, sensitivity: float) -> Self:
-        """Return the law that gives epsilon-DP for a sensitivity, its scale rounded up."""
+        """Return the distribution that gives epsilon-DP for a sensitivity, its scale rounded up."""
         Bound(0.0, open_low=True).require("epsilon", epsilon)
         return cls(math.nextafter(sensitivity / epsilon, math.inf))
 
@@ -90,7 +90,7 @@ class DiscreteLaplace(PureScale):
     exp((|z - v|_1 - |z - u|_1) / scale) <= exp(Delta / scale).
 
     Numerics are ``exact`` without any remainder: a draw that its bits leave open reads more bits until it is decided,
-    so the law is the stated one and delta is zero.
+    so the distribution is the stated one and delta is zero.
 
     Parameters
     ----------
@@ -156,8 +156,8 @@ class RadialLaplace(PureScale):
     exp((|z - v| - |z - u|) / scale) <= exp(|u - v| / scale) <= exp(Delta / scale). The vector is the whole release:
     a matrix is flattened into one vector, not noised row by row. Numerics are ``idealised``.
 
-    The length follows the Gamma law with shape d (the dimension; the surface of a sphere of radius r grows as r^(d-1))
-    and this scale; the direction is uniform and independent of it. The mean length is d * scale.
+    The length follows the Gamma distribution with shape d (the dimension; the surface of a sphere of radius r grows as
+    r^(d-1)) and this scale; the direction is uniform and independent of it. The mean length is d * scale.
 
     Parameters
     ----------
@@ -247,14 +247,14 @@ class PartitionSelection:
             decay = int((-decimal.Decimal(self.epsilon)).exp() * (1 << _FACTOR_BITS)) + 2
         numerator, denominator = self.delta.as_integer_ratio()
         delta = numerator * _WHOLE // denominator
-        found = [0]
-        while found[-1] < _WHOLE:
-            last = found[-1]
+        thresholds = [0]
+        while thresholds[-1] < _WHOLE:
+            last = thresholds[-1]
             above = (growth * last >> _FACTOR_BITS) + delta
             # What is taken away is rounded up; beyond 1 - delta nothing is.
             below = _WHOLE - max(-(-decay * (_WHOLE - last - delta) >> _FACTOR_BITS), 0)
-            found.append(min(above, below, _WHOLE))
-        return tuple(found)
+            thresholds.append(min(above, below, _WHOLE))
+        return tuple(thresholds)
 
     def select(self, counts: Ints, stream: RandomStream) -> NDArray[np.bool_]:
         """Return for each key whether it is released, by its number of rows."""
@@ -270,4 +270,4 @@ class PartitionSelection:
 
     def likely(self, probability: float) -> int:
         """Return the fewest rows by which a key is released with at least this probability."""
-        return next(rows for rows, found in enumerate(self.table) if found >= probability * _WHOLE)
+        return next(rows for rows, chance in enumerate(self.table) if chance >= probability * _WHOLE)

@@ -49,13 +49,13 @@ def log_expected_excess(count: int, shift: float, level: float) -> float:
     Notes
     -----
     Guarantee. Never low. (i) Each summand y is cut at a far Y, which costs at most ``count E[(y - Y)+]``. (ii) The cut
-    law is put on a grid by moving the mass of each cell to the cell's ends, means kept; that makes it larger in the
-    convex order, which sums of independent numbers inherit, and x -> (x - level)+ is convex, so the expectation grows
-    (by a factor of about 1 + 10^-3). The mass of a node is the second difference of ``E[(y - x)+]`` over the step.
-    (iii) The sum is convolved by fast Fourier transforms of the law tilted by e^(tilt y), so that the part above the
-    level is the bulk. An error of the tilted law in l1 is multiplied by at most ``exp(-tilt level) / (tilt e)``, the
-    largest value of ``exp(-tilt s) (s - level)+``; with N points and unit round-off u it is at most ``21 u log2(N)
-    sqrt(N)`` a summand (:func:`~dpalgos.accounting.composition.library_profile`).
+    distribution is put on a grid by moving the mass of each cell to the cell's ends, means kept; that makes it larger
+    in the convex order, which sums of independent numbers inherit, and x -> (x - level)+ is convex, so the expectation
+    grows (by a factor of about 1 + 10^-3). The mass of a node is the second difference of ``E[(y - x)+]`` over the
+    step. (iii) The sum is convolved by fast Fourier transforms of the distribution tilted by e^(tilt y), so that the
+    part above the level is the bulk. An error of the tilted distribution in l1 is multiplied by at most ``exp(-tilt
+    level) / (tilt e)``, the largest value of ``exp(-tilt s) (s - level)+``; with N points and unit round-off u it is at
+    most ``21 u log2(N) sqrt(N)`` a summand (:func:`~dpalgos.accounting.composition.library_profile`).
     """
     tilt = 0.1
     if _log_moment(tilt, shift)[1] * count < level:

@@ -60,7 +60,7 @@ class RoundedGaussian:
     coordinate by coordinate: a post-processing of the Gaussian mechanism, which is Delta/sigma-Gaussian-DP.
 
     Numerics are ``exact``: the integers are decided from at least 127 random bits each by an inverse distribution
-    function with rigorous margins, so that the law differs from the stated one by no more than
+    function with rigorous margins, so that the distribution differs from the stated one by no more than
     :meth:`total_variation` per draw, below 2^-101. A release of m draws adds (1 + e^epsilon) m times that to
     its delta: below 2^-79 for a million draws at epsilon = 0.69.
 
@@ -82,7 +82,7 @@ class RoundedGaussian:
     integer with ``Q(k + 1/2) < q <= Q(k - 1/2)``, ``Q(t) = erfc(t / (sqrt 2 sigma))``, at the middle of q's cell.
     The second word is always read, so the stream's position never depends on the values.
 
-    The law is then wrong only on cells of width 2^-127 that hold a boundary Q(k + 1/2); there are at most
+    The distribution is then wrong only on cells of width 2^-127 that hold a boundary Q(k + 1/2); there are at most
     ``13.2 sigma + 1`` of them (all boundaries beyond 13.2 sigma lie in the first cell), hence the total variation is at
     most ``(13.2 sigma + 2) 2^-127``, below 2^-101.
 
@@ -129,7 +129,7 @@ class RoundedGaussian:
         return math.nextafter(sensitivity / self.sigma, math.inf) if sensitivity > 0 else 0.0
 
     def total_variation(self) -> float:
-        """Return an upper bound on the distance of one draw from the stated law; below 2^-101 for every sigma.
+        """Return an upper bound on one draw's distance from the stated distribution; below 2^-101 for every sigma.
 
         If P, Q are (epsilon, delta)-indistinguishable and P', Q' within tv of them, then P'(E) <= P(E) + tv <=
         e^epsilon Q(E) + delta + tv <= e^epsilon Q'(E) + delta + (1 + e^epsilon) tv; distances of independent
@@ -142,15 +142,15 @@ class RoundedGaussian:
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` independent draws; reads two words a draw, four where sigma exceeds 2^22."""
         cell = self._cell()
-        found = np.empty(count, dtype=np.int64)
+        integers = np.empty(count, dtype=np.int64)
         for start in range(0, count, _BLOCK):
-            part = found[start : start + _BLOCK]
+            part = integers[start : start + _BLOCK]
             words = stream.words((2 if cell == 1 else 4) * len(part)).reshape(len(part), -1)
             part[:] = _rounded_magnitudes(words, self.sigma / cell)
             if cell > 1:
                 part[:] = _places(words[:, 2:], part, self.sigma, cell)
             _sign(part, words)
-        return found
+        return integers
 
     def _cell(self) -> int:
         """Return B: 1, or the power of two for which sigma/B is in (2^21, 2^22]."""

@@ -53,29 +53,29 @@ def to_vector(matrix: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _SymmetricIntegers(Bounded):
-    """A law of integers on the diagonal, and the same law of sigma / sqrt(2), rounded up, off it."""
+    """A distribution of integers on the diagonal, and the same distribution of sigma / sqrt(2), rounded up, off it."""
 
     sigma: float
     dimension: int = field(metadata=COUNT)
     numerics: ClassVar[Numerics] = Numerics.EXACT
-    law: ClassVar[type[RoundedGaussian] | type[DiscreteGaussian]]
+    distribution: ClassVar[type[RoundedGaussian] | type[DiscreteGaussian]]
 
     def __post_init__(self) -> None:
         Bounded.__post_init__(self)
-        self._laws()
+        self._distributions()
 
-    def _laws(self) -> tuple[RoundedGaussian | DiscreteGaussian, ...]:
-        return self.law(self.sigma), self.law(math.nextafter(self.sigma / math.sqrt(2.0), math.inf))
+    def _distributions(self) -> tuple[RoundedGaussian | DiscreteGaussian, ...]:
+        return self.distribution(self.sigma), self.distribution(math.nextafter(self.sigma / math.sqrt(2.0), math.inf))
 
     def total_variation(self) -> float:
-        """Return an upper bound on the distance of one draw from its stated law."""
-        return max(law.total_variation() for law in self._laws())
+        """Return an upper bound on the distance of one draw from its stated distribution."""
+        return max(distribution.total_variation() for distribution in self._distributions())
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return the noise of one packed matrix; ``count`` must be its number of entries."""
         _require_packed(count, self.dimension)
         result = np.zeros(count, dtype=np.int64)
-        diagonal, (on, off) = _diagonal(self.dimension), self._laws()
+        diagonal, (on, off) = _diagonal(self.dimension), self._distributions()
         result[diagonal] = on.sample(self.dimension, stream)
         result[~diagonal] = off.sample(count - self.dimension, stream)
         return result
@@ -94,8 +94,8 @@ class SymmetricRoundedGaussian(_SymmetricIntegers):
     where v is :func:`to_vector`, an isometry, so its l2 sensitivity is Delta_F. Dividing its off-diagonal coordinates
     by sqrt(2) gives S_ii + g_ii and S_ij + g_ij / sqrt(2); rounding each gives S_ii + round(g_ii) and
     S_ij + round(g_ij / sqrt(2)), because S is an integer matrix. Both steps are post-processing. The integers released
-    are the ones this law draws, sigma / sqrt(2) being rounded up. (The vector v(S) itself is no integer vector, so
-    scaling first and rounding then would not be exact.)
+    are the ones this distribution draws, sigma / sqrt(2) being rounded up. (The vector v(S) itself is no integer
+    vector, so scaling first and rounding then would not be exact.)
 
     Numerics are ``exact``, with the total variation of :meth:`total_variation` a draw.
 
@@ -107,7 +107,7 @@ class SymmetricRoundedGaussian(_SymmetricIntegers):
         Rows of the matrix.
     """
 
-    law: ClassVar[type[RoundedGaussian]] = RoundedGaussian
+    distribution: ClassVar[type[RoundedGaussian]] = RoundedGaussian
 
     @classmethod
     def calibrated(cls, budget: Loss, sensitivity: float, dimension: int) -> SymmetricRoundedGaussian:
@@ -128,7 +128,7 @@ class SymmetricRoundedRadial(RadialLaplace):
     Added to the packed upper triangle of an integer matrix S of Frobenius sensitivity Delta_F (grid units):
     epsilon-DP with epsilon = Delta_F / scale. Proof: :func:`to_vector` is an isometry, so the radial mechanism on
     it in d (d+1) / 2 dimensions is epsilon-DP; its inverse and rounding are post-processing, and since S is an integer
-    matrix, S + round(N) = round(S + N). Numerics are ``idealised``, as the radial law's.
+    matrix, S + round(N) = round(S + N). Numerics are ``idealised``, as the radial distribution's.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ class SymmetricDiscreteGaussian(_SymmetricIntegers):
         Rows of the matrix.
     """
 
-    law: ClassVar[type[DiscreteGaussian]] = DiscreteGaussian
+    distribution: ClassVar[type[DiscreteGaussian]] = DiscreteGaussian
 
     @property
     def largest(self) -> int:

@@ -122,7 +122,7 @@ class PrivateCentring(GaussianAlgorithm, OneSum, ProjectionAlgorithm):
         """Return antipodal rows, or one and a null record."""
         return antipodal_pair(setting)
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each coordinate of the sum."""
         radius = encoded_radius(1.0, self._scale(setting))
         return RoundedGaussian.calibrated(self.budget, sum_sensitivity(radius, setting.neighbours))
@@ -145,7 +145,7 @@ class PrivateCentring(GaussianAlgorithm, OneSum, ProjectionAlgorithm):
         """Return the map of the shrunk noisy mean."""
         units = self._scale(setting) * max(setting.rows, 1)
         mean = state / units
-        noise = setting.dimension * (self.law(setting).sigma * setting.noise_factor / units) ** 2
+        noise = setting.dimension * (self.distribution(setting).sigma * setting.noise_factor / units) ** 2
         length = max(float(mean @ mean), np.finfo(np.float64).tiny)
         return CentredRows(mean=clip_to_unit_ball(mean[None, :] * max(0.0, 1.0 - noise / length))[0])
 

@@ -223,7 +223,7 @@ class AnalyzeGauss(GaussianAlgorithm, CovarianceSum):
     )
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Dwork et al. 2014, Theorem 4")
 
-    def law(self, setting: Setting) -> SymmetricRoundedGaussian:
+    def distribution(self, setting: Setting) -> SymmetricRoundedGaussian:
         """Return the noise of the packed upper triangle."""
         sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
         return SymmetricRoundedGaussian.calibrated(self.budget, sensitivity, setting.dimension)
@@ -323,7 +323,9 @@ class ModSulq(ApproximateAlgorithm, CovarianceSum):
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return what the paper's noise is proved to cost."""
         self.check(setting)
-        mu = self.law(setting).mu(gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours))
+        mu = self.distribution(setting).mu(
+            gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
+        )
         return Guarantee(losses=(GaussianMu(mu),), neighbours=setting.neighbours, numerics=Numerics.EXACT)
 
     def deviation(self, setting: Setting) -> float:
@@ -333,7 +335,7 @@ class ModSulq(ApproximateAlgorithm, CovarianceSum):
         inside = max((d * d + d) / (2.0 * math.sqrt(2.0 * math.pi) * delta), 1.0)
         return (d + 1) / (rows * epsilon) * math.sqrt(2.0 * math.log(inside)) + 1.0 / (rows * math.sqrt(epsilon))
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each entry of XᵀX, nβ in grid units."""
         return RoundedGaussian(self._noise(setting) * self._scale(setting) ** 2)
 
@@ -423,7 +425,7 @@ class LaplaceCovariance(PureAlgorithm, CovarianceSum):
         """Return neighbours that move all entries alike."""
         return spread_pair(setting)
 
-    def law(self, setting: Setting) -> DiscreteLaplace:
+    def distribution(self, setting: Setting) -> DiscreteLaplace:
         """Return the noise of each entry."""
         radius = encoded_radius(1.0, self._scale(setting))
         sensitivity = triangle_sensitivity(setting.dimension, radius, setting.neighbours)
@@ -522,7 +524,7 @@ class RadialCovariance(PureAlgorithm, CovarianceSum):
         "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
     )
 
-    def law(self, setting: Setting) -> SymmetricRoundedRadial:
+    def distribution(self, setting: Setting) -> SymmetricRoundedRadial:
         """Return the noise of the packed upper triangle."""
         sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
         return SymmetricRoundedRadial(math.nextafter(sensitivity / self.budget.epsilon, math.inf), setting.dimension)

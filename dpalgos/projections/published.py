@@ -150,7 +150,8 @@ class PublishedWishart(Unproved, PureAlgorithm, TruncatedDirections):
         return leading_basis(noisy, self.components, self.variance_share)
 
 
-# Directions proposed at once. In q dimensions some 1.2 √q are needed on average where the law is most concentrated.
+# Directions proposed at once. In q dimensions some 1.2 √q are needed on average where the distribution is most
+# concentrated.
 _PROPOSALS = 32
 _HALVINGS = 100
 
@@ -163,15 +164,15 @@ class Bingham:
     ---------
     *The exponential mechanism* (McSherry, Talwar 2007) over directions. Let the exponents of neighbouring data sets
     differ by g(v) = vᵀ(B − B′)v. The densities' ratio at v is exp(g(v)) / E′[exp(g)], the mean taken under the second
-    law, so it lies between exp(min g − max g) and exp(max g − min g): epsilon-DP with epsilon the largest eigenvalue of
-    B − B′ minus the smallest. Numerics are ``idealised``.
+    distribution, so it lies between exp(min g − max g) and exp(max g − min g): epsilon-DP with epsilon the largest
+    eigenvalue of B − B′ minus the smallest. Numerics are ``idealised``.
 
     *The sampler is exact* in real arithmetic. Let ℓ ≥ 0 be B's largest eigenvalue minus each of them, u = Σ ℓᵢ vᵢ² in
     B's eigenvectors, b the root of Σ 1/(b + 2ℓᵢ) = 1, which is in [1, q], and ωᵢ = 1 + 2ℓᵢ/b. A Gaussian vector of
     variances 1/ωᵢ, scaled to length 1, has a density proportional to (1 + 2u/b)^(−q/2) (angular central Gaussian), and
     e^(−u) ≤ e^(−(q − b)/2) (q/b)^(q/2) (1 + 2u/b)^(−q/2) with equality at u = (q − b)/2. The proposal is accepted with
-    the ratio of the two sides. The number of proposals is random; its law depends on B, which is for whoever measures
-    the time (docs/security.md).
+    the ratio of the two sides. The number of proposals is random; its distribution depends on B, which is for whoever
+    measures the time (docs/security.md).
 
     Parameters
     ----------
@@ -221,7 +222,7 @@ def _remaining(directions: Floats) -> Floats:
 
 
 def _basis(directions: Floats) -> Projection:
-    """Return the projection; the signs, which the law leaves open, by the largest entry of each direction."""
+    """Return the projection; the signs, which the distribution leaves open, by the largest entry of each direction."""
     largest = np.abs(directions).argmax(axis=0)
     signs = np.where(directions[largest, np.arange(directions.shape[1])] < 0, -1.0, 1.0)
     # No spectrum: the exact one is a function of the rows, and none is drawn.
@@ -290,8 +291,8 @@ class Ppca(PureAlgorithm, PrincipalDirections):
         drawn = np.zeros((setting.dimension, 0))
         for index in range(self.components):
             rest = _remaining(drawn)
-            law = Bingham(rest.T @ exponent @ rest)
-            direction = rest @ law.sample(noise.stream(f"direction-{index}", law.exponent))
+            distribution = Bingham(rest.T @ exponent @ rest)
+            direction = rest @ distribution.sample(noise.stream(f"direction-{index}", distribution.exponent))
             drawn = np.column_stack([drawn, direction])
         return _basis(drawn)
 
@@ -301,7 +302,7 @@ class Ppca(PureAlgorithm, PrincipalDirections):
 class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
     """A subspace drawn by Gibbs sampling from the density ∝ exp(tr VᵀXᵀX V · ε/2) over orthonormal d × k matrices.
 
-    A sweep draws each column anew from its law given the others, which is exact.
+    A sweep draws each column anew from its distribution given the others, which is exact.
 
     Guarantee
     ---------
@@ -315,7 +316,7 @@ class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
     components : int
         Number of directions k.
     sweeps : int
-        From a basis of uniform law.
+        From a basis of uniform distribution.
 
     References
     ----------
@@ -343,6 +344,8 @@ class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
         for sweep in range(self.sweeps):
             for index in range(self.components):
                 rest = _remaining(np.delete(columns, index, axis=1))
-                law = Bingham(rest.T @ exponent @ rest)
-                columns[:, index] = rest @ law.sample(noise.stream(f"column-{sweep}-{index}", law.exponent))
+                distribution = Bingham(rest.T @ exponent @ rest)
+                columns[:, index] = rest @ distribution.sample(
+                    noise.stream(f"column-{sweep}-{index}", distribution.exponent)
+                )
         return _basis(columns)

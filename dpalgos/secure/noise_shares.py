@@ -184,7 +184,7 @@ class RoundedRadial(RadialLaplace):
     ---------
     Added to an integer vector of l2 sensitivity Delta (grid units): epsilon-DP with epsilon = Delta / scale, because
     for integers S, ``S + round(eta) = round(S + eta)`` is a post-processing of the radial mechanism. Numerics are
-    ``idealised``, as the radial law's.
+    ``idealised``, as the radial distribution's.
 
     Parameters
     ----------
@@ -225,8 +225,8 @@ class RadialShare(Bounded):
 
     References
     ----------
-    Chaudhuri, Monteleoni, Sarwate, JMLR 12 (2011), for the radial law; Kotz, Kozubowski, Podgórski, "The Laplace
-    distribution and generalizations" (2001), for Gaussian scale mixtures and infinite divisibility.
+    Chaudhuri, Monteleoni, Sarwate, JMLR 12 (2011), for the radial distribution; Kotz, Kozubowski, Podgórski, "The
+    Laplace distribution and generalizations" (2001), for Gaussian scale mixtures and infinite divisibility.
     """
 
     scale: float = field(metadata=POSITIVE)
@@ -285,8 +285,8 @@ class SymmetricRadialShare:
     W_i, the theorem's first step holds with h_j >= f/2 and its second with s^2 = m f off the diagonal and 2 m f on it:
     the sum is within exp(±D kappa) of R(N), N with independent entries of variance b^2 sum W_i and twice that. R
     rounds each entry, does not depend on the W_i and commutes with integer shifts. The isometry that scales
-    off-diagonals by sqrt(2) makes all variances 2 b^2 sum W_i, so mixed over the W_i it is the radial law of scale b:
-    a post-processing of the radial mechanism for the Frobenius norm.
+    off-diagonals by sqrt(2) makes all variances 2 b^2 sum W_i, so mixed over the W_i it is the radial distribution of
+    scale b: a post-processing of the radial mechanism for the Frobenius norm.
 
     Numerics are ``idealised``, as those of :class:`RadialShare`.
 
@@ -364,16 +364,16 @@ class TruexGaussian(Bounded):
 
 
 @singledispatch
-def share_law(law: object, shares: int, dimension: int) -> NoiseShare:
-    """Return what each party adds so that any ``shares`` of them are as private as the law of the whole noise.
+def share_distribution(distribution: object, shares: int, dimension: int) -> NoiseShare:
+    """Return what each party adds so that any ``shares`` of them are as private as the distribution of the whole noise.
 
     Parameters
     ----------
-    law
-        The law of the noise of the sum, as an algorithm states it: RoundedGaussian, DiscreteGaussian (each shared as
-        :func:`share_sigma` proves), SymmetricRoundedGaussian, :class:`RoundedRadial`,
-        SymmetricRoundedRadial (:class:`SymmetricRadialShare`),
-        DiscreteLaplace (:class:`~dpalgos.secure.noise_shares.LaplaceShare`) or :class:`TruexGaussian`.
+    distribution
+        The distribution of the noise of the sum, as an algorithm states it: RoundedGaussian, DiscreteGaussian (each
+        shared as :func:`share_sigma` proves), SymmetricRoundedGaussian, :class:`RoundedRadial`, SymmetricRoundedRadial
+        (:class:`SymmetricRadialShare`), DiscreteLaplace (:class:`~dpalgos.secure.noise_shares.LaplaceShare`) or
+        :class:`TruexGaussian`.
     shares : int
         :attr:`Tolerance.unknown_shares`.
     dimension : int
@@ -382,23 +382,23 @@ def share_law(law: object, shares: int, dimension: int) -> NoiseShare:
     Raises
     ------
     ParameterError
-        If no sharing of this law is proved.
+        If no sharing of this distribution is proved.
     """
     raise ParameterError(
-        f"no sharing of {type(law).__name__} noise is proved; distributions that can be shared: "
+        f"no sharing of {type(distribution).__name__} noise is proved; distributions that can be shared: "
         "RoundedGaussian, SymmetricRoundedGaussian, DiscreteGaussian, DiscreteLaplace, RoundedRadial, "
         "SymmetricRoundedRadial, TruexGaussian"
     )
 
 
-@share_law.register(RoundedGaussian)
-@share_law.register(DiscreteGaussian)
-def _(law: RoundedGaussian | DiscreteGaussian, shares: int, dimension: int) -> NoiseShare:
-    return DiscreteGaussian(share_sigma(law.sigma, shares=shares, dimension=dimension))
+@share_distribution.register(RoundedGaussian)
+@share_distribution.register(DiscreteGaussian)
+def _(distribution: RoundedGaussian | DiscreteGaussian, shares: int, dimension: int) -> NoiseShare:
+    return DiscreteGaussian(share_sigma(distribution.sigma, shares=shares, dimension=dimension))
 
 
-@share_law.register
-def _(law: SymmetricRoundedGaussian, shares: int, dimension: int) -> NoiseShare:
+@share_distribution.register
+def _(distribution: SymmetricRoundedGaussian, shares: int, dimension: int) -> NoiseShare:
     """Return shares that are smaller off the diagonal by the square root of two.
 
     With sigma_o calibrated to ``1 / total_sigma`` at distance 1/sqrt(2), the sum of m shares of parameter sigma_o off
@@ -417,35 +417,36 @@ def _(law: SymmetricRoundedGaussian, shares: int, dimension: int) -> NoiseShare:
     so it is not used as it is, but the same argument with the calibration at the least distance 1/sqrt(2):
     ``a D + b <= sqrt(2) D (a / sqrt(2) + b) <= sqrt(2) D / total_sigma = |V|_F / total_sigma``.
     """
-    budget, distance = GaussianMu(1.0 / law.sigma), 1.0 / math.sqrt(2.0)
+    budget, distance = GaussianMu(1.0 / distribution.sigma), 1.0 / math.sqrt(2.0)
     sigma = share_sigma_for(budget, sensitivity=distance * _MARGIN, shares=shares, dimension=dimension)
-    # Up by more than the rounding of the product and of the division that the law undoes it with.
-    return SymmetricDiscreteGaussian(sigma * math.sqrt(2.0) * _MARGIN, law.dimension)
+    # Up by more than the rounding of the product and of the division that the distribution undoes it with.
+    return SymmetricDiscreteGaussian(sigma * math.sqrt(2.0) * _MARGIN, distribution.dimension)
 
 
-@share_law.register
-def _(law: RoundedRadial, shares: int, dimension: int) -> NoiseShare:
-    return RadialShare(law.scale, shares, dimension)
+@share_distribution.register
+def _(distribution: RoundedRadial, shares: int, dimension: int) -> NoiseShare:
+    return RadialShare(distribution.scale, shares, dimension)
 
 
-@share_law.register
-def _(law: SymmetricRoundedRadial, shares: int, dimension: int) -> NoiseShare:
-    return SymmetricRadialShare(law.scale, shares, law.dimension)
+@share_distribution.register
+def _(distribution: SymmetricRoundedRadial, shares: int, dimension: int) -> NoiseShare:
+    return SymmetricRadialShare(distribution.scale, shares, distribution.dimension)
 
 
-@share_law.register
-def _(law: DiscreteLaplace, shares: int, dimension: int) -> NoiseShare:
-    return LaplaceShare(law.scale, shares)
+@share_distribution.register
+def _(distribution: DiscreteLaplace, shares: int, dimension: int) -> NoiseShare:
+    return LaplaceShare(distribution.scale, shares)
 
 
-@share_law.register
-def _(law: TruexGaussian, shares: int, dimension: int) -> NoiseShare:
-    if shares < law.honest - 1:
+@share_distribution.register
+def _(distribution: TruexGaussian, shares: int, dimension: int) -> NoiseShare:
+    if shares < distribution.honest - 1:
         raise ParameterError(
-            f"the published split assumes {law.honest} honest parties, but only {shares} shares unknown to the "
-            "adversary are certain to be in the sum; tolerate fewer losses or colluders, or assume fewer honest parties"
+            f"the published split assumes {distribution.honest} honest parties, but only {shares} shares "
+            "unknown to the adversary are certain to be in the sum; tolerate fewer losses or colluders, or assume "
+            "fewer honest parties"
         )
-    return law.share
+    return distribution.share
 
 
 # An octave is six bits of a word.
@@ -475,12 +476,12 @@ class LaplaceShare:
     *Proof.* X has the generating function E t^X = ((1 - q) / (1 - q t))^(1/m) for |t| <= 1 (the binomial series), so
     the m variables X add up to one with (1 - q) / (1 - q t): a geometric variable, P(k) = (1 - q) q^k. So do the
     variables Y, and the difference of two independent geometric variables is z >= 0 with probability
-    ``sum_y (1 - q)^2 q^(z + 2 y) = (1 - q)^2 / (1 - q^2) q^z``, and -z as often: the law of
+    ``sum_y (1 - q)^2 q^(z + 2 y) = (1 - q)^2 / (1 - q^2) q^z``, and -z as often: the distribution of
     :class:`~dpalgos.mechanisms.laplace.DiscreteLaplace`, where the ratio of probabilities is bounded. Further
     shares are post-processing.
 
-    The law is infinitely divisible, so no share is wasted and nothing is lost to discreteness, for any number of
-    parties. The sensitivity must be one in l1: an l2 bound is no l1 bound.
+    The distribution is infinitely divisible, so no share is wasted and nothing is lost to discreteness, for any number
+    of parties. The sensitivity must be one in l1: an l2 bound is no l1 bound.
 
     Numerics are ``exact`` up to :meth:`total_variation` a coordinate (below 2^-116).
 
@@ -489,7 +490,7 @@ class LaplaceShare:
     scale : float
         Delta / epsilon in grid units, from 2^-10 to 2^32.
     shares : int
-        m, how many shares carry the whole law.
+        m, how many shares carry the whole distribution.
 
     Notes
     -----
@@ -508,8 +509,9 @@ class LaplaceShare:
     References
     ----------
     Goryczka, Xiong, "A comprehensive comparison of multiparty secure additions with differential privacy", IEEE TDSC 14
-    (2017), for geometric noise in Pólya shares; Ghosh, Roughgarden, Sundararajan, STOC 2009, for the whole law; Feller,
-    "An introduction to probability theory and its applications" I, chapter XII, for infinite divisibility.
+    (2017), for geometric noise in Pólya shares; Ghosh, Roughgarden, Sundararajan, STOC 2009, for the whole
+    distribution; Feller, "An introduction to probability theory and its applications" I, chapter XII, for infinite
+    divisibility.
     """
 
     scale: float
@@ -532,7 +534,7 @@ class LaplaceShare:
         return len(_table(self.shares)[0]) * ((1 << self._end) - 1)
 
     def total_variation(self) -> float:
-        """Return an upper bound on the distance of one coordinate's share from its law.
+        """Return an upper bound on the distance of one coordinate's share from its distribution.
 
         Two units of 2^-127 for every threshold, 2^-128 a coin, and the probability of a jump that is left out: from
         K = 2^j >= 90 scale on at most 2 sum_{k>=K} q^k / k <= 2 q^K (1 + scale) / K < 2^-127.

@@ -273,12 +273,12 @@ def receive(state: PartyState, delivery: Delivery) -> PartyState:
         except InvalidTag as error:
             raise ViolationError(owner, f"its shares for party {party} do not decrypt: altered or replayed") from error
         expected = delivery.commitments[per_owner * place : per_owner * (place + 1)]
-        found = b"".join(
+        contents = b"".join(
             keys.commitment(session, owner, step, kind, point(party), _share(shares, step, kind))
             for step in range(steps)
             for kind in KINDS
         )
-        if found != expected:
+        if contents != expected:
             raise ViolationError(owner, f"its shares for party {party} do not match its commitments")
         held[owner] = shares
     everyone = tuple(sorted(held))

@@ -397,10 +397,10 @@ class Server:
         agreement = self._decided(Agreement, "agreement")
         block = self._memory.get(MaskedBlock, "block")
         if block is None:
-            found = self._added(agreement, answers)
+            survivors = self._added(agreement, answers)
             # Too few vectors are not a block: nothing of them is ever opened.
-            at_server.fix_survivors(agreement, found)
-            block = self._memory.put("block", found)
+            at_server.fix_survivors(agreement, survivors)
+            block = self._memory.put("block", survivors)
         fixed = at_server.fix_survivors(agreement, block, self._memory.get(SurvivorSet, "survivors"))
         recorded.fix(fixed.survivors)
         self._memory.put("survivors", fixed)
@@ -412,7 +412,7 @@ class Server:
         return at_server.merge_masked(blocks)
 
     def _decided(self, kind: type[W], name: str) -> W:
-        found = self._memory.get(kind, name)
-        if found is None:
+        decision = self._memory.get(kind, name)
+        if decision is None:
             raise ViolationError(None, f"has not fixed the {name} yet: an earlier round has to run first")
-        return found
+        return decision

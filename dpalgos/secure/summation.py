@@ -16,7 +16,7 @@ from dpalgos.noise import NoiseSource
 from dpalgos.rows import ArrayRows, Ints, Rows
 from dpalgos.secure.graph import SparseGraph
 from dpalgos.secure.messages import RoundParameters
-from dpalgos.secure.noise_shares import NoiseShare, share_law
+from dpalgos.secure.noise_shares import NoiseShare, share_distribution
 from dpalgos.secure.party import PartyState
 from dpalgos.secure.rounds import (
     AGREEMENT,
@@ -66,8 +66,8 @@ def state_after(algorithm: SumAlgorithm, sums: Sequence[Ints], setting: Setting)
 
 def _contribution(algorithm: SumAlgorithm, state: Any, rows: Rows, setting: Setting) -> Ints:
     prepare = getattr(algorithm, "prepare", None)
-    given = rows if prepare is None else prepare(rows, setting)
-    return algorithm.contribution(state, given, setting)
+    prepared = rows if prepare is None else prepare(rows, setting)
+    return algorithm.contribution(state, prepared, setting)
 
 
 def _next_contribution(algorithm: SumAlgorithm, rows: Rows, setting: Setting, sums: Sequence[Ints]) -> Ints:
@@ -128,10 +128,10 @@ def require_shareable(algorithm: SumAlgorithm, setting: Setting, tolerance: Tole
     Raises
     ------
     ParameterError
-        If no sharing of the algorithm's law is proved for this tolerance, or it could overflow.
+        If no sharing of the algorithm's distribution is proved for this tolerance, or it could overflow.
     """
     first = int(_empty(algorithm, algorithm.initial(setting), setting).size)
-    share = share_law(algorithm.law(setting), tolerance.unknown_shares, first)
+    share = share_distribution(algorithm.distribution(setting), tolerance.unknown_shares, first)
     allotments(setting.sizes, share)
 
 
@@ -167,19 +167,19 @@ def vector_of(
         If the algorithm has no step more: its guarantee pays for as many as it has.
     """
     contribution = _next_contribution(algorithm, rows, setting, sums)
-    share = share_law(algorithm.law(setting), tolerance.unknown_shares, contribution.size)
+    share = share_distribution(algorithm.distribution(setting), tolerance.unknown_shares, contribution.size)
     return noisy_contribution(contribution, allotments(setting.sizes, share)[party], share, noise, step_name(len(sums)))
 
 
 def noisy_sum_of(
     algorithm: SumAlgorithm, rows: Rows, setting: Setting, noise: NoiseSource, sums: Sequence[Ints] = ()
 ) -> Ints:
-    """Return a party's contribution to a step with all the noise of the law, flat: what it may show by itself.
+    """Return a party's contribution to a step with all the noise of the distribution, flat: what it may show by itself.
 
     Parameters and errors are those of :func:`vector_of`.
     """
     contribution = _next_contribution(algorithm, rows, setting, sums)
-    released = TrustedSummation(noise).release(step_name(len(sums)), [contribution], algorithm.law(setting))
+    released = TrustedSummation(noise).release(step_name(len(sums)), [contribution], algorithm.distribution(setting))
     return np.asarray(released, dtype=np.int64).reshape(-1)
 
 
@@ -246,16 +246,16 @@ def secagg_guarantee(guarantee: Guarantee, tolerance: Tolerance, sums: int) -> G
 
     Guarantee
     ---------
-    :func:`dpalgos.secure.noise_shares.share_law` makes every sum at least as private, towards the server with all
-    colluders and towards every single party, as the law that the algorithm's own guarantee is stated for; so that
-    guarantee carries over, and what is added is: the assumptions, and for a sparse graph the probability beta that it
-    fails in a sum. The graph is drawn without looking at rows, so with probability 1 - beta the view is as private as
-    stated and otherwise arbitrary: the composition of the stated losses with (0, beta)-DP.
+    :func:`dpalgos.secure.noise_shares.share_distribution` makes every sum at least as private, towards the server with
+    all colluders and towards every single party, as the distribution that the algorithm's own guarantee is stated for;
+    so that guarantee carries over, and what is added is: the assumptions, and for a sparse graph the probability beta
+    that it fails in a sum. The graph is drawn without looking at rows, so with probability 1 - beta the view is as
+    private as stated and otherwise arbitrary: the composition of the stated losses with (0, beta)-DP.
 
     Parameters
     ----------
     guarantee : Guarantee
-        Of the algorithm, with the noise law it hands to the summation.
+        Of the algorithm, with the noise distribution it hands to the summation.
     tolerance : Tolerance
     sums : int
         Number of sums (``algorithm.steps(setting)``).
@@ -396,8 +396,8 @@ class _ServerMemory:
         self.decided = dict(agreed or {})
 
     def get(self, kind: type[W], name: str) -> W | None:
-        found = self.decided.get(name)
-        return found if isinstance(found, kind) else None
+        decision = self.decided.get(name)
+        return decision if isinstance(decision, kind) else None
 
     def put(self, name: str, value: W) -> W:
         self.decided[name] = value
@@ -417,19 +417,19 @@ class _Calls:
     def ask(self, stage: Stage) -> Iterable[Answer]:
         """Let everybody answer who has not dropped out by now."""
         gone = self.absences.after(stage)
-        asked = ((number, request) for number, request in self.server.requests(stage) if number not in gone)
+        requests = ((number, request) for number, request in self.server.requests(stage) if number not in gone)
         if stage is Stage.UNMASK and self.recorded.is_kept:
             # Each waits for the disk; the waits of many parties overlap.
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                return list(pool.map(self._answer, asked))
-        return map(self._answer, asked)
+                return list(pool.map(self._answer, requests))
+        return map(self._answer, requests)
 
     def decide(self, stage: Stage, answers: Iterable[Answer]) -> Ints | None:
         """Let the server decide."""
         return self.server.decide(stage, answers, self.recorded)
 
-    def _answer(self, asked: tuple[int, Request]) -> Answer:
-        number, request = asked
+    def _answer(self, request_of: tuple[int, Request]) -> Answer:
+        number, request = request_of
         return self.parties[number].answer(request, self.recorded, lambda: self.vector(number))
 
 
@@ -463,10 +463,9 @@ class SecureSummation:
 
     Guarantee
     ---------
-    The result is the exact sum, over the parties that survived, of contribution plus noise share. Whatever law an
-    algorithm hands over (of the noise that its own guarantee needs), the shares of any
-    N - dropouts - max(colluders, 1) parties are at least as private together; :func:`secagg_guarantee` gives the
-    guarantee to be declared.
+    The result is the exact sum, over the parties that survived, of contribution plus noise share. Whatever distribution
+    an algorithm hands over (of the noise that its own guarantee needs), the shares of any N - dropouts - max(colluders,
+    1) parties are at least as private together; :func:`secagg_guarantee` gives the guarantee to be declared.
 
     Parameters
     ----------
@@ -529,8 +528,8 @@ class SecureSummation:
         self._agreements = 0
         self.survivors: dict[str, tuple[int, ...]] = {}
 
-    def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
-        """Return the sum of the survivors' contributions with noise that is at least as private as ``law``.
+    def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
+        """Return the sum of the survivors' contributions with noise that is at least as private as ``distribution``.
 
         Raises
         ------
@@ -547,7 +546,7 @@ class SecureSummation:
             raise ParameterError(
                 f"the sum {step!r} of {self._identity!r} has been formed; a second one needs another name"
             )
-        share = share_law(law, self._tolerance.unknown_shares, length)
+        share = share_distribution(distribution, self._tolerance.unknown_shares, length)
         bounds = allotments(self._sizes, share)
 
         def noisy(party: int) -> Ints:

@@ -24,9 +24,9 @@ _LONGEST = 1e50
 _SPARSE_BELOW = 0.1
 
 
-def _readable(given: Features) -> Floats:
+def _readable(rows: Features) -> Floats:
     """Return the block with rows of astronomical entries set to zero."""
-    features = np.asarray(given, dtype=np.float64)
+    features = np.asarray(rows, dtype=np.float64)
     bad = np.asarray(~(np.abs(features) < _LONGEST).all(axis=1))
     return np.where(bad[:, None], 0.0, features) if bad.any() else features
 

@@ -210,11 +210,14 @@ def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> t
     own = _COLOUR if channels == 3 else _GREY
     mirror = own.mirror if facts.mirror is None else facts.mirror
     scales = {"scales": 2 if min(sides) >= _TWO_SCALES_FROM else 1}
-    maps = {name: {**given, **scales} if name == "scattering" else dict(given) for name, given in own.maps.items()}
+    maps = {
+        name: {**own_parameters, **scales} if name == "scattering" else dict(own_parameters)
+        for name, own_parameters in own.maps.items()
+    }
     if min(sides) < _TWO_SCALES_FROM:
         maps = {"scattering": maps["scattering"]}
     alone = len(maps) == 1
-    given = {
+    own_parameters = {
         "features": "scattering" if alone else "side-by-side",
         "feature_parameters": maps["scattering"] if alone else {"maps": maps},
         "processes": list(own.processes),
@@ -226,7 +229,7 @@ def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> t
     components = facts.components
     if components is None:
         wanted = round(min(max(own.directions * strength, _FEWEST), own.most))
-        whole = AlgorithmSpec("projections", "public-whitening", given).build()
+        whole = AlgorithmSpec("projections", "public-whitening", own_parameters).build()
         components = min(wanted, whole.features_of(facts.dimension), facts.dimension)
     size = " x ".join(str(side) for side in shape)
     why = "asked for" if facts.components else f"{own.directions:g} a unit of signal, {_FEWEST} to {own.most}"
@@ -234,7 +237,7 @@ def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> t
     if facts.mirror is not None:
         seen = f"{seen or ', not averaged over mirror images,'} as declared,"
     return (
-        AlgorithmSpec("projections", "public-whitening", {**given, "components": components}),
+        AlgorithmSpec("projections", "public-whitening", {**own_parameters, "components": components}),
         f"map: images of {size}, so {' and '.join(maps)}{seen} whitened by synthetic images "
         f"({' and '.join(own.processes)}), which costs nothing; {components} directions ({why})",
     )
@@ -256,9 +259,9 @@ def _from_means(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, lis
 def _from_public_head(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, str]:
     """Return a trainer that starts at a public head and goes no farther than noise lets it come back."""
     step_size = float(f"{min(16.0, 0.1 * strength * facts.classes / 20):.3g}")
-    given = {"iterations": 20, "step_size": step_size, "clip": 0.25, "mean_weight": 1.0, "public_start": 16.0}
+    parameters = {"iterations": 20, "step_size": step_size, "clip": 0.25, "mean_weight": 1.0, "public_start": 16.0}
     return (
-        AlgorithmSpec("trainers", "noisy-gd", given),
+        AlgorithmSpec("trainers", "noisy-gd", parameters),
         f"20 gradient steps of {step_size:g} from the head that was trained on public rows",
     )
 
@@ -272,8 +275,8 @@ def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, Algo
     ):
         own = _MANY_OF_WIDE if wide else _MANY_NOT_CENTRED
         step_size = float(f"{min(own.largest, own.length * known / own.fewest):.3g}")
-        given = {"iterations": own.fewest, "step_size": step_size, "clip": own.clip}
-        trainer = AlgorithmSpec("trainers", "noisy-gd", given)
+        parameters = {"iterations": own.fewest, "step_size": step_size, "clip": own.clip}
+        trainer = AlgorithmSpec("trainers", "noisy-gd", parameters)
         why = (
             f"{own.fewest} gradient steps of size {step_size:g} from zero; most of the mean of its own features is "
             "subtracted from each row"
@@ -288,7 +291,7 @@ def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, Algo
         iterations = min(iterations, _MOST_STEPS_OF_WIDE)
     step_size = float(f"{min(own.largest, way / iterations):.3g}")
     share = float(f"{min(0.1, max(0.03, 60.0 / known)):.2g}") if facts.classes == 2 else 0.05
-    given = {
+    parameters = {
         "iterations": iterations,
         # A half of the rows, and so of all gradients, asks for weights twice as long.
         "step_size": 4.0 * step_size,
@@ -298,7 +301,7 @@ def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, Algo
         "momentum": own.momentum,
     }
     return (
-        AlgorithmSpec("trainers", "noisy-gd", given),
+        AlgorithmSpec("trainers", "noisy-gd", parameters),
         AlgorithmSpec("projections", "private-centring"),
         share,
         [

@@ -65,7 +65,7 @@ class PublicFacts:
     neighbours : Neighbours
     trust : str
     noise_factor : float
-        How many times its law's standard deviation the noise of a sum over all parties has.
+        How many times its distribution's standard deviation the noise of a sum over all parties has.
     image_shape : tuple of int or None
         Of rows that are declared to be images.
     encoded : bool

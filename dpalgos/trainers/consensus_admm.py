@@ -141,8 +141,8 @@ class ConsensusAdmm(GaussianAlgorithm, _Consensus):
     the dual variables and the model. No server needs to be trusted; that all runs in one process is a simulation.
 
     *One step.* Given what was exchanged before, z and uᵢ are fixed: the dual variables take the noisy w̃ᵢ, uᵢ ← uᵢ +
-    w̃ᵢ − z. (With the exact wᵢ they would carry the rows from step to step, and a step's sensitivity would grow with the
-    steps before.) Party i's step minimises a ρ-strongly convex risk; a replaced row changes its gradient at the
+    w̃ᵢ − z. (With the exact wᵢ they would carry the rows from step to step, and a step's sensitivity would grow with
+    the steps before.) Party i's step minimises a ρ-strongly convex risk; a replaced row changes its gradient at the
     minimiser by at most 2G/nᵢ in the Frobenius norm, G√m for m one-vs-rest slopes in [−1, 1] or √2 for softmax, so wᵢ
     moves by at most 2G/(nᵢρ), a record against a null one by half of it, however z − uᵢ lies.
     *Tolerance.* Each step is certified to a gradient norm γ that is public
@@ -184,7 +184,7 @@ class ConsensusAdmm(GaussianAlgorithm, _Consensus):
     def check(self, setting: Setting) -> None:
         """Raise where weights could leave the grid of their noise."""
         super().check(setting)
-        self.law(setting)
+        self.distribution(setting)
 
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record moves nᵢwᵢ of one step, the solver's tolerance included, in l2."""
@@ -196,7 +196,7 @@ class ConsensusAdmm(GaussianAlgorithm, _Consensus):
         """Return nᵢwᵢ of the party's first step."""
         return rows.count * self.local_minimiser(rows, np.zeros(self.task.shape(setting)), setting)
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of nᵢwᵢ in each step, in grid units."""
         weights, width = self.task.shape(setting)
         unit, largest = self._unit(setting), self.reach(setting) + self.slope(setting) / self.penalty
@@ -219,7 +219,7 @@ class ConsensusAdmm(GaussianAlgorithm, _Consensus):
         """Return the noisy minimiser, which the dual variable takes too."""
         unit = self._unit(setting)
         exact = np.rint(rows.count * self.local_minimiser(rows, centre, setting) / unit).astype(np.int64)
-        drawn = self.law(setting).sample(exact.size, noise.stream(step, exact))
+        drawn = self.distribution(setting).sample(exact.size, noise.stream(step, exact))
         noisy = (exact + drawn.reshape(exact.shape)) * unit / rows.count
         return noisy, noisy
 
@@ -279,5 +279,5 @@ class PublishedConsensusAdmm(Unproved, PureAlgorithm, _Consensus):
     ) -> tuple[Floats, Floats]:
         """Return the noisy minimiser, and the exact one for the dual variable."""
         exact = self.local_minimiser(rows, centre, setting)
-        law = RadialLaplace(2.0 * self.slope(setting) / (rows.count * self.penalty * self.budget.epsilon))
-        return exact + law.sample(exact.size, noise.stream(step, exact)).reshape(exact.shape), exact
+        distribution = RadialLaplace(2.0 * self.slope(setting) / (rows.count * self.penalty * self.budget.epsilon))
+        return exact + distribution.sample(exact.size, noise.stream(step, exact)).reshape(exact.shape), exact

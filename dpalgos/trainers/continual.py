@@ -104,7 +104,7 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
             task=self.task, clip=self.clip, scale=scale, mean_weight=self.mean_weight, class_weight=self.class_weight
         )
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""
         return RoundedGaussian.calibrated(self.budget, self.sums(setting).sensitivity(setting.neighbours))
 
@@ -121,7 +121,7 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
         sums = self.sums(setting)
         step = self.step_size
         if step is None:
-            step = min(_LARGEST_STEP, _WALK / float(sums.decode(np.asarray(self.law(setting).sigma))))
+            step = min(_LARGEST_STEP, _WALK / float(sums.decode(np.asarray(self.distribution(setting).sigma))))
         return -step * sums.decode(state)
 
     def contribution(self, state: Ints | Floats, rows: Rows, setting: Setting) -> Ints:
@@ -169,9 +169,9 @@ class ContinualTrainer(GaussianAlgorithm):
         """Return how far one record of the first night moves the stream, in units of the rows or gradients."""
         return self.once().sensitivity(setting) * self.factor().norm
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each night."""
-        return self.once().law(setting)
+        return self.once().distribution(setting)
 
     def steps(self, setting: Setting) -> int:
         """Return the number of nights."""

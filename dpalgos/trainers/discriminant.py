@@ -114,7 +114,7 @@ class ClassMeansDiscriminant(ClassSumTrainer, OneSum):
         "each of k rows adds c = ⌊a/k⌋ and at most R c/a: together a point of the hull of single rows"
     )
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""
         return RoundedGaussian.calibrated(self.budget, self.class_sums(setting).sensitivity(setting.neighbours))
 
@@ -128,7 +128,7 @@ class ClassMeansDiscriminant(ClassSumTrainer, OneSum):
 
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Return the discriminant."""
-        means = self.class_sums(setting).means(state, self.law(setting).sigma * setting.noise_factor, setting)
+        means = self.class_sums(setting).means(state, self.distribution(setting).sigma * setting.noise_factor, setting)
         return linear_model(*means.discriminant())
 
     def class_sums(self, setting: Setting) -> ClassSums:
@@ -258,7 +258,7 @@ class DiscriminantDescent(ClassSumTrainer):
         """Return the number of sums: the classes', and a gradient's a step."""
         return 1 + self.schedule(setting).iterations
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each sum."""
         means, gradients = self.sensitivities(setting)
         together = math.hypot(means, math.sqrt(self.schedule(setting).iterations) * gradients)
@@ -342,14 +342,14 @@ class DiscriminantDescent(ClassSumTrainer):
     def _start(self, noisy_sum: Ints, setting: Setting) -> Floats:
         """Return the discriminant of noisy class sums as weights of the rows with their constant feature."""
         multiple = self._multiple(setting)
-        sigma = self.law(setting).sigma * setting.noise_factor / multiple
-        found = self.class_sums(setting).means(noisy_sum / multiple, sigma, setting)
-        weights, intercept = found.discriminant()
+        sigma = self.distribution(setting).sigma * setting.noise_factor / multiple
+        means = self.class_sums(setting).means(noisy_sum / multiple, sigma, setting)
+        weights, intercept = means.discriminant()
         weights, intercept = weights - weights.mean(axis=0), intercept - intercept.mean()
         model = linear_model(weights, intercept)
         if self.schedule(setting).iterations:
             # The softmax needs scores of a size; the noise's part of the length is public.
-            noise = found.variance.mean() * setting.dimension * (1.0 - 1.0 / setting.classes)
+            noise = means.variance.mean() * setting.dimension * (1.0 - 1.0 / setting.classes)
             length = float((weights**2).sum(axis=1).mean()) - noise
             scale = self.start / math.sqrt(max(length, noise / 100.0, 1e-12))
             model = LinearModel(weights=scale * model.weights, intercept=scale * model.intercept)

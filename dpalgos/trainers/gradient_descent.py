@@ -111,7 +111,7 @@ class GradientSumTrainer(ClippedGradientTrainer, Generic[State]):
         """Return the number of gradient sums."""
         return self.iterations
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each sum."""
         return RoundedGaussian.calibrated(
             self.mu(), self.sums(setting).sensitivity(setting.neighbours), self.iterations
@@ -478,9 +478,9 @@ class LocalGradient(MeanDescent):
     claim: ClassVar[Claim | None] = None
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the sum of the parties' noise in each step."""
-        alone = super().law(setting)
+        alone = super().distribution(setting)
         shares = (setting.smallest / max(size, 1) for size in setting.sizes)
         return RoundedGaussian(alone.sigma * math.sqrt(sum(share * share for share in shares)))
 
@@ -602,7 +602,7 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
         """Return how gradients are clipped, encoded and added."""
         return GradientSums(task=self.task, clip=self.clip, scale=grid(GaussianMu(self._mu), 1.0, 1, setting))
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each sum."""
         multiplier = noise_multiplier(self._threshold / 2.0**_RATE_BITS, self.iterations, self._slack, self._mu)
         sensitivity = self.sums(setting).sensitivity(setting.neighbours)
@@ -611,12 +611,12 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the average of the last half of the iterates."""
         self.check(setting)
-        sums, law = self.sums(setting), self.law(setting)
+        sums, distribution = self.sums(setting), self.distribution(setting)
         prepared = [sums.prepare(rows, setting) for rows in parties]
         ends = np.cumsum([rows.count for rows in parties])
         prints = fingerprints(parties)
         expected = max(self._threshold / 2.0**_RATE_BITS * setting.rows, 1.0)
-        step_size = self._step_size(law.sigma / sums.scale**2 * self.clip / expected)
+        step_size = self._step_size(distribution.sigma / sums.scale**2 * self.clip / expected)
         zero = np.zeros(self.task.shape(setting))
         state = DescentState(0, zero, zero, zero)
         for step in range(self.iterations):
@@ -626,7 +626,7 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
             total = np.zeros(zero.shape, dtype=np.int64)
             for kept, own in zip(prepared, np.split(taking_part, ends[:-1]), strict=True):
                 total += sums.total(state.weights, _chosen(kept, own), setting)
-            noisy = total + law.sample(total.size, noise.stream(f"sum-{step}", total)).reshape(total.shape)
+            noisy = total + distribution.sample(total.size, noise.stream(f"sum-{step}", total)).reshape(total.shape)
             gradient = sums.decode(noisy) / expected + self.regularisation * state.weights
             state = state.moved(gradient, step_size, self.momentum, self.iterations)
         return self.task.model(state.average, setting)

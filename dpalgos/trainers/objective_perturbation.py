@@ -105,8 +105,8 @@ def _with_radial_noise(
 ) -> LinearModel:
     """Return the perturbed minimisers, each weight row with a radial linear term of its own."""
     classes, width = task.shape(setting)
-    key, law = fingerprints(parties), RadialLaplace(calibration.noise_scale)
-    linear = np.stack([law.sample(width, noise.stream(f"objective-{row}", key)) for row in range(classes)])
+    key, distribution = fingerprints(parties), RadialLaplace(calibration.noise_scale)
+    linear = np.stack([distribution.sample(width, noise.stream(f"objective-{row}", key)) for row in range(classes)])
     problem = task.problem(parties, setting, calibration.regularisation, linear / max(setting.rows, 1))
     weights = minimise(problem, TOLERANCE)
     if calibration.tolerance_scale > 0:
@@ -333,12 +333,12 @@ class GaussianPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the perturbed minimiser over all given rows."""
-        task, found, shape = self.task, self.calibration(setting), self.task.shape(setting)
+        task, centroids, shape = self.task, self.calibration(setting), self.task.shape(setting)
         stream = noise.stream("objective", fingerprints(parties))
-        linear = GaussianNoise(found.sigma).sample(math.prod(shape), stream).reshape(shape)
-        problem = task.problem(parties, setting, found.regularisation, linear / max(setting.rows, 1))
+        linear = GaussianNoise(centroids.sigma).sample(math.prod(shape), stream).reshape(shape)
+        problem = task.problem(parties, setting, centroids.regularisation, linear / max(setting.rows, 1))
         weights = minimise(problem, self.solver_tolerance(setting))
-        hidden = self.hiding(found.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
+        hidden = self.hiding(centroids.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
         return task.model(weights + hidden.reshape(shape), setting)
 
 

@@ -132,8 +132,8 @@ def _shrunken(weights: Floats, variance: float) -> Floats:
         return weights
     common = weights.mean(axis=0)
     differences = weights - common
-    found = np.maximum((differences**2).sum(axis=0), np.finfo(np.float64).tiny)
-    return np.asarray(common + np.maximum(0.0, 1.0 - (len(weights) - 3) * variance / found) * differences)
+    squares = np.maximum((differences**2).sum(axis=0), np.finfo(np.float64).tiny)
+    return np.asarray(common + np.maximum(0.0, 1.0 - (len(weights) - 3) * variance / squares) * differences)
 
 
 @register("trainers", "output-perturbation")
@@ -184,14 +184,14 @@ class OutputPerturbation(GaussianAlgorithm, _WeightedMinimiserSum):
     assumptions: ClassVar[tuple[str, ...]] = (SOLVER_ASSUMPTION,)
     claim: ClassVar[Claim | None] = None
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""
         return RoundedGaussian.calibrated(self.budget, self.integer_sensitivity(setting))
 
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Return the weighted mean of the parties' minimisers, with the noise of the sum, shrunken."""
         grid = self._unit(setting) / max(setting.rows, 1)
-        deviation = setting.noise_factor * self.law(setting).sigma * grid
+        deviation = setting.noise_factor * self.distribution(setting).sigma * grid
         return self.task.model(_shrunken(np.asarray(state * grid), deviation**2), setting)
 
 
@@ -229,13 +229,13 @@ class RadialOutputPerturbation(PureAlgorithm, _WeightedMinimiserSum):
     assumptions: ClassVar[tuple[str, ...]] = (SOLVER_ASSUMPTION,)
     claim: ClassVar[Claim | None] = Claim("epsilon-DP for one party", "Chaudhuri et al. 2011, Theorem 6")
 
-    def law(self, setting: Setting) -> IntegerNoise:
+    def distribution(self, setting: Setting) -> IntegerNoise:
         """Return the noise of the sum."""
-        law = RadialLaplace.calibrated(self.budget.epsilon, self.integer_sensitivity(setting))
-        return RoundedRadial(law.scale)
+        distribution = RadialLaplace.calibrated(self.budget.epsilon, self.integer_sensitivity(setting))
+        return RoundedRadial(distribution.scale)
 
 
-# The noise is this many bits coarser than the grid; its law allows two more.
+# The noise is this many bits coarser than the grid; its distribution allows two more.
 _LAPLACE_FINENESS = 30
 # No party's numbers exceed 2^61 over its share of the rows, half of what secure summation allots to it.
 _ROOM = 2.0**61
@@ -251,9 +251,9 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
     loss: str = "logistic"
 
     def check(self, setting: Setting) -> None:
-        """Raise, too, where the noise is finer or coarser than its law allows."""
+        """Raise, too, where the noise is finer or coarser than its distribution allows."""
         super().check(setting)
-        self.law(setting)
+        self.distribution(setting)
 
     def noise_scale(self, setting: Setting) -> float:
         """Return the paper's scale of the Laplace noise of the mean."""
@@ -271,7 +271,7 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
         """Return the party's minimiser."""
         return self.minimiser(rows, setting)
 
-    def law(self, setting: Setting) -> DiscreteLaplace:
+    def distribution(self, setting: Setting) -> DiscreteLaplace:
         """Return the noise of the sum: N times the paper's, and what the grid and the solver's tolerance add."""
         reach = self._multiple(setting) * self._change(setting, self.solver_tolerance(setting)) / self._unit(setting)
         classes, width = self.task.shape(setting)

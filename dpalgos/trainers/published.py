@@ -94,15 +94,15 @@ class PublishedDualPerturbation(PublishedMachine):
         kernel, weights, biases = LinearKernel(), [], []
         for index, y in enumerate(signs(labels, setting.classes).T):
             rule = RULES["wss2"](0.7)
-            found = solve(kernel, features, y, cost=self.C, tolerance=self.tolerance, rule=rule, shrinking=True)
-            alpha = np.asarray(found.coefficients * y)
-            exact = np.asarray(features.T @ found.coefficients)
-            errors = np.abs(np.asarray(features @ exact) + found.bias - y) * (alpha > 0)
+            centroids = solve(kernel, features, y, cost=self.C, tolerance=self.tolerance, rule=rule, shrinking=True)
+            alpha = np.asarray(centroids.coefficients * y)
+            exact = np.asarray(features.T @ centroids.coefficients)
+            errors = np.abs(np.asarray(features @ exact) + centroids.bias - y) * (alpha > 0)
             ratio = errors / max(float(errors.max(initial=0.0)), np.finfo(np.float64).tiny)
             drawn = Laplace(self.C / self.budget.epsilon).sample(len(alpha), noise.stream(f"dual-{index}", alpha))
             noisy = np.clip(alpha + ratio * drawn, 0.0, self.C)
             weights.append(np.asarray(features.T @ (noisy * y)))
-            biases.append(found.bias)
+            biases.append(centroids.bias)
         return LinearModel(weights=np.stack(weights), intercept=np.array(biases))
 
 
@@ -211,10 +211,10 @@ class TruexDescent(PlainDescent):
         assumed = f"at least {self._honest(setting)} parties are honest, of whom one may be curious"
         return replace(super().guarantee(setting), assumptions=(assumed,))
 
-    def law(self, setting: Setting) -> TruexGaussian:  # type: ignore[override]  # another law, of the same deviation
+    def distribution(self, setting: Setting) -> TruexGaussian:  # type: ignore[override]  # another law, of the same deviation
         """Return the noise of each sum, with its published split."""
         honest = self._honest(setting)
-        whole = super().law(setting).sigma
+        whole = super().distribution(setting).sigma
         classes, width = self.task.shape(setting)
         share = share_sigma(whole, shares=honest - 1, dimension=classes * width)
         return TruexGaussian(sigma=share * math.sqrt(honest - 1) * (1.0 + 2.0**-48), honest=honest)

@@ -299,9 +299,9 @@ class SmoOutputPerturbation(GaussianAlgorithm, HingeMinimisers):
     def check(self, setting: Setting) -> None:
         """Raise where weights could leave the grid of their noise."""
         super().check(setting)
-        self.law(setting)
+        self.distribution(setting)
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the weights, in grid units."""
         unit = self._unit(setting)
         if math.sqrt(2.0 * self.C * max(setting.rows, 1)) / unit > _LARGEST_WEIGHT:
@@ -321,7 +321,7 @@ class SmoOutputPerturbation(GaussianAlgorithm, HingeMinimisers):
         """Return the minimisers in grid units plus ``count`` draws of the noise, (count, ·)."""
         weights = self._minimisers(parties, setting, noise.stream("order", fingerprints(parties)))
         exact = np.rint(weights / self._unit(setting)).astype(np.int64)
-        drawn = self.law(setting).sample(count * exact.size, noise.stream("weights", exact))
+        drawn = self.distribution(setting).sample(count * exact.size, noise.stream("weights", exact))
         return np.asarray(exact.ravel() + drawn.reshape(count, -1))
 
     def _unit(self, setting: Setting) -> float:

@@ -98,7 +98,7 @@ class SufficientStatistics(GaussianAlgorithm, OneSum):
         row = np.eye(1, setting.dimension)[0]
         return one_row_apart(setting, row, other[: setting.dimension], labels=(low, high))
 
-    def law(self, setting: Setting) -> SymmetricRoundedGaussian:
+    def distribution(self, setting: Setting) -> SymmetricRoundedGaussian:
         """Return the noise of the packed upper triangle."""
         sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
         return SymmetricRoundedGaussian.calibrated(self.budget, sensitivity, self._width(setting))
@@ -127,7 +127,7 @@ class SufficientStatistics(GaussianAlgorithm, OneSum):
         gram, moments = sums[:width, :width], sums[:width, width:] / self.target_weight
         values, vectors = np.linalg.eigh(gram)
         strength = max(setting.rows, 1) * self.regularisation
-        sigma = setting.noise_factor * self.law(setting).sigma
+        sigma = setting.noise_factor * self.distribution(setting).sigma
         deviation = sigma / math.sqrt(2.0) / self._scale(setting) ** 2 * scaling
         strength = max(strength, self.noise_regularisation * 2.0 * deviation * math.sqrt(width))
         weights: Floats = vectors @ ((vectors.T @ moments) / (np.maximum(values, 0.0) + strength)[:, None])

@@ -187,11 +187,11 @@ class Tuned(ApproximateAlgorithm):
         training = self._training(setting)
         guarantees = [candidate.guarantee(training) for candidate in self.candidates()]
         trainings = tuple(dict.fromkeys(item.losses for item in guarantees))
-        score = self._law.mu(1.0)
-        found = _selection_delta(trainings, score, self.budget.epsilon, self.count, self.chance)
-        if found > self.budget.delta:
+        score = self._distribution.mu(1.0)
+        delta = _selection_delta(trainings, score, self.budget.epsilon, self.count, self.chance)
+        if delta > self.budget.delta:
             raise ParameterError(
-                f"the best of these candidates of {self.trainer} costs a delta of {found:.3g}, and the budget is "
+                f"the best of these candidates of {self.trainer} costs a delta of {delta:.3g}, and the budget is "
                 f"{self.budget.delta:.3g}: {self.trainer} cannot be tuned"
             )
         exact = all(item.numerics is Numerics.EXACT for item in guarantees)
@@ -267,7 +267,7 @@ class Tuned(ApproximateAlgorithm):
             source = _Within(noise, f"candidate-{index}")
             model = cast(LinearModel | KernelModel, fit(candidate, training, self._training(setting), source))
             right = np.array([sum(_right(model, rows, setting.classes) for rows in scoring)], dtype=np.int64)
-            scores.append(int((right + self._law.sample(1, source.stream("score", right)))[0]))
+            scores.append(int((right + self._distribution.sample(1, source.stream("score", right)))[0]))
             models.append(model)
         prints = np.concatenate([np.zeros(0, np.uint8), *(rows.fingerprint() for rows in parties)])
         coins = noise.stream("coins", prints).words(self.count) >> np.uint64(64 - _COIN_BITS)
@@ -279,7 +279,7 @@ class Tuned(ApproximateAlgorithm):
         return math.floor(self.enters * 2.0**_COIN_BITS)
 
     @property
-    def _law(self) -> RoundedGaussian:
+    def _distribution(self) -> RoundedGaussian:
         """Noise of a score, of which one row moves at most one: no dearer than the training."""
         return RoundedGaussian((1.0 + 2.0**-48) / self.mu)
 

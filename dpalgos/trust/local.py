@@ -27,10 +27,10 @@ class Local(NoiseOfEach):
     Guarantee
     ---------
     The algorithm's own, against the server and all other parties together. Where a release adds up several parties'
-    sums, each of them has the whole noise of the law before it leaves its party: neighbours differ in one row of one
-    party, whose sum moves by at most the sensitivity; the server's addition, and what the other parties send in view of
-    earlier sums, are post-processing and adaptivity that the composition of Gaussian mechanisms covers. The sum of N
-    parties has √N times the noise of a curator's.
+    sums, each of them has the whole noise of the distribution before it leaves its party: neighbours differ in one row
+    of one party, whose sum moves by at most the sensitivity; the server's addition, and what the other parties send in
+    view of earlier sums, are post-processing and adaptivity that the composition of Gaussian mechanisms covers. The sum
+    of N parties has √N times the noise of a curator's.
     """
 
     scope: ClassVar[Scope] = Scope.PARTY
@@ -41,7 +41,7 @@ class Local(NoiseOfEach):
         return parties[0] if len(parties) == 1 else EVERYONE
 
     def noise_factor(self, parties: int) -> float:
-        """Return √N: each party's sum has the law's noise."""
+        """Return √N: each party's sum has the distribution's noise."""
         return math.sqrt(parties)
 
     def require(self, algorithm: Algorithm, setting: Setting) -> None:
@@ -75,10 +75,10 @@ class _SumOfNoisySums:
 
     noises: Sequence[NoiseSource]
 
-    def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
+    def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
         """Return the sum of all parties' noisy sums."""
         noisy = (
-            TrustedSummation(noise).release(step, [contribution], law)
+            TrustedSummation(noise).release(step, [contribution], distribution)
             for noise, contribution in zip(self.noises, contributions, strict=True)
         )
         return sum(noisy, start=next(noisy))

@@ -41,12 +41,12 @@ class TrustModel:
         """Return whose release it is that reads these parties' rows: a party's own, or :data:`EVERYONE`'s."""
         return EVERYONE
 
-    def noise_makers(self, parties: Sequence[str]) -> tuple[str, ...]:
+    def noise_contributors(self, parties: Sequence[str]) -> tuple[str, ...]:
         """Return whose secrets key the noise of a release."""
         return (self.owner(parties),)
 
     def noise_factor(self, parties: int) -> float:
-        """Return how many times its law's standard deviation the noise of a sum over these parties has."""
+        """Return how many times its distribution's standard deviation the noise of a sum over these parties has."""
         return 1.0
 
     def require(self, algorithm: Algorithm, setting: Setting) -> None:
@@ -86,7 +86,7 @@ class TrustModel:
         algorithm : SumAlgorithm
         setting : Setting
         noises : sequence of NoiseSource
-            One for each of :meth:`noise_makers`.
+            One for each of :meth:`noise_contributors`.
         identity : str
             The release's.
         record : SumRecord or None
@@ -106,6 +106,6 @@ class NoiseOfEach(TrustModel):
         central = arrangements.get(Trust.CENTRAL)
         return central if central is not None and sums_only(central) else None
 
-    def noise_makers(self, parties: Sequence[str]) -> tuple[str, ...]:
+    def noise_contributors(self, parties: Sequence[str]) -> tuple[str, ...]:
         """Return the parties."""
         return tuple(parties)

@@ -84,15 +84,15 @@ class SecureAggregation(NoiseOfEach):
             does not exist is said to be absent.
         """
         self.absences(parties)
-        found = Tolerance(parties=parties, dropouts=self.dropouts, colluders=self.colluders)
-        if not found.forces_one_survivor_set and not self.consistent_survivors:
+        tolerance = Tolerance(parties=parties, dropouts=self.dropouts, colluders=self.colluders)
+        if not tolerance.forces_one_survivor_set and not self.consistent_survivors:
             raise ParameterError(
                 f"with {parties} parties, {self.dropouts} dropouts and {self.colluders} colluders tolerated, a server "
                 f"that shows the parties different survivors could have two sums opened, as 2 (parties - dropouts) = "
-                f"{2 * found.quorum} is not above parties + colluders = {parties + self.colluders}; tolerate fewer "
+                f"{2 * tolerance.quorum} is not above parties + colluders = {parties + self.colluders}; tolerate fewer "
                 "dropouts or colluders, bring more parties, or assume that it does not (--consistent-survivors)"
             )
-        return found
+        return tolerance
 
     def absences(self, parties: int) -> Absences:
         """Return who drops out where, in the simulation.

@@ -14,8 +14,8 @@ _PAPERS = ("wang2024", "huang2021", "owusu2021", "sun2021")
 
 def known_reproductions() -> list[str]:
     """Return the names of all reproductions, in the order of the papers."""
-    found = [item.name.removesuffix(".yaml") for item in files(__name__).iterdir() if item.name.endswith(".yaml")]
-    return sorted(found, key=lambda name: (_PAPERS.index(name.split("-")[0]), name))
+    names = [item.name.removesuffix(".yaml") for item in files(__name__).iterdir() if item.name.endswith(".yaml")]
+    return sorted(names, key=lambda name: (_PAPERS.index(name.split("-")[0]), name))
 
 
 def load_reproduction(name: str) -> Reproduction:

@@ -88,7 +88,7 @@ class Column(ABC):
 
     @classmethod
     @abstractmethod
-    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Column:
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Column:
         """Return the column that a schema's mapping declares; raise an InputError that names the key otherwise."""
 
     @property
@@ -175,7 +175,7 @@ def _discover() -> None:
         importlib.import_module(module.name)
 
 
-def parse_column(number: int, given: Any, place: str) -> Column:
+def parse_column(number: int, declaration: Any, place: str) -> Column:
     """Return the column that one entry of a schema declares.
 
     Parameters
@@ -191,20 +191,20 @@ def parse_column(number: int, given: Any, place: str) -> Column:
         Naming the column, the key and what is expected.
     """
     _discover()
-    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+    if not isinstance(declaration, dict) or not isinstance(declaration.get("name"), str):
         raise InputError(f"{place}, column {number}: each column is a mapping with a name and a type")
-    name, kind = given["name"], given.get("type")
+    name, kind = declaration["name"], declaration.get("type")
     where = f"{place}, column {name}"
     if not isinstance(kind, str) or kind not in _TYPES:
         raise InputError(f"{where}: type is {kind!r}; it must be one of {', '.join(sorted(_TYPES))}")
     cls = _TYPES[kind]
-    known_keys(where, given, ("name", "type", *(("missing",) if cls.used else ()), *cls.keys))
-    return cls.parse(name, missing_rule(f"{where}: missing", given.get("missing")), given, where)
+    known_keys(where, declaration, ("name", "type", *(("missing",) if cls.used else ()), *cls.keys))
+    return cls.parse(name, missing_rule(f"{where}: missing", declaration.get("missing")), declaration, where)
 
 
-def known_keys(place: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+def known_keys(place: str, declaration: Mapping[str, Any], known: Sequence[str]) -> None:
     """Refuse a key that a schema does not have there, naming the nearest."""
-    for key in given:
+    for key in declaration:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=3, cutoff=0.4) or list(known)
             raise InputError(f"{place} has no key {key!r}; nearest: {', '.join(near)}")
@@ -215,13 +215,13 @@ def named_twice(names: Sequence[str]) -> str | None:
     return min((name for name, times in Counter(names).items() if times > 1), default=None)
 
 
-def missing_rule(place: str, given: Any) -> MissingRows | None:
+def missing_rule(place: str, rule: Any) -> MissingRows | None:
     """Return a declared rule for rows with missing cells, None where there is none."""
-    if given is None:
+    if rule is None:
         return None
-    if given not in list(MissingRows):
-        raise InputError(f"{place} is {given!r}; it must be one of {', '.join(sorted(MissingRows))}")
-    return MissingRows(given)
+    if rule not in list(MissingRows):
+        raise InputError(f"{place} is {rule!r}; it must be one of {', '.join(sorted(MissingRows))}")
+    return MissingRows(rule)
 
 
 def declared_texts(place: str, values: Any) -> tuple[str, ...]:
@@ -323,7 +323,7 @@ class Ignored(Column):
     missing: MissingRows | None = None
 
     @classmethod
-    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Ignored:
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Ignored:
         """Return the declared column."""
         return cls(name)
 

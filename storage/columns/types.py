@@ -54,11 +54,11 @@ class Boolean(Column):
     missing: MissingRows | None = None
 
     @classmethod
-    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Boolean:
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Boolean:
         """Return the declared column."""
-        if "values" not in given:
+        if "values" not in declaration:
             return cls(name, None, missing)
-        values = declared_texts(f"{place}: values", given["values"])
+        values = declared_texts(f"{place}: values", declaration["values"])
         if len(values) != 2:
             raise InputError(f"{place}: values are {list(values)}; declare two, what means no first")
         return cls(name, values, missing)
@@ -102,9 +102,9 @@ class Category(Column):
     missing: MissingRows | None = None
 
     @classmethod
-    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Category:
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Category:
         """Return the declared column."""
-        return cls(name, declared_texts(f"{place}: values", given.get("values")), missing)
+        return cls(name, declared_texts(f"{place}: values", declaration.get("values")), missing)
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -184,18 +184,18 @@ class Date(Column):
     missing: MissingRows | None = None
 
     @classmethod
-    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Date:
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Date:
         """Return the declared column."""
-        bounds = given.get("range")
+        bounds = declaration.get("range")
         days = [_day(value) for value in bounds] if isinstance(bounds, list) else []
         if len(days) != 2 or days[0] is None or days[1] is None or not days[0] < days[1]:
             raise InputError(
                 f"{place}: range is {bounds!r}; it must be two days, the first one first: [2020-01-01, 2026-12-31]"
             )
-        parts = given.get("parts", ["days"])
+        parts = declaration.get("parts", ["days"])
         if not isinstance(parts, list) or not parts or not set(map(str, parts)) <= set(_PARTS):
             raise InputError(f"{place}: parts are {parts!r}; they must be some of {', '.join(_PARTS)}")
-        form = given.get("format", [])
+        form = declaration.get("format", [])
         forms = form if isinstance(form, list) else [form]
         if not all(isinstance(one, str) for one in forms):
             raise InputError(
@@ -288,21 +288,23 @@ class Label(Column):
     codes: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Label:
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Label:
         """Return the declared column."""
         if missing is not None and missing.keeps:
             raise InputError(f"{place}: missing is {missing}; a row without a label can only be refused or dropped")
-        if ("classes" in given) == ("range" in given):
+        if ("classes" in declaration) == ("range" in declaration):
             raise InputError(f"{place} must have either classes or a range")
-        if "range" in given:
-            return cls(name, range=declared_range(f"{place}: range", given["range"]), missing=missing)
-        found = given["classes"]
-        written = declared_texts(f"{place}: classes", list(found) if isinstance(found, (list, dict)) else None)
-        classes = declared_texts(f"{place}: classes", list(found.values())) if isinstance(found, dict) else written
+        if "range" in declaration:
+            return cls(name, range=declared_range(f"{place}: range", declaration["range"]), missing=missing)
+        declared = declaration["classes"]
+        written = declared_texts(f"{place}: classes", list(declared) if isinstance(declared, (list, dict)) else None)
+        classes = (
+            declared_texts(f"{place}: classes", list(declared.values())) if isinstance(declared, dict) else written
+        )
         if len(classes) < 2:
             raise InputError(f"{place}: classes are {list(classes)}; declare at least two")
-        codes = dict(zip(written, classes, strict=True)) if isinstance(found, dict) else {}
-        return cls(name, classes, suffix=str(given.get("suffix", "")), missing=missing, codes=codes)
+        codes = dict(zip(written, classes, strict=True)) if isinstance(declared, dict) else {}
+        return cls(name, classes, suffix=str(declaration.get("suffix", "")), missing=missing, codes=codes)
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -402,17 +404,17 @@ class Numeric(Column):
     thousands: str = ""
 
     @classmethod
-    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Numeric:
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Numeric:
         """Return the declared column."""
-        low, high = declared_range(f"{place}: range", given.get("range"))
-        scale, centre = given.get("scale", "linear"), given.get("centre")
+        low, high = declared_range(f"{place}: range", declaration.get("range"))
+        scale, centre = declaration.get("scale", "linear"), declaration.get("centre")
         if scale not in ("linear", "log"):
             raise InputError(f"{place}: scale is {scale!r}; it must be linear or log")
         if centre is not None:
             if not low <= (value := float(as_numbers([centre])[0])) <= high:
                 raise InputError(f"{place}: centre is {centre!r}; it must be a number in the range [{low:g}, {high:g}]")
             centre = value
-        currency, thousands = given.get("currency"), given.get("thousands", "")
+        currency, thousands = declaration.get("currency"), declaration.get("thousands", "")
         listed = currency if isinstance(currency, list) else [currency]
         signs = () if currency is None else declared_texts(f"{place}: currency", listed)
         if thousands not in _THOUSANDS:
@@ -516,14 +518,14 @@ class Person(Column):
     missing: MissingRows | None = None
 
     @classmethod
-    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Person:
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Person:
         """Return the declared column."""
         if missing is not None and missing.keeps:
             raise InputError(f"{place}: missing is {missing}; a row that is nobody's can only be refused or dropped")
-        namespace = given.get("namespace", "")
+        namespace = declaration.get("namespace", "")
         if not isinstance(namespace, str):
             raise InputError(f"{place}: namespace is {namespace!r}; it must be text, such as hospital-mrn")
-        return cls(name, People(name, given.get("rows_per_person", MOST_ROWS), namespace.strip()), missing)
+        return cls(name, People(name, declaration.get("rows_per_person", MOST_ROWS), namespace.strip()), missing)
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ cannot be edited, made up or taken from another ledger without that secret. Entr
 a key carry a SHA-256; the first keyed entry seals them, because it carries the last one's digest.
 
 What this does not show by itself: that the end was cut off, or that a whole older state was put back
-(see :mod:`storage.ledger.marks`).
+(see :mod:`storage.ledger.high_water_marks`).
 """
 
 from __future__ import annotations

@@ -258,10 +258,10 @@ def find_reservation(entries: Entries, account: str, name: str) -> Reservation:
     InputError
         If there is none.
     """
-    found = [(entry, end) for entry, end in _reservations(entries, account) if entry.subject == name]
-    if not found:
+    reservations = [(entry, end) for entry, end in _reservations(entries, account) if entry.subject == name]
+    if not reservations:
         raise InputError(f"account {account!r} has reserved nothing for run {name!r}; a run is reserved for first")
-    return _reservation(*found[-1])
+    return _reservation(*reservations[-1])
 
 
 def require_open(reservation: Reservation) -> None:
@@ -279,9 +279,9 @@ def require_open(reservation: Reservation) -> None:
 def _reservations(entries: Entries, account: str) -> list[tuple[Entry, Kind | None]]:
     """Return each reservation of an account and how it ended."""
     kinds = (Kind.RESERVATION, Kind.COMMITMENT, Kind.RETURN)
-    found = entries.find(*kinds, account=account)
-    ended = {entry.content["reservation"]: entry.kind for entry in found if entry.kind is not Kind.RESERVATION}
-    return [(one, ended.get(one.sequence)) for one in found if one.kind is Kind.RESERVATION]
+    opened = entries.find(*kinds, account=account)
+    ended = {entry.content["reservation"]: entry.kind for entry in opened if entry.kind is not Kind.RESERVATION}
+    return [(one, ended.get(one.sequence)) for one in opened if one.kind is Kind.RESERVATION]
 
 
 def _reservation(entry: Entry, end: Kind | None) -> Reservation:

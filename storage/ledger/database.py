@@ -43,7 +43,7 @@ from sqlalchemy.pool import NullPool
 from storage.atomic import locked_directory
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
 from storage.layout import FINGERPRINTS
-from storage.ledger import marks
+from storage.ledger import high_water_marks
 from storage.ledger.chain import Chain, Link, canonical
 from storage.secrets import Secret, ledger_key
 
@@ -117,7 +117,7 @@ def _to_keyed_entries(connection: Connection, secret: Secret, head: Path | None)
     problems = [*unkeyed.problems(rows, unkeyed.origin())]
     if head is not None:
         digests = {row["sequence"]: row["digest"] for row in rows}
-        problem = marks.behind(before, digests.get, marks.read(head, unkeyed))
+        problem = high_water_marks.behind(before, digests.get, high_water_marks.read(head, unkeyed))
         problems += [] if problem is None else [problem]
     if problems:
         raise StorageError(
@@ -210,10 +210,10 @@ class Database:
         if not self.is_file:
             return None
         try:
-            found = Path(self.place).stat()
+            status = Path(self.place).stat()
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     @contextmanager
     def connected(self) -> Iterator[Database]:
@@ -224,7 +224,7 @@ class Database:
         StorageError
             If the database cannot be opened.
         """
-        with _told(self.place), self.engine.connect() as connection:
+        with _transferred(self.place), self.engine.connect() as connection:
             yield replace(self, connection=connection)
 
     @contextmanager
@@ -299,8 +299,8 @@ def open_database(
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CREATION_LOCK})
                 if not inspect(connection).has_table(meta.name):
                     _create_schema(connection, key)
-    found = _migrate(engine, place, key, head)
-    chain = _chain(found, key, place)
+    version = _migrate(engine, place, key, head)
+    chain = _chain(version, key, place)
     outside = None if marks is None else marks / f"{chain.ledger_id}.json"
     return Database(
         engine=engine,
@@ -311,10 +311,10 @@ def open_database(
     )
 
 
-def _chain(found: Mapping[str, str], key: Path | Secret, place: str) -> Chain:
+def _chain(meta: Mapping[str, str], key: Path | Secret, place: str) -> Chain:
     secret = key if isinstance(key, Secret) else ledger_key(key)
-    chain = Chain(found["ledger_id"], secret, int(found["keyed_from"]))
-    if not hmac.compare_digest(found["key_id"], chain.key_id()):
+    chain = Chain(meta["ledger_id"], secret, int(meta["keyed_from"]))
+    if not hmac.compare_digest(meta["key_id"], chain.key_id()):
         file = f"{key} is" if isinstance(key, Path) else "the key given is"
         raise SecretError(
             f"{file} not the key that ledger {place} is keyed with; put the right one back from its back-up: "
@@ -383,7 +383,7 @@ def _postgresql_engine(url: URL) -> Engine:
 @contextmanager
 def _begin(where: Engine | Connection, place: str, *, write: bool) -> Iterator[Connection]:
     with (
-        _told(place),
+        _transferred(place),
         nullcontext(where) if isinstance(where, Connection) else where.connect() as connection,
         connection.execution_options(unitball_write=write).begin(),
     ):
@@ -391,7 +391,7 @@ def _begin(where: Engine | Connection, place: str, *, write: bool) -> Iterator[C
 
 
 @contextmanager
-def _told(place: str) -> Iterator[None]:
+def _transferred(place: str) -> Iterator[None]:
     """Say what a database refuses in a line, without its parameters."""
     try:
         yield
@@ -481,18 +481,18 @@ def _read_meta(connection: Connection, *, lock: bool) -> dict[str, str]:
     return {row.name: row.value for row in rows}
 
 
-def _version(found: Mapping[str, str], place: str) -> int:
-    version = found.get("format_version", "")
-    keyed = {"ledger_id", "key_id", "keyed_from"} <= found.keys() and found["keyed_from"].isdigit()
-    if not version.isdigit() or "ledger_id" not in found or (int(version) >= 2 and not keyed):
+def _version(meta: Mapping[str, str], place: str) -> int:
+    version = meta.get("format_version", "")
+    keyed = {"ledger_id", "key_id", "keyed_from"} <= meta.keys() and meta["keyed_from"].isdigit()
+    if not version.isdigit() or "ledger_id" not in meta or (int(version) >= 2 and not keyed):
         raise StorageError(f"ledger {place} is damaged: its table of versions is; put back the newest back-up")
     return int(version)
 
 
-def _require_version(found: Mapping[str, str], place: str) -> None:
-    if MOVED in found:
-        raise StorageError(f"ledger {place} was moved to {found[MOVED]}; nothing was charged. Run again")
-    version = _version(found, place)
+def _require_version(meta: Mapping[str, str], place: str) -> None:
+    if MOVED in meta:
+        raise StorageError(f"ledger {place} was moved to {meta[MOVED]}; nothing was charged. Run again")
+    version = _version(meta, place)
     if version != FORMAT_VERSION:
         raise FormatVersionError(
             f"ledger {place} has format version {version}, this Unitball reads {FORMAT_VERSION}; use a newer Unitball"
@@ -504,8 +504,8 @@ def _migrate(engine: Engine, place: str, key: Path | Secret, head: Path | None) 
     with _begin(engine, place, write=False) as connection:
         if not inspect(connection).has_table(meta.name):
             raise StorageError(f"ledger {place} is a database without a ledger; move it away and run again")
-        found = _read_meta(connection, lock=False)
-    if _version(found, place) < FORMAT_VERSION:
+        state = _read_meta(connection, lock=False)
+    if _version(state, place) < FORMAT_VERSION:
         with _begin(engine, place, write=True) as connection:
             version = _version(_read_meta(connection, lock=True), place)
             while version < FORMAT_VERSION:
@@ -518,9 +518,9 @@ def _migrate(engine: Engine, place: str, key: Path | Secret, head: Path | None) 
                 MIGRATIONS[version](connection, secret, head)
                 version += 1
                 connection.execute(update(meta).where(meta.c.name == "format_version").values(value=str(version)))
-            found = _read_meta(connection, lock=False)
-    _require_version(found, place)
-    return found
+            state = _read_meta(connection, lock=False)
+    _require_version(state, place)
+    return state
 
 
 def sync_directory(directory: Path) -> None:

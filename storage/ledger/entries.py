@@ -28,10 +28,10 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, func, insert, select
 
 from storage.errors import InputError, StorageError
-from storage.ledger import marks
+from storage.ledger import high_water_marks
 from storage.ledger.chain import Chain, Link, canonical
 from storage.ledger.database import Database, entries
-from storage.ledger.marks import Mark
+from storage.ledger.high_water_marks import HighWaterMark
 
 _in_order: dict[str, Link] = {}
 """Up to where this process has found the chain of a ledger (by its place) in order."""
@@ -206,11 +206,18 @@ class Entries:
                 for entry in self._seldom_entries()
                 if entry.kind in kinds and account in (None, entry.account) and subject in (None, entry.subject)
             ]
-        given = {"account": account, "subject": subject, "subjects": list(subjects) or None, "after": after or None}
-        asked = {name: value for name, value in given.items() if value is not None}
+        conditions = {
+            "account": account,
+            "subject": subject,
+            "subjects": list(subjects) or None,
+            "after": after or None,
+        }
+        parameters = {name: value for name, value in conditions.items() if value is not None}
         if not subjects:
             self._require_all_after(after)
-        rows = self._connection.execute(_FOUND[tuple(asked)], {"kinds": [str(kind) for kind in kinds], **asked})
+        rows = self._connection.execute(
+            _FOUND[tuple(parameters)], {"kinds": [str(kind) for kind in kinds], **parameters}
+        )
         return [self._entry(row) for row in rows.all()]
 
     def _seldom_entries(self) -> list[Entry]:
@@ -325,8 +332,8 @@ class Entries:
         before : int
             Number of the last entry when this transaction began.
         """
-        found = self._plans if sequence >= before else self.find(Kind.PLAN, after=sequence)
-        totals = {entry.account: entry.content.get("totals", {}) for entry in found}
+        plans = self._plans if sequence >= before else self.find(Kind.PLAN, after=sequence)
+        totals = {entry.account: entry.content.get("totals", {}) for entry in plans}
         opened = {entry.account: entry.content for entry in self.find(Kind.ACCOUNT)} if totals else {}
         return {account: {"opened": opened[account], "totals": of} for account, of in totals.items()}
 
@@ -380,22 +387,22 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         would be forgotten, or if it cannot be written. Nothing was changed.
     """
     with database.transaction(write=True) as connection:
-        found = Entries(connection, database.chain, relied_on=_is_relied_on(database), writing=True)
-        before = found.last()
+        entries = Entries(connection, database.chain, relied_on=_is_relied_on(database), writing=True)
+        before = entries.last()
         # Read under the write lock: whoever wrote a mark had committed before, so an honest ledger is not behind it.
-        seen = [marks.read(path, database.chain) for path in database.marks] if not restoring else []
-        _require_order(database, found, seen)
-        database.guard(found)
-        yield found
-        after = found.last()
+        seen = [high_water_marks.read(path, database.chain) for path in database.marks] if not restoring else []
+        _require_order(database, entries, seen)
+        database.guard(entries)
+        yield entries
+        after = entries.last()
         newest = min((mark.link.sequence if mark and mark.spent else 0 for mark in seen), default=0)
-        spent = found.spent_since(newest, before.sequence) if after != before and database.marks else {}
-    found.remember()
+        spent = entries.spent_since(newest, before.sequence) if after != before and database.marks else {}
+    entries.remember()
     _in_order[database.place] = after
     _left[database.place] = database.state()
     if after != before:
         for path in database.marks:
-            marks.advance(path, Mark(after, spent), database.chain, restored=restoring)
+            high_water_marks.advance(path, HighWaterMark(after, spent), database.chain, restored=restoring)
 
 
 def _is_relied_on(database: Database) -> bool:
@@ -405,27 +412,27 @@ def _is_relied_on(database: Database) -> bool:
     return state == _left.get(database.place)
 
 
-def _require_order(database: Database, found: Entries, seen: Sequence[Mark | None]) -> None:
+def _require_order(database: Database, entries: Entries, seen: Sequence[HighWaterMark | None]) -> None:
     known = _in_order.get(database.place)
-    if known is not None and found.digest_at(known.sequence) != known.digest:
+    if known is not None and entries.digest_at(known.sequence) != known.digest:
         known = None
-    if known is not None and not found.relied_on:
+    if known is not None and not entries.relied_on:
         # Somebody else wrote to a file: where what was in order is still there, the rest is looked at.
-        known = known if database.is_file and found.is_complete() else None
-    problems = found.check(known)
-    problems += [problem for mark in seen if (problem := lacking(found, mark)) is not None]
+        known = known if database.is_file and entries.is_complete() else None
+    problems = entries.check(known)
+    problems += [problem for mark in seen if (problem := lacking(entries, mark)) is not None]
     if problems:
         raise StorageError(f"ledger {database.place}: {problems[0]}. {_NOTHING_CHARGED}")
     if known is None:
         _whole[database.place] = time.monotonic()
-        found.relied_on = True
+        entries.relied_on = True
     elif not database.is_file:
-        found.checked_after(known)
+        entries.checked_after(known)
 
 
-def lacking(found: Entries, mark: Mark | None) -> str | None:
+def lacking(entries: Entries, mark: HighWaterMark | None) -> str | None:
     """Say in what way the ledger lacks what a high-water mark has seen; None where it does not."""
-    return marks.behind(found.last(), found.digest_at, mark)
+    return high_water_marks.behind(entries.last(), entries.digest_at, mark)
 
 
 def check_chain(database: Database) -> list[str]:
@@ -434,12 +441,12 @@ def check_chain(database: Database) -> list[str]:
     for path in database.marks:
         try:
             # Read before the ledger, which may only grow in between.
-            seen.append(marks.read(path, database.chain))
+            seen.append(high_water_marks.read(path, database.chain))
         except StorageError as error:
             problems.append(str(error))
-    with reading(database) as found:
-        behind = dict.fromkeys(problem for mark in seen if (problem := lacking(found, mark)) is not None)
-        return [*found.check(), *problems, *behind]
+    with reading(database) as entries:
+        behind = dict.fromkeys(problem for mark in seen if (problem := lacking(entries, mark)) is not None)
+        return [*entries.check(), *problems, *behind]
 
 
 def _entry(row: Row[Any]) -> Entry:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
-from storage.ledger import marks
+from storage.ledger import high_water_marks
 from storage.ledger.accounts import (
     ROW,
     Account,
@@ -234,9 +234,9 @@ class Ledger:
                     deltas=deltas,
                     unit=unit,
                 )
-            asked = (cap, tuple(disjoint_from), group_size, idealised_allowed, relation, unit)
+            terms = (cap, tuple(disjoint_from), group_size, idealised_allowed, relation, unit)
             stands = (present.cap, present.disjoint_from, present.group_size, present.idealised_allowed)
-            if asked != (*stands, present.relation, present.unit):
+            if terms != (*stands, present.relation, present.unit):
                 raise InputError(
                     f"account {name!r} exists with other properties ({_describe(present)}); "
                     "use it as it is, or raise its cap explicitly"
@@ -486,9 +486,9 @@ class Ledger:
 
     def charged(self, keys: Iterable[str]) -> set[str]:
         """Return those of some releases that were charged."""
-        asked = list(keys)
+        wanted = list(keys)
         with reading(self._database) as entries:
-            return {entry.subject for entry in entries.find(Kind.CHARGE, subjects=asked)} if asked else set()
+            return {entry.subject for entry in entries.find(Kind.CHARGE, subjects=wanted)} if wanted else set()
 
     def charge_of(self, key: str) -> ChargeRecord:
         """Return the first charge of a release; InputError where it was never charged."""
@@ -649,7 +649,7 @@ class Ledger:
         if not by.strip() or not why.strip():
             raise InputError("a restored ledger is recorded with who decided it and why; give both")
         with writing(self._database, restoring=True) as entries:
-            seen = [marks.read(path, self._database.chain) for path in self._database.marks]
+            seen = [high_water_marks.read(path, self._database.chain) for path in self._database.marks]
             ahead = [mark for mark in seen if mark is not None and lacking(entries, mark) is not None]
             if not ahead and stated is None:
                 raise InputError(
@@ -666,12 +666,12 @@ class Ledger:
                     f"the high-water mark does not say what {', '.join(unsaid) or 'this ledger'} had spent; state what "
                     "was spent at most beyond this ledger with --epsilon and --delta"
                 )
-            booked = []
+            recorded = []
             for name in dict.fromkeys((*account_names(entries), *known)):
                 account = find_account(entries, name) or _reopen(entries, name, known[name]["opened"])
                 totals = known.get(name, {}).get("totals")
                 if account.private and (totals or stated is not None):
-                    booked.append(name)
+                    recorded.append(name)
                     self._book(entries, account, totals, stated)
             entries.append(
                 Kind.RESTORE,
@@ -683,10 +683,10 @@ class Ledger:
                     "ended": last.sequence,
                     "seen": newest.link.sequence if newest is not None else None,
                     "stated": asdict(stated) if stated is not None else None,
-                    "accounts": booked,
+                    "accounts": recorded,
                 },
             )
-        return tuple(booked)
+        return tuple(recorded)
 
     def _book(self, entries: Entries, account: Account, totals: Mapping[str, Any] | None, stated: Cap | None) -> None:
         """Book what an account has spent beyond its history, as one plan of a partition of its own."""
@@ -714,9 +714,9 @@ class Ledger:
     def standing(self, account: str) -> Decision:
         """Return what the policy says of an account's history at its cap, with nothing new."""
         with reading(self._database) as entries:
-            found = get_account(entries, account)
-            delta = found.cap.delta if found.cap is not None else 0.0
-            return self._decide(entries, found, (), partition="", delta=delta, cap=found.cap)
+            account_entry = get_account(entries, account)
+            delta = account_entry.cap.delta if account_entry.cap is not None else 0.0
+            return self._decide(entries, account_entry, (), partition="", delta=delta, cap=account_entry.cap)
 
     def plans(self, account: str) -> list[StoredPlan]:
         """Return an account's plans, oldest first."""
@@ -729,16 +729,16 @@ class Ledger:
         with reading(self._database) as entries:
             get_account(entries, account)
             plans = {plan.sequence: plan for plan in _plans(entries, account)}
-            found = entries.find(Kind.CHARGE, Kind.RECHARGE, account=account)
-            return [_charge(entry, plans[entry.content["plan"]]) for entry in found]
+            entries_found = entries.find(Kind.CHARGE, Kind.RECHARGE, account=account)
+            return [_charge(entry, plans[entry.content["plan"]]) for entry in entries_found]
 
     def charges_by_party(self, account: str) -> dict[str, list[ChargeRecord]]:
         """Return an account's charges by the party that pays, parties in the order of their first charge."""
-        found: dict[str, list[ChargeRecord]] = {}
+        charges: dict[str, list[ChargeRecord]] = {}
         for charge in self.charges(account):
             for party in charge.parties:
-                found.setdefault(party, []).append(charge)
-        return found
+                charges.setdefault(party, []).append(charge)
+        return charges
 
     def verify(self, stored: Mapping[str, str] | None = None) -> list[str]:
         """Return what is wrong with the ledger, one sentence each; an empty list where nothing is.
@@ -923,10 +923,10 @@ def _outcome(
 
 
 def _charge_of(entries: Entries, key: str) -> ChargeRecord:
-    found = entries.find(Kind.CHARGE, subject=key)
-    if not found:
+    charge = entries.find(Kind.CHARGE, subject=key)
+    if not charge:
         raise InputError(f"release {key!r} was never charged; run what makes it")
-    return _charge(found[0], _plan(entries.at(found[0].content["plan"])))
+    return _charge(charge[0], _plan(entries.at(charge[0].content["plan"])))
 
 
 def _plan(entry: Entry) -> StoredPlan:

@@ -18,7 +18,7 @@ from storage.errors import InputError, StorageError
 from storage.ledger.database import CREATION_LOCK, FORMAT_VERSION, MOVED, Database, entries, meta, metadata
 from storage.ledger.database import entries as table
 from storage.ledger.entries import Entries, Kind, lacking, reading
-from storage.ledger.marks import read
+from storage.ledger.high_water_marks import read
 
 FIELDS = tuple(column.name for column in table.columns)
 """What an entry is made of, its digest included."""
@@ -35,22 +35,22 @@ def extract(database: Database, keys: Sequence[str]) -> list[dict[str, Any]]:
     database : Database
     keys : sequence of str
     """
-    with reading(database) as found:
-        charges = found.find(Kind.CHARGE, Kind.RECHARGE, subjects=list(keys)) if keys else []
+    with reading(database) as entries:
+        charges = entries.find(Kind.CHARGE, Kind.RECHARGE, subjects=list(keys)) if keys else []
         plans = {int(charge.content["plan"]) for charge in charges}
         accounts = {charge.account for charge in charges}
         numbers = set(plans)
         for account in accounts:
-            opened = [*found.find(Kind.ACCOUNT, subject=account), *found.find(Kind.CAP, account=account)]
+            opened = [*entries.find(Kind.ACCOUNT, subject=account), *entries.find(Kind.CAP, account=account)]
             numbers |= {entry.sequence for entry in opened}
             numbers |= {
                 entry.sequence
-                for entry in found.find(Kind.CHARGE, Kind.RECHARGE, account=account)
+                for entry in entries.find(Kind.CHARGE, Kind.RECHARGE, account=account)
                 if int(entry.content["plan"]) in plans
             }
         if keys:
-            numbers |= {entry.sequence for entry in found.find(Kind.OUTPUT, subjects=list(keys))}
-        return [found.written(number) for number in sorted(numbers)]
+            numbers |= {entry.sequence for entry in entries.find(Kind.OUTPUT, subjects=list(keys))}
+        return [entries.written(number) for number in sorted(numbers)]
 
 
 def linked(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -68,12 +68,12 @@ def linked(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def unlike(database: Database, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield in what extracted entries differ from those of the ledger they were taken from, at hand with its key."""
-    with reading(database) as found:
-        newest = found.last().sequence
+    with reading(database) as entries:
+        newest = entries.last().sequence
         for row in rows:
             if database.chain.changed(row) is not None:
                 yield f"entry {row['sequence']} was changed: its keyed digest does not match its content"
-            elif row["sequence"] > newest or found.written(row["sequence"]) != dict(row):
+            elif row["sequence"] > newest or entries.written(row["sequence"]) != dict(row):
                 yield f"entry {row['sequence']} is not the one in the ledger {database.place}"
 
 
@@ -107,10 +107,10 @@ def move_ledger(source: Database, url: str, *, moved: Callable[[], None]) -> Non
         If another ledger lives there.
     """
     with source.transaction(write=True) as connection:
-        found = Entries(connection, source.chain)
-        problems = [*found.check()]
+        entries = Entries(connection, source.chain)
+        problems = [*entries.check()]
         problems += [
-            problem for path in source.marks if (problem := lacking(found, read(path, source.chain))) is not None
+            problem for path in source.marks if (problem := lacking(entries, read(path, source.chain))) is not None
         ]
         if problems:
             raise StorageError(f"ledger {source.place} cannot be moved: {problems[0]}; put back the newest back-up")

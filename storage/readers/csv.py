@@ -128,8 +128,8 @@ class _Rows:
     def _header(self, cells: list[str], line: int) -> list[str]:
         """Return the names that a line gives, which are the declared ones in any order."""
         declared = {column.name for column in self.schema.columns}
-        place, given = f"{self.path}, line {line}", set(cells)
-        if not given & declared:
+        place, present = f"{self.path}, line {line}", set(cells)
+        if not present & declared:
             saw = ", ".join(repr(cell[:30]) for cell in cells[:6]) + (", …" if len(cells) > 6 else "")
             raise InputError(
                 f"{place} should name the columns and holds {saw}; declare columns of these names, correct the "
@@ -140,7 +140,7 @@ class _Rows:
         for name in cells:
             if name not in declared:
                 raise InputError(f"{place}: column {name!r} is not in the schema; add it (type: ignore leaves it out)")
-        missing = sorted(declared - given)
+        missing = sorted(declared - present)
         if missing:
             raise InputError(
                 f"{place}: column {missing[0]!r} is missing; the schema declares {len(declared)} columns, add it to "

@@ -120,11 +120,11 @@ def drafted_columns(draft: str | Path) -> dict[str, tuple[str, ...]]:
     InputError
         If there are none, or it is no draft.
     """
-    given = read_declaration(draft)
-    found = given.get("columns") if isinstance(given, dict) else None
-    if not isinstance(found, list) or not all(isinstance(one, dict) and "name" in one for one in found):
+    declaration = read_declaration(draft)
+    columns = declaration.get("columns") if isinstance(declaration, dict) else None
+    if not isinstance(columns, list) or not all(isinstance(one, dict) and "name" in one for one in columns):
         raise InputError(f"{draft} is not a schema: it must be a mapping with a list of columns, each with a name")
-    names = {kind: tuple(str(one["name"]) for one in found if one.get("type") == kind) for kind in _ENCODERS}
+    names = {kind: tuple(str(one["name"]) for one in columns if one.get("type") == kind) for kind in _ENCODERS}
     if not any(names.values()):
         raise InputError(f"{draft} has no column of type {' or '.join(_ENCODERS)} that could be drawn")
     return names
@@ -148,17 +148,18 @@ def read_draft(path: str | Path, options: ReadOptions) -> Source:
     if options.schema is None:
         raise InputError("format table-draft needs a drafted schema (--schema FILE.yaml)")
     columns = drafted_columns(options.schema)
-    given = read_declaration(options.schema)
+    declaration = read_declaration(options.schema)
     # What the columns are is not declared yet, but for whose rows they are; and a schema has a feature and a label.
     names = [
-        one if one.get("type") == "person" else {"name": one["name"], "type": "ignore"} for one in given["columns"]
+        one if one.get("type") == "person" else {"name": one["name"], "type": "ignore"}
+        for one in declaration["columns"]
     ]
     others = [one for one in names if one["type"] == "ignore"]
     if len(others) < 2:
         raise InputError(f"{options.schema} has one column; a table has a label and something to predict it from")
     others[0]["type"] = "boolean"
     others[-1] |= {"type": "label", "range": [0, 1]}
-    layout = parse_schema({**given, "columns": names}, str(options.schema))
+    layout = parse_schema({**declaration, "columns": names}, str(options.schema))
     return Source(
         format="table-draft",
         place=str(path),

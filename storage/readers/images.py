@@ -141,14 +141,14 @@ def read_idx(path: str | Path, options: ReadOptions) -> Source:
     names = None
     if options.classes is None and options.discover:
         names = {str(value) for files in parts.values() for value in np.unique(_labels(files.labels))}
-    dimension, classes, found = settle(options, str(folder), dimension=math.prod(shape), labels=names)
+    dimension, classes, discovered = settle(options, str(folder), dimension=math.prod(shape), labels=names)
     return Source(
         format="idx",
         place=str(folder),
         dimension=dimension,
         classes=classes,
         parts=parts,
-        found=found,
+        found=discovered,
         image_shape=shape if len(shape) == 2 else None,
     )
 

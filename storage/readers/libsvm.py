@@ -121,12 +121,12 @@ class _Tokens:
         characters = np.frombuffer(text, dtype=np.uint8)
         # Two comparisons take a tenth of a look-up for every character; what else is below a space is found after.
         places = np.flatnonzero((characters <= ord(" ")) | (characters == _COLON))
-        found = characters[places]
-        _require(_SEPARATES[found].all() and characters.max() < 128)
+        tokens = characters[places]
+        _require(_SEPARATES[tokens].all() and characters.max() < 128)
         apart = np.diff(places) > 1
         whole = slice(None) if apart.all() else apart
         starts, ends = places[:-1][whole] + 1, places[1:][whole]
-        return cls(text, starts, ends, found[:-1][whole], found[1:][whole], int(np.count_nonzero(found == _COLON)))
+        return cls(text, starts, ends, tokens[:-1][whole], tokens[1:][whole], int(np.count_nonzero(tokens == _COLON)))
 
     def texts(self, chosen: NDArray[np.int64]) -> Any:
         """Return some tokens, their numbers ascending, as Arrow texts, each after a null for what is between.
@@ -141,8 +141,8 @@ class _Tokens:
 
     def numbers(self, chosen: NDArray[np.int64], kind: type[_Number]) -> NDArray[_Number]:
         """Return some tokens as numbers."""
-        found = self.texts(chosen).cast(pa.from_numpy_dtype(kind))
-        return np.frombuffer(found.buffers()[1], dtype=kind)[1 : 2 * len(chosen) : 2]
+        numbers = self.texts(chosen).cast(pa.from_numpy_dtype(kind))
+        return np.frombuffer(numbers.buffers()[1], dtype=kind)[1 : 2 * len(chosen) : 2]
 
 
 def _parse(path: Path, number: int, text: bytes) -> _Rows:
@@ -175,9 +175,9 @@ def _columns(text: bytes, lines: NDArray[np.int64]) -> _Rows:
     starts = pointers[:-1][np.diff(pointers) > 0]
     steps[starts] = columns[starts]
     _require((steps > 0).all() and np.isfinite(numbers).all())
-    found = tokens.texts(labels).drop_null().dictionary_encode()
-    names = np.array([canonical_label(name) for name in found.dictionary.to_pylist()])
-    return _Rows(names[np.asarray(found.indices)], pointers, columns - 1, np.ascontiguousarray(numbers), lines)
+    labels_seen = tokens.texts(labels).drop_null().dictionary_encode()
+    names = np.array([canonical_label(name) for name in labels_seen.dictionary.to_pylist()])
+    return _Rows(names[np.asarray(labels_seen.indices)], pointers, columns - 1, np.ascontiguousarray(numbers), lines)
 
 
 def _line_by_line(path: Path, chunk: list[tuple[int, bytes]]) -> _Rows:
@@ -252,7 +252,7 @@ def read_libsvm(path: str | Path, options: ReadOptions) -> Source:
                 f"{files['train']} has an index {largest}, more than {_LARGEST_INDEX}; if that is right, declare as "
                 "many features with --dimension"
             )
-    size, classes, found = settle(options, str(files["train"]), dimension=dimension, labels=labels)
+    size, classes, discovered = settle(options, str(files["train"]), dimension=dimension, labels=labels)
     return Source(
         format="libsvm",
         place=str(files["train"]),
@@ -260,6 +260,6 @@ def read_libsvm(path: str | Path, options: ReadOptions) -> Source:
         classes=classes,
         label_range=options.label_range,
         parts={part: _Text(file, size) for part, file in files.items()},
-        found=found,
+        found=discovered,
         sparse=True,
     )

@@ -67,16 +67,16 @@ def _ask(path: str) -> Any:
             raise InputError(f"OpenML's answer to {address} cannot be read: {error}; try again later") from error
 
 
-def _identity(asked: str) -> str:
+def _identity(name: str) -> str:
     """Return the number of a set given by number, name, or name@version (the oldest active one by default)."""
-    if asked.isdecimal():
-        return asked
-    match = _NAME.fullmatch(asked)
+    if name.isdecimal():
+        return name
+    match = _NAME.fullmatch(name)
     if match is None:
-        raise InputError(f"{asked!r} is no name of an OpenML set; write a name, name@version or a number")
-    found = _ask(f"data/list/data_name/{match['name']}/status/active")
+        raise InputError(f"{name!r} is no name of an OpenML set; write a name, name@version or a number")
+    matches = _ask(f"data/list/data_name/{match['name']}/status/active")
     try:
-        versions = {int(entry["version"]): str(int(entry["did"])) for entry in found["data"]["dataset"]}
+        versions = {int(entry["version"]): str(int(entry["did"])) for entry in matches["data"]["dataset"]}
         version = int(match["version"]) if match["version"] else min(versions)
     except (KeyError, TypeError, ValueError) as error:
         raise _odd(f"the list of sets called {match['name']}", error) from error
@@ -277,14 +277,14 @@ def read_openml(path: str | Path, options: ReadOptions) -> Source:
     schema = _schema(identity, target, drop=options.on_violation.drops)
     schema = replace(schema, keeps_rows=not options.discover)
     label = schema.label
-    found: frozenset[str] = frozenset()
+    discovered: frozenset[str] = frozenset()
     tally = Tally()
     if label.range is not None and options.label_range is None and not options.discover:
         raise undeclared({"classes"}, place)
     rows = _rows(description, place, options, tally)
     if label.range is not None:
         if options.label_range is None:
-            found = frozenset({"classes"})
+            discovered = frozenset({"classes"})
         bounds = options.label_range or _found_range(rows(schema), place)
         label = replace(label, range=bounds)
         columns = tuple(label if isinstance(column, Label) else column for column in schema.columns)
@@ -297,6 +297,6 @@ def read_openml(path: str | Path, options: ReadOptions) -> Source:
         classes=label.classes,
         label_range=label.range,
         parts={"train": rows(schema)},
-        found=found,
+        found=discovered,
         tallies={"train": tally},
     )

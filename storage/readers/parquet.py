@@ -28,10 +28,10 @@ def _files(path: Path) -> tuple[Path, ...]:
     """Return the file, or the Parquet files of a folder in the order of their names."""
     if not path.is_dir():
         return (require_file(path),)
-    found = tuple(sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".pq")))
-    if not found:
+    files = tuple(sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".pq")))
+    if not files:
         raise InputError(f"{path} holds no .parquet file")
-    return tuple(require_file(file) for file in found)
+    return tuple(require_file(file) for file in files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
             for _, block, _ in _list_batches(file, size)
             for value in np.unique(block).tolist()
         }
-    size, classes, found = settle(options, str(place), dimension=dimension, labels=labels)
+    size, classes, discovered = settle(options, str(place), dimension=dimension, labels=labels)
     return Source(
         format="parquet",
         place=str(place),
@@ -200,6 +200,6 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
         classes=classes,
         label_range=options.label_range,
         parts={part: _ListRows(files, size, options.people) for part, files in parts.items()},
-        found=found,
+        found=discovered,
         people=options.people,
     )

@@ -135,20 +135,20 @@ def raw_rows(path: Path, schema: Schema | None, rows: int) -> Iterator[RawRows]:
         if schema is None or path.suffix in PARQUET:
             yield from _parquet_rows(path, rows)
             return
-        found = text_rows(path, schema)
-        first = next(found, None)
+        read = text_rows(path, schema)
+        first = next(read, None)
         if first is None:
             raise InputError(f"{path} holds no rows; it must hold at least one")
         names = first[1]
         if not schema.header:
-            found = chain([first], found)
+            read = chain([first], read)
             names = [column.name for column in schema.columns]
             if len(first[1]) == len(names) - 1:
                 names.remove(schema.label.name)
         if twice := named_twice(names):
             raise InputError(f"{path}: column {twice!r} is named twice; rename one in the file")
         blank: list[str | None] = [None] * len(names)
-        while chunk := list(islice(found, rows)):
+        while chunk := list(islice(read, rows)):
             fits = [len(cells) == len(names) for _, cells in chunk]
             columns = zip(*(cells if fit else blank for (_, cells), fit in zip(chunk, fits, strict=True)), strict=True)
             yield RawRows(

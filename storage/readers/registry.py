@@ -84,9 +84,9 @@ def read_source(format_name: str, path: str | Path, options: ReadOptions | None 
     options = options or ReadOptions()
     plain: Any = ReadOptions()
     for name in _OPTIONAL:
-        given = getattr(options, name)
-        if name not in reader.takes and given != getattr(plain, name):
-            raise InputError(f"format {format_name} takes no {name.replace('_', ' ')} (given: {given}); leave it out")
+        value = getattr(options, name)
+        if name not in reader.takes and value != getattr(plain, name):
+            raise InputError(f"format {format_name} takes no {name.replace('_', ' ')} (given: {value}); leave it out")
     source = reader.read(path, options)
     if options.image_shape in (None, source.image_shape):
         return source

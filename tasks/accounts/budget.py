@@ -92,14 +92,14 @@ class AccountingPolicy:
         prices = self.prices(new, delta, terms)
         if cap is None:
             return Decision(admitted=True, costs=_written(prices[0]))
-        now = _Standing.of(history, cap, terms)
-        found = admit(now.summed, (partition, prices[0]), now.limit, otherwise=prices[1:])
-        after = _summed(history).with_plan(partition, found.costs)
+        now = _Status.of(history, cap, terms)
+        decision = admit(now.summed, (partition, prices[0]), now.limit, otherwise=prices[1:])
+        after = _summed(history).with_plan(partition, decision.costs)
         return Decision(
-            admitted=found.admitted and now.broken is None,
-            costs=_written({party: found.costs.get(party, cost) for party, cost in prices[0].items()}),
-            reason=now.broken or found.reason,
-            details=_details(found),
+            admitted=decision.admitted and now.broken is None,
+            costs=_written({party: decision.costs.get(party, cost) for party, cost in prices[0].items()}),
+            reason=now.broken or decision.reason,
+            details=_details(decision),
             totals={name: _finite(value) for name, value in worst_totals(after)._asdict().items()},
         )
 
@@ -118,11 +118,11 @@ class AccountingPolicy:
         """
         relation = Neighbours(terms.relation).in_force()
         releases = [(one.parties, losses_under(_guarantee(one), relation)) for one in _counted_once(new)]
-        found = [price(releases, delta, rows_per_person=self.rows_per_person)]
+        priced = [price(releases, delta, rows_per_person=self.rows_per_person)]
         if any(as_selected(losses) for _, losses in releases):
             selected = [(parties, as_selected(losses) or losses) for parties, losses in releases]
-            found.append(price(selected, delta, rows_per_person=self.rows_per_person))
-        return found
+            priced.append(price(selected, delta, rows_per_person=self.rows_per_person))
+        return priced
 
     def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, float | None]) -> dict[str, object]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
@@ -250,7 +250,7 @@ def settled(config: TrainingConfig) -> TrainingConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Standing:
+class _Status:
     """An account in its series of filters.
 
     Parameters
@@ -271,20 +271,20 @@ class _Standing:
     broken: str | None
 
     @classmethod
-    def of(cls, plans: Sequence[PlanRecord], cap: Cap, terms: AccountTerms) -> _Standing:
+    def of(cls, plans: Sequence[PlanRecord], cap: Cap, terms: AccountTerms) -> _Status:
         changes = sorted(terms.changes, key=lambda change: change.sequence)
         opening = changes[0].before if changes else cap
         starts = [0, *(change.sequence for change in changes)]
         # A delta that was lowered is kept to; one that was raised was never in the series.
-        found = filter_in_force(
+        in_force = filter_in_force(
             [opening.epsilon, *(change.cap.epsilon for change in changes)],
             min(opening.delta, cap.delta),
             # Accounts that were opened before they recorded their series have this one.
             float(terms.deltas.get("reserved", RESERVED)),
         )
-        bounds = [*(starts[closed.changes] for closed in found.earlier), starts[found.changes]]
+        bounds = [*(starts[closed.changes] for closed in in_force.earlier), starts[in_force.changes]]
         broken = None
-        for closed, start, end in zip(found.earlier, bounds, bounds[1:], strict=False):
+        for closed, start, end in zip(in_force.earlier, bounds, bounds[1:], strict=False):
             under = _summed([plan for plan in plans if plan.sequence < end], start)
             held = standing(under, FilterCap(closed.epsilon, closed.delta))
             if not held.admitted:
@@ -293,9 +293,9 @@ class _Standing:
                     f"{held.reason}; a first run at a smaller delta would have left it"
                 )
         return cls(
-            limit=FilterCap(cap.epsilon, found.delta, earlier=found.earlier_epsilon, reserved=found.reserved),
+            limit=FilterCap(cap.epsilon, in_force.delta, earlier=in_force.earlier_epsilon, reserved=in_force.reserved),
             summed=_summed(plans, bounds[-1]),
-            promised=found.promised,
+            promised=in_force.promised,
             broken=broken,
         )
 
@@ -343,7 +343,7 @@ class AccountReading:
 
 
 def _reading(plans: Sequence[PlanRecord], cap: Cap | None, terms: AccountTerms) -> AccountReading:
-    now = _Standing.of(plans, cap, terms) if cap else None
+    now = _Status.of(plans, cap, terms) if cap else None
     total = spent(now.summed, now.limit.delta, now.limit.reserved) if now else spent(_summed(plans), PUBLIC_DELTA)
     earlier = now.limit.earlier if now else 0.0
     worst: dict[str, float] = {}
@@ -373,13 +373,13 @@ def account_readings(account: str, ends: Sequence[int]) -> list[AccountReading]:
     ledger = open_ledger()
     cap, terms = ledger.account(account).cap, ledger.terms(account)
     plans = [plan.record() for plan in ledger.plans(account)]
-    found = []
+    readings = []
     for end in ends:
         changes = tuple(change for change in terms.changes if change.sequence < plans[end - 1].sequence)
         later = next((change for change in terms.changes if change not in changes), None)
         in_force = cap if later is None else later.before
-        found.append(_reading(plans[:end], in_force, replace(terms, changes=changes)))
-    return found
+        readings.append(_reading(plans[:end], in_force, replace(terms, changes=changes)))
+    return readings
 
 
 class ChargeLine(TypedDict):
@@ -445,7 +445,7 @@ def budget_report(dataset: str) -> BudgetReport:
     reading = _reading(_records(ledger, account.name), cap, ledger.terms(account.name))
     charges = ledger.charges_by_party(account.name)
     # A joint release is every party's charge; it is described once and shown by all.
-    each = {charge.sequence: charge for found in charges.values() for charge in found}
+    each = {charge.sequence: charge for records in charges.values() for charge in records}
     described = {sequence: _charge(charge) for sequence, charge in each.items()}
     return {
         "dataset": dataset,
@@ -471,9 +471,9 @@ def budget_report(dataset: str) -> BudgetReport:
                 "party": party,
                 "epsilon_spent": reading.parties.get(party, reading.earlier),
                 "delta_spent": reading.delta,
-                "charges": [described[charge.sequence] for charge in found],
+                "charges": [described[charge.sequence] for charge in records],
             }
-            for party, found in charges.items()
+            for party, records in charges.items()
         ],
     }
 
@@ -510,7 +510,7 @@ def runs_left(account: str, plan: PlanRequest | None = None) -> int | None:
     else:
         policy = AccountingPolicy().for_group(found.group_size)
         priced = plan.partition, policy.prices(plan.releases, plan.delta, terms)[0]
-    now = _Standing.of(_records(ledger, account), found.cap, terms)
+    now = _Status.of(_records(ledger, account), found.cap, terms)
     return repeats_left(now.summed, priced, now.limit)
 
 

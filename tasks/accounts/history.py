@@ -117,8 +117,8 @@ def budget_histories() -> list[BudgetHistory]:
     paying: dict[str, list[str]] = {}
     for dataset in catalog.datasets():
         paying.setdefault(dataset.account, []).append(dataset.name)
-    found = [budget_history(account, sorted(set(names))) for account, names in paying.items()]
-    return sorted(found, key=lambda one: (one.cap is None, one.account))
+    histories = [budget_history(account, sorted(set(names))) for account, names in paying.items()]
+    return sorted(histories, key=lambda one: (one.cap is None, one.account))
 
 
 def _forecast(times: Sequence[str], left: int) -> str | None:

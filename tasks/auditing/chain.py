@@ -56,7 +56,7 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
     """
     roles = _roles(layout, finished)
     report = run_report(config, finished)
-    told = {
+    views = {
         "reference": finished.dataset.model_dump(mode="json"),
         "plan": finished.plan.model_dump(mode="json"),
         "result": finished.result.model_dump(mode="json"),
@@ -71,7 +71,7 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
         },
     }
     seen: dict[str, Value] = {f"identifier {role}": identifier for identifier, role in roles.items()}
-    for source in (_fields("", told), _files(layout)):
+    for source in (_fields("", views), _files(layout)):
         for name, value in source:
             canonical = _canonical(name, roles)
             while canonical in seen:
@@ -87,10 +87,10 @@ def _roles(layout: Layout, finished: Chained) -> dict[str, str]:
     releases = [(one.key, f"release {number}") for number, one in enumerate((*plan.releases, *combined))]
     versions = [(path.name, "data version") for path in layout.datasets.iterdir()]
     partitions = [(one.partition, "partition") for one in plan.releases]
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for identifier, role in (*releases, *versions, *partitions, (plan.run_key, "run")):
-        found.setdefault(identifier, f"<{role}>")
-    return found
+        roles.setdefault(identifier, f"<{role}>")
+    return roles
 
 
 def _canonical(text: str, roles: Mapping[str, str]) -> str:
@@ -280,7 +280,7 @@ def audit_chain(
     parts = ("train", "test", *((_PERSON,) if _takes_people(name) else ()))
     # Each pair at its share of the error.
     each = 1.0 - (1.0 - confidence) / len(parts)
-    found = {}
+    reports = {}
     for number, part in enumerate(parts):
         seen: list[list[dict[str, Value]]] = [[], []]
         pair = synthetic_tables(neighbours, part)
@@ -290,12 +290,12 @@ def audit_chain(
                 observed, proved = run_once(config, tables, chain)
                 seen[world].append(observed)
                 say_runs(2 * (number * trials + trial) + world + 1, 2 * trials * len(parts))
-        found[part] = compare(seen[0], seen[1], delta=delta, confidence=each)
-    worst = max(parts, key=lambda part: (found[part].lower_bound, len(found[part].differing)))
+        reports[part] = compare(seen[0], seen[1], delta=delta, confidence=each)
+    worst = max(parts, key=lambda part: (reports[part].lower_bound, len(reports[part].differing)))
     most = replace(
-        found[worst],
-        differing=tuple(f"{part}: {field}" for part in parts for field in found[part].differing),
-        fields=max(one.fields for one in found.values()),
+        reports[worst],
+        differing=tuple(f"{part}: {field}" for part in parts for field in reports[part].differing),
+        fields=max(one.fields for one in reports.values()),
     )
     return ChainReport(
         **vars(most),

@@ -178,7 +178,7 @@ def audit_report(examined: Examined) -> RunReport:
             "chain_fields_differing": float(len(examined.chain.differing)),
         }
     reports = (("mechanism", one), ("one_run", examined.one_run), ("chain", examined.chain))
-    found = {name: report.to_json() for name, report in reports if report is not None}
+    reports_by_name = {name: report.to_json() for name, report in reports if report is not None}
     return RunReport(
         experiment=AUDITS,
         run_key=f"audit-{uuid.uuid4().hex}",
@@ -198,7 +198,10 @@ def audit_report(examined: Examined) -> RunReport:
             "trade_off_measured": {round(1000 * alpha): beta for alpha, beta in one.curve},
         },
         tags={AUDIT_TAG: examined.outcome},
-        files={"audit.json": json.dumps(found, indent=2, default=str), "trade-off.png": draw_trade_offs([one])},
+        files={
+            "audit.json": json.dumps(reports_by_name, indent=2, default=str),
+            "trade-off.png": draw_trade_offs([one]),
+        },
         note=_note(examined),
     )
 
@@ -232,8 +235,8 @@ def draw_trade_offs(reports: Sequence[AuditReport]) -> bytes:
             axes.plot(alphas, stated, color=BLUE, linewidth=1.8, label=f"{_status(report)}: no test lies below")
             axes.plot(alphas, 1.0 - alphas, color="#000000", linestyle=":", linewidth=1.2, label="nothing leaks")
             if report.curve:
-                found = "measured: the truth lies below"
-                axes.plot(*np.array(report.curve).T, "x", color=RED, markersize=5, label=found)
+                title = "measured: the truth lies below"
+                axes.plot(*np.array(report.curve).T, "x", color=RED, markersize=5, label=title)
             axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="type I error", ylabel="type II error")
             _finish(axes, f"{report.algorithm}: {report.verdict}, ε ≥ {report.lower_bound:.3g}", "upper right")
         return png_of(figure, 150)

@@ -140,7 +140,7 @@ class SyntheticRun:
         return Stated(
             delta=self.plan.delta,
             claimed_epsilon=None if lookup("systems", self.plan.system).claim is None else self.plan.epsilon,
-            costs=list(set(self.plan.bills().values())) if self.plan.proved else None,
+            costs=list(set(self.plan.losses_by_party().values())) if self.plan.proved else None,
         )
 
     def experiment(self, pair: Neighbouring, label: str, salt: str) -> Experiment:
@@ -171,9 +171,9 @@ class SyntheticRun:
         models = [seen[name] for name in seen if name.startswith("linear-model") and name.endswith("weights")]
         known = [seen.get(f"weights of {owner} before the map") for owner in (_PARTIES[place], "all")]
         known.append(models[place] if len(models) == len(_PARTIES) else next(iter(models), None))
-        for found in known:
-            if found is not None and len(found) == dimension:
-                return found
+        for model in known:
+            if model is not None and len(model) == dimension:
+                return model
         raise ParameterError(
             f"the model of {self.plan.system} is not linear in a row's {dimension} features: audit its releases"
         )
@@ -203,13 +203,13 @@ class SyntheticRun:
                 ratios.append(run)
             return run.artefact
 
-        made = carry_out(self._training, make)
+        releases = carry_out(self._training, make)
         seen = {}
-        for number, artefact in enumerate(made.values()):
+        for number, artefact in enumerate(releases.values()):
             for name, array in artefact.arrays().items():
                 seen[f"{artefact.kind} {number} {name}"] = np.asarray(array, dtype=np.float64).ravel()
         for name, path in self.plan.paths().items():
-            maps, model = [made[key] for key in path[:-1]], made[path[-1]]
+            maps, model = [releases[key] for key in path[:-1]], releases[path[-1]]
             if maps and isinstance(maps[0], AffineMap) and isinstance(model, LinearModel):
                 seen[f"weights of {name} before the map"] = maps[0].before(model).weights.ravel()
         return {name: vector for name, vector in seen.items() if vector.size} | observed_ratio(ratios)
@@ -229,14 +229,14 @@ def neighbouring_rows(run: SyntheticRun, rows: int, dimension: int, neighbours: 
     The canaries stand among the rows of two classes: a row far out against its opposite, and a row of the one class
     against the same with the other's label; under ``replace-special`` against a null record.
     """
-    found = []
+    pairs = []
     for release in (*run.plan.projections, *run.plan.models):
         setting = release.setting
         if release.reads_rows and setting.dimension == dimension:
             pair = release.build().neighbouring_pair(setting)
             others = partitioned(np.zeros((2 * rows, dimension)), np.full(2 * rows, NULL_LABEL))
             own, name = release.parties[pair.party], f"the worst pair of {release.name}'s proof"
-            found.append(Neighbouring(name, {**others, own: pair.left}, {**others, own: pair.right}))
+            pairs.append(Neighbouring(name, {**others, own: pair.left}, {**others, own: pair.right}))
     random = np.random.default_rng(7)
 
     def crowd() -> ArrayRows:
@@ -254,8 +254,8 @@ def neighbouring_rows(run: SyntheticRun, rows: int, dimension: int, neighbours: 
         ("a canary far out in all coordinates", (even, 1), (-even, 1)),
         (_LABEL, (even, 1), (even, 0)),
     ):
-        found.append(differing(name, base, 0, left, None if gone else right))
-    return list({one.name: one for one in found}.values())
+        pairs.append(differing(name, base, 0, left, None if gone else right))
+    return list({one.name: one for one in pairs}.values())
 
 
 @dataclass(frozen=True, slots=True)

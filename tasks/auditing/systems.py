@@ -87,7 +87,7 @@ def audit_system(
         for release in _alone(run):
             alone = experiments_on(release.build(), release.setting, salt=f"{salt}/{release.name}")
             experiments += [replace(each, pair=f"{release.name} alone, {each.pair}") for each in alone if each.numbers]
-    costs = [cost for run in runs for cost in run.plan.bills().values()]
+    costs = [cost for run in runs for cost in run.plan.losses_by_party().values()]
     report = audit_experiments(
         experiments,
         replace(runs[0].stated, costs=list(set(costs)) if all(run.plan.proved for run in runs) else None),
@@ -297,11 +297,11 @@ def audit_subject(subject: Subject, arguments: Arguments) -> AuditReport:
         For numbers out of range, or where no noise is drawn.
     """
     started = time.monotonic()
-    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(arguments)}
-    effort = QUICK if given.pop("quick") else Effort()
+    values = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(arguments)}
+    effort = QUICK if values.pop("quick") else Effort()
     if subject.kind == "systems":
-        return audit_system(subject.name, effort=effort, **given)
-    report = audit_release(subject.kind, subject.name, effort=effort, progress=say_runs, **given)
+        return audit_system(subject.name, effort=effort, **values)
+    report = audit_release(subject.kind, subject.name, effort=effort, progress=say_runs, **values)
     return dataclasses.replace(report, seconds=round(time.monotonic() - started, 2))
 
 
@@ -324,8 +324,8 @@ def audit_all(
         How many at a time.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    asked = {"code": package_digest("dpalgos", "tasks"), "arguments": dataclasses.asdict(arguments)}
-    places = {one: folder / f"{identity(subject=dataclasses.asdict(one), **asked)}.json" for one in wanted}
+    request = {"code": package_digest("dpalgos", "tasks"), "arguments": dataclasses.asdict(arguments)}
+    places = {one: folder / f"{identity(subject=dataclasses.asdict(one), **request)}.json" for one in wanted}
     missing = []
     for subject, place in places.items():
         kept = _read(place)
@@ -362,7 +362,7 @@ def _failed(subject: Subject, failure: BaseException) -> Json:
 def _read(place: Path) -> Json | None:
     """Return a kept report; None where there is none that can be read."""
     try:
-        found: Json = json.loads(place.read_bytes())
+        report: Json = json.loads(place.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    return found
+    return report

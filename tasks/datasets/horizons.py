@@ -50,26 +50,26 @@ def arrival_of(layout: Layout, catalog: Catalog, name: str, version: DatasetRef)
     if not horizons or _is_known(horizons, version.version):
         return None
     last = horizons[-1]
-    found = _compared(layout, horizons, version)
-    _require_arriving(name, found, last.participations)
+    difference = _compared(layout, horizons, version)
+    _require_arriving(name, difference, last.participations)
     if last.full:
         return None
     if any(_needs_appended(terms, version, last.number) for terms in catalog.streams(version.account)):
-        _require_appended(name, found)
-    night = len(last.arrivals) + (1 if len(found.positions) else 0)
-    return _arrival(layout, version, last.number, night, found)
+        _require_appended(name, difference)
+    night = len(last.arrivals) + (1 if len(difference.positions) else 0)
+    return _arrival(layout, version, last.number, night, difference)
 
 
-def _arrival(layout: Layout, version: DatasetRef, horizon: int, night: int, found: Difference) -> Arrival:
+def _arrival(layout: Layout, version: DatasetRef, horizon: int, night: int, difference: Difference) -> Arrival:
     files = origins(layout, version)
     ends = np.cumsum([0, *(rows for _, rows in files)])
-    by_file = np.histogram(found.positions, bins=ends)[0].tolist() if files else []
+    by_file = np.histogram(difference.positions, bins=ends)[0].tolist() if files else []
     # The last bin is closed on both sides, and no position stands at its end.
     return Arrival(
         horizon=horizon,
         night=night,
         version=version.version,
-        rows=len(found.positions),
+        rows=len(difference.positions),
         by_file=tuple(map(int, by_file)),
     )
 
@@ -91,8 +91,8 @@ def require_appended(name: str, version: DatasetRef) -> None:
     _require_appended(name, _compared(current_layout(), open_catalog().horizons(name), version))
 
 
-def _require_appended(name: str, found: Difference) -> None:
-    if len(found.positions) and not found.appended:
+def _require_appended(name: str, difference: Difference) -> None:
+    if len(difference.positions) and not difference.appended:
         raise RefusedError(
             f"new rows of {name} do not stand after those of the version before, or these are in another order. Its "
             "nights are dealt to parties in turn, some of which may be lost or collude, so that a row's place alone "
@@ -130,17 +130,17 @@ def _require_rows(version: DatasetRef) -> None:
         )
 
 
-def _require_arriving(name: str, found: Difference, participations: int) -> None:
-    new = len(found.positions)
+def _require_arriving(name: str, difference: Difference, participations: int) -> None:
+    new = len(difference.positions)
     if participations > 1 or not new:
         return
     ways = "or declare at the horizon's beginning that a row may come in several nights: --participations, --separation"
-    if found.missing:
+    if difference.missing:
         raise RefusedError(
             f"rows of the last version of {name} are missing or were edited, and others are new: an edited row would "
             f"be paid for once and read twice. Ingest a version with rows removed and none added first, {ways}"
         )
-    if found.returning > ADMITTED_SHARE * new:
+    if difference.returning > ADMITTED_SHARE * new:
         raise RefusedError(
             f"new rows of {name} were there in an earlier night: a row that returns would be paid for once and read "
             f"twice. Leave them out, {ways}"
@@ -162,9 +162,9 @@ def find_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
         standing = drafted_horizon(config, version)
         if standing.number > len(catalog.horizons(name)):
             horizons = catalog.horizons(name)
-            found = _compared(layout, horizons, version)
-            _require_arriving(name, found, horizons[-1].participations if horizons else standing.participations)
-            if not len(found.positions):
+            difference = _compared(layout, horizons, version)
+            _require_arriving(name, difference, horizons[-1].participations if horizons else standing.participations)
+            if not len(difference.positions):
                 raise InputError(f"the horizon of {name} is over and no row has come since: ingest new rows first")
             catalog.open_horizon(
                 name,
@@ -172,7 +172,7 @@ def find_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
                 participations=standing.participations,
                 separation=standing.separation,
             )
-            catalog.record_arrival(name, _arrival(layout, version, standing.number, 1, found))
+            catalog.record_arrival(name, _arrival(layout, version, standing.number, 1, difference))
         elif (arrival := arrival_of(layout, catalog, name, version)) is not None:
             # Its ingestion was killed after the version was registered.
             catalog.record_arrival(name, arrival)
@@ -205,8 +205,8 @@ def drafted_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
     last = horizons[-1]
     if last.full and not _is_known(horizons, version.version):
         return fresh
-    asked = (config.horizon, config.participations, config.separation)
-    if asked != (last.nights, last.participations, last.separation):
+    declared = (config.horizon, config.participations, config.separation)
+    if declared != (last.nights, last.participations, last.separation):
         raise InputError(
             f"{config.dataset} stands in night {len(last.arrivals)} of a horizon of {last.nights} with "
             f"{last.participations} participations at least {last.separation} nights apart; ask for that one until "
@@ -218,10 +218,10 @@ def drafted_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
 def positions_of(version: DatasetRef, arrival: Arrival, name: str) -> NDArray[np.int64]:
     """Return the positions of a night's rows among the training rows of the version that they came with."""
     layout = current_layout()
-    found = _compared(layout, open_catalog().horizons(name), version).positions
-    if len(found) != arrival.rows:
+    positions = _compared(layout, open_catalog().horizons(name), version).positions
+    if len(positions) != arrival.rows:
         raise InputError(
-            f"night {arrival.night} of {name} is on record with {arrival.rows} new rows, and {len(found)} are found: "
-            "the stored rows are not those that arrived; restore them from their back-up"
+            f"night {arrival.night} of {name} is on record with {arrival.rows} new rows, and {len(positions)} are "
+            "found: the stored rows are not those that arrived; restore them from their back-up"
         )
-    return found
+    return positions

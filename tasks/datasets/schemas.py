@@ -139,9 +139,9 @@ def _line(name: str, kind: str, more: str = "") -> str:
 def fill_ranges(output: Path, ranges: Mapping[str, tuple[float, float] | None], fallback: tuple[float, float]) -> None:
     """Write ranges into a draft's numeric columns, the fallback where there is none."""
     text = output.read_text("utf-8")
-    for name, found in ranges.items():
-        low, high = (f"{end:.17g}" for end in found or fallback)
-        comment = "" if found else "  # no bin stood out of the noise: the declared fallback"
+    for name, limits in ranges.items():
+        low, high = (f"{end:.17g}" for end in limits or fallback)
+        comment = "" if limits else "  # no bin stood out of the noise: the declared fallback"
         filled = _line(name, "numeric", f", range: [{low}, {high}]").rstrip("\n") + comment + "\n"
         text = text.replace(_line(name, "numeric"), filled)
     write_bytes(output, text.encode(), mode=0o644)
@@ -150,9 +150,9 @@ def fill_ranges(output: Path, ranges: Mapping[str, tuple[float, float] | None], 
 def fill_values(output: Path, values: Mapping[str, Sequence[str]]) -> None:
     """Write values into a draft's categories; those without any stay to be filled in."""
     text = output.read_text("utf-8")
-    for name, found in values.items():
-        if found:
-            listed = f", values: {json.dumps(list(found), ensure_ascii=False)}"
+    for name, occurring in values.items():
+        if occurring:
+            listed = f", values: {json.dumps(list(occurring), ensure_ascii=False)}"
             text = text.replace(_line(name, "category"), _line(name, "category", listed))
     write_bytes(output, text.encode(), mode=0o644)
 
@@ -321,12 +321,12 @@ def _declared(column: Column) -> list[str]:
     return list(column.classes) if isinstance(column, Label) else []
 
 
-def _occurring(found: Examined, good: Flags) -> set[str]:
+def _occurring(examined: Examined, good: Flags) -> set[str]:
     """Return those of the declared values that occur."""
-    values = found.encoded.values[good & ~found.missing]
-    if isinstance(found.column, Category):
-        return {found.column.values[place] for place in np.flatnonzero(values.any(axis=0))}
-    return {str(name) for name in np.unique(values)} if _declared(found.column) else set()
+    values = examined.encoded.values[good & ~examined.missing]
+    if isinstance(examined.column, Category):
+        return {examined.column.values[place] for place in np.flatnonzero(values.any(axis=0))}
+    return {str(name) for name in np.unique(values)} if _declared(examined.column) else set()
 
 
 def _listed(path: Path, faults: list[str]) -> str:
@@ -363,12 +363,12 @@ def _count(report: SchemaReport, schema: Schema, block: RawRows, prints: Fingerp
     used = [column for column in schema.columns if column.used]
     examined = schema.examine(Table(cells, lines, "", unit=block.unit), used)
     missing, outside, hopeless = (np.zeros(len(lines), dtype=bool) for _ in range(3))
-    for found, of_column in zip(examined, report.columns, strict=True):
-        _count_column(of_column, found, alive, block)
-        if not schema.rule(found.column).keeps:
-            missing |= found.missing & alive
-        outside |= found.encoded.outside & alive
-        hopeless |= found.encoded.hopeless & alive
+    for one, of_column in zip(examined, report.columns, strict=True):
+        _count_column(of_column, one, alive, block)
+        if not schema.rule(one.column).keeps:
+            missing |= one.missing & alive
+        outside |= one.encoded.outside & alive
+        hopeless |= one.encoded.hopeless & alive
     report.rows += len(lines)
     report.broken_rows += int((~alive).sum())
     for line, fault in zip(block.lines, block.faults, strict=True):
@@ -383,16 +383,16 @@ def _count(report: SchemaReport, schema: Schema, block: RawRows, prints: Fingerp
             known = names[[name is not None and name not in schema.missing for name in names] & alive]
             # Without a key: they are kept for this count alone, in this process.
             report.named.setdefault(column.name, []).append(keyed_digests(known, b""))
-    inputs = [found.encoded.values for found in examined if found.column.width]
+    inputs = [one.encoded.values for one in examined if one.column.width]
     prints.add(np.concatenate(inputs, axis=1)[alive & ~missing & ~outside])
 
 
-def _count_column(report: ColumnReport, found: Examined, alive: Flags, block: RawRows) -> None:
-    wrong = found.encoded.outside & alive
-    report.missing += int((found.missing & alive).sum())
+def _count_column(report: ColumnReport, examined: Examined, alive: Flags, block: RawRows) -> None:
+    wrong = examined.encoded.outside & alive
+    report.missing += int((examined.missing & alive).sum())
     report.outside += int(wrong.sum())
-    report.hopeless += int((found.encoded.hopeless & alive).sum())
-    occurring = _occurring(found, alive & ~wrong)
+    report.hopeless += int((examined.encoded.hopeless & alive).sum())
+    occurring = _occurring(examined, alive & ~wrong)
     report.unseen = [name for name in report.unseen if name not in occurring]
     for row in np.flatnonzero(wrong)[: _MOST_EXAMPLES - len(report.examples)].tolist():
-        report.examples[f"{block.unit} {block.lines[row]}"] = str(found.cells[row])[:40]
+        report.examples[f"{block.unit} {block.lines[row]}"] = str(examined.cells[row])[:40]

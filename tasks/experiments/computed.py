@@ -31,8 +31,8 @@ from tasks.experiments.registered import describe_system
 from tasks.experiments.specification import Point
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.resolution import resolve
-from tasks.preparation.dealing import deal_rows
 from tasks.preparation.mapping import map_rows
+from tasks.preparation.partitioning import partition_rows
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 
@@ -60,7 +60,7 @@ class Risk:
         if dataset.private:
             raise RefusedError(f"the exact risk on {dataset.name} is no release and the rows are private")
         mapped = map_rows(dataset, config.normalisation or "unit-norm")
-        shards = deal_rows(mapped, config).training
+        shards = partition_rows(mapped, config).training
         setting = Setting(
             sizes=tuple(shard.rows for shard in shards),
             dimension=mapped.dimension,

@@ -237,10 +237,10 @@ def draw_boundaries(
         for number in (0, 1):
             x, y = rows[labels == number].T
             axes.scatter(x, y, s=12, marker="ox"[number], color="#999999", label=series[number], linewidths=0.8)
-        for number, (label, status, found) in enumerate(scores):
+        for number, (label, status, score) in enumerate(scores):
             colour = "#000000" if status == "non-private" else _COLOURS[number % len(_COLOURS)]
             dashes = {"non-private": "dotted", "unproved": "dashed", "proved": "solid"}[status]
-            axes.contour(*grid, found, levels=[0.0], colors=[colour], linestyles=[dashes], linewidths=1.6)
+            axes.contour(*grid, score, levels=[0.0], colors=[colour], linestyles=[dashes], linewidths=1.6)
             axes.plot([], [], color=colour, linestyle=dashes, label=f"{label}{_SUFFIXES[status]}")
         axes.set(xlabel="first feature", ylabel="second feature")
         return _finish(figure, [axes], 1)
@@ -267,11 +267,15 @@ def _figure(across: int, down: int, labels: Sequence[str], title: str) -> tuple[
 
 
 def _finish(figure: Figure, panels: Sequence[Axes], across: int) -> Drawing:
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for axes in panels:
-        found = {**dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True)), **found}
+        entries = {**dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True)), **entries}
     figure.legend(
-        list(found.values()), list(found), loc="outside lower left", ncols=_columns(across, list(found)), fontsize=8
+        list(entries.values()),
+        list(entries),
+        loc="outside lower left",
+        ncols=_columns(across, list(entries)),
+        fontsize=8,
     )
     png, svg = io.BytesIO(), io.BytesIO()
     figure.savefig(png, format="png", dpi=160)

@@ -139,18 +139,18 @@ _HOW: Mapping[str, Callable[[pd.Series, pd.Series], pd.Series]] = MappingProxyTy
 
 def derive(results: Sequence[PointResult], wanted: Sequence[Derived]) -> list[PointResult]:
     """Add metrics that compare each result with the mean of its reference's; without a reference there is none."""
-    found = list(results)
+    derived = list(results)
     for one in wanted:
         match, metric = [column(name) for name in one.match], f"metric_{one.metric}"
-        table = table_of(found)
+        table = table_of(derived)
         table = table.reindex(columns=list(dict.fromkeys([*table, *match, metric])))
         references = _at(table, one.against).groupby(match, dropna=False)[metric].mean().rename("reference")
         values = _HOW[one.how](table[metric], table.merge(references, how="left", on=match)["reference"])
-        found = [
+        derived = [
             result if pd.isna(value) else result.with_metric(one.name, float(value))
-            for result, value in zip(found, values, strict=True)
+            for result, value in zip(derived, values, strict=True)
         ]
-    return found
+    return derived
 
 
 class Verdict(BaseModel, frozen=True):
@@ -180,8 +180,10 @@ class Verdict(BaseModel, frozen=True):
     @property
     def summary(self) -> str:
         """The verdict in a few words."""
-        found = {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
-        return found if self.at_scale or self.holds is None else f"not tested at the paper's scale (here it {found})"
+        outcome = {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
+        return (
+            outcome if self.at_scale or self.holds is None else f"not tested at the paper's scale (here it {outcome})"
+        )
 
 
 def verdicts(results: Sequence[PointResult], checks: Sequence[Check], *, at_scale: bool = True) -> list[Verdict]:
@@ -193,12 +195,12 @@ def verdicts(results: Sequence[PointResult], checks: Sequence[Check], *, at_scal
 def _verdict(table: pd.DataFrame, check: Check, at_scale: bool) -> Verdict:
     # Who answers, and with which noise, is not part of the question.
     own = {column(name) for name in (*_WHO, *NOISE_AXES, *check.ignoring)} | {f"axis_{name}" for name in _WHO}
-    asked = ["dataset", *(name for name in table if name.startswith("axis_") and name not in own)]
+    axes = ["dataset", *(name for name in table if name.startswith("axis_") and name not in own)]
     theirs = _at(_at(table, {"label": check.against}), check.where, or_none=True)
     values = []
-    for question, mine in _at(table, {"label": check.of, **check.where}).groupby(asked, dropna=False, sort=False):
+    for question, mine in _at(table, {"label": check.of, **check.where}).groupby(axes, dropna=False, sort=False):
         # A reference without the axis (no noise, hence no epsilon) stands beside every point of its data set.
-        there = {name: value for name, value in zip(asked, question, strict=True) if pd.notna(value)}
+        there = {name: value for name, value in zip(axes, question, strict=True) if pd.notna(value)}
         measured, other = _values(mine, check.metric), _values(_at(theirs, there, or_none=True), check.metric)
         if len(measured) and (check.against is None or len(other)):
             how = _HOW["value" if check.against is None else check.how]
@@ -208,9 +210,13 @@ def _verdict(table: pd.DataFrame, check: Check, at_scale: bool) -> Verdict:
     if not values:
         return Verdict(says=check.says, measured=None, wanted=wanted, holds=None, points=0, at_scale=at_scale)
     worst = min if check.at_least is not None else max
-    found = float(pd.Series(values).mean()) if check.over == "mean" else worst(values)
-    holds = (check.at_least is None or found >= check.at_least) and (check.at_most is None or found <= check.at_most)
-    return Verdict(says=check.says, measured=found, wanted=wanted, holds=holds, points=len(values), at_scale=at_scale)
+    measured_value = float(pd.Series(values).mean()) if check.over == "mean" else worst(values)
+    holds = (check.at_least is None or measured_value >= check.at_least) and (
+        check.at_most is None or measured_value <= check.at_most
+    )
+    return Verdict(
+        says=check.says, measured=measured_value, wanted=wanted, holds=holds, points=len(values), at_scale=at_scale
+    )
 
 
 class Compared(BaseModel, frozen=True):
@@ -227,7 +233,7 @@ def compare_with_paper(results: Sequence[PointResult], values: Sequence[PaperVal
     table = table_of(results)
     same = [(value, _values(_at(table, value.where), value.metric)) for value in values]
     return [
-        Compared(where=value.where, metric=value.metric, paper=value.value, measured=found.mean())
-        for value, found in same
-        if len(found)
+        Compared(where=value.where, metric=value.metric, paper=value.value, measured=measured_value.mean())
+        for value, measured_value in same
+        if len(measured_value)
     ]

@@ -87,8 +87,8 @@ class Experiment(BaseModel, frozen=True):
 
 def versions() -> dict[str, str]:
     """Return the versions an experiment rests on."""
-    found = {package: importlib.metadata.version(package) for package in _PACKAGES}
-    return {"python": platform.python_version(), **found}
+    installed = {package: importlib.metadata.version(package) for package in _PACKAGES}
+    return {"python": platform.python_version(), **installed}
 
 
 def experiments_folder() -> Path:
@@ -156,9 +156,9 @@ def _inline(svg: bytes) -> str:
 
 
 def _guarantees(results: Sequence[PointResult]) -> list[dict[str, str | None]]:
-    found: dict[tuple[str, str], list[PointResult]] = {}
+    guarantees: dict[tuple[str, str], list[PointResult]] = {}
     for result in results:
-        found.setdefault((result.label, result.trust), []).append(result)
+        guarantees.setdefault((result.label, result.trust), []).append(result)
     return [
         {
             "label": label,
@@ -168,7 +168,7 @@ def _guarantees(results: Sequence[PointResult]) -> list[dict[str, str | None]]:
             "flaw": mine[0].flaw,
             "sound": None if mine[0].status == "proved" else mine[0].sound_counterpart,
         }
-        for (label, trust), mine in found.items()
+        for (label, trust), mine in guarantees.items()
     ]
 
 

@@ -225,8 +225,8 @@ Not covered:
 
 
 def _section(documentation: str, title: str) -> str | None:
-    found = re.search(rf"^{title}\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", documentation, flags=re.MULTILINE | re.DOTALL)
-    return found.group(1).strip() if found else None
+    match = re.search(rf"^{title}\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", documentation, flags=re.MULTILINE | re.DOTALL)
+    return match.group(1).strip() if match else None
 
 
 def _lines(entry: dict[str, Any], documentation: str) -> Iterator[str]:
@@ -278,8 +278,8 @@ def _built(kind: str, name: str) -> Any:
     cls = lookup(kind, name)
     for budget in _BUDGETS:
         if type(budget) in cls.budgets:
-            given = {"components": 5} if hasattr(cls, "components") else {}
-            return AlgorithmSpec(kind, name, {"budget": budget, **given}).build()
+            parameters = {"components": 5} if hasattr(cls, "components") else {}
+            return AlgorithmSpec(kind, name, {"budget": budget, **parameters}).build()
     return None
 
 

@@ -40,21 +40,21 @@ def _known(name: str) -> str:
     return name
 
 
-def _settings(given: dict[str, object]) -> dict[str, object]:
-    for name in given:
+def _settings(values: dict[str, object]) -> dict[str, object]:
+    for name in values:
         _known(name)
-    return given
+    return values
 
 
-def _grid(given: dict[str, list[object]]) -> dict[str, list[object]]:
-    for name, values in given.items():
+def _grid(axes: dict[str, list[object]]) -> dict[str, list[object]]:
+    for name, values in axes.items():
         _known(name)
         if not values:
             raise ValueError(f"{name} has no values; give at least one, for example {name}: [1]")
         repeated = [value for place, value in enumerate(values) if value in values[:place]]
         if repeated:
             raise ValueError(f"{name} has the value {repeated[0]!r} twice; each point runs once")
-    return given
+    return axes
 
 
 Settings = Annotated[dict[str, object], AfterValidator(_settings), Field(description="Fields of a run, or param.NAME.")]
@@ -92,8 +92,8 @@ class Point(_Specification):
     @property
     def description(self) -> str:
         """What the point asks, for people."""
-        asked = {name: value for name, value in self.axes.items() if name not in ("dataset", "algorithm")}
-        listed = ", ".join(f"{name}={value}" for name, value in asked.items())
+        settings = {name: value for name, value in self.axes.items() if name not in ("dataset", "algorithm")}
+        listed = ", ".join(f"{name}={value}" for name, value in settings.items())
         return f"{self.label} on {self.config.dataset}" + (f" ({listed})" if listed else "")
 
 
@@ -105,8 +105,8 @@ def _point(label: str | None, settings: dict[str, object], varied: Sequence[str]
     try:
         config = TrainingConfig(**fields, parameters=own)
     except ValidationError as error:
-        asked = ", ".join(f"{name}={settings[name]!r}" for name in varied)
-        raise ParameterError(f"{where}: point ({asked}): {'; '.join(faults(error))}") from None
+        varied_settings = ", ".join(f"{name}={settings[name]!r}" for name in varied)
+        raise ParameterError(f"{where}: point ({varied_settings}): {'; '.join(faults(error))}") from None
     parts = (config.projection, config.trainer, config.aggregation)
     name = label or config.algorithm or "+".join(part for part in parts if part)
     return Point(label=name, axes=settings, config=config)
@@ -133,7 +133,7 @@ class SweepSpec(_Specification):
         ParameterError
             Naming the point, the field, the value and the bound.
         """
-        found: dict[str, Point] = {}
+        by_key: dict[str, Point] = {}
         for number, block in enumerate(self.blocks or [Block()], start=1):
             grid = {**self.grid, **block.grid}
             # What a block sets is not varied in it.
@@ -145,8 +145,8 @@ class SweepSpec(_Specification):
                 varied = dict(zip(grid, values, strict=True))
                 settings = {**self.set, **block.set, **varied}
                 point = _point(block.label, settings, list(varied), where)
-                found.setdefault(f"{point.label}/{point.key}", point)
-        return list(found.values())
+                by_key.setdefault(f"{point.label}/{point.key}", point)
+        return list(by_key.values())
 
     def grids(self) -> Iterator[tuple[str, list[object]]]:
         """Yield every axis that is varied somewhere, with its values there."""
@@ -158,8 +158,8 @@ class SweepSpec(_Specification):
 
         A parameter that only some parts have (``param.NAME`` without the part) has no single name there.
         """
-        found = {name.removeprefix(_PARAMETER): name for name, _ in self.grids() if name not in NOISE_AXES}
-        return [called for called, name in found.items() if called == name or "." in called]
+        names = {name.removeprefix(_PARAMETER): name for name, _ in self.grids() if name not in NOISE_AXES}
+        return [called for called, name in names.items() if called == name or "." in called]
 
 
 class DataNeed(_Specification):

@@ -224,9 +224,9 @@ def export_run(run: str) -> tuple[bytes, str, str]:
     storage.errors.DamagedError
         If one of its releases does not match its digests.
     """
-    layout, found = current_layout(), _find(run)
-    keys = [*found["releases"], *found["evaluations"]]  # type: ignore[misc]  # both are lists
-    store, members = open_releases(), {RUN: canonical(found)}
+    layout, report = current_layout(), _find(run)
+    keys = [*report["releases"], *report["evaluations"]]  # type: ignore[misc]  # both are lists
+    store, members = open_releases(), {RUN: canonical(report)}
     manifests: dict[str, Json] = {}
     for key in keys:
         files = store.files(key)
@@ -249,12 +249,12 @@ def export_run(run: str) -> tuple[bytes, str, str]:
     from tasks.tracking.models import audit_of
 
     members[PROOF] = _proof(manifests).encode()
-    members[AUDIT] = canonical(audit_of(current_root(), str(found["mlflow_run_id"] or ""), str(found["algorithm"])))
+    members[AUDIT] = canonical(audit_of(current_root(), str(report["mlflow_run_id"] or ""), str(report["algorithm"])))
     members[ENVIRONMENT] = canonical(
         {"packages": installed(), "lock": hashlib.sha256(_LOCK.read_bytes()).hexdigest() if _LOCK.is_file() else None}
     )
     key = identity_key(root_secret(layout), "export signature")
-    return pack(members, key), str(found["run_key"]), fingerprint(key.public_key())
+    return pack(members, key), str(report["run_key"]), fingerprint(key.public_key())
 
 
 def _find(run: str) -> Json:
@@ -286,7 +286,7 @@ def _find(run: str) -> Json:
 
 def _proof(manifests: Mapping[str, Mapping[str, object]]) -> str:
     """Return what is proved of each release, and the argument as its algorithm states it."""
-    lines, said = ["# What is proved, and how", ""], set()
+    lines, texts = ["# What is proved, and how", ""], set()
     for key, manifest in manifests.items():
         algorithm = manifest.get("algorithm")
         lines += [f"## {manifest['label']} ({key[:12]})", ""]
@@ -298,25 +298,25 @@ def _proof(manifests: Mapping[str, Mapping[str, object]]) -> str:
         assert isinstance(trust, Mapping)
         for spec in (algorithm, trust):
             cls = lookup(str(spec["kind"]), str(spec["name"]))
-            if cls not in said:
-                said.add(cls)
+            if cls not in texts:
+                texts.add(cls)
                 lines += [f"### {spec['kind']}/{spec['name']}", "", inspect.getdoc(cls) or "", ""]
     return "\n".join(lines)
 
 
 def installed() -> dict[str, str]:
     """Return the versions installed here of Unitball and of all that it needs, extras apart."""
-    found: dict[str, str] = {}
+    packages: dict[str, str] = {}
     waiting = ["unitball"]
     while waiting:
         name = canonicalize_name(waiting.pop())
-        if name in found:
+        if name in packages:
             continue
         try:
             distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-        found[name] = distribution.version
+        packages[name] = distribution.version
         needed = map(Requirement, distribution.requires or [])
         waiting += [one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
-    return dict(sorted(found.items()))
+    return dict(sorted(packages.items()))

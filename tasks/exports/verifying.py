@@ -151,24 +151,24 @@ class _Contents:
         return [entry for entry in self.entries if entry["kind"] in kinds]
 
     def only(self, kind: Kind, subject: str) -> dict[str, Any]:
-        found = [entry for entry in self.of(kind) if entry["subject"] == subject]
-        if len(found) != 1:
+        entries = [entry for entry in self.of(kind) if entry["subject"] == subject]
+        if len(entries) != 1:
             raise _RefutedError(
-                f"{subject[:12]} has {len(found)} entries of kind {kind} in the ledger, and must have one"
+                f"{subject[:12]} has {len(entries)} entries of kind {kind} in the ledger, and must have one"
             )
-        return found[0]
+        return entries[0]
 
     @cached_property
     def releases(self) -> dict[str, tuple[dict[str, Any], str]]:
         """Manifest and digest of each release, and of all that these are made of; checked against their bytes."""
-        found: dict[str, tuple[dict[str, Any], str]] = {}
+        by_key: dict[str, tuple[dict[str, Any], str]] = {}
         waiting = list(self.named)
         while waiting:
             key = waiting.pop(0)
-            if key not in found:
-                found[key] = manifest, _ = ReleaseStore.check(self._files(key), Path(key[:12]))
+            if key not in by_key:
+                by_key[key] = manifest, _ = ReleaseStore.check(self._files(key), Path(key[:12]))
                 waiting += manifest.get("post_processing", manifest)["upstream"]
-        return found
+        return by_key
 
     def _files(self, key: str) -> dict[str, bytes]:
         lacking = [file for file in _FILES if release_member(key, file) not in self._members]
@@ -178,13 +178,13 @@ class _Contents:
 
     @cached_property
     def artefacts(self) -> dict[str, Artefact]:
-        found = {}
+        by_key = {}
         for key in self.releases:
             manifest, arrays = ReleaseStore.decode(self._files(key), Path(key[:12]))
             if any(np.issubdtype(one.dtype, np.inexact) and not np.isfinite(one).all() for one in arrays.values()):
                 raise _RefutedError(f"release {key[:12]} has numbers that are not finite")
-            found[key] = decode(manifest["artefact"], arrays)
-        return found
+            by_key[key] = decode(manifest["artefact"], arrays)
+        return by_key
 
     @cached_property
     def evidence(self) -> dict[str, Evidence]:
@@ -205,36 +205,36 @@ class _Contents:
     @cached_property
     def plan(self) -> RunPlan:
         """The run's plan, as its releases make it; its key is the digest of what it names."""
-        said = RunIdentity.model_validate(self.run["identity"])
-        models = [one for one in (self.planned[key] for key in said.models) if isinstance(one, PlannedRelease)]
+        identity = RunIdentity.model_validate(self.run["identity"])
+        models = [one for one in (self.planned[key] for key in identity.models) if isinstance(one, PlannedRelease)]
         streams = {one.stream_key for one in self.charged().values() if one.stream is not None}
         if streams:
-            said = NightIdentity.model_validate(self.run["identity"])
+            identity = NightIdentity.model_validate(self.run["identity"])
         of_streams = {one.stream_key if one.stream is not None else "" for one in self.charged().values()}
         if (streams and of_streams != {*streams}) or len(streams) > 1:
             raise _RefutedError("its releases are of several streams, or some are of none")
-        last = {*said.models, said.model, *said.evaluation[1]}
+        last = {*identity.models, identity.model, *identity.evaluation[1]}
         before = [one for key, one in self.planned.items() if key not in last]
         bases: list[PlannedCombination | None] = [one for one in before if isinstance(one, PlannedCombination)]
         (basis,) = bases or [None]
         return RunPlan.model_validate(
             {
-                "identity": said,
-                "system": said.system,
+                "identity": identity,
+                "system": identity.system,
                 "paper": "",
                 "trust": str(models[0].setting.trust),
-                "normalisation": said.dataset.normalisation,
+                "normalisation": identity.dataset.normalisation,
                 # Of a stream's nights each one's guarantee is that of all of them.
                 "projections": [one for one in before if isinstance(one, PlannedRelease) and one.stream is None],
                 "basis": basis,
                 "models": models,
-                "model": None if said.model is None else self.planned[said.model],
-                "evaluations": [self.planned[key] for key in said.evaluation[1]],
+                "model": None if identity.model is None else self.planned[identity.model],
+                "evaluations": [self.planned[key] for key in identity.evaluation[1]],
                 "split": {},
                 "claim": None,
                 "sound_counterpart": None,
-                "epsilon": said.target[0],
-                "delta": said.target[1],
+                "epsilon": identity.target[0],
+                "delta": identity.target[1],
             }
         )
 
@@ -290,26 +290,26 @@ def verify_archive(archive: Archive, *, signer: str | None = None) -> Verified:
         raise InputError(f"what {archive.signer[:16]} has signed is no export of a run: {error!r}") from error
     checks = [_signer(archive.signer, signer)]
     checks += [_made(what, word, look, contents) for what, word, look in _LOOKS]
-    said, proved = None, None
+    identity, proved = None, None
     if all(check.holds is not False for check in checks):
-        said, proved = contents.plan.identity, contents.proved
+        identity, proved = contents.plan.identity, contents.proved
     return Verified(
         signer=archive.signer,
-        run=None if said is None else said.key,
-        algorithm=None if said is None else said.system,
-        dataset=None if said is None else said.dataset.name,
+        run=None if identity is None else identity.key,
+        algorithm=None if identity is None else identity.system,
+        dataset=None if identity is None else identity.dataset.name,
         epsilon=None if proved is None else proved.epsilon,
         delta=None if proved is None else proved.delta,
         checks=tuple(checks),
-        words=_words(contents, archive.signer) if said else {},
+        words=_words(contents, archive.signer) if identity else {},
     )
 
 
-def _signer(found: str, wanted: str | None) -> Check:
+def _signer(key: str, wanted: str | None) -> Check:
     if wanted is None:
-        return Check("signature", True, f"by the key {found}; whose it is, its owner has to say (--signer)")
-    holds = found == wanted.strip().lower()
-    return Check("signature", holds, "by the key that was named" if holds else f"by another key: {found}")
+        return Check("signature", True, f"by the key {key}; whose it is, its owner has to say (--signer)")
+    holds = key == wanted.strip().lower()
+    return Check("signature", holds, "by the key that was named" if holds else f"by another key: {key}")
 
 
 def _made(what: str, word: str, look: Callable[[_Contents], str], contents: _Contents) -> Check:
@@ -327,16 +327,16 @@ def _made(what: str, word: str, look: Callable[[_Contents], str], contents: _Con
 def _words(contents: _Contents, signer: str) -> dict[str, str]:
     """Return who says what without a proof."""
     if not contents.evidence:
-        said = "which rows these are and how many, that the noise was drawn as the code has it and kept secret, "
-        said += "the ledger's entries, what else was released and spent, audits, packages"
-        return {f"the signer ({signer[:16]}…)": said}
+        beyond = "which rows these are and how many, that the noise was drawn as the code has it and kept secret, "
+        beyond += "the ledger's entries, what else was released and spent, audits, packages"
+        return {f"the signer ({signer[:16]}…)": beyond}
     first = next(iter(contents.evidence.values()))
     secure = contents.plan.trust == Trust.SECAGG
     own = "its public keys of the secure sums" if secure else "its own release, or its noisy sums"
     own = f"which rows it has and how many, its noise, that it has charged the run, {own}"
     words = {f"party {party} ({first.roster.parties[party][:16]}…)": own for party in first.roster.names}
-    made = "that the sums are those that the parties' messages open, " if secure else ""
-    words[f"the coordinator, who signed ({signer[:16]}…)"] = f"{made}who the parties are, audits, packages"
+    secure_part = "that the sums are those that the parties' messages open, " if secure else ""
+    words[f"the coordinator, who signed ({signer[:16]}…)"] = f"{secure_part}who the parties are, audits, packages"
     return words
 
 
@@ -361,15 +361,15 @@ def _digests(contents: _Contents) -> str:
 
 def _identities(contents: _Contents) -> str:
     for key, planned in contents.planned.items():
-        manifest, made = contents.releases[key][0], contents.artefacts[key]
+        manifest, artefact = contents.releases[key][0], contents.artefacts[key]
         if key in contents.evidence:
-            derived = federated_manifest(planned, made.kind, contents.evidence[key].took_part)  # type: ignore[arg-type]  # else it has none
+            derived = federated_manifest(planned, artefact.kind, contents.evidence[key].took_part)  # type: ignore[arg-type]  # else it has none
         elif isinstance(planned, PlannedRelease):
-            derived = manifest_of(planned, made.kind, _numbers(manifest["diagnostics"]))
+            derived = manifest_of(planned, artefact.kind, _numbers(manifest["diagnostics"]))
         else:
-            derived = manifest_of(planned, made.kind)
+            derived = manifest_of(planned, artefact.kind)
             again = planned.combine([contents.artefacts[one] for one in planned.upstream])
-            if not _equal(_listed(again), _listed(made)):
+            if not _equal(_listed(again), _listed(artefact)):
                 raise _RefutedError(
                     f"release {key[:12]} is not what its {planned.algorithm.name} makes of the releases it names"
                 )
@@ -378,45 +378,45 @@ def _identities(contents: _Contents) -> str:
     return "each field of each manifest follows from what the release's identity is the digest of"
 
 
-def _numbers(said: Mapping[str, Any]) -> dict[str, float]:
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in said.values()):
+def _numbers(claimed: Mapping[str, Any]) -> dict[str, float]:
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in claimed.values()):
         raise _RefutedError("what a solver says of its own work must be numbers")
-    return dict(said)
+    return dict(claimed)
 
 
-def _listed(made: Artefact) -> dict[str, Any]:
-    return {name: array.tolist() for name, array in made.arrays().items()}
+def _listed(artefact: Artefact) -> dict[str, Any]:
+    return {name: array.tolist() for name, array in artefact.arrays().items()}
 
 
 def _run(contents: _Contents) -> str:
     plan, run = contents.plan, contents.run
-    said = plan.identity
+    identity = plan.identity
     unknown = [name for name in run if name not in RunResult.model_fields and not name.startswith("config_")]
     # Fields that are left out, or that only mean the same, are other fields.
-    if unknown or run["run_key"] != said.key or _differing(said.model_dump(mode="json"), run["identity"]):
+    if unknown or run["run_key"] != identity.key or _differing(identity.model_dump(mode="json"), run["identity"]):
         raise _RefutedError(f"the run's key is not the digest of what it names, or has fields that none has: {unknown}")
-    reached = [*said.models, *([] if said.model is None else [said.model]), *said.evaluation[1]]
+    reached = [*identity.models, *([] if identity.model is None else [identity.model]), *identity.evaluation[1]]
     for key in reached:
         reached += [one for one in contents.planned[key].upstream if one not in reached]
     # A night's model is made of the nights before, which were other runs'.
-    earlier = {key for key, one in contents.charged().items() if one.stream is not None and key not in said.models}
+    earlier = {key for key, one in contents.charged().items() if one.stream is not None and key not in identity.models}
     if set(reached) != set(contents.planned) or set(contents.named) != set(reached) - earlier:
         raise _RefutedError("the run's key names other releases than the archive holds")
     places = {(one.dataset, one.partition) for one in contents.planned.values()}
-    if len(places) > 1 and not isinstance(said, NightIdentity):
+    if len(places) > 1 and not isinstance(identity, NightIdentity):
         raise _RefutedError("its releases are of several versions or partitions of rows")
-    if not isinstance(said, NightIdentity) and {version for version, _ in places} != {said.dataset.version}:
+    if not isinstance(identity, NightIdentity) and {version for version, _ in places} != {identity.dataset.version}:
         raise _RefutedError("its releases are of other rows than its key names")
     # Public maps that rows pass through are named behind the system.
-    named = run["algorithm"] == said.system or run["algorithm"].startswith(f"{said.system}+")
-    if not named or (run["dataset"], run["trust"]) != (said.dataset.name, plan.trust):
+    named = run["algorithm"] == identity.system or run["algorithm"].startswith(f"{identity.system}+")
+    if not named or (run["dataset"], run["trust"]) != (identity.dataset.name, plan.trust):
         raise _RefutedError("the run states another algorithm, data set or trust than its key names")
-    made = dict.fromkeys(one.algorithm.name for one in contents.planned.values())
-    return f"its key names these releases: {', '.join(made)}"
+    algorithms = dict.fromkeys(one.algorithm.name for one in contents.planned.values())
+    return f"its key names these releases: {', '.join(algorithms)}"
 
 
 def _guarantees(contents: _Contents) -> str:
-    said = contents.plan.identity
+    identity = contents.plan.identity
     for key, planned in contents.charged().items():
         if key in contents.evidence:
             continue
@@ -435,12 +435,14 @@ def _guarantees(contents: _Contents) -> str:
         where = (sorted(planned.payers), planned.charged_partition, planned.stream_key if stream else "")
         if (sorted(content["parties"]), content["partition"], content.get("stream", "")) != where:
             raise _RefutedError(f"release {key[:12]} was charged to others than those whose rows it reads")
-        if said.dataset.person:
+        if identity.dataset.person:
             require_people(type(planned.build()))
-        if planned.setting.rows_per_person != said.dataset.rows_per_person:
+        if planned.setting.rows_per_person != identity.dataset.rows_per_person:
             raise _RefutedError(f"release {key[:12]} was priced for other people than those whose rows it reads")
-        if said.dataset.private and charge["account"] != said.dataset.account:
-            raise _RefutedError(f"release {key[:12]} was charged to {charge['account']}, not to {said.dataset.account}")
+        if identity.dataset.private and charge["account"] != identity.dataset.account:
+            raise _RefutedError(
+                f"release {key[:12]} was charged to {charge['account']}, not to {identity.dataset.account}"
+            )
     return "derived here from each algorithm, as charged"
 
 
@@ -536,23 +538,26 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _epsilon(contents: _Contents) -> str:
-    run, found = contents.run, contents.proved
-    derived = None if found is None else found.model_dump(mode="json")
+    run, proved_epsilon = contents.run, contents.proved
+    derived = None if proved_epsilon is None else proved_epsilon.model_dump(mode="json")
     stated = {name: None if derived is None else derived[of] for name, of in _STATED.items()} | {"proved": derived}
     if other := _differing(stated, {name: run[name] for name in stated}):
-        proved = f"epsilon {found.epsilon:.6g} at delta {found.delta:g}" if found else "nothing"
+        proved = (
+            f"epsilon {proved_epsilon.epsilon:.6g} at delta {proved_epsilon.delta:g}" if proved_epsilon else "nothing"
+        )
         raise _RefutedError(f"the run states another {other} than is derived here from its releases: {proved}")
-    if found is None:
+    if proved_epsilon is None:
         return "nothing is proved of this run"
     plans = {entry["sequence"]: entry["content"]["delta"] for entry in contents.of(Kind.PLAN)}
-    if isinstance(contents.plan.identity, NightIdentity) and found.delta not in plans.values():
-        raise _RefutedError(f"the run states delta {found.delta:g}, and its horizon was charged at another")
-    return f"epsilon {found.epsilon:.6g} at delta {found.delta:g} for a {found.unit}, composed here from the releases"
+    if isinstance(contents.plan.identity, NightIdentity) and proved_epsilon.delta not in plans.values():
+        raise _RefutedError(f"the run states delta {proved_epsilon.delta:g}, and its horizon was charged at another")
+    price = f"epsilon {proved_epsilon.epsilon:.6g} at delta {proved_epsilon.delta:g}"
+    return f"{price} for a {proved_epsilon.unit}, composed here from the releases"
 
 
 def _cap(contents: _Contents) -> str:
     _require_own_ledger(contents)
-    said = []
+    lines = []
     for plan in contents.of(Kind.PLAN):
         number, account, details = plan["sequence"], plan["account"], plan["content"]["details"]
         opened = contents.only(Kind.ACCOUNT, account)["content"]
@@ -571,8 +576,8 @@ def _cap(contents: _Contents) -> str:
             raise _RefutedError(
                 f"plan {number} left account {account} beyond its cap, or with less spent than it costs"
             )
-        said.append(f"{account}: {after:.4g} of {cap.epsilon:g} at delta {cap.delta:g} spent")
-    return "; ".join(said) + ", as the ledger stated; what else was charged is not in the archive"
+        lines.append(f"{account}: {after:.4g} of {cap.epsilon:g} at delta {cap.delta:g} spent")
+    return "; ".join(lines) + ", as the ledger stated; what else was charged is not in the archive"
 
 
 def _parties(contents: _Contents) -> str:
@@ -604,8 +609,8 @@ def _parties(contents: _Contents) -> str:
 
 def _parts(plan: RunPlan) -> list[Planned]:
     """Return all that a plan makes, in the order in which it is made."""
-    found = (*plan.projections, plan.basis, *plan.models, plan.model, *plan.evaluations)
-    return [one for one in found if one is not None]
+    releases = (*plan.projections, plan.basis, *plan.models, plan.model, *plan.evaluations)
+    return [one for one in releases if one is not None]
 
 
 def _chain(contents: _Contents) -> str:
@@ -624,13 +629,13 @@ def _ledger(contents: _Contents) -> str:
 
 
 def _audit(contents: _Contents) -> str:
-    said = contents.json(AUDIT)
-    outcomes = {str(one["outcome"]) for one in said["versions"] if one["outcome"]}
-    if "violation" in outcomes or (said["newest"] or {}).get("outcome") == "violation":
+    audit = contents.json(AUDIT)
+    outcomes = {str(one["outcome"]) for one in audit["versions"] if one["outcome"]}
+    if "violation" in outcomes or (audit["newest"] or {}).get("outcome") == "violation":
         raise _RefutedError("an audit has refuted what is stated of the algorithm")
-    if not outcomes and not said["newest"]:
+    if not outcomes and not audit["newest"]:
         raise _UncheckedError("the algorithm was not audited in the root that this comes from")
-    return ", ".join(sorted(outcomes or {str(said["newest"]["outcome"])}))
+    return ", ".join(sorted(outcomes or {str(audit["newest"]["outcome"])}))
 
 
 def _environment(contents: _Contents) -> str:
@@ -673,11 +678,13 @@ def verify_confined(path: Path, *, signer: str | None = None) -> Verified:
     InputError
         If it takes more.
     """
-    asked = (str(path.absolute()), signer)
-    (found,) = confined(f"{__name__}:verified", *asked, place=str(path), memory=admitted_memory(), seconds=_SECONDS)
-    said = json.loads(found)
-    del said["holds"]
-    return Verified(**{**said, "checks": tuple(Check(**check) for check in said["checks"])})
+    arguments = (str(path.absolute()), signer)
+    (answer,) = confined(
+        f"{__name__}:verified", *arguments, place=str(path), memory=admitted_memory(), seconds=_SECONDS
+    )
+    body = json.loads(answer)
+    del body["holds"]
+    return Verified(**{**body, "checks": tuple(Check(**check) for check in body["checks"])})
 
 
 def verified(path: str, signer: str | None) -> Iterator[bytes]:

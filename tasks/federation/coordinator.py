@@ -45,19 +45,19 @@ from tasks.federation.planning import (
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
-from tasks.preparation.dealing import deal_rows
 from tasks.preparation.mapping import make_maps, map_features, map_rows
+from tasks.preparation.partitioning import partition_rows
 from tasks.release.door import combine
 from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, keep_sum, kept_sums, result_of, step_lengths
-from tasks.release.storing import is_stored, key_said_by, require_sent, store_release, stored_release
+from tasks.release.storing import is_stored, recorded_key, require_sent, store_release, stored_release
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
 from tasks.tracking.results import Chained, RunResult, summarise
 
 
-class Post(Protocol):
+class Transport(Protocol):
     """How a request reaches a party and its answer comes back."""
 
     def __call__(self, party: str, request: Request) -> Answer | None:
@@ -96,7 +96,7 @@ class Federated(BaseModel, frozen=True):
 def federate(
     config: TrainingConfig,
     roster: Roster,
-    post: Post,
+    post: Transport,
     *,
     measured_on: str | None = None,
     progress: Callable[[str], None] = lambda line: None,
@@ -139,13 +139,13 @@ def federate(
     asking.reserve()
     asking.commit()
     plan = asking.plan
-    made = carry_out({**plan.training, **{release.key: release for release in plan.evaluations}}, asking.make)
-    models = {name: [made[key] for key in path] for name, path in plan.paths().items()}
+    releases = carry_out({**plan.training, **{release.key: release for release in plan.evaluations}}, asking.make)
+    models = {name: [releases[key] for key in path] for name, path in plan.paths().items()}
     if public is not None:
         measured = measure_exactly(models, public)
     else:
-        measured = measure_by_releases(plan, models, rows.classes, lambda planned, _: made[planned.key])
-    summary = summarise(plan, rows, measured, [made[key] for key in plan.training])
+        measured = measure_by_releases(plan, models, rows.classes, lambda planned, _: releases[planned.key])
+    summary = summarise(plan, rows, measured, [releases[key] for key in plan.training])
     result = keep_run(config, Chained(rows, plan, summary, models), asking.columns)
     last = next(iter(models.values()))[-1]
     return Federated(
@@ -183,8 +183,8 @@ def _public_rows(name: str, rows: DatasetRef, plan: RunPlan) -> Shards:
             f"{name} has {mapped.dimension} features and classes {', '.join(mapped.classes)}, the parties' rows have "
             f"{rows.dimension} and {', '.join(rows.classes)}; measure on rows of the same kind"
         )
-    dealt = deal_rows(mapped, TrainingConfig(dataset=name, parties=1, test_fraction=0.0))
-    return Shards(training=dealt.training, held_out=dealt.held_out or dealt.training[0])
+    partitioned = partition_rows(mapped, TrainingConfig(dataset=name, parties=1, test_fraction=0.0))
+    return Shards(training=partitioned.training, held_out=partitioned.held_out or partitioned.training[0])
 
 
 class _Asking:
@@ -194,7 +194,9 @@ class _Asking:
     run: str
     columns: Columns
 
-    def __init__(self, config: TrainingConfig, roster: Roster, post: Post, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: TrainingConfig, roster: Roster, post: Transport, progress: Callable[[str], None]
+    ) -> None:
         self._config, self._roster, self._post, self._progress = config, roster, post, progress
         self.said: tuple[Signed, ...] = ()
 
@@ -296,7 +298,7 @@ class _Asking:
     def _store(
         self,
         release: PlannedRelease,
-        made: Artefact,
+        artefact: Artefact,
         took_part: Sequence[str],
         messages: Sequence[tuple[Signed, ...]],
     ) -> None:
@@ -311,14 +313,14 @@ class _Asking:
                 messages=tuple(messages),
                 took_part=tuple(took_part),
             )
-            evidence.require(self.run, self.plan.releases, release, made)
+            evidence.require(self.run, self.plan.releases, release, artefact)
             evidence.store(current_layout(), release.key)
-        manifest = federated_manifest(release, made.kind, took_part)
-        open_releases().write(release.key, manifest, made.arrays())
+        manifest = federated_manifest(release, artefact.kind, took_part)
+        open_releases().write(release.key, manifest, artefact.arrays())
 
-    def kept(self, release: PlannedRelease, number: int, said: Sequence[Signed]) -> tuple[Signed, ...]:
+    def kept(self, release: PlannedRelease, number: int, messages: Sequence[Signed]) -> tuple[Signed, ...]:
         """Keep what parties have signed of a step, or of a block of steps, and return what was kept first."""
-        written = json.dumps([one.model_dump() for one in said]).encode()
+        written = json.dumps([one.model_dump() for one in messages]).encode()
         kept = RoundStore(current_layout(), release.key).put(f"signed-{number}", written)
         return tuple(Signed.model_validate(one) for one in json.loads(kept))
 
@@ -333,8 +335,8 @@ class _Asking:
         for step, length in list(enumerate(step_lengths(release)))[len(sums) :]:
             answers = self.ask_all(Ask.SUM, release, step=step, before=sums[-1] if sums else None)
             session = session_name(self.run, release.key, step)
-            said = [self.require(answer, Purpose.SUM, session) for answer in answers.values()]
-            parts = [numbers_of(one.body, length, one.party) for one in self.kept(release, step, said)]
+            messages = [self.require(answer, Purpose.SUM, session) for answer in answers.values()]
+            parts = [numbers_of(one.body, length, one.party) for one in self.kept(release, step, messages)]
             self._progress(f"sum {step + 1} of {len(step_lengths(release))}")
             sums.append(keep_sum(release, step, np.sum(parts, axis=0, dtype=np.int64)))
         return sums, self._roster.names
@@ -352,9 +354,9 @@ class _Asking:
                 rounds = ServerRounds(release, number, step)
                 if block.first + step == len(sums):
                     before = sums[-1] if sums else None
-                    found = carry_out_rounds(_Posted(self, release, number, rounds, there, before), SUM)
-                    assert found is not None
-                    sums.append(found)
+                    opened = carry_out_rounds(_Posted(self, release, number, rounds, there, before), SUM)
+                    assert opened is not None
+                    sums.append(opened)
                     self._progress(f"sum {len(sums)} of {total}")
                 # Who was lost once is lost for the release: it was not told the sums that follow.
                 there = self.named(release, rounds.survivors)
@@ -384,16 +386,18 @@ class _Asking:
     def _all(self, requests: Mapping[str, Request]) -> dict[str, Answer]:
         answers = self._ask(requests)
         _require_none_refused(answers)
-        found = {party: answer for party, answer in answers.items() if answer is not None}
-        missing = [party for party in answers if party not in found or found[party].status is not Status.DONE]
+        answers_given = {party: answer for party, answer in answers.items() if answer is not None}
+        missing = [
+            party for party in answers if party not in answers_given or answers_given[party].status is not Status.DONE
+        ]
         if missing:
-            said = "; ".join(found[party].reason for party in missing if party in found)
+            reasons = "; ".join(answers_given[party].reason for party in missing if party in answers_given)
             (ask,) = {request.ask for request in requests.values()}
             raise StorageError(
-                f"{', '.join(missing)} did not {ask}{f' ({said})' if said else ''}; start it (unitball party serve) "
-                "and ask again: the run goes on where it stopped"
+                f"{', '.join(missing)} did not {ask}{f' ({reasons})' if reasons else ''}; start it (unitball party "
+                "serve) and ask again: the run goes on where it stopped"
             )
-        return found
+        return answers_given
 
     def some(self, stage: Stage, requests: Mapping[str, Request]) -> list[Answer]:
         """Ask parties and return the answers of those that gave one.
@@ -531,7 +535,7 @@ def _checked(planned: PlannedRelease, answer: Answer) -> Artefact:
     if any(manifest.get(name) != value for name, value in wanted.items()):
         raise RefusedError(f"party {answer.party} has sent another release than was planned")
     try:
-        found: Artefact = require_sent(planned, (), key_said_by(manifest), sent)
+        artefact: Artefact = require_sent(planned, (), recorded_key(manifest), sent)
     except (ParameterError, RefusedError) as error:
         raise RefusedError(f"party {answer.party}: {error}") from None
-    return found
+    return artefact

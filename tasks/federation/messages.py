@@ -179,16 +179,16 @@ class Floors(_Model):
         RefusedError
             Naming value and floor.
         """
-        found, least = trust.tolerance(parties), self.colluders_of(parties)
-        if found.colluders < least:
+        tolerance, least = trust.tolerance(parties), self.colluders_of(parties)
+        if tolerance.colluders < least:
             raise RefusedError(
-                f"the plan holds against {found.colluders} colluders of {parties} parties and its owner asks for "
+                f"the plan holds against {tolerance.colluders} colluders of {parties} parties and its owner asks for "
                 f"{least}; ask with --colluders {least}, or its owner lowers `floors` in its roster"
             )
-        if found.quorum < (self.survivors or 0):
+        if tolerance.quorum < (self.survivors or 0):
             raise RefusedError(
-                f"the plan opens sums of {found.quorum} of {parties} parties and its owner asks for {self.survivors}; "
-                f"ask with fewer --dropouts, or its owner lowers `floors` in its roster"
+                f"the plan opens sums of {tolerance.quorum} of {parties} parties and its owner asks for "
+                f"{self.survivors}; ask with fewer --dropouts, or its owner lowers `floors` in its roster"
             )
         if trust.consistent_survivors and not self.consistent_survivors:
             raise RefusedError(
@@ -216,7 +216,7 @@ class Roster(_Model):
         """The parties in order."""
         return tuple(self.parties)
 
-    def check(self, said: Signed, purpose: Purpose, run: str) -> str:
+    def check(self, message: Signed, purpose: Purpose, run: str) -> str:
         """Return what a party says, if it is the one in the roster that says so.
 
         Raises
@@ -224,18 +224,18 @@ class Roster(_Model):
         RefusedError
             If it is none of the parties, shows another key, or the signature is not of this.
         """
-        pinned = self.parties.get(said.party)
+        pinned = self.parties.get(message.party)
         try:
-            key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(said.key))
-            key.verify(bytes.fromhex(said.signature), _signed(purpose, run, said.party, said.body))
+            key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(message.key))
+            key.verify(bytes.fromhex(message.signature), _signed(purpose, run, message.party, message.body))
         except (InvalidSignature, ValueError):
-            raise RefusedError(f"the {purpose} of party {said.party!r} does not bear its signature") from None
+            raise RefusedError(f"the {purpose} of party {message.party!r} does not bear its signature") from None
         if pinned != fingerprint(key):
             raise RefusedError(
-                f"the {purpose} of party {said.party!r} is signed with a key ({fingerprint(key)[:16]}…) that is not "
+                f"the {purpose} of party {message.party!r} is signed with a key ({fingerprint(key)[:16]}…) that is not "
                 "the roster's; ask that party, not the coordinator, for its fingerprint"
             )
-        return said.body
+        return message.body
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:

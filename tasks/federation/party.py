@@ -59,8 +59,8 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import canonical, identity
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan, Shards
 from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation.dealing import HELD_OUT, deal_rows
 from tasks.preparation.mapping import map_features, map_rows
+from tasks.preparation.partitioning import HELD_OUT, partition_rows
 from tasks.release.admission import commit, reserve
 from tasks.release.door import make_release
 from tasks.release.rounds import PartyRounds, session_of
@@ -93,8 +93,8 @@ class _Run:
 
     def shard_of(self, release: PlannedRelease) -> ShardRef | None:
         """Return which of its shards a release reads; None for none."""
-        found = [shard for shard in self.shards.all if shard.party in release.parties] if release.reads_rows else []
-        return found[0] if found else None
+        shards = [shard for shard in self.shards.all if shard.party in release.parties] if release.reads_rows else []
+        return shards[0] if shards else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,25 +205,29 @@ class Party:
 
     def _planned(self, request: Request) -> _Run:
         """Return the run that all parties' descriptions and the configuration make, as everybody and as it sees it."""
-        said, own = described(self._roster, request.descriptions), self._description(request.config)
-        if said[self._number] != own:
+        descriptions, own = described(self._roster, request.descriptions), self._description(request.config)
+        if descriptions[self._number] != own:
             raise RefusedError("its rows were described otherwise than they are now; begin the run again")
         run = run_name(request.config, request.descriptions)
-        return _derived(current_root(), self._dataset, self._number, request.config.model_dump_json(), said, run)
+        return _derived(
+            current_root(), self._dataset, self._number, request.config.model_dump_json(), descriptions, run
+        )
 
     # ── its account ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _reserve(self, request: Request) -> Answer:
-        found = self._planned(request)
-        assumed = self._require_floors(found)
-        run, roster = found.name, self._roster.names
-        reserve(found.releases, found.shards.all, name=run, run=f"run {run[:12]} over {len(roster)} parties{assumed}")
+        planned = self._planned(request)
+        assumed = self._require_floors(planned)
+        run, roster = planned.name, self._roster.names
+        reserve(
+            planned.releases, planned.shards.all, name=run, run=f"run {run[:12]} over {len(roster)} parties{assumed}"
+        )
         # Parties and coordinator must have derived the same: another version of the code would show here.
-        return Answer(party=self.name, message=packed(keys_of(found.shared.releases).encode()))
+        return Answer(party=self.name, message=packed(keys_of(planned.shared.releases).encode()))
 
-    def _require_floors(self, found: _Run) -> str:
+    def _require_floors(self, run: _Run) -> str:
         """Refuse a plan below the owner's floors; return what the ledger records of the owner's consent."""
-        trusts = {one.trust_model(): len(one.parties) for one in found.releases}
+        trusts = {one.trust_model(): len(one.parties) for one in run.releases}
         secure = {trust: parties for trust, parties in trusts.items() if isinstance(trust, SecureAggregation)}
         for trust, parties in secure.items():
             self._roster.floors.require(trust, parties)
@@ -231,15 +235,15 @@ class Party:
         return ", consistent survivors assumed by its owner's consent" if consented else ""
 
     def _return(self, request: Request) -> Answer:
-        found = self._planned(request)
-        open_ledger().give_back(found.releases[0].account, found.name, why="another party refused, or did not answer")
+        run = self._planned(request)
+        open_ledger().give_back(run.releases[0].account, run.name, why="another party refused, or did not answer")
         return Answer(party=self.name)
 
     def _commit(self, request: Request) -> Answer:
-        found = self._planned(request)
-        self._require_floors(found)
-        commit(found.releases, found.shards.all, name=found.name)
-        return self._signed(Purpose.CHARGE, found.name, keys_of(found.shared.releases))
+        run = self._planned(request)
+        self._require_floors(run)
+        commit(run.releases, run.shards.all, name=run.name)
+        return self._signed(Purpose.CHARGE, run.name, keys_of(run.shared.releases))
 
     # ── its rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -251,51 +255,51 @@ class Party:
         RefusedError
             If it is not, or the release reads none of its rows.
         """
-        found = self._planned(request)
+        run = self._planned(request)
         ledger = open_ledger()
-        keys = {one.key for one in found.releases}
+        keys = {one.key for one in run.releases}
         if ledger.charged(keys) != keys:
             raise RefusedError(
-                f"run {found.name[:12]} is not charged to its account; a run is reserved and committed first"
+                f"run {run.name[:12]} is not charged to its account; a run is reserved and committed first"
             )
-        releases = found.own.releases
-        asked = releases[request.release] if request.release < len(releases) else None
-        shard = None if asked is None else found.shard_of(asked)
-        if asked is None or shard is None:
+        releases = run.own.releases
+        release = releases[request.release] if request.release < len(releases) else None
+        shard = None if release is None else run.shard_of(release)
+        if release is None or shard is None:
             raise RefusedError(f"release {request.release} of this run reads none of its rows")
-        ledger.require_current(asked.key)
-        return _Asked(found, asked, found.shared.releases[request.release], shard)
+        ledger.require_current(release.key)
+        return _Asked(run, release, run.shared.releases[request.release], shard)
 
     def _release(self, request: Request) -> Answer:
-        asked = self._charged(request)
-        if len(asked.release.parties) > 1:
+        charged = self._charged(request)
+        if len(charged.release.parties) > 1:
             raise RefusedError("this is a sum over all parties; its own part of it is no release")
-        made = make_release(asked.release, [asked.shard], self._upstream(request, asked))
-        body = release_body(asked.session.key, read_release(made))
-        return self._signed(Purpose.RELEASE, asked.run.name, body, sent=Sent.stored(made.key))
+        artefact = make_release(charged.release, [charged.shard], self._upstream(request, charged))
+        body = release_body(charged.session.key, read_release(artefact))
+        return self._signed(Purpose.RELEASE, charged.run.name, body, sent=Sent.stored(artefact.key))
 
-    def _upstream(self, request: Request, asked: _Asked) -> list[ReleaseRef]:
+    def _upstream(self, request: Request, charged: _Asked) -> list[ReleaseRef]:
         """Return what the rows are seen through: made here from public parameters or from its own rows, or sent.
 
         What was sent first stands: the same release seen through something else would be another one, unpaid.
         """
-        plan, shared, sent = asked.run.own, asked.run.shared, iter(request.upstream)
+        plan, shared, sent = charged.run.own, charged.run.shared, iter(request.upstream)
         planned = {one.key: one for one in plan.releases}
         combined = {one.key: one for one in plan.combinations}
         both = zip((*plan.releases, *plan.combinations), (*shared.releases, *shared.combinations), strict=True)
         theirs = {own.key: other.key for own, other in both}
-        found = []
-        for key in asked.release.upstream:
+        references = []
+        for key in charged.release.upstream:
             one = planned.get(key)
             if one is not None and not one.reads_rows:
-                found.append(make_release(one, []))
+                references.append(make_release(one, []))
             elif one is not None and len(one.parties) == 1:
-                found.append(_stored(one, "comes first: it was not asked for yet"))
+                references.append(_stored(one, "comes first: it was not asked for yet"))
             else:
                 wanted = one or combined[key]
                 parts = [] if one is not None else [planned[part] for part in wanted.upstream]
-                found.append(self._received(wanted, parts, theirs[key], next(sent, None)))
-        return found
+                references.append(self._received(wanted, parts, theirs[key], next(sent, None)))
+        return references
 
     def _received(
         self,
@@ -321,8 +325,8 @@ class Party:
 
     def _sums(self, request: Request, *, secure: bool) -> tuple[_Asked, PartyRounds]:
         """Return its side of a release that is formed of sums."""
-        asked = self._charged(request)
-        release = asked.release
+        charged = self._charged(request)
+        release = charged.release
         if (
             not release.travels
             or len(release.parties) == 1
@@ -330,24 +334,24 @@ class Party:
         ):
             raise RefusedError(f"{release.label} under trust {release.trust.name} is not formed in this way")
         # Its vectors and noise are those of its own release, whatever the session: it takes part in one alone.
-        notes = self._notes(asked)
+        notes = self._notes(charged)
         open_ledger().count_answers(release.key, notes.count())
-        if notes.put(_SESSION, asked.session.key.encode()) != asked.session.key.encode():
+        if notes.put(_SESSION, charged.session.key.encode()) != charged.session.key.encode():
             raise RefusedError(
                 "it has taken part in another run with these rows, this algorithm and this budget, and the same noise "
                 "hides one sum only; ask with another --repetition, which is charged anew"
             )
-        return asked, PartyRounds(release, self._number, request.block)
+        return charged, PartyRounds(release, self._number, request.block)
 
-    def _notes(self, asked: _Asked) -> PrivateNotes:
-        return PrivateNotes(current_layout(), asked.release.parties[self._number], asked.release.key)
+    def _notes(self, charged: _Asked) -> PrivateNotes:
+        return PrivateNotes(current_layout(), charged.release.parties[self._number], charged.release.key)
 
     def _sum(self, request: Request) -> Answer:
-        asked, rounds = self._sums(request, secure=False)
+        charged, rounds = self._sums(request, secure=False)
         self._learn(request, rounds, request.step)
-        made = packed(rounds.noisy_sum(request.step, [asked.shard], self._upstream(request, asked)))
-        open_ledger().count_answers(asked.release.key, self._notes(asked).count())
-        return self._signed(Purpose.SUM, session_name(asked.run.name, asked.session.key, request.step), made)
+        answer = packed(rounds.noisy_sum(request.step, [charged.shard], self._upstream(request, charged)))
+        open_ledger().count_answers(charged.release.key, self._notes(charged).count())
+        return self._signed(Purpose.SUM, session_name(charged.run.name, charged.session.key, request.step), answer)
 
     def _learn(self, request: Request, rounds: PartyRounds, step: int) -> None:
         if step:
@@ -357,21 +361,21 @@ class Party:
             rounds.learn(step - 1, np.frombuffer(sent, dtype="<i8").astype(np.int64))
 
     def _round(self, stage: Stage, request: Request) -> Answer:
-        asked, rounds = self._sums(request, secure=True)
+        charged, rounds = self._sums(request, secure=True)
         message = unpacked(request.message)
         if request.block >= rounds.blocks:
             raise RefusedError(f"this release has {rounds.blocks} sessions, and is asked for number {request.block}")
-        if stage is Stage.ADVERTISE and RoundParameters.decode(message) != session_of(asked.session, request.block):
+        if stage is Stage.ADVERTISE and RoundParameters.decode(message) != session_of(charged.session, request.block):
             raise RefusedError("the session's parameters are not those of this run")
-        signed_for = session_name(asked.run.name, asked.session.key, request.block)
+        signed_for = session_name(charged.run.name, charged.session.key, request.block)
         if stage is Stage.SHARE:
             self._require_authentic(signed_for, request, Introduction.decode(message))
         if stage is not Stage.MASK:
             sent = packed(rounds.answer(stage, message))
         else:
             self._learn(request, rounds, rounds.step_of(message))
-            sent = packed(rounds.answer(stage, message, [asked.shard], self._upstream(request, asked)))
-        open_ledger().count_answers(asked.release.key, self._notes(asked).count())
+            sent = packed(rounds.answer(stage, message, [charged.shard], self._upstream(request, charged)))
+        open_ledger().count_answers(charged.release.key, self._notes(charged).count())
         if stage is Stage.ADVERTISE:
             return self._signed(Purpose.ADVERTISEMENT, signed_for, sent, message=sent)
         return Answer(party=self.name, message=sent)
@@ -380,10 +384,10 @@ class Party:
         """Refuse public keys that the parties they are said to be of have not signed for this session."""
         keys = {}
         for one in request.advertisements:
-            said = Advertisement.decode(unpacked(self._roster.check(one, Purpose.ADVERTISEMENT, session)))
-            if said.sender != self._roster.names.index(one.party):
+            advertisement = Advertisement.decode(unpacked(self._roster.check(one, Purpose.ADVERTISEMENT, session)))
+            if advertisement.sender != self._roster.names.index(one.party):
                 raise RefusedError(f"party {one.party!r} has signed a public key in another's name")
-            keys[said.sender] = said.public_key
+            keys[advertisement.sender] = advertisement.public_key
         size = len(introduction.public_keys) // max(len(introduction.neighbours), 1)
         for place, neighbour in enumerate(introduction.neighbours):
             if keys.get(neighbour) != introduction.public_keys[place * size : (place + 1) * size]:
@@ -394,7 +398,9 @@ class Party:
 
 
 @functools.lru_cache(maxsize=4)
-def _derived(root: Path, dataset: str, number: int, asked: str, said: tuple[Description, ...], run: str) -> _Run:
+def _derived(
+    root: Path, dataset: str, number: int, run_asked_for: str, descriptions: tuple[Description, ...], run: str
+) -> _Run:
     """Return a run as a party sees it; derived once for its many requests, from public facts alone.
 
     Raises
@@ -403,18 +409,18 @@ def _derived(root: Path, dataset: str, number: int, asked: str, said: tuple[Desc
         If the party's rows are dealt otherwise than everybody expects.
     """
     del root
-    config = TrainingConfig.model_validate_json(asked)
-    shared = federated_plan(config, said, run)
+    config = TrainingConfig.model_validate_json(run_asked_for)
+    shared = federated_plan(config, descriptions, run)
     reference = _normalised(dataset, config)
     if shared.features:
         reference = map_features(reference, shared.features)
-    dealing = TrainingConfig(dataset=dataset, test_fraction=test_fraction(config, said))
-    shards = deal_rows(reference, dealing)
-    own = federated_plan(config, said, run, (number, shards))
+    dealing = TrainingConfig(dataset=dataset, test_fraction=test_fraction(config, descriptions))
+    shards = partition_rows(reference, dealing)
+    own = federated_plan(config, descriptions, run, (number, shards))
     sizes = {shard.party: shard.rows for shard in shards.all}
     for release in own_releases(own, shards):
         for party, rows in zip(release.parties, release.sizes, strict=True):
-            if party in (said[number].party, HELD_OUT) and sizes[party] != rows:
+            if party in (descriptions[number].party, HELD_OUT) and sizes[party] != rows:
                 raise RefusedError("its rows are partitioned in another way than it described; begin the run again")
     return _Run(run, shared, own, shards)
 
@@ -425,10 +431,10 @@ def _normalised(dataset: str, config: TrainingConfig) -> DatasetRef:
 
 
 def _stored(planned: PlannedRelease | PlannedCombination, lacking: str) -> ReleaseRef:
-    found = stored_release(planned)
-    if found is None:
+    reference = stored_release(planned)
+    if reference is None:
         raise RefusedError(f"{planned.label} {lacking}")
-    return found
+    return reference
 
 
 _ANSWERS: Mapping[Ask, Callable[[Party, Request], Answer]] = MappingProxyType(

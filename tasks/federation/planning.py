@@ -35,8 +35,8 @@ from tasks.planning.configuration import Json, TrainingConfig, split_features
 from tasks.planning.identity import identity
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import PlannedRelease, RunPlan, Shards
-from tasks.preparation.dealing import HELD_OUT, held_out_rows
 from tasks.preparation.mapping import plan_features
+from tasks.preparation.partitioning import HELD_OUT, held_out_rows
 from tasks.release.rounds import result_of, step_lengths
 from tasks.release.storing import manifest_of
 
@@ -46,7 +46,7 @@ _NOT_HERE = (
 )  # fmt: skip
 
 
-def described(roster: Roster, said: Sequence[Signed]) -> tuple[Description, ...]:
+def described(roster: Roster, messages: Sequence[Signed]) -> tuple[Description, ...]:
     """Return what the parties have said of their rows, each signed by the roster's key, in the roster's order.
 
     Raises
@@ -54,22 +54,26 @@ def described(roster: Roster, said: Sequence[Signed]) -> tuple[Description, ...]
     RefusedError
         If one is missing, is signed by another key, or their rows do not fit together, naming what differs.
     """
-    found = tuple(Description.model_validate_json(roster.check(one, Purpose.DESCRIPTION, "")) for one in said)
-    if tuple(one.party for one in found) != roster.names or any(
-        one.party != by.party for one, by in zip(found, said, strict=True)
+    descriptions = tuple(
+        Description.model_validate_json(roster.check(one, Purpose.DESCRIPTION, "")) for one in messages
+    )
+    if tuple(one.party for one in descriptions) != roster.names or any(
+        one.party != by.party for one, by in zip(descriptions, messages, strict=True)
     ):
-        raise RefusedError(f"rows were described by {[one.party for one in found]}, the roster names {roster.names}")
+        raise RefusedError(
+            f"rows were described by {[one.party for one in descriptions]}, the roster names {roster.names}"
+        )
     for name in _SHARED:
-        values = {str(getattr(one, name)): one.party for one in found}
+        values = {str(getattr(one, name)): one.party for one in descriptions}
         if len(values) > 1:
             differing = "; ".join(f"{party}: {value[:60]}" for value, party in values.items())
             raise RefusedError(f"the parties' rows differ in {name} ({differing}); ingest them under one schema")
-    return found
+    return descriptions
 
 
-def run_name(config: TrainingConfig, said: Sequence[Signed]) -> str:
+def run_name(config: TrainingConfig, messages: Sequence[Signed]) -> str:
     """Return the identity of a run: of its configuration, and of who brings which rows."""
-    return identity(federated=config, descriptions=[[one.party, one.body, one.key] for one in said])
+    return identity(federated=config, descriptions=[[one.party, one.body, one.key] for one in messages])
 
 
 def test_fraction(config: TrainingConfig, descriptions: Sequence[Description]) -> float:
@@ -86,7 +90,7 @@ def test_fraction(config: TrainingConfig, descriptions: Sequence[Description]) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Dealt:
+class _Partitioned:
     """How many of a party's rows train and how many are held out."""
 
     party: str
@@ -94,8 +98,8 @@ class _Dealt:
     held_out: int
 
 
-def _dealt(config: TrainingConfig, descriptions: Sequence[Description]) -> tuple[_Dealt, ...]:
-    fraction, found = test_fraction(config, descriptions), []
+def _partitioned(config: TrainingConfig, descriptions: Sequence[Description]) -> tuple[_Partitioned, ...]:
+    fraction, shards = test_fraction(config, descriptions), []
     for one in descriptions:
         held = 0 if one.test_rows else held_out_rows(one.party, one.rows, fraction, config.partition_seed)
         if fraction and not one.test_rows and not 0 < held < one.rows:
@@ -103,8 +107,8 @@ def _dealt(config: TrainingConfig, descriptions: Sequence[Description]) -> tuple
                 f"party {one.party} would hold out {held} of its {one.rows} rows; choose another --test-fraction, or "
                 "--no-evaluation"
             )
-        found.append(_Dealt(one.party, one.rows - held, one.test_rows or held))
-    return tuple(found)
+        shards.append(_Partitioned(one.party, one.rows - held, one.test_rows or held))
+    return tuple(shards)
 
 
 def shared_rows(config: TrainingConfig, descriptions: Sequence[Description], run: str) -> DatasetRef:
@@ -162,7 +166,7 @@ def federated_plan(
         (shard,) = shards.training
         rows, partition = shard.dataset.model_copy(update={"rows": rows.rows}), shard.partition
     training, held_out = [], []
-    for index, one in enumerate(_dealt(config, descriptions)):
+    for index, one in enumerate(_partitioned(config, descriptions)):
         # A party's held-out rows are rows of nobody else's, in its own partition and in the shared one.
         apart = HELD_OUT if index == number else f"{one.party}.{HELD_OUT}"
         training.append(ShardRef(dataset=rows, partition=partition, party=one.party, rows=one.trained))
@@ -193,16 +197,16 @@ def require_carried(config: TrainingConfig) -> None:
         Naming it.
     """
     defaults = TrainingConfig.model_fields
-    given = [name for name in _NOT_HERE if getattr(config, name) != defaults[name].default]
-    given += [f"trust {config.trust or 'that is not named'}"] if config.trust in (None, Trust.CENTRAL) else []
-    given += ["absent"] if config.secure.absent else []
-    given += (
+    options = [name for name in _NOT_HERE if getattr(config, name) != defaults[name].default]
+    options += [f"trust {config.trust or 'that is not named'}"] if config.trust in (None, Trust.CENTRAL) else []
+    options += ["absent"] if config.secure.absent else []
+    options += (
         ["an encoder's file"]
         if config.features is not None and split_features(config.features)[0] in names("encoders")
         else []
     )
-    if given:
-        raise RefusedError(f"{', '.join(given)}: not carried out over parties of their own (docs/parties.md)")
+    if options:
+        raise RefusedError(f"{', '.join(options)}: not carried out over parties of their own (docs/parties.md)")
 
 
 def own_releases(plan: RunPlan, shards: Shards) -> tuple[PlannedRelease, ...]:
@@ -219,9 +223,9 @@ def keys_of(releases: Iterable[PlannedRelease]) -> str:
     return ",".join(release.key for release in releases)
 
 
-def release_body(key: str, made: Artefact) -> str:
+def release_body(key: str, artefact: Artefact) -> str:
     """Return what a party signs of its own release."""
-    return f"{key} {ReleaseStore.digest_of({}, made.arrays())}"
+    return f"{key} {ReleaseStore.digest_of({}, artefact.arrays())}"
 
 
 def federated_manifest(release: PlannedRelease, kind: str, took_part: Sequence[str]) -> Json:
@@ -287,11 +291,11 @@ class Evidence(BaseModel, frozen=True, extra="forbid"):
         RefusedError
             If a description does not bear its party's signature, or nothing is planned of them.
         """
-        found = described(self.roster, self.descriptions)
+        described_parties = described(self.roster, self.descriptions)
         name = run_name(self.config, self.descriptions)
-        return name, federated_plan(self.config, found, name)
+        return name, federated_plan(self.config, described_parties, name)
 
-    def require(self, run: str, releases: Sequence[PlannedRelease], one: PlannedRelease, made: Artefact) -> None:
+    def require(self, run: str, releases: Sequence[PlannedRelease], one: PlannedRelease, artefact: Artefact) -> None:
         """Check what the parties have signed of one of the run's releases.
 
         Parameters
@@ -300,7 +304,7 @@ class Evidence(BaseModel, frozen=True, extra="forbid"):
         releases : sequence of PlannedRelease
             All of them, as they were charged.
         one : PlannedRelease
-        made : Artefact
+        artefact : Artefact
             What was made of the parties' messages.
 
         Raises
@@ -312,32 +316,32 @@ class Evidence(BaseModel, frozen=True, extra="forbid"):
             if body != keys_of(releases):
                 raise RefusedError(f"party {party} has charged other releases than these")
         if len(one.parties) == 1:
-            (said,) = self.messages
-            body = self._said(said, Purpose.RELEASE, run, one.parties)[one.parties[0]]
-            if body != release_body(one.key, made) or self.took_part != one.parties:
+            (message,) = self.messages
+            body = self._said(message, Purpose.RELEASE, run, one.parties)[one.parties[0]]
+            if body != release_body(one.key, artefact) or self.took_part != one.parties:
                 raise RefusedError(f"party {one.parties[0]} has signed another release than this {one.label}")
         elif isinstance(one.trust_model(), SecureAggregation):
             blocks = stepwise.blocks_of(cast(SumAlgorithm, one.build()), one.setting)
-            for number, (said, _) in enumerate(zip(self.messages, blocks, strict=True)):
-                self._said(said, Purpose.ADVERTISEMENT, session_name(run, one.key, number), self.took_part)
+            for number, (message, _) in enumerate(zip(self.messages, blocks, strict=True)):
+                self._said(message, Purpose.ADVERTISEMENT, session_name(run, one.key, number), self.took_part)
         else:
-            self._require_sums(run, one, made)
+            self._require_sums(run, one, artefact)
 
-    def _require_sums(self, run: str, one: PlannedRelease, made: Artefact) -> None:
+    def _require_sums(self, run: str, one: PlannedRelease, artefact: Artefact) -> None:
         sums = []
-        for step, (said, length) in enumerate(zip(self.messages, step_lengths(one), strict=True)):
-            parts = self._said(said, Purpose.SUM, session_name(run, one.key, step), self.roster.names)
+        for step, (message, length) in enumerate(zip(self.messages, step_lengths(one), strict=True)):
+            parts = self._said(message, Purpose.SUM, session_name(run, one.key, step), self.roster.names)
             numbers = [numbers_of(body, length, party) for party, body in parts.items()]
             sums.append(np.asarray(np.sum(numbers, axis=0, dtype=np.int64)))
         again = result_of(one, sums).arrays()
-        same = {name: np.allclose(array, again[name], rtol=1e-6) for name, array in made.arrays().items()}
+        same = {name: np.allclose(array, again[name], rtol=1e-6) for name, array in artefact.arrays().items()}
         if not all(same.values()) or self.took_part != self.roster.names:
             raise RefusedError(f"{one.label} is not made of the sums that the parties have signed")
 
     def _said(self, signed: Sequence[Signed], purpose: Purpose, run: str, parties: Sequence[str]) -> Mapping[str, str]:
         """Return what some parties have signed, by party; others may have, too."""
-        found = {one.party: self.roster.check(one, purpose, run) for one in signed}
-        missing = [party for party in parties if party not in found]
-        if missing or len(found) != len(signed):
-            raise RefusedError(f"a {purpose} is signed twice, or not at all: by {', '.join(missing or found)}")
-        return found
+        descriptions = {one.party: self.roster.check(one, purpose, run) for one in signed}
+        missing = [party for party in parties if party not in descriptions]
+        if missing or len(descriptions) != len(signed):
+            raise RefusedError(f"a {purpose} is signed twice, or not at all: by {', '.join(missing or descriptions)}")
+        return descriptions

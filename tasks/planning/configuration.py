@@ -50,10 +50,10 @@ class Offered:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, object]:
         return {"type": "string", "enum": list(self.choices)}
 
-    def _read(self, given: object) -> Neighbours:
-        if given not in set(Neighbours):
-            raise ParameterError(f"{given!r} is none of {', '.join(self.choices)}")
-        return Neighbours(str(given)).in_force()
+    def _read(self, value: object) -> Neighbours:
+        if value not in set(Neighbours):
+            raise ParameterError(f"{value!r} is none of {', '.join(self.choices)}")
+        return Neighbours(str(value)).in_force()
 
 
 RelationInForce = Annotated[Neighbours, Offered(tuple(str(relation) for relation in RELATIONS))]
@@ -92,11 +92,11 @@ def _setting(data: Json) -> Setting:
 
 
 def _setting_json(setting: Setting) -> Json:
-    given = {**dataclasses.asdict(setting), "sizes": list(setting.sizes)}
+    fields = {**dataclasses.asdict(setting), "sizes": list(setting.sizes)}
     if setting.rows_per_person == 1:
         # Plans of rows keep the identity that they had before people were known.
-        del given["rows_per_person"]
-    return given
+        del fields["rows_per_person"]
+    return fields
 
 
 def _claim(data: Json) -> Claim:
@@ -153,7 +153,7 @@ class RegisteredName:
         return {**handler(schema), "enum": list(self.names())}
 
 
-def split_features(given: str) -> tuple[str, str | None]:
+def split_features(text: str) -> tuple[str, str | None]:
     """Return name and file of what ``features`` says: ``NAME``, or ``NAME:FILE`` for maps that a file says.
 
     Raises
@@ -165,7 +165,7 @@ def split_features(given: str) -> tuple[str, str | None]:
     """
     from dpalgos.registry import lookup, names
 
-    name, colon, file = given.partition(":")
+    name, colon, file = text.partition(":")
     encoders = names("encoders")
     public = [one for one in names("projections") if not lookup("projections", one).reads_rows]
     known = sorted([*encoders, *public])
@@ -179,17 +179,17 @@ def split_features(given: str) -> tuple[str, str | None]:
     return name, file or None
 
 
-def _values(given: object) -> object:
+def _values(value: object) -> object:
     """Return the values that a text separates by commas, each as JSON where it is JSON; anything else as it is."""
-    if not isinstance(given, str):
-        return given if isinstance(given, list | tuple) else (given,)
-    found: list[object] = []
-    for text in given.split(","):
+    if not isinstance(value, str):
+        return value if isinstance(value, list | tuple) else (value,)
+    values: list[object] = []
+    for text in value.split(","):
         try:
-            found.append(json.loads(text))
+            values.append(json.loads(text))
         except ValueError:
-            found.append(text)
-    return tuple(found)
+            values.append(text)
+    return tuple(values)
 
 
 class SecureSettings(BaseModel, frozen=True, extra="forbid"):
@@ -426,34 +426,36 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
 
     @field_validator("tune", mode="before")
     @classmethod
-    def _lists_of_values(cls, given: object) -> object:
-        if not isinstance(given, dict):
-            return given
-        return {name: _values(values) for name, values in given.items()}
+    def _lists_of_values(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return {name: _values(values) for name, values in value.items()}
 
     @field_validator("features")
     @classmethod
-    def _map_that_reads_no_rows(cls, given: str | None) -> str | None:
-        if given is not None:
-            split_features(given)
-        return given
+    def _map_that_reads_no_rows(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_features(value)
+        return value
 
     @model_validator(mode="before")
     @classmethod
-    def _dependent_defaults(cls, given: object) -> object:
-        if not isinstance(given, dict):
-            return given
+    def _dependent_defaults(cls, values: object) -> object:
+        if not isinstance(values, dict):
+            return values
         defaults: dict[str, object] = {}
-        if given.get("trainer") is not None:
+        if values.get("trainer") is not None:
             defaults["algorithm"] = None
-        if given.get("sizes") is not None:
+        if values.get("sizes") is not None:
             defaults["partition"] = "sized"
         # The settings of secure aggregation may stand beside the others.
-        flat = {name: given[name] for name in SecureSettings.model_fields if name in given}
-        nested = given.get("secure", {})
+        flat = {name: values[name] for name in SecureSettings.model_fields if name in values}
+        nested = values.get("secure", {})
         if flat and isinstance(nested, dict):
-            given = {name: value for name, value in given.items() if name not in flat} | {"secure": {**nested, **flat}}
-        return {**defaults, **given}
+            values = {name: value for name, value in values.items() if name not in flat} | {
+                "secure": {**nested, **flat}
+            }
+        return {**defaults, **values}
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainingConfig:

@@ -37,7 +37,7 @@ _AT_ONCE, _READING, _STORING = 4, 3, 4
 # Numbers a class of a test row that is scored, sorted and counted.
 _SCORED = 4
 # Bytes a row of a partition's positions, sorted and compared; bytes of a group of shards on their way to files.
-_POSITION, _DEALT = 48, 2 * 2**27
+_POSITION, _PARTITIONED_BYTES = 48, 2 * 2**27
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +209,8 @@ def _memory(
     scores = 8 * _SCORED * tested * max(len(dataset.classes), 1)
     stages = [reading + scores, *(work.held for work in mapping)]
     if stored_first:
-        dealt = min(_DEALT, 8 * dataset.most_rows * dataset.dimension)
-        stages.append(8 * _STORING * block * dataset.dimension + _POSITION * dataset.most_rows + dealt)
+        partitioned = min(_PARTITIONED_BYTES, 8 * dataset.most_rows * dataset.dimension)
+        stages.append(8 * _STORING * block * dataset.dimension + _POSITION * dataset.most_rows + partitioned)
     for level in {release.upstream for release, _ in works}:
         side_by_side = [(release, work) for release, work in works if release.upstream == level]
         summing = [

@@ -37,14 +37,14 @@ def _is_text(node: ast.AST) -> bool:
 
 def _joined(values: list[ast.expr]) -> list[ast.expr]:
     """Return the parts of an f-string with neighbouring texts made one; parsers differ in where they cut."""
-    found: list[ast.expr] = []
+    expressions: list[ast.expr] = []
     for value in values:
-        last = found[-1] if found else None
+        last = expressions[-1] if expressions else None
         if isinstance(value, ast.Constant) and isinstance(last, ast.Constant):
-            found[-1] = ast.Constant(f"{last.value!s}{value.value!s}")
+            expressions[-1] = ast.Constant(f"{last.value!s}{value.value!s}")
         elif not (isinstance(value, ast.Constant) and value.value == ""):
-            found.append(value)
-    return found
+            expressions.append(value)
+    return expressions
 
 
 def _write(value: object, out: list[str]) -> None:
@@ -160,7 +160,7 @@ def _with_parents(name: str) -> Iterator[str]:
 
 def _closure(roots: tuple[str, ...], followed: frozenset[str]) -> tuple[dict[str, str], set[str]]:
     """Return the digests of all modules that importing ``roots`` runs, and the other packages that they import."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     others: set[str] = set()
     waiting, seen = list(roots), set(_LEFT_OUT)
     while waiting:
@@ -172,23 +172,23 @@ def _closure(roots: tuple[str, ...], followed: frozenset[str]) -> tuple[dict[str
                 if "." not in name and name not in sys.stdlib_module_names | _AROUND:
                     others.add(name)
             elif (module := _module(name)) is not None:
-                found[name] = module.digest
+                sources[name] = module.digest
                 waiting.extend(module.imported)
-    return found, others
+    return sources, others
 
 
 @cache
 def _data_files(folder: Path) -> dict[str, str]:
     """Return the digests of the files in a folder, and in folders in it that are no packages, that are no code."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith((".", "__pycache__")) or path.suffix in {".py", ".pyc"} or path.name == "py.typed":
             continue
         if path.is_dir() and not (path / "__init__.py").exists():
-            found |= {f"{path.name}/{name}": digest for name, digest in _data_files(path).items()}
+            digests |= {f"{path.name}/{name}": digest for name, digest in _data_files(path).items()}
         elif path.is_file():
-            found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            digests[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
 
 
 @cache
@@ -221,7 +221,7 @@ def code_version(*classes: type) -> str:
     folders = {name if _is_package(name) else name.rpartition(".")[0] for name in modules}
     parts = {
         "modules": modules,
-        "data": {name: found for name in folders if (found := _data_of(name))},
+        "data": {name: digests for name in folders if (digests := _data_of(name))},
         "distributions": {name: _distribution(name) for name in others | plugins},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -297,11 +297,11 @@ def package_digest(*packages: str) -> str:
 @cache
 def required_versions() -> tuple[str, ...]:
     """Return names and versions of the distributions that Unitball requires, those of its extras where installed."""
-    found = []
+    versions = []
     for requirement in importlib.metadata.requires("unitball") or ():
         name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
-            found.append(f"{name} none")
-    return tuple(sorted(found))
+            versions.append(f"{name} none")
+    return tuple(sorted(versions))

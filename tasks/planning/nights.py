@@ -248,17 +248,17 @@ def _resolve(
     """Return the parts: those of the system, its trainer exchanged where that one is not one sum."""
     # A map is chosen by how much noise there will be: as if so many fewer rows were released once.
     worth = tuple(max(1, math.ceil(size / factor.error_of(factor.nights))) for size in sizes)
-    found = resolve(config, dataset, worth, neighbours)
-    if found.arrangement.trainer_scope is Scope.PARTY:
+    resolution = resolve(config, dataset, worth, neighbours)
+    if resolution.arrangement.trainer_scope is Scope.PARTY:
         raise ParameterError(
-            f"{found.name} releases each party's own model, and a horizon releases one sum of all; choose --trust "
+            f"{resolution.name} releases each party's own model, and a horizon releases one sum of all; choose --trust "
             "secagg or --trust central"
         )
     if config.algorithm == "unitball":
         table = dataset.image_shape is None and config.features is None and config.public_dataset is None
         name = "sufficient-statistics" if table or not dataset.classes else "class-means"
         # The recommended trainer takes steps, or is this one: of its parameters none but the count's weight fits.
-        parts = {**found.parts, "trainer": AlgorithmSpec("trainers", name)}
+        parts = {**resolution.parts, "trainer": AlgorithmSpec("trainers", name)}
         if dataset.label_range is not None:
             parts["trainer"] = parts["trainer"].with_parameters(label_range=list(dataset.label_range))
         projection = parts.get("projection")
@@ -267,12 +267,12 @@ def _resolve(
             # Chosen for all rows at once; nobody has asked for it here.
             del parts["projection"]
         return replace(
-            found,
+            resolution,
             parts=parts,
-            reasons=(*(() if learnt else found.reasons[:1]), f"{name}: one sum a night, and post-processing"),
+            reasons=(*(() if learnt else resolution.reasons[:1]), f"{name}: one sum a night, and post-processing"),
             warning=None,
         )
-    return found
+    return resolution
 
 
 def _projection(config: TrainingConfig, resolved: Resolved, shards: Sequence[ShardRef]) -> PlannedRelease | None:

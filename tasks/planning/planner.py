@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, TypedDict, cast
 
 from dpalgos.accounting.calibration import Allocation, allocate, tightened
-from dpalgos.accounting.costs import loss_of_overruns
+from dpalgos.accounting.costs import loss_of_deadline_misses
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Loss, Neighbours, PureEpsilon, Setting, SlackGaussian, Trust, loss_to_json
 from dpalgos.registry import AlgorithmSpec, lookup
@@ -123,12 +123,12 @@ def _tightened(draft: _Draft, budgets: dict[str, Loss], allocation: Allocation) 
         return budgets
     training = {shard.party for shard in draft.shards}
 
-    def bills(losses: tuple[Loss, ...]) -> list[tuple[Loss, ...]]:
+    def losses_by_party(losses: tuple[Loss, ...]) -> list[tuple[Loss, ...]]:
         plan = draft.plan(dict(zip(budgets, losses, strict=True)), {})
-        return [bill for party, bill in plan.bills().items() if party in training]
+        return [losses_of_party for party, losses_of_party in plan.losses_by_party().items() if party in training]
 
-    found = tightened(list(budgets.values()), bills, allocation.epsilon, allocation.delta_spent)
-    return dict(zip(budgets, found, strict=True))
+    allocated = tightened(list(budgets.values()), losses_by_party, allocation.epsilon, allocation.delta_spent)
+    return dict(zip(budgets, allocated, strict=True))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +250,7 @@ class _Draft:
     ) -> tuple[PlannedRelease, ...]:
         groups = [(shard,) for shard in self.shards] if scope is Scope.PARTY else [self.shards]
         thing = {"projection": "basis", "trainer": "model"}[part]
-        made = []
+        releases = []
         for index, group in enumerate(groups):
             setting = Setting(
                 sizes=tuple(shard.rows for shard in group),
@@ -265,8 +265,8 @@ class _Draft:
             upstream = () if not uses else (uses[index] if len(uses) > 1 else uses[0],)
             label = f"{thing} of " + (f"party {group[0].party}" if scope is Scope.PARTY else "all parties")
             spec = self.resolved.parts[part]
-            made.append(self._release(spec, budgets.get(part), group, setting, upstream, label))
-        return tuple(made)
+            releases.append(self._release(spec, budgets.get(part), group, setting, upstream, label))
+        return tuple(releases)
 
     def _combination(self, part: str, planned: Sequence[PlannedRelease], label: str) -> PlannedCombination | None:
         spec = self.resolved.parts.get(part)
@@ -319,13 +319,13 @@ class _Draft:
 
     def _require_aim(self, models: int) -> None:
         """Refuse an aim that no released histogram serves."""
-        dataset, said = self.shards[0].dataset, f"aim is {self.config.aim}; "
+        dataset, prefix = self.shards[0].dataset, f"aim is {self.config.aim}; "
         if not (self.config.evaluation and dataset.private and self.config.epsilon is not None and self.held_out):
-            raise ParameterError(f"{said}a threshold is chosen by a release of private held-out rows; leave it out")
+            raise ParameterError(f"{prefix}a threshold is chosen by a release of private held-out rows; leave it out")
         if self._classes != 2:
-            raise ParameterError(f"{said}a threshold is of two classes, and here are {self._classes}")
+            raise ParameterError(f"{prefix}a threshold is of two classes, and here are {self._classes}")
         if models > 1:
-            raise ParameterError(f"{said}a threshold is of one model, and here are {models}; name an aggregation")
+            raise ParameterError(f"{prefix}a threshold is of one model, and here are {models}; name an aggregation")
 
     def _evaluator(self, *, pure: bool) -> AlgorithmSpec:
         """Return what measures a model of this data set: confusions of classes, or errors in a declared range."""
@@ -349,7 +349,7 @@ class _Draft:
         if self._deadline is None:
             return losses
         # What less noise could reveal by overruns is more, so their price stays enough.
-        price = [loss_of_overruns((loss,), self._deadline.overrun) for loss in losses]
+        price = [loss_of_deadline_misses((loss,), self._deadline.overrun) for loss in losses]
         slack = math.fsum(loss.slack if isinstance(loss, SlackGaussian) else 1.0 for loss in price)
         if slack >= delta:
             raise ParameterError(

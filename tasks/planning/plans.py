@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from dpalgos.accounting.costs import loss_of_overruns
+from dpalgos.accounting.costs import loss_of_deadline_misses
 from dpalgos.aggregators import Aggregator
 from dpalgos.algorithms import Algorithm, OneSum
 from dpalgos.continual import NightSum, RunningSumModel, night_again, nightly_budget
@@ -316,9 +316,9 @@ class PlannedRelease(_Identified):
         return self.trust_model().owner(self.parties)
 
     @property
-    def noise_makers(self) -> tuple[str, ...]:
+    def noise_contributors(self) -> tuple[str, ...]:
         """Whose secrets key the noise."""
-        return self.trust_model().noise_makers(self.parties)
+        return self.trust_model().noise_contributors(self.parties)
 
     @property
     def reads_rows(self) -> bool:
@@ -351,7 +351,7 @@ class PlannedRelease(_Identified):
         attempts = len(self.parties) if self.in_rounds else 1
         return replace(
             proved,
-            losses=(*proved.losses, loss_of_overruns(proved.losses, attempts * self.deadline.overrun)),
+            losses=(*proved.losses, loss_of_deadline_misses(proved.losses, attempts * self.deadline.overrun)),
             assumptions=(
                 *proved.assumptions,
                 f"on any rows an attempt takes longer than {self.deadline.seconds:g} s with probability at most "
@@ -433,7 +433,7 @@ class PlannedNightModel(PlannedCombination):
         )
 
 
-def combination_of(said: Json) -> PlannedCombination:
+def combination_of(body: Json) -> PlannedCombination:
     """Return the combination that a manifest describes.
 
     Raises
@@ -441,7 +441,7 @@ def combination_of(said: Json) -> PlannedCombination:
     pydantic.ValidationError
         If it describes none.
     """
-    return (PlannedNightModel if "stream" in said else PlannedCombination).model_validate(said)
+    return (PlannedNightModel if "stream" in body else PlannedCombination).model_validate(body)
 
 
 Node = PlannedRelease | PlannedCombination
@@ -469,10 +469,12 @@ def carry_out(
     dict
         What was made of the nodes, by key, in their order.
     """
-    made: dict[str, Made] = {}
+    outputs: dict[str, Made] = {}
     for key, node in nodes.items():
-        made[key] = make(key, node, [made[one] if one in made else (stored or {})[one] for one in node.upstream])
-    return made
+        outputs[key] = make(
+            key, node, [outputs[one] if one in outputs else (stored or {})[one] for one in node.upstream]
+        )
+    return outputs
 
 
 class RunIdentity(_Planned):
@@ -505,9 +507,9 @@ class RunIdentity(_Planned):
 
     @model_serializer(mode="wrap")
     def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, object]:
-        found: dict[str, object] = serialise(self)
+        fields: dict[str, object] = serialise(self)
         # Runs without an aim keep the keys that they had before there were any.
-        return {name: value for name, value in found.items() if name != "aim" or value is not None}
+        return {name: value for name, value in fields.items() if name != "aim" or value is not None}
 
     @property
     def key(self) -> str:
@@ -587,15 +589,15 @@ class RunPlan(_Planned):
             return dict(zip(self.models[0].parties, self.model.arrived, strict=True))
         return {party: rows for one in self.models for party, rows in zip(one.parties, one.setting.sizes, strict=True)}
 
-    def bills(self) -> dict[str, tuple[Loss, ...]]:
+    def losses_by_party(self) -> dict[str, tuple[Loss, ...]]:
         """Return what each party pays: the losses of all releases that read its rows, joint ones included."""
-        bills: dict[str, list[Loss]] = {}
+        losses_by_party: dict[str, list[Loss]] = {}
         for release in self.releases:
             if release.reads_rows:
                 losses = release.guarantee().losses
                 for party in release.parties:
-                    bills.setdefault(party, []).extend(losses)
-        return {party: tuple(losses) for party, losses in bills.items()}
+                    losses_by_party.setdefault(party, []).extend(losses)
+        return {party: tuple(losses) for party, losses in losses_by_party.items()}
 
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:

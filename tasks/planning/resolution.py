@@ -173,12 +173,14 @@ def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: st
         )
         raise ParameterError(f"{trainer.name} has no parameter {unknown[0]!r} to tune; nearest: {', '.join(near)}")
     fixed = {name: value for name, value in trainer.parameters.items() if name not in grid}
-    given = parameters_of(config, "tuned")
-    if set(given) - {"enters", "held_out"}:
+    parameters = parameters_of(config, "tuned")
+    if set(parameters) - {"enters", "held_out"}:
         raise ParameterError(
-            f"tuned has no parameter {min(set(given) - {'enters', 'held_out'})!r} here; it has: enters, held_out"
+            f"tuned has no parameter {min(set(parameters) - {'enters', 'held_out'})!r} here; it has: enters, held_out"
         )
-    spec = AlgorithmSpec("trainers", "tuned", {**given, "trainer": trainer.name, "parameters": fixed, "grid": grid})
+    spec = AlgorithmSpec(
+        "trainers", "tuned", {**parameters, "trainer": trainer.name, "parameters": fixed, "grid": grid}
+    )
     tuned = spec.with_parameters(budget=ApproximateDP(config.epsilon, config.stated_delta)).build()
     values = "; ".join(f"{name} {', '.join(map(str, listed))}" for name, listed in grid.items())
     return spec, (
@@ -255,10 +257,10 @@ def _fields(spec: AlgorithmSpec) -> set[str]:
     return {field.name for field in dataclasses.fields(lookup(spec.kind, spec.name)) if field.init} - {"budget"}
 
 
-def _with_parameters(parts: dict[str, AlgorithmSpec], given: Mapping[str, object]) -> dict[str, AlgorithmSpec]:
+def _with_parameters(parts: dict[str, AlgorithmSpec], parameters: Mapping[str, object]) -> dict[str, AlgorithmSpec]:
     """Hand each ``NAME`` or ``part.NAME`` to the part that has such a field."""
     result = dict(parts)
-    for name, value in given.items():
+    for name, value in parameters.items():
         part_name, _, field = name.rpartition(".")
         owners = [key for key, spec in parts.items() if field in _fields(spec) and part_name in ("", key)]
         if not owners:
@@ -388,16 +390,16 @@ def resolve_trust(config: TrainingConfig, name: str) -> AlgorithmSpec:
         If a setting is given that it does not have.
     """
     secure = config.secure.model_dump(exclude_defaults=True)
-    given = {**secure, **{field: value for owner, field, value in _dotted(config) if owner == "trust"}}
+    parameters = {**secure, **{field: value for owner, field, value in _dotted(config) if owner == "trust"}}
     known = [field.name for field in dataclasses.fields(lookup("trusts", name))]
-    for field in given:
+    for field in parameters:
         if field not in known:
             raise ParameterError(
                 f"{field} is for "
                 + ("secure aggregation" if field in secure else "another trust model")
                 + f" and this run is under {name}; choose --trust secagg, or leave it out"
             )
-    return AlgorithmSpec("trusts", name, given)
+    return AlgorithmSpec("trusts", name, parameters)
 
 
 def parameters_of(config: TrainingConfig, wanted: str) -> dict[str, object]:

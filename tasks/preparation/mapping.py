@@ -133,9 +133,9 @@ def kept_rows(shard: ShardRef, rows: StoredRows, features: RowFeatures) -> Store
     if not features.kept or rows.parts or rows.stored < _FEWEST_ROWS:
         return None
     key = map_key(features)
-    found = open_mapped(layout, shard, rows, key)
-    if found is not None:
-        return found
+    rows_kept = open_mapped(layout, shard, rows, key)
+    if rows_kept is not None:
+        return rows_kept
     try:
         if 4 * rows.stored * features.dimension > _SHARE_OF_DISK * shutil.disk_usage(layout.root).free:
             return None
@@ -167,8 +167,12 @@ def plan_features(dataset: DatasetRef, config: TrainingConfig) -> tuple[FeatureS
     steps: tuple[FeatureStep, ...] = ()
     if config.features is not None:
         name, file = split_features(config.features)
-        given = parameters_of(config, "features")
-        steps = (_from_parameters(dataset, name, given) if file is None else _from_file(dataset, name, file, given),)
+        parameters = parameters_of(config, "features")
+        steps = (
+            _from_parameters(dataset, name, parameters)
+            if file is None
+            else _from_file(dataset, name, file, parameters),
+        )
     elif parameters_of(config, "features"):
         raise ParameterError("parameters of features are given and no features: choose --features, or leave them out")
     if config.public_dataset is not None:
@@ -228,8 +232,8 @@ def map_features(dataset: DatasetRef, features: Sequence[FeatureStep]) -> Datase
 def stored_map(feature: FeatureStep) -> RowFeatures:
     """Return a map that was made."""
     manifest, arrays = open_releases().read(feature.key)
-    found: RowFeatures = opened(manifest["artefact"], arrays)
-    return found
+    row_map: RowFeatures = opened(manifest["artefact"], arrays)
+    return row_map
 
 
 def public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures:
@@ -241,14 +245,14 @@ def public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures:
         A :class:`~dpalgos.features.public_map.PublicMap` that is ``kept``: it draws no noise.
     setting : Setting
     """
-    found = find_public_map(spec, setting)
-    if found is not None:
-        return found
+    step = find_public_map(spec, setting)
+    if step is not None:
+        return step
     whole = spec.build().stored_as(spec, setting.dimension)
     key = _map_identity(whole, setting.dimension)
     stored = _store(key, spec.name, whole.build().fit((), setting, KeyedNoise(public_secret(0), key)))
-    made: RowFeatures = spec.build().part_of(stored)
-    return made
+    row_features: RowFeatures = spec.build().part_of(stored)
+    return row_features
 
 
 def find_public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures | None:
@@ -258,8 +262,8 @@ def find_public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures | None
     if not open_releases().exists(step.key):
         return None
     try:
-        found: RowFeatures = spec.build().part_of(stored_map(step))
-        return found
+        row_map: RowFeatures = spec.build().part_of(stored_map(step))
+        return row_map
     except DamagedError:
         open_releases().remove_damaged(step.key)
         return None
@@ -281,8 +285,8 @@ def is_extracted_whole(dataset: DatasetRef) -> bool:
     return is_complete(current_layout(), dataset)
 
 
-def _from_parameters(dataset: DatasetRef, name: str, given: dict[str, object]) -> FeatureStep:
-    spec = AlgorithmSpec("projections", name, given)
+def _from_parameters(dataset: DatasetRef, name: str, parameters: dict[str, object]) -> FeatureStep:
+    spec = AlgorithmSpec("projections", name, parameters)
     algorithm = spec.build()
     key = _map_identity(spec, dataset.dimension)
     return FeatureStep(key=key, label=name, dimension=algorithm.output_dimension(dataset.dimension), algorithm=spec)
@@ -292,17 +296,17 @@ def _map_identity(spec: AlgorithmSpec, dimension: int) -> str:
     return identity(map=[spec.name, dict(spec.parameters), dimension], code=code_version(*spec.classes()))
 
 
-def _from_file(dataset: DatasetRef, name: str, file: str, given: dict[str, object]) -> FeatureStep:
+def _from_file(dataset: DatasetRef, name: str, file: str, parameters: dict[str, object]) -> FeatureStep:
     cls = lookup("encoders", name)
-    encoder: FileMap = construct(cls, name, given)
+    encoder: FileMap = construct(cls, name, parameters)
     content = _content(Path(file).expanduser(), encoder.largest)
-    made = encoder.read(content, dataset.dimension)
+    features = encoder.read(content, dataset.dimension)
     outside = encoder.outside(content)
     # The map's arrays hold the file, so that the outside sentence's digest and the identity are of the same bytes.
-    digest = ReleaseStore.digest_of({}, made.arrays())
+    digest = ReleaseStore.digest_of({}, features.arrays())
     key = identity(map=[name, digest, dataset.dimension], code=code_version(cls))
-    _store(key, name, made)
-    return FeatureStep(key=key, label=name, dimension=made.dimension, outside=outside)
+    _store(key, name, features)
+    return FeatureStep(key=key, label=name, dimension=features.dimension, outside=outside)
 
 
 def _content(path: Path, largest: int) -> bytes:
@@ -333,8 +337,8 @@ def _from_public_rows(dataset: DatasetRef, config: TrainingConfig, before: Seque
             f"{public.name} has {public.dimension} features a row and {registered.name} {registered.dimension}; "
             "public rows are of the same kind as those that are trained on"
         )
-    given = parameters_of(config, "public")
-    learner = construct(PublicRowsWhitening, "public", given)
+    parameters = parameters_of(config, "public")
+    learner = construct(PublicRowsWhitening, "public", parameters)
     if learner.head > 0 and public.classes != registered.classes:
         raise InputError(
             f"public.head asks for a head trained on {public.name}, whose classes are not those of {registered.name}; "
@@ -342,7 +346,7 @@ def _from_public_rows(dataset: DatasetRef, config: TrainingConfig, before: Seque
         )
     dimension = before[-1].dimension if before else dataset.dimension
     key = identity(
-        map=["public-rows", given, dataset.normalisation, dimension],
+        map=["public-rows", parameters, dataset.normalisation, dimension],
         rows=public.version,
         before=[step.key for step in before],
         code=code_version(PublicRowsWhitening),
@@ -351,7 +355,7 @@ def _from_public_rows(dataset: DatasetRef, config: TrainingConfig, before: Seque
         key=key,
         label="public-rows",
         dimension=learner.output_dimension(dimension, public.rows, max(len(public.classes), 1)),
-        algorithm=AlgorithmSpec("", "public", given),
+        algorithm=AlgorithmSpec("", "public", parameters),
         public=public,
         outside=f"the public rows of {public.name}, which features are centred and whitened by, are not protected",
     )
@@ -363,14 +367,16 @@ def _made(feature: FeatureStep, dataset: DatasetRef, before: Sequence[RowFeature
     assert feature.algorithm is not None
     if feature.public is None:
         setting = Setting(sizes=(), dimension=dataset.dimension, classes=max(len(dataset.classes), 1))
-        made: RowFeatures = feature.algorithm.build().fit((), setting, KeyedNoise(public_secret(0), feature.key))
+        row_features: RowFeatures = feature.algorithm.build().fit(
+            (), setting, KeyedNoise(public_secret(0), feature.key)
+        )
     else:
         rows = map_rows(feature.public, dataset.normalisation)
         through = _through(before)
         width = before[-1].dimension if before else rows.dimension
         learner = construct(PublicRowsWhitening, "public", feature.algorithm.parameters)
-        made = learner.learn(_Mapped(rows, through), width, rows.rows, max(len(rows.classes), 1))
-    return _store(feature.key, feature.label, made)
+        row_features = learner.learn(_Mapped(rows, through), width, rows.rows, max(len(rows.classes), 1))
+    return _store(feature.key, feature.label, row_features)
 
 
 def _counted(row_map: Callable[[Floats], Floats], rows: int) -> Callable[[Floats], Floats]:
@@ -378,10 +384,10 @@ def _counted(row_map: Callable[[Floats], Floats], rows: int) -> Callable[[Floats
 
     def mapped(features: Floats) -> Floats:
         nonlocal done
-        made = row_map(features)
+        mapped_rows = row_map(features)
         done += len(features)
         say("features", f"{done:,} of {rows:,} rows", done / rows)
-        return made
+        return mapped_rows
 
     return mapped
 
@@ -397,7 +403,7 @@ class _Mapped:
             yield self._through(np.asarray(features, dtype=np.float64)), labels
 
 
-def _store(key: str, label: str, made: RowFeatures) -> RowFeatures:
-    manifest = {"format_version": 1, "key": key, "artefact": made.kind, "label": label, "reads_rows": False}
-    open_releases().write(key, manifest, made.arrays())
-    return made
+def _store(key: str, label: str, row_features: RowFeatures) -> RowFeatures:
+    manifest = {"format_version": 1, "key": key, "artefact": row_features.kind, "label": label, "reads_rows": False}
+    open_releases().write(key, manifest, row_features.arrays())
+    return row_features

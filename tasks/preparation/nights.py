@@ -21,8 +21,8 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.nights import StreamTerms, fix_terms, night_partition
 from tasks.planning.plans import FeatureStep
-from tasks.preparation.dealing import HELD_OUT, OWN_FILES
 from tasks.preparation.mapping import featured_ref, mapped_ref, plan_features
+from tasks.preparation.partitioning import HELD_OUT, OWN_FILES
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_releases
 
@@ -163,7 +163,7 @@ def _sizes(config: TrainingConfig, arrival: Arrival) -> tuple[int, ...]:
     return tuple(len(range(party, arrival.rows, config.parties)) for party in range(config.parties))
 
 
-def deal_night(config: TrainingConfig, night: Night) -> tuple[ShardRef, ...]:
+def partition_night(config: TrainingConfig, night: Night) -> tuple[ShardRef, ...]:
     """Write the parties' shards of one night; those that are there are kept."""
     horizon = next(
         one
@@ -174,21 +174,23 @@ def deal_night(config: TrainingConfig, night: Night) -> tuple[ShardRef, ...]:
     positions = positions_of(night.registered, arrival, config.dataset)
     files = origins(current_layout(), night.registered)
     parties = [shard.party for shard in night.shards]
-    dealt = {party: positions[number :: len(parties)] for number, party in enumerate(parties)}
+    partitioned = {party: positions[number :: len(parties)] for number, party in enumerate(parties)}
     if _uses_own_files(config, files):
-        dealt = _by_file(files, positions)
-    return write_shards(current_layout(), night.shards[0].dataset, dealt, night.shards[0].partition, allow_empty=True)
+        partitioned = _by_file(files, positions)
+    return write_shards(
+        current_layout(), night.shards[0].dataset, partitioned, night.shards[0].partition, allow_empty=True
+    )
 
 
 def _by_file(files: Sequence[tuple[str, int]], positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    found, start = {}, 0
+    positions_by_file, start = {}, 0
     for party, rows in files:
-        found[party] = positions[(positions >= start) & (positions < start + rows)]
+        positions_by_file[party] = positions[(positions >= start) & (positions < start + rows)]
         start += rows
-    return found
+    return positions_by_file
 
 
-def deal_test_rows(night: Night) -> ShardRef | None:
+def partition_test_rows(night: Night) -> ShardRef | None:
     """Write the data set's own test rows as a shard, where it has any and they are public."""
     stored = night.shards[0].dataset
     if not stored.test_rows or stored.private:

@@ -190,9 +190,9 @@ def require_upstream(planned: PlannedRelease | PlannedCombination, upstream: Seq
     RefusedError
         Naming both.
     """
-    if (given := tuple(reference.key for reference in upstream)) != planned.upstream:
+    if (keys := tuple(reference.key for reference in upstream)) != planned.upstream:
         raise RefusedError(
-            f"{planned.label} is planned to be made of {_short(planned.upstream)} and is given {_short(given)}; "
+            f"{planned.label} is planned to be made of {_short(planned.upstream)} and is given {_short(keys)}; "
             "use the releases of its own plan"
         )
 
@@ -235,7 +235,7 @@ def _require_bound(release: PlannedRelease, shards: Mapping[str, ShardRef]) -> N
             "number of rows": rows,
             "rows of a person": release.setting.rows_per_person,
         }
-        found = {
+        bounds = {
             "account": shard.dataset.account,
             "data version": shard.dataset.version,
             "partition": shard.partition,
@@ -243,10 +243,10 @@ def _require_bound(release: PlannedRelease, shards: Mapping[str, ShardRef]) -> N
             "rows of a person": shard.dataset.rows_per_person,
         }
         for what, value in planned.items():
-            if found[what] != value:
+            if bounds[what] != value:
                 raise RefusedError(
                     f"{release.label} is planned for a shard of party {party} with {what} {value}, and is given one "
-                    f"with {what} {found[what]}; plan and charge what is to be released of these rows"
+                    f"with {what} {bounds[what]}; plan and charge what is to be released of these rows"
                 )
     if not shards.keys() & set(release.parties) and shards:
         raise RefusedError(
@@ -308,8 +308,8 @@ def _charge(ledger: Ledger, releases: Sequence[PlannedRelease], run: str) -> Jso
     request = _request(keyed, run, ledger)
     # Only what is still to be paid names secrets: a lost one must not be made anew for a release already charged.
     unpaid = _unpaid(keyed, ledger)
-    makers = list(dict.fromkeys(maker for release in unpaid for maker in release.noise_makers))
-    identifiers = key_identifiers(unpaid[0].seed, makers) if unpaid else {}
+    contributors = list(dict.fromkeys(contributor for release in unpaid for contributor in release.noise_contributors))
+    identifiers = key_identifiers(unpaid[0].seed, contributors) if unpaid else {}
     outcome = ledger.charge(request, identifiers)
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
 

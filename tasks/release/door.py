@@ -36,20 +36,20 @@ from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 
 
-class OverrunError(RefusedError):
+class DeadlineMissError(RefusedError):
     """Work on private rows took longer than the declared deadline; nothing is released, and the charge stands."""
 
 
-def _error(planned: PlannedRelease) -> OverrunError:
+def _error(planned: PlannedRelease) -> DeadlineMissError:
     assert planned.deadline is not None
-    return OverrunError(
+    return DeadlineMissError(
         f"{planned.label} was not made within the deadline of {planned.deadline.seconds:g} s and is not released; its "
         "charge stands and everything else is kept. It is not tried again, since how long it takes may tell of the "
         "rows: choose a larger --deadline, a new release with a charge of its own"
     )
 
 
-def require_no_overrun(planned: PlannedRelease) -> None:
+def require_deadline_met(planned: PlannedRelease) -> None:
     """Refuse to make a release whose deadline passed before: another attempt would be timed anew and uncharged.
 
     Raises
@@ -70,7 +70,7 @@ class DeadlineClock:
     Guarantee
     ---------
     What happens after :meth:`wait` begins at ``begin + seconds`` whatever the rows, but for overruns, whose probability
-    is declared and charged (:func:`dpalgos.accounting.costs.loss_of_overruns`). Idealised: how soon a sleeping
+    is declared and charged (:func:`dpalgos.accounting.costs.loss_of_deadline_misses`). Idealised: how soon a sleeping
     process is woken does not depend on what it did before, and neither do the processor's caches and clock, the free
     memory and the other processes that it left. What observes the processor or the memory meanwhile is not covered.
 
@@ -154,11 +154,11 @@ class OpenRelease:
     def noises(self) -> list[KeyedNoise]:
         """The noise, one source a maker; a part of the parties gets its own."""
         self._require_unmade()
-        makers = self.planned.noise_makers
-        own = makers if self._whole else tuple(shard.party for shard in self._shards)
-        if not set(own) <= set(makers):
+        contributors = self.planned.noise_contributors
+        own = contributors if self._whole else tuple(shard.party for shard in self._shards)
+        if not set(own) <= set(contributors):
             raise RefusedError(
-                f"{self.planned.label} is drawn by {makers[0]!r} for all its parties, not by one of them"
+                f"{self.planned.label} is drawn by {contributors[0]!r} for all its parties, not by one of them"
             )
         return noises_of(self.planned, self.key, own, open_ledger())
 
@@ -173,10 +173,10 @@ class OpenRelease:
 
     def _require_whole(self) -> None:
         if not self._whole:
-            given = ", ".join(shard.party for shard in self._shards) or "none"
+            parties = ", ".join(shard.party for shard in self._shards) or "none"
             raise RefusedError(
                 f"{self.planned.label} reads the rows of the parties {', '.join(self.planned.parties)}, in this order, "
-                f"and is given those of {given}"
+                f"and is given those of {parties}"
             )
 
     def fit(self) -> Artefact:
@@ -271,7 +271,7 @@ def open_release(
         # Declare: from public facts alone.
         planned.guarantee()
         checkpoints.reached("declared")
-        require_no_overrun(planned)
+        require_deadline_met(planned)
         if shards:
             require_upstream(planned, upstream)
             maps = fitting_maps(planned, shards, upstream)

@@ -155,7 +155,7 @@ def measure_by_releases(
     plan: RunPlan,
     models: Mapping[str, Sequence[ReleaseRef]],
     classes: Sequence[str],
-    made: Callable[[PlannedRelease, Sequence[ReleaseRef]], ReleaseRef],
+    release: Callable[[PlannedRelease, Sequence[ReleaseRef]], ReleaseRef],
 ) -> Evaluation:
     """Say how well models do, by the charged releases that the plan has for it; nothing where it has none.
 
@@ -165,7 +165,7 @@ def measure_by_releases(
     models : mapping
         As for :func:`measure`.
     classes : sequence of str
-    made : callable
+    release : callable
         Returns the release that was planned, made or found; it is given what its rows pass through.
     """
     if not plan.evaluations:
@@ -176,7 +176,7 @@ def measure_by_releases(
         measured[name] = Measured({})
         for planned in plan.evaluations:
             if planned.upstream == keys:
-                measured[name] |= _of_release(planned, read_release(made(planned, path)), classes, plan.identity.aim)
+                measured[name] |= _of_release(planned, read_release(release(planned, path)), classes, plan.identity.aim)
     by_party = {name: one.metrics for name, one in measured.items()}
     return Evaluation(
         metrics=_mean_of_noisy(list(by_party.values())),
@@ -197,15 +197,15 @@ def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence
         return Measured(metrics_of_noisy_errors(counts, planned.setting.rows, deviation, algorithm.label_range))
     assert isinstance(algorithm, ScoreHistogram)
     limits = widened(margins_of_area(counts, simulated(algorithm, planned.setting)), 0.5)
-    found = with_margins({"auc": area_under_curve(counts)}, {"auc": limits})
+    metrics = with_margins({"auc": area_under_curve(counts)}, {"auc": limits})
     calibration = None
     if len(counts) == 1:
         deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
         calibration = platt(counts[0], deviation)
         if aim is not None:
             calibration, at_threshold = choose(counts[0], simulated(algorithm, planned.setting), deviation, aim)
-            found |= at_threshold
-    return Measured(found, roc=curves_of(counts), calibration=calibration)
+            metrics |= at_threshold
+    return Measured(metrics, roc=curves_of(counts), calibration=calibration)
 
 
 def _mean_of_noisy(of: Sequence[Mapping[str, float]]) -> dict[str, float]:

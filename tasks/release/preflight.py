@@ -24,9 +24,9 @@ from tasks.planning.nights import plan_night
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards
 from tasks.planning.resolution import resolve, resolve_normalisation
-from tasks.preparation.dealing import planned_shards
 from tasks.preparation.mapping import are_kept, featured_ref, find_public_map, mapped_ref, plan_features
 from tasks.preparation.nights import preview_nights
+from tasks.preparation.partitioning import planned_shards
 from tasks.release.admission import require_admissible
 from tasks.release.storing import is_stored
 from tasks.runtime.engine import has_databases
@@ -115,11 +115,11 @@ def require_feasible(config: TrainingConfig) -> RunPlan | None:
         plan = None if faults.found else faults.of(lambda: _tonight(config, dataset))
         faults.raise_all()
         return plan
-    dealt = _dealt(config, dataset, faults)
-    if dealt is not None and not faults.found:
-        plan = faults.of(lambda: _planned(config, dealt))
+    partitioned = _partitioned(config, dataset, faults)
+    if partitioned is not None and not faults.found:
+        plan = faults.of(lambda: _planned(config, partitioned))
         if plan is not None:
-            faults.of(lambda: _require_affordable(config, plan, dealt.shards))
+            faults.of(lambda: _require_affordable(config, plan, partitioned.shards))
     faults.raise_all()
     return plan
 
@@ -151,15 +151,15 @@ def largest_epsilon(config: TrainingConfig) -> float:
     if settled(config).stated_delta > cap.delta:
         raise InputError(f"delta {config.stated_delta:g} is above the cap's: choose --delta {tenth(cap.delta):g}")
     most = min(_MOST * cap.epsilon, _LARGEST)
-    asked = settled(config).model_copy(update={"epsilon": config.epsilon or most, "repetition": _ANOTHER})
+    tried = settled(config).model_copy(update={"epsilon": config.epsilon or most, "repetition": _ANOTHER})
     try:
-        plan = require_feasible(asked)
+        plan = require_feasible(tried)
     except OverspendError as refusal:
         return refusal.fits
-    return 0.0 if plan is None else cast(float, asked.epsilon)
+    return 0.0 if plan is None else cast(float, tried.epsilon)
 
 
-class _Dealt(NamedTuple):
+class _Partitioned(NamedTuple):
     """The rows of a run as their references say, mapped and dealt, and the public maps that they pass through."""
 
     mapped: DatasetRef
@@ -167,17 +167,17 @@ class _Dealt(NamedTuple):
     features: tuple[FeatureStep, ...]
 
 
-def _dealt(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> _Dealt | None:
+def _partitioned(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> _Partitioned | None:
     name = resolve_normalisation(config, default_normalisation(config.dataset))
     mapped = faults.of(lambda: mapped_ref(dataset, name)) or dataset
     features = faults.of(lambda: plan_features(mapped, config)) or ()
     shards = faults.of(lambda: planned_shards(featured_ref(mapped, features), config, dataset))
-    return None if shards is None else _Dealt(mapped, shards, features)
+    return None if shards is None else _Partitioned(mapped, shards, features)
 
 
-def _planned(config: TrainingConfig, dealt: _Dealt) -> RunPlan:
-    training, held_out = dealt.shards.training, dealt.shards.held_out
-    return plan_run(config, training, held_out, relation=relation_of(config.dataset), features=dealt.features)
+def _planned(config: TrainingConfig, partitioned: _Partitioned) -> RunPlan:
+    training, held_out = partitioned.shards.training, partitioned.shards.held_out
+    return plan_run(config, training, held_out, relation=relation_of(config.dataset), features=partitioned.features)
 
 
 def _require_affordable(config: TrainingConfig, plan: RunPlan, shards: Shards) -> None:
@@ -208,11 +208,11 @@ def _largest(config: TrainingConfig) -> float:
 
     def fits(epsilon: float) -> bool:
         tried, faults = config.model_copy(update={"epsilon": epsilon}), _Faults()
-        dealt = _dealt(tried, registered, faults)
-        if dealt is None or faults.found:
+        partitioned = _partitioned(tried, registered, faults)
+        if partitioned is None or faults.found:
             return False
         try:
-            require_admissible(_planned(tried, dealt), dealt.shards.all)
+            require_admissible(_planned(tried, partitioned), partitioned.shards.all)
         except (InputError, ParameterError, RefusedError, SecureAggregationError):
             return False
         return True
@@ -255,12 +255,14 @@ def expect_run(config: TrainingConfig) -> Expectation:
         raise InputError(
             f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
         )
-    dealt = _dealt(config, find_dataset(config.dataset), _Faults())
-    assert dealt is not None, "a run that is feasible has rows"
-    rows, layout = dealt.shards.training[0].dataset, current_layout()
-    missing = [version for version in {dealt.mapped.version, rows.version} if not layout.dataset(version).exists()]
+    partitioned = _partitioned(config, find_dataset(config.dataset), _Faults())
+    assert partitioned is not None, "a run that is feasible has rows"
+    rows, layout = partitioned.shards.training[0].dataset, current_layout()
+    missing = [
+        version for version in {partitioned.mapped.version, rows.version} if not layout.dataset(version).exists()
+    ]
     undealt = not all(
-        layout.shard(shard.party, shard.partition, shard.dataset.version).exists() for shard in dealt.shards.all
+        layout.shard(shard.party, shard.partition, shard.dataset.version).exists() for shard in partitioned.shards.all
     )
     return expect(
         plan,
@@ -269,15 +271,15 @@ def expect_run(config: TrainingConfig) -> Expectation:
         to_store=len(missing) + undealt,
         limit=kept_memory(),
         new_root=not has_databases(layout.root),
-        mapped=_are_mapped(plan, dealt.shards.all),
+        mapped=_are_mapped(plan, partitioned.shards.all),
     )
 
 
 def _are_mapped(plan: RunPlan, shards: Sequence[ShardRef]) -> bool:
     """Whether the shards' rows are kept as the plan's public maps show them."""
     maps = [release for release in plan.projections if not release.reads_rows]
-    found = [find_public_map(release.algorithm, release.setting) for release in maps if _is_kept(release)]
-    return len(found) == len(maps) and all(one is not None and are_kept(shards, one) for one in found)
+    maps_kept = [find_public_map(release.algorithm, release.setting) for release in maps if _is_kept(release)]
+    return len(maps_kept) == len(maps) and all(one is not None and are_kept(shards, one) for one in maps_kept)
 
 
 def _is_kept(release: PlannedRelease) -> bool:

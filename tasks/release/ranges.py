@@ -23,7 +23,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
 from tasks.planning.plans import PlannedRelease
-from tasks.preparation.dealing import deal_rows
+from tasks.preparation.partitioning import partition_rows
 from tasks.release.admission import admit
 from tasks.release.door import make_release
 from tasks.release.storing import read_release
@@ -101,16 +101,18 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
     shard = _shard(dataset, delta)
     planned = {}
     if numbers:
-        given = {"bins": BINS, "columns": len(numbers)}
-        planned["ranges"] = _planned("the ranges of columns", "bin-counts", given, PureEpsilon(share), shard, delta)
+        parameters = {"bins": BINS, "columns": len(numbers)}
+        planned["ranges"] = _planned(
+            "the ranges of columns", "bin-counts", parameters, PureEpsilon(share), shard, delta
+        )
     if texts:
-        given = {"columns": len(texts), "width": WIDTH, "first": len(numbers), "most": _MOST_VALUES}
+        parameters = {"columns": len(texts), "width": WIDTH, "first": len(numbers), "most": _MOST_VALUES}
         budget = ApproximateDP(share, delta)
-        planned["values"] = _planned("the values of columns", "key-selection", given, budget, shard, delta)
+        planned["values"] = _planned("the values of columns", "key-selection", parameters, budget, shard, delta)
     admit(list(planned.values()), [shard], run="what the columns hold")
     ranges = _ranges(numbers, planned["ranges"], shard) if numbers else {}
     values = _values(texts, planned["values"], shard) if texts else {}
-    full = tuple(name for name, found in values.items() if len(found) == _MOST_VALUES)
+    full = tuple(name for name, listed in values.items() if len(listed) == _MOST_VALUES)
     return ColumnContents(ranges, values, full, delta if texts else 0.0, of_cap)
 
 
@@ -120,9 +122,9 @@ def _released(planned: PlannedRelease, shard: ShardRef) -> Floats:
 
 def _ranges(names: tuple[str, ...], planned: PlannedRelease, shard: ShardRef) -> dict[str, tuple[float, float] | None]:
     counts = cast(BinCounts, planned.build())
-    scale = counts.law(planned.setting).scale / counts.units(planned.setting)
-    found = [occupied(column, scale) for column in _released(planned, shard)]
-    return {name: None if ends is None else range_of_bins(*ends) for name, ends in zip(names, found, strict=True)}
+    scale = counts.distribution(planned.setting).scale / counts.units(planned.setting)
+    ranges = [occupied(column, scale) for column in _released(planned, shard)]
+    return {name: None if ends is None else range_of_bins(*ends) for name, ends in zip(names, ranges, strict=True)}
 
 
 def _values(names: tuple[str, ...], planned: PlannedRelease, shard: ShardRef) -> dict[str, list[str]]:
@@ -135,12 +137,12 @@ def _shard(dataset: DatasetRef, delta: float) -> ShardRef:
     whole = TrainingConfig(
         dataset=dataset.name, partition="even", parties=1, test_fraction=0, evaluation=False, epsilon=1.0, delta=delta
     )
-    (shard,) = deal_rows(dataset, whole).training
+    (shard,) = partition_rows(dataset, whole).training
     return shard
 
 
 def _planned(
-    label: str, name: str, given: Mapping[str, object], budget: Loss, shard: ShardRef, delta: float
+    label: str, name: str, parameters: Mapping[str, object], budget: Loss, shard: ShardRef, delta: float
 ) -> PlannedRelease:
     dataset, trust = shard.dataset, AlgorithmSpec("trusts", str(Trust.CENTRAL))
     return PlannedRelease(
@@ -151,7 +153,7 @@ def _planned(
         repetition=0,
         seed=None,
         upstream=(),
-        algorithm=AlgorithmSpec("evaluators", name, dict(given)),
+        algorithm=AlgorithmSpec("evaluators", name, dict(parameters)),
         budget=budget,
         setting=Setting(
             sizes=(shard.rows,),

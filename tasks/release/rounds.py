@@ -55,8 +55,8 @@ class _StoredState:
         if stage is Stage.MASK and self._step and self._notes.get(_noted(stage, self._block, self._step - 1)) is None:
             raise ViolationError(None, f"asked for step {self._step} a party that has left out the one before")
         names = self._names(stage)
-        found = next((note for name in reversed(names) if (note := self._notes.get(name)) is not None), None)
-        return None if found is None else PartyState.decode(found)
+        latest = next((note for name in reversed(names) if (note := self._notes.get(name)) is not None), None)
+        return None if latest is None else PartyState.decode(latest)
 
     def keep(self, stage: Stage, state: PartyState) -> PartyState:
         """Store the state of a stage, once."""
@@ -84,8 +84,8 @@ class _StoredDecisions:
 
     def get(self, kind: type[_W], name: str) -> _W | None:
         """Return what is stored under a name."""
-        found = self._store.get(self._named(name))
-        return None if found is None else kind.decode(found)
+        content = self._store.get(self._named(name))
+        return None if content is None else kind.decode(content)
 
     def put(self, name: str, value: _W) -> _W:
         """Store something under a name, once."""
@@ -130,8 +130,8 @@ class PartyRounds:
 
     def step_of(self, request: bytes) -> int:
         """Return which of the release's steps a request to mask is about."""
-        asked = MaskRequest.decode(request)
-        return stepwise.blocks_of(_algorithm(self._planned), self._planned.setting)[self._block].first + asked.step
+        message = MaskRequest.decode(request)
+        return stepwise.blocks_of(_algorithm(self._planned), self._planned.setting)[self._block].first + message.step
 
     def learn(self, step: int, numbers: Ints) -> None:
         """Take the sum of a step, once.
@@ -157,8 +157,8 @@ class PartyRounds:
 
     def sums(self, steps: int) -> list[Ints]:
         """Return the sums of the first steps, as it was told them."""
-        found = (self._notes.require(stepwise.step_name(step)) for step in range(steps))
-        return [np.frombuffer(one, dtype="<i8").astype(np.int64) for one in found]
+        notes = (self._notes.require(stepwise.step_name(step)) for step in range(steps))
+        return [np.frombuffer(one, dtype="<i8").astype(np.int64) for one in notes]
 
     def answer(
         self, stage: Stage, request: bytes, shards: Sequence[ShardRef] = (), upstream: Sequence[ReleaseRef] = ()
@@ -184,8 +184,8 @@ class PartyRounds:
         RepeatedUseError, ViolationError, TooFewPartiesError
             As :meth:`dpalgos.secure.rounds.Party.answer` does.
         """
-        planned, asked = self._planned, REQUESTS[stage].decode(request)
-        local = asked.step if isinstance(asked, (MaskRequest, UnmaskRequest)) else 0
+        planned, message = self._planned, REQUESTS[stage].decode(request)
+        local = message.step if isinstance(message, (MaskRequest, UnmaskRequest)) else 0
         step = stepwise.blocks_of(_algorithm(planned), planned.setting)[self._block].first + local
 
         def vector() -> Ints:
@@ -196,7 +196,7 @@ class PartyRounds:
                 return stepwise.vector_of(algorithm, rows, planned.setting, tolerance, self._number, noise, sums)
 
         party = Party(self._number, _StoredState(self._notes, self._block, local))
-        return party.answer(asked, _recorded(planned, step), vector).encode()
+        return party.answer(message, _recorded(planned, step), vector).encode()
 
     def noisy_sum(self, step: int, shards: Sequence[ShardRef], upstream: Sequence[ReleaseRef] = ()) -> bytes:
         """Return its own noisy sum of a step, where each party's noise hides its own: the same, whenever asked.
@@ -215,8 +215,8 @@ class PartyRounds:
         if sent is None:
             with open_release(planned, shards, upstream) as release:
                 (rows,), (noise,), sums = release.rows, release.noises, self.sums(step)
-                made = stepwise.noisy_sum_of(_algorithm(planned), rows, planned.setting, noise, sums)
-            sent = self._notes.put(name, made.astype("<i8").tobytes())
+                noisy = stepwise.noisy_sum_of(_algorithm(planned), rows, planned.setting, noise, sums)
+            sent = self._notes.put(name, noisy.astype("<i8").tobytes())
         return sent
 
 
@@ -274,8 +274,8 @@ class ServerRounds:
     def open_sum(self, answers: Iterable[bytes]) -> Ints:
         """Open the step's sum, as the algorithm takes it, and store it: what was stored first is the sum."""
         total = cast(Ints, self.decide(Stage.UNMASK, answers))
-        made = stepwise.sum_of(_algorithm(self._planned), total, self._server.survivors, self._planned.setting)
-        return keep_sum(self._planned, self._step, made)
+        sum_opened = stepwise.sum_of(_algorithm(self._planned), total, self._server.survivors, self._planned.setting)
+        return keep_sum(self._planned, self._step, sum_opened)
 
     def release(self, answers: Iterable[bytes]) -> ReleaseRef:
         """Open the sum, make the artefact of it and store that as the release; return it where it is stored."""
@@ -288,17 +288,17 @@ class ServerRounds:
     def artefact(self, answers: Iterable[bytes]) -> Artefact:
         """Open the only sum and return what is made of it: post-processing of what the parties sent."""
         planned, total = self._planned, cast(Ints, self.decide(Stage.UNMASK, answers))
-        made = stepwise.artefact_of(_algorithm(planned), total, self._server.survivors, planned.setting)
-        return cast(Artefact, made)
+        result = stepwise.artefact_of(_algorithm(planned), total, self._server.survivors, planned.setting)
+        return cast(Artefact, result)
 
 
 def kept_sums(planned: PlannedRelease) -> list[Ints]:
     """Return the sums of a release's first steps that the server has opened, in order."""
     store = RoundStore(current_layout(), planned.key)
-    found: list[Ints] = []
-    while (one := store.get(stepwise.step_name(len(found)))) is not None:
-        found.append(np.frombuffer(one, dtype="<i8").astype(np.int64))
-    return found
+    sums: list[Ints] = []
+    while (one := store.get(stepwise.step_name(len(sums)))) is not None:
+        sums.append(np.frombuffer(one, dtype="<i8").astype(np.int64))
+    return sums
 
 
 def keep_sum(planned: PlannedRelease, step: int, numbers: Ints) -> Ints:

@@ -128,10 +128,10 @@ def fitting_maps(planned: PlannedRelease, shards: Sequence[ShardRef], upstream: 
         If they hold numbers that are not finite.
     """
     maps = maps_of(upstream, planned.branches)
-    for given in {shard.dataset.dimension for shard in shards}:
-        if not fits(maps, given, planned.setting.dimension):
+    for dimension in {shard.dataset.dimension for shard in shards}:
+        if not fits(maps, dimension, planned.setting.dimension):
             raise RefusedError(
-                f"{planned.label} reads {planned.setting.dimension} features, and rows of {given} seen through "
+                f"{planned.label} reads {planned.setting.dimension} features, and rows of {dimension} seen through "
                 f"{', '.join(reference.key[:12] for reference in upstream) or 'nothing'} do not have them"
             )
     return maps

@@ -64,7 +64,7 @@ reached: Callable[[str], None] = _nothing
 """Called at each step of the door and of the rounds; replaced by the crash tests, which kill the process there."""
 
 
-_NOTHING_SAID: Mapping[str, float] = MappingProxyType({})
+_NOTHING_RECORDED: Mapping[str, float] = MappingProxyType({})
 
 
 def is_stored(key: str) -> bool:
@@ -121,11 +121,11 @@ def require_sent(
 def _planned_artefact(planned: PlannedRelease | PlannedCombination, parts: Sequence[PlannedRelease]) -> Artefact:
     if isinstance(planned, PlannedRelease):
         return planned_artefact(planned.build(), planned.setting)
-    made = [planned_artefact(one.build(), one.setting) for one in parts]
-    return planned.build().combine(made, np.array(planned.weights))
+    artefacts = [planned_artefact(one.build(), one.setting) for one in parts]
+    return planned.build().combine(artefacts, np.array(planned.weights))
 
 
-def key_said_by(manifest: Json) -> str:
+def recorded_key(manifest: Json) -> str:
     """Return the key of the release that a manifest describes, derived from what it says.
 
     Raises
@@ -133,10 +133,10 @@ def key_said_by(manifest: Json) -> str:
     ParameterError
         If it describes none.
     """
-    said = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
+    fields = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
     try:
         return PlannedRelease.model_validate(
-            {**said, "seed": manifest.get("public_seed"), "account": "", "delta": 0.0}
+            {**fields, "seed": manifest.get("public_seed"), "account": "", "delta": 0.0}
         ).key
     except ValidationError as error:
         raise ParameterError(f"it is no manifest of a release ({' '.join(str(error).split())[:200]})") from None
@@ -150,8 +150,8 @@ def read_release(reference: ReleaseRef) -> Any:
 def read_releases(references: Sequence[ReleaseRef]) -> list[Any]:
     """Return the artefacts behind references, their digests verified."""
     store = open_releases()
-    found = (store.read(reference.key) for reference in references)
-    return [opened(manifest["artefact"], arrays) for manifest, arrays in found]
+    artefacts = (store.read(reference.key) for reference in references)
+    return [opened(manifest["artefact"], arrays) for manifest, arrays in artefacts]
 
 
 def diagnostics_of(reference: ReleaseRef) -> dict[str, float]:
@@ -183,7 +183,7 @@ def store_combination(combination: PlannedCombination, artefact: Artefact) -> Re
 
 
 def manifest_of(
-    planned: PlannedRelease | PlannedCombination, kind: str, diagnostics: Mapping[str, float] = _NOTHING_SAID
+    planned: PlannedRelease | PlannedCombination, kind: str, diagnostics: Mapping[str, float] = _NOTHING_RECORDED
 ) -> Json:
     """Return what a release says of itself: all of it follows from what was planned, but what a solver said.
 
@@ -197,14 +197,14 @@ def manifest_of(
     diagnostics : mapping
         What a solver said of its own work.
     """
-    made: Json = {"format_version": 1, "key": planned.key, "artefact": kind}
+    manifest: Json = {"format_version": 1, "key": planned.key, "artefact": kind}
     if isinstance(planned, PlannedCombination):
         parts = planned.model_dump(mode="json", exclude={"label", "code"})
-        return {**made, "label": planned.label, "post_processing": parts, "code": planned.code}
+        return {**manifest, "label": planned.label, "post_processing": parts, "code": planned.code}
     algorithm, guarantee = planned.build(), planned.guarantee()
     claim = algorithm.claim
     return {
-        **made,
+        **manifest,
         "reads_rows": planned.reads_rows,
         **planned.model_dump(mode="json", exclude={"account", "delta", "seed", *planned.fields_without_value}),
         "guarantee": guarantee.to_json(),

@@ -71,7 +71,7 @@ def _made() -> tuple[bytes, bytes]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "unitball-dask")])
     now = datetime.datetime.now(datetime.UTC)
-    made = (
+    row_features = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -82,7 +82,7 @@ def _made() -> tuple[bytes, bytes]:
         .sign(key, hashes.SHA256())
     )
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return made.public_bytes(Encoding.PEM), pem
+    return row_features.public_bytes(Encoding.PEM), pem
 
 
 def security(layout: Layout) -> Security:
@@ -171,13 +171,13 @@ def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRu
     from prefect_dask import DaskTaskRunner
 
     if dask != "local":
-        found = DaskTaskRunner(address=dask, client_kwargs={"security": secured})
+        runner = DaskTaskRunner(address=dask, client_kwargs={"security": secured})
     else:
         cluster = {"n_workers": at_once, "threads_per_worker": 1, "dashboard_address": None}
-        found = DaskTaskRunner(
+        runner = DaskTaskRunner(
             cluster_kwargs={**cluster, "protocol": "tls", "security": secured}, client_kwargs={"security": secured}
         )
-    return cast("TaskRunner[PrefectFuture[object]]", found)
+    return cast("TaskRunner[PrefectFuture[object]]", runner)
 
 
 def on_dask_worker() -> bool:

@@ -33,7 +33,7 @@ from pathlib import Path
 from storage.atomic import write_bytes, write_once, writing
 from storage.errors import SecretError, StorageError
 from storage.layout import Layout
-from tasks.runtime import engine_process, leash
+from tasks.runtime import engine_process, process_guard
 from tasks.runtime.settings import (
     EMBEDDED_VARIABLE,
     MLFLOW_VARIABLE,
@@ -79,7 +79,7 @@ class LeashedProcess:
             self._logged_from = output.tell()
             self._process = subprocess.Popen(
                 # Isolated and without site packages: it needs neither, and starts in a few milliseconds.
-                [sys.executable, "-I", "-S", leash.__file__, *command],
+                [sys.executable, "-I", "-S", process_guard.__file__, *command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -126,7 +126,7 @@ class LeashedProcess:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
-            self._process.wait(leash.GRACE_SECONDS + 10)
+            self._process.wait(process_guard.GRACE_SECONDS + 10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -272,8 +272,8 @@ class _Needs:
             # Prefect's server brings its own up to date; a file of MLflow's that is still there is to be moved.
             return cls(prefect=False, mlflow=Layout(root).mlflow_database.exists())
         return cls(
-            prefect=not engine_process.is_sealed(prefect_database(root), home, _mark("prefect")),
-            mlflow=not engine_process.is_sealed(Layout(root).mlflow_database, home, _mark("mlflow")),
+            prefect=not engine_process.is_stamped(prefect_database(root), home, _mark("prefect")),
+            mlflow=not engine_process.is_stamped(Layout(root).mlflow_database, home, _mark("mlflow")),
         )
 
 
@@ -596,8 +596,8 @@ def on_running_server(root: Path) -> Iterator[bool]:
 
     Where ``PREFECT_API_URL`` is set, that server is the user's choice and is left alone.
     """
-    found = {} if os.environ.get("PREFECT_API_URL") else running_servers(root)
-    if "prefect" not in found:
+    servers = {} if os.environ.get("PREFECT_API_URL") else running_servers(root)
+    if "prefect" not in servers:
         yield False
         return
     keep_quiet()
@@ -611,13 +611,13 @@ def on_running_server(root: Path) -> Iterator[bool]:
 
     # Results are references and belong to this root, whoever serves the API.
     changed = {
-        PREFECT_API_URL: found["prefect"],
+        PREFECT_API_URL: servers["prefect"],
         PREFECT_API_AUTH_STRING: credentials(root).basic,
         PREFECT_LOCAL_STORAGE_PATH: Layout(root).prefect / "results",
         PREFECT_RESULTS_DEFAULT_SERIALIZER: "json",
     }
     # Where pages link to.
-    linked = {"PREFECT_API_URL": found["prefect"], MLFLOW_VARIABLE: found.get("mlflow", "")}
+    linked = {"PREFECT_API_URL": servers["prefect"], MLFLOW_VARIABLE: servers.get("mlflow", "")}
     with restoring(*linked), temporary_settings(updates=changed):
         os.environ.update({name: value for name, value in linked.items() if value})
         yield True

@@ -31,7 +31,7 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def mark_of(database: Path) -> int:
+def high_water_mark_of(database: Path) -> int:
     """Return the user version in the header of a SQLite file, 0 where there is no such file.
 
     Only for a process that has no connection to the file: closing the file drops all locks this process holds on it,
@@ -44,26 +44,26 @@ def mark_of(database: Path) -> int:
         return 0
 
 
-def seal_of(database: Path, workplace: Path) -> Path:
+def stamp_of(database: Path, workplace: Path) -> Path:
     """Return the note beside a database that says it is made, for those who must not open the file itself."""
     return workplace / f".made-{database.name}"
 
 
-def is_sealed(database: Path, workplace: Path, mark: int) -> bool:
+def is_stamped(database: Path, workplace: Path, mark: int) -> bool:
     """Whether ``database`` is known to have the schema that ``mark`` stands for, without opening it.
 
     The note names the file by its number, so that it does not speak for another one in its place.
     """
     try:
-        return seal_of(database, workplace).read_text() == f"{mark} {database.stat().st_ino}"
+        return stamp_of(database, workplace).read_text() == f"{mark} {database.stat().st_ino}"
     except (FileNotFoundError, NotADirectoryError):
         return False
 
 
-def _seal(database: Path, workplace: Path, mark: int) -> None:
-    note = workplace / f".making-{seal_of(database, workplace).name}"
+def _stamp(database: Path, workplace: Path, mark: int) -> None:
+    note = workplace / f".making-{stamp_of(database, workplace).name}"
     note.write_text(f"{mark} {database.stat().st_ino}")
-    note.replace(seal_of(database, workplace))
+    note.replace(stamp_of(database, workplace))
 
 
 def make_database(target: Path, mark: int, workplace: Path, migrate: Callable[[Path], None]) -> None:
@@ -81,8 +81,8 @@ def make_database(target: Path, mark: int, workplace: Path, migrate: Callable[[P
         Folder for the copy and the lock, on the file system of ``target``.
     """
     with locked(workplace / f".lock-{target.name}"):
-        if mark_of(target) == mark:
-            _seal(target, workplace, mark)
+        if high_water_mark_of(target) == mark:
+            _stamp(target, workplace, mark)
             return
         making = workplace / f".making-{target.name}"
         for left in workplace.glob(f"{making.name}*"):
@@ -99,7 +99,7 @@ def make_database(target: Path, mark: int, workplace: Path, migrate: Callable[[P
         finally:
             os.close(descriptor)
         making.replace(target)
-        _seal(target, workplace, mark)
+        _stamp(target, workplace, mark)
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)

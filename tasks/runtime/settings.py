@@ -256,9 +256,9 @@ def require_server(root: Path) -> None:
 def refusal(error: Exception) -> TrackingError:
     """Return what a server has refused, in one line without secrets."""
     address = server_address() or _VARIABLE
-    said = " ".join(str(error).replace(os.environ.get(_VARIABLE, address).rstrip("/"), address).split())
+    message = " ".join(str(error).replace(os.environ.get(_VARIABLE, address).rstrip("/"), address).split())
     return TrackingError(
-        f"MLflow at {address} refuses: {said:.300}; check {_VARIABLE}, MLFLOW_TRACKING_USERNAME and "
+        f"MLflow at {address} refuses: {message:.300}; check {_VARIABLE}, MLFLOW_TRACKING_USERNAME and "
         f"MLFLOW_TRACKING_PASSWORD, or unset {_VARIABLE} to log under the root"
     )
 
@@ -362,10 +362,10 @@ def record_servers(root: Path, addresses: Mapping[str, str]) -> None:
 def recorded_servers(root: Path) -> dict[str, str]:
     """Return the addresses of the root's own servers by name: ``prefect`` (its API) and ``mlflow``."""
     try:
-        found = json.loads(_servers_file(root).read_bytes())
+        servers = json.loads(_servers_file(root).read_bytes())
     except (FileNotFoundError, ValueError):
         return {}
-    return {str(name): str(address) for name, address in found.items()}
+    return {str(name): str(address) for name, address in servers.items()}
 
 
 def marks_folder() -> Path:

@@ -173,12 +173,12 @@ class Step(Task[P, R]):
             return Task.submit(chosen, *[_result(one) for one in args])
 
     def _now(self, *args: Any) -> Done[R]:
-        given = [_result(one) for one in args]
+        values = [_result(one) for one in args]
         # Points that share a step wait for whoever was first, and find it done.
-        with _LOCKS[identity(step=self.name, arguments=given)]:
-            known = None if self._is_stored is None else self._is_stored(*given)
+        with _LOCKS[identity(step=self.name, arguments=values)]:
+            known = None if self._is_stored is None else self._is_stored(*values)
             started = time.monotonic()
-            value = self.fn(*given)  # type: ignore[call-arg]  # P is *args alone
+            value = self.fn(*values)  # type: ignore[call-arg]  # P is *args alone
             return Done(value, known, time.monotonic() - started)
 
 

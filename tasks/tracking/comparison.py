@@ -100,7 +100,7 @@ class Comparison(BaseModel, frozen=True):
         )
 
 
-class Contest(BaseModel, frozen=True, arbitrary_types_allowed=True):
+class ModelComparison(BaseModel, frozen=True, arbitrary_types_allowed=True):
     """A version and the champion of its name, with what they are made of."""
 
     challenger: RegisteredModel
@@ -108,7 +108,7 @@ class Contest(BaseModel, frozen=True, arbitrary_types_allowed=True):
     lineages: tuple[Lineage, Lineage]
 
 
-def open_contest(root: Path, model: str) -> Contest:
+def open_comparison(root: Path, model: str) -> ModelComparison:
     """Return a version and the champion it is to be compared with.
 
     Raises
@@ -135,11 +135,15 @@ def open_contest(root: Path, model: str) -> Contest:
             )
     if new.dataset.labels is Labels.REAL:
         raise InputError(f"{challenger.name} is a regression; what is compared are right answers of classifiers")
-    return Contest(challenger=challenger, champion=champion, lineages=(new, old))
+    return ModelComparison(challenger=challenger, champion=champion, lineages=(new, old))
 
 
 def compare_models(
-    root: Path, contest: Contest, held_out: ShardRef | None, features: list[FeatureStep], epsilon: float | None
+    root: Path,
+    model_comparison: ModelComparison,
+    held_out: ShardRef | None,
+    features: list[FeatureStep],
+    epsilon: float | None,
 ) -> Comparison:
     """Compare a version with the champion on the same held-out rows.
 
@@ -150,7 +154,7 @@ def compare_models(
     Parameters
     ----------
     root : Path
-    contest : Contest
+    model_comparison : Contest
     held_out : ShardRef or None
         Of the newest version of the data set.
     features : list of FeatureStep
@@ -165,9 +169,9 @@ def compare_models(
     InputError
         If there is nothing to compare on; the message says the way out.
     """
-    new, old = contest.lineages
+    new, old = model_comparison.lineages
     if epsilon is None and new.dataset.private:
-        return _from_evaluations(root, contest)
+        return _from_evaluations(root, model_comparison)
     if held_out is None:
         raise InputError(f"{new.dataset.name} has no held-out rows; train with --test-fraction")
     columns = 1 if len(new.dataset.classes) == 2 else len(new.dataset.classes)
@@ -186,7 +190,7 @@ def compare_models(
             rows_of(held_out, maps_of(path, branches), setting.dimension), setting
         )
         how = f"{held_out.rows} public {held_out.dataset.unit.several}"
-        return _outcome(contest, *accuracy_gain(exact, held_out.rows, 0.0), how)
+        return _outcome(model_comparison, *accuracy_gain(exact, held_out.rows, 0.0), how)
     if epsilon is None:
         raise ParameterError("a comparison on private rows is charged: say how much with --epsilon")
     delta = settled(new.config).stated_delta
@@ -212,20 +216,22 @@ def compare_models(
     counts = read_release(make_release(planned, [held_out], path)).values
     algorithm = planned.build()
     assert isinstance(algorithm, Discordance)
-    found = accuracy_gain(counts, held_out.rows, algorithm.deviation(setting))
+    gain = accuracy_gain(counts, held_out.rows, algorithm.deviation(setting))
     return _outcome(
-        contest,
-        *found,
+        model_comparison,
+        *gain,
         f"{held_out.rows} held-out {held_out.dataset.unit.several}, charged epsilon {epsilon:g}",
         epsilon,
     )
 
 
-def _outcome(contest: Contest, gain: float, margin: float, how: str, epsilon: float | None = None) -> Comparison:
+def _outcome(
+    model_comparison: ModelComparison, gain: float, margin: float, how: str, epsilon: float | None = None
+) -> Comparison:
     return Comparison(
-        model=contest.challenger.name,
-        version=contest.challenger.version,
-        champion=contest.champion.version,
+        model=model_comparison.challenger.name,
+        version=model_comparison.challenger.version,
+        champion=model_comparison.champion.version,
         gain=gain,
         margin=margin,
         how=how,
@@ -233,25 +239,27 @@ def _outcome(contest: Contest, gain: float, margin: float, how: str, epsilon: fl
     )
 
 
-def _from_evaluations(root: Path, contest: Contest) -> Comparison:
+def _from_evaluations(root: Path, model_comparison: ModelComparison) -> Comparison:
     """Compare the noisy accuracies that both runs have paid for.
 
     Their noises are independent. The variance of a row's difference is at most the share of rows that either model gets
     wrong, which is taken at its upper limit.
     """
-    new, old = contest.lineages
+    new, old = model_comparison.lineages
     if new.measured is None or new.measured != old.measured:
         raise InputError(
-            f"{contest.challenger.name}: versions {contest.challenger.version} and {contest.champion.version} were not "
-            "measured on the same held-out rows, and another measurement is charged: say how much with --epsilon, or "
-            "unitball schedule … --compare-epsilon"
+            f"{model_comparison.challenger.name}: versions {model_comparison.challenger.version} and "
+            f"{model_comparison.champion.version} were not measured on the same held-out rows, and another "
+            "measurement is charged: say how much with --epsilon, or unitball schedule … --compare-epsilon"
         )
-    runs = [record_of(root, one).facts["metrics"] for one in (contest.challenger, contest.champion)]
+    runs = [record_of(root, one).facts["metrics"] for one in (model_comparison.challenger, model_comparison.champion)]
     better, worse = (run["accuracy"] for run in runs)
     noise = math.hypot(*(run["accuracy_noise"] for run in runs))
     discordant = min(max(2.0 - better - worse + QUANTILE * noise, 0.0), 1.0)
     margin = QUANTILE * math.sqrt(noise**2 + discordant / new.measured.rows)
-    return _outcome(contest, better - worse, margin, "both runs' charged evaluations of the same held-out rows")
+    return _outcome(
+        model_comparison, better - worse, margin, "both runs' charged evaluations of the same held-out rows"
+    )
 
 
 def record_comparison(root: Path, comparison: Comparison) -> None:

@@ -152,8 +152,8 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: fl
     chosen = (scores[:, 0] > 0).astype(int) if len(classes) == 2 else scores.argmax(axis=1)
     columns = dict(zip(_score_names(classes), scores.T, strict=True))
     if calibrated:
-        columns[_probability(classes)[0]] = found = pipeline.predict_proba(features)[:, 1]
-        chosen = chosen if threshold is None else (found >= threshold).astype(int)
+        columns[_probability(classes)[0]] = probabilities = pipeline.predict_proba(features)[:, 1]
+        chosen = chosen if threshold is None else (probabilities >= threshold).astype(int)
     return pd.DataFrame({"prediction": np.array(classes, dtype=object)[chosen], **columns})
 
 

@@ -166,25 +166,25 @@ def find_model(root: Path, model: str) -> RegisteredModel:
     InputError
         If there is no such model, naming those there are.
     """
-    asked = _NAME.fullmatch(model)
-    if asked is None:
+    name_parts = _NAME.fullmatch(model)
+    if name_parts is None:
         raise InputError(f"{model!r} is no name of a model; write NAME, NAME@ALIAS or NAME/VERSION")
     with tracking_client(root) as client:
-        versions = client.search_model_versions(f"name = '{asked['name']}'")
+        versions = client.search_model_versions(f"name = '{name_parts['name']}'")
         if not versions:
-            names = ", ".join(sorted(found.name for found in client.search_registered_models())) or "none"
-            raise InputError(f"there is no model {asked['name']!r} (models: {names}); train one first")
-        if asked["alias"] == CHAMPION:
-            found = _numbered(asked["name"], _champion(root, client, asked["name"]), versions)
-        elif asked["alias"] is not None:
-            found = _aliased(client, asked["name"], asked["alias"])
-        elif asked["version"] is not None:
-            found = _numbered(asked["name"], asked["version"], versions)
+            names = ", ".join(sorted(version.name for version in client.search_registered_models())) or "none"
+            raise InputError(f"there is no model {name_parts['name']!r} (models: {names}); train one first")
+        if name_parts["alias"] == CHAMPION:
+            version = _numbered(name_parts["name"], _champion(root, client, name_parts["name"]), versions)
+        elif name_parts["alias"] is not None:
+            version = _aliased(client, name_parts["name"], name_parts["alias"])
+        elif name_parts["version"] is not None:
+            version = _numbered(name_parts["name"], name_parts["version"], versions)
         else:
-            known = {(one.version, one.run) for one in open_model_records(root).versions(asked["name"])}
+            known = {(one.version, one.run) for one in open_model_records(root).versions(name_parts["name"])}
             recorded = [one for one in versions if (str(one.version), str(one.run_id)) in known]
-            found = max(recorded or versions, key=lambda one: int(one.version))
-        return _described(root, found)
+            version = max(recorded or versions, key=lambda one: int(one.version))
+        return _described(root, version)
 
 
 def _described(root: Path, version: ModelVersion) -> RegisteredModel:
@@ -217,10 +217,10 @@ def _aliased(client: MlflowClient, name: str, alias: str) -> ModelVersion:
 
 
 def _numbered(name: str, version: str, versions: list[ModelVersion]) -> ModelVersion:
-    for found in versions:
-        if str(found.version) == version:
-            return found
-    there = ", ".join(sorted((str(found.version) for found in versions), key=int))
+    for one in versions:
+        if str(one.version) == version:
+            return one
+    there = ", ".join(sorted((str(one.version) for one in versions), key=int))
     raise InputError(f"model {name!r} has no version {version} in MLflow (versions: {there})")
 
 
@@ -228,8 +228,8 @@ def registered_by(root: Path, run_id: str | None) -> RegisteredModel | None:
     """Return the model version on record that a run of MLflow's has registered; None where it has none."""
     with tracking_client(root) as client:
         versions = client.search_model_versions(f"run_id = '{run_id}'") if run_id else []
-        for found in sorted(versions, key=lambda one: int(one.version), reverse=True):
-            model = _described(root, found)
+        for version in sorted(versions, key=lambda one: int(one.version), reverse=True):
+            model = _described(root, version)
             if _recorded(root, model) is not None:
                 return model
     return None
@@ -237,8 +237,8 @@ def registered_by(root: Path, run_id: str | None) -> RegisteredModel | None:
 
 def _recorded(root: Path, model: RegisteredModel) -> VersionRecord | None:
     # The last one: a model that was deleted in MLflow as a whole begins with version 1 again.
-    found = [one for one in open_model_records(root).versions(model.name) if one.version == model.version]
-    return found[-1] if found and found[-1].run == model.run_id else None
+    records = [one for one in open_model_records(root).versions(model.name) if one.version == model.version]
+    return records[-1] if records and records[-1].run == model.run_id else None
 
 
 def record_of(root: Path, model: RegisteredModel) -> VersionRecord:
@@ -249,23 +249,23 @@ def record_of(root: Path, model: RegisteredModel) -> VersionRecord:
     InputError
         If this root has neither logged it nor been told of it by its owner.
     """
-    found = _recorded(root, model)
-    if found is None:
+    record = _recorded(root, model)
+    if record is None:
         name = f"{model.name}/{model.version}"
         raise InputError(
             f"version {model.version} of {model.name} is not one that this root has logged and kept a record of: train "
             "with the same configuration once more, which charges nothing, and use the version that makes; or, where "
             f"you know the SHA-256 of its model.skops from where it was made: unitball model record {name} --digest …"
         )
-    return found
+    return record
 
 
 def unrecorded(root: Path) -> list[RegisteredModel]:
     """Return the model versions in MLflow that are not on record; none of them is loaded."""
     known = {(one.model, one.version): one.run for one in open_model_records(root).versions()}
     with tracking_client(root) as client:
-        found = client.search_model_versions()
-    return [_described(root, one) for one in found if known.get((one.name, str(one.version))) != str(one.run_id)]
+        versions = client.search_model_versions()
+    return [_described(root, one) for one in versions if known.get((one.name, str(one.version))) != str(one.run_id)]
 
 
 def record_model(root: Path, model: RegisteredModel, digest: str) -> list[str]:
@@ -285,13 +285,15 @@ def record_model(root: Path, model: RegisteredModel, digest: str) -> list[str]:
     """
     if _recorded(root, model) is not None:
         raise InputError(f"version {model.version} of {model.name} is on record already")
-    found = model_digest(_folder(root, model))
-    if found != digest.lower():
+    computed = model_digest(_folder(root, model))
+    if computed != digest.lower():
         raise InputError(
-            f"the file of version {model.version} of {model.name} in MLflow has the SHA-256 {found}, not {digest}: it "
-            "is not the one you know; nothing was recorded"
+            f"the file of version {model.version} of {model.name} in MLflow has the SHA-256 {computed}, not {digest}: "
+            "it is not the one you know; nothing was recorded"
         )
-    open_model_records(root).record_version(model.name, model.version, run=model.run_id, digest=found, facts=_UNKNOWN)
+    open_model_records(root).record_version(
+        model.name, model.version, run=model.run_id, digest=computed, facts=_UNKNOWN
+    )
     return [
         "what it was trained on, by which algorithm and with which budget",
         "what is proved of it, and whether the releases it is made of are in this root's ledger",
@@ -336,8 +338,8 @@ def _folder(root: Path, model: RegisteredModel) -> str:
         return str(mlflow.artifacts.download_artifacts(model.uri))
 
 
-def _require_recorded(model: RegisteredModel, found: str, digest: str) -> None:
-    if found != digest:
+def _require_recorded(model: RegisteredModel, computed: str, digest: str) -> None:
+    if computed != digest:
         raise DamagedError(
             f"the file of version {model.version} of {model.name} in MLflow is not the one that was logged; train with "
             "the same configuration and another --repetition, or put MLflow's artifacts back from a back-up"
@@ -401,9 +403,12 @@ def audit_of(root: Path, run_id: str, algorithm: str) -> dict[str, object]:
     """
     records = open_model_records(root)
     audits = records.audits(algorithm)
-    said = [(one, _said(records, one) or (None, None)) for one in records.versions() if run_id and one.run == run_id]
+    verdicts = [
+        (one, _said(records, one) or (None, None)) for one in records.versions() if run_id and one.run == run_id
+    ]
     versions = [
-        {"model": f"{one.model}/{one.version}", "outcome": outcome, "reason": reason} for one, (outcome, reason) in said
+        {"model": f"{one.model}/{one.version}", "outcome": outcome, "reason": reason}
+        for one, (outcome, reason) in verdicts
     ]
     newest = audits[-1] if audits else None
     return {
@@ -472,8 +477,8 @@ def _show_audits(root: Path, algorithm: str) -> list[str]:
             one = recorded.get((version.name, str(version.version), str(version.run_id)))
             if one is None or one.facts["algorithm"] != algorithm:
                 continue
-            said = _said(records, one)
-            for tag, value in zip((AUDIT_TAG, f"{AUDIT_TAG}.reason"), said or (None, None), strict=True):
+            verdict = _said(records, one)
+            for tag, value in zip((AUDIT_TAG, f"{AUDIT_TAG}.reason"), verdict or (None, None), strict=True):
                 if value is not None:
                     client.set_model_version_tag(version.name, version.version, tag, value)
                 elif tag in version.tags:
@@ -553,9 +558,9 @@ def _refuted(records: ModelRecords, version: VersionRecord) -> str | None:
         ". Train it again once the algorithm is mended; if the finding was an error: unitball model withdraw-audits "
         f"{algorithm} --reason …, and audit again"
     )
-    said = _said(records, version)
-    if said is not None and said[0] == VIOLATION:
-        return (said[1] or f"an audit has refuted what is stated of {algorithm}") + way_out
+    verdict = _said(records, version)
+    if verdict is not None and verdict[0] == VIOLATION:
+        return (verdict[1] or f"an audit has refuted what is stated of {algorithm}") + way_out
     newest = records.audits(algorithm)[-1:]
     if newest and newest[0].outcome == VIOLATION:
         return f"the newest audit of {algorithm} has refuted what is stated of it (run {newest[0].run})" + way_out

@@ -61,8 +61,8 @@ def chosen_model(root: Path, request: ScoringRequest) -> str:
     """Return the name of the model that a request means."""
     if not request.prefer_champion:
         return request.model
-    found = find_model(root, request.model)
-    return request.model if found.champion is None else f"{found.name}@{CHAMPION}"
+    version = find_model(root, request.model)
+    return request.model if version.champion is None else f"{version.name}@{CHAMPION}"
 
 
 _ROWS = 4096
@@ -130,14 +130,14 @@ def predict_file(
                 raise InputError(f"{source} has no column {id_column!r}; it has: {', '.join(rows.columns)}")
             features, reasons = _encoded(pipeline, encoder, rows)
             good = np.array([reason is None for reason in reasons])
-            found = scores_of(pipeline[1:] if encoder is not None else pipeline, features, threshold)
+            scores = scores_of(pipeline[1:] if encoder is not None else pipeline, features, threshold)
             kept = {} if id_column is None else {id_column: _as_array(rows.columns[id_column])}
             write(
                 pa.table(
                     {
                         "row": pa.array(rows.lines, pa.int64()),
                         **kept,
-                        **{name: pa.array(found[name].to_numpy(), mask=~good) for name in found.columns},
+                        **{name: pa.array(scores[name].to_numpy(), mask=~good) for name in scores.columns},
                         "refusal": pa.array(reasons, pa.string()),
                     }
                 )

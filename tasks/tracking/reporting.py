@@ -154,7 +154,11 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
     if cap is None:
         cost = rounded_up(result.proved.epsilon, 4)
         return f"This run would cost ε = {cost:g}; the rows are public, and no budget is kept of them."
-    run = max(compose(bill).epsilon(cap["delta"]) for bill in set(plan.bills().values())) if cap["delta"] else math.inf
+    run = (
+        max(compose(losses_of_party).epsilon(cap["delta"]) for losses_of_party in set(plan.losses_by_party().values()))
+        if cap["delta"]
+        else math.inf
+    )
     here = f"ε = {rounded_up(run, 4):g}" if math.isfinite(run) else "no finite ε"
     spent = "unbounded" if report["epsilon_spent"] is None else f"{rounded_up(report['epsilon_spent'], 4):g}"
     return (
@@ -241,13 +245,13 @@ def _versions(dataset: DatasetRef, result: RunResult) -> str:
 
 def command_of(config: TrainingConfig, command: str = "train") -> str:
     """Return the command that asks for this run: the options that are not the defaults."""
-    given = config.model_dump(mode="json", exclude_defaults=True)
-    secure = given.pop("secure", {})
-    parameters = given.pop("parameters", {})
+    options = config.model_dump(mode="json", exclude_defaults=True)
+    secure = options.pop("secure", {})
+    parameters = options.pop("parameters", {})
     arguments = ["unitball", command, "--dataset", config.dataset]
     if config.algorithm is not None:
         arguments += ["--algorithm", config.algorithm]
-    for name, value in {**given, **secure}.items():
+    for name, value in {**options, **secure}.items():
         flag = f"--{name.replace('_', '-')}"
         if name in ("dataset", "algorithm") or value is None:
             continue
@@ -433,13 +437,13 @@ CHAMPION_LABEL = "unitball.champion"
 
 def announce_trained(result: RunResult) -> None:
     """Announce a recorded run's model; a run that registered none has nothing to score with."""
-    found = registered_by(current_root(), result.mlflow_run_id)
-    if found is None:
+    version = registered_by(current_root(), result.mlflow_run_id)
+    if version is None:
         return
-    others = found.champion is not None and found.champion != found.version
+    others = version.champion is not None and version.champion != version.version
     announce(
         Event.TRAINED,
         dataset_resource(result.dataset),
-        {"dataset": result.dataset, "model": f"{found.name}/{found.version}"},
+        {"dataset": result.dataset, "model": f"{version.name}/{version.version}"},
         labels={CHAMPION_LABEL: str(others).lower()},
     )

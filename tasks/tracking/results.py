@@ -175,14 +175,14 @@ def proved_of(plan: RunPlan) -> Proved | None:
     spent = epsilon_by_party(plan)
     if spent is None:
         return None
-    bills = set(plan.bills().values())
+    losses_by_party = set(plan.losses_by_party().values())
     every = [release.guarantee() for release in plan.releases if release.reads_rows]
-    mus = [mu for bill in bills if (mu := gaussian_mu(bill)) is not None]
+    mus = [mu for losses_of_party in losses_by_party if (mu := gaussian_mu(losses_of_party)) is not None]
     return Proved(
         epsilon=max(spent.values()),
         delta=_delta(plan),
-        mu=max(mus) if len(mus) == len(bills) else None,
-        trade_off=tuple(zip(TYPE_I_ERRORS, trade_off(bills).tolist(), strict=True)),
+        mu=max(mus) if len(mus) == len(losses_by_party) else None,
+        trade_off=tuple(zip(TYPE_I_ERRORS, trade_off(losses_by_party).tolist(), strict=True)),
         neighbours=str(every[0].neighbours),
         trust=str(plan.trust),
         numerics="exact" if all(item.numerics == "exact" for item in every) else "idealised",
@@ -193,18 +193,25 @@ def proved_of(plan: RunPlan) -> Proved | None:
 
 def _delta(plan: RunPlan) -> float:
     """Return the delta at which a run's cost is stated: none where every loss is pure."""
-    losses = (loss for bill in plan.bills().values() for loss in bill)
+    losses = (loss for losses_of_party in plan.losses_by_party().values() for loss in losses_of_party)
     return 0.0 if all(isinstance(loss, PureEpsilon) for loss in losses) else plan.delta
 
 
 def epsilon_by_party(plan: RunPlan) -> dict[str, float] | None:
     """Return the epsilon of each party's bill, or None where something is not proved, or not at this delta."""
-    bills = plan.bills()
-    if not bills or not plan.proved:
+    losses_by_party = plan.losses_by_party()
+    if not losses_by_party or not plan.proved:
         return None
     # Parties of one plan mostly pay the same; each distinct bill is composed once.
-    found = {bill: compose(bill).epsilon(_delta(plan)) for bill in set(bills.values())}
-    return {party: found[bill] for party, bill in bills.items()} if all(map(math.isfinite, found.values())) else None
+    epsilons = {
+        losses_of_party: compose(losses_of_party).epsilon(_delta(plan))
+        for losses_of_party in set(losses_by_party.values())
+    }
+    return (
+        {party: epsilons[losses_of_party] for party, losses_of_party in losses_by_party.items()}
+        if all(map(math.isfinite, epsilons.values()))
+        else None
+    )
 
 
 def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, references: list[ReleaseRef]) -> RunResult:
@@ -280,10 +287,10 @@ def by_class(result: RunResult, most: int) -> list[str]:
     metrics = result.metrics
     names = [name.removeprefix("recall_") for name in metrics if name.startswith("recall_")]
     names = [name for name in names if not is_limit(f"_{name}")][:most]
-    found = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in names]
+    recalls = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in names]
     most_often = {name: metrics[of] for name in names if (of := f"predicted_{name}_high") in metrics}
     limits = [f"`{name}` for at most {100 * share:.3g} %" for name, share in most_often.items()]
-    return ([f"Recall by class: {'; '.join(found)}."] if found else []) + (
+    return ([f"Recall by class: {'; '.join(recalls)}."] if recalls else []) + (
         [f"Predicts {', '.join(limits)} of the held-out {result.identity.dataset.unit.several} (95 %)."]
         if limits
         else []

@@ -195,8 +195,8 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
     """
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    existing = client.get_experiment_by_name(name)
+    if existing is None:
         # A server keeps artifacts where it was told to and passes them through.
         own = None if server_address() else (Layout(root).artifacts / quote(name, safe="")).as_uri()
         try:
@@ -204,15 +204,15 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        found = client.get_experiment_by_name(name)
+        existing = client.get_experiment_by_name(name)
     if has_own_database(root):
         # Whoever may write to MLflow may have made it before, with a location of their own.
-        require_own_location(Layout(root).artifacts, found.artifact_location)
-    experiment = str(found.experiment_id)
-    if found.lifecycle_stage == "deleted":
+        require_own_location(Layout(root).artifacts, existing.artifact_location)
+    experiment = str(existing.experiment_id)
+    if existing.lifecycle_stage == "deleted":
         client.restore_experiment(experiment)
     # The view is written last and says that all are there; who was killed in between finds it missing.
-    if VIEW_TAG not in found.tags:
+    if VIEW_TAG not in existing.tags:
         tags = {
             # Without its kind, MLflow's page guesses one, or asks.
             "mlflow.experimentKind": "custom_model_development",
@@ -228,12 +228,12 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
 
 def runs_with(client: MlflowClient, experiment: str, tag: str, value: str) -> list[Run]:
     """Return the runs of an experiment that have a tag."""
-    found, token = [], None
+    runs, token = [], None
     while True:
         page = client.search_runs([experiment], f"tags.`{tag}` = '{value}'", page_token=token)
-        found += page
+        runs += page
         if not (token := page.token):
-            return found
+            return runs
 
 
 def _complete(client: MlflowClient, root: Path, experiment: str, run_id: str, report: RunReport) -> None:
@@ -303,15 +303,17 @@ def _log_metrics(
     from mlflow.entities import Metric, RunTag
 
     now = int(time.time() * 1000)
-    found = [
+    metrics_logged = [
         Metric(name, float(value), now, 0, **(of_model or {}))
         for name, value in metrics.items()
         if math.isfinite(value)
     ]
-    found += [Metric(name, value, now, step) for name, curve in (curves or {}).items() for step, value in curve.items()]
+    metrics_logged += [
+        Metric(name, value, now, step) for name, curve in (curves or {}).items() for step, value in curve.items()
+    ]
     # MLflow would show a large number instead.
     infinite = [RunTag(name, str(value)) for name, value in metrics.items() if not math.isfinite(value)]
-    client.log_batch(run_id, metrics=found, tags=infinite)
+    client.log_batch(run_id, metrics=metrics_logged, tags=infinite)
 
 
 def _of_model(run_id: str, model_id: str | None, inputs: Sequence[DatasetInput]) -> dict[str, str]:
@@ -397,12 +399,12 @@ def _log_model(
     # It prints a line for people, whatever the level of its log.
     logging_utils.disable_logging()
     try:
-        made = mlflow.register_model(
+        registered = mlflow.register_model(
             logged.model_uri, report.registered_name, await_registration_for=0, tags=dict(facts)
         )
-        client.update_model_version(made.name, made.version, description=note[:_MOST_DESCRIPTION])
+        client.update_model_version(registered.name, registered.version, description=note[:_MOST_DESCRIPTION])
         assert logged.metadata is not None
-        return str(made.version), str(logged.metadata[flavor.DIGEST])
+        return str(registered.version), str(logged.metadata[flavor.DIGEST])
     finally:
         logging_utils.enable_logging()
 
@@ -454,15 +456,15 @@ class SweepTracker:
                 FACTS, search=f"tags.role = '{_POINT}'", axes=list(dict.fromkeys(["algorithm", *axes]))
             )
             client.set_experiment_tag(self._experiment, VIEW_TAG, view)
-            found = runs_with(client, self._experiment, RUN_KEY, key)
-            if found:
-                self.run_id = str(found[0].info.run_id)
+            runs = runs_with(client, self._experiment, RUN_KEY, key)
+            if runs:
+                self.run_id = str(runs[0].info.run_id)
             else:
                 keys = {RUN_KEY: key, "role": "sweep"}
                 self.run_id = log_run(client, self._experiment, Entries(name=name, tags=tags), keys=keys)
             children = {
                 run.data.tags.get(POINT_KEY, run.info.run_id): run.info
-                for run in (runs_with(client, self._experiment, PARENT, self.run_id) if found else ())
+                for run in (runs_with(client, self._experiment, PARENT, self.run_id) if runs else ())
             }
         self._known = {key: info.run_id for key, info in children.items() if info.status == "FINISHED"}
         self._failed = {key: info.run_id for key, info in children.items() if info.status != "FINISHED"}

@@ -13,7 +13,7 @@ from storage.atomic import PREFIX, clean
 from storage.datasets import dataset_ref, declared_table, is_complete, remake_fingerprints, unregistered_versions
 from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
-from storage.ledger import marks
+from storage.ledger import high_water_marks
 from storage.ledger.entries import check_chain, lacking, reading, writing
 from storage.ledger.material import adopt_material, missing_material
 from storage.orphans import remove_orphans
@@ -113,8 +113,8 @@ def _permissions(layout: Layout) -> _Problems:
 
 def _keys(layout: Layout) -> _Problems:
     with reading(open_ledger_database()) as entries:
-        for found in missing_material(layout, entries, shared=ledger_url() is not None).values():
-            problem, _, way_out = found.partition(": ")
+        for messages in missing_material(layout, entries, shared=ledger_url() is not None).values():
+            problem, _, way_out = messages.partition(": ")
             yield problem, way_out
 
 
@@ -129,7 +129,7 @@ def _mark(layout: Layout) -> _Problems:
     with reading(database) as entries:
         began = entries.last().sequence > 0
         for path in database.marks:
-            mark = marks.read(path, database.chain)
+            mark = high_water_marks.read(path, database.chain)
             problem = lacking(entries, mark)
             if problem is not None:
                 yield f"{path}: {problem}", "put back the newest back-up of the ledger, or: unitball ledger restore"
@@ -151,8 +151,8 @@ def _data_sets(layout: Layout) -> _Problems:
 
 def _models(layout: Layout) -> _Problems:
     # On a server that was named, versions of other roots are no business of this one.
-    made = layout.mlflow_database.exists() or recorded_server(layout.root) is not None
-    if not (made and has_own_database(layout.root)):
+    recorded = layout.mlflow_database.exists() or recorded_server(layout.root) is not None
+    if not (recorded and has_own_database(layout.root)):
         return
     for model in unrecorded(layout.root):
         name = f"{model.name}/{model.version}"

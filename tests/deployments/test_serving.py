@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from deployments.serving import ServeError, Serving
-from tasks.runtime import leash
+from tasks.runtime import process_guard
 from tasks.runtime.engine import credentials_file
 from tests.support.command_line import CommandLine
 from tests.support.processes import has_ended
@@ -268,7 +268,7 @@ def test_the_leash_ends_the_whole_process_group(tmp_path: Path) -> None:
     for arguments in ([], ["leaves its child"]):
         note.unlink(missing_ok=True)
         held = subprocess.Popen(
-            [sys.executable, "-I", "-S", leash.__file__, sys.executable, "-c", code, *arguments],
+            [sys.executable, "-I", "-S", process_guard.__file__, sys.executable, "-c", code, *arguments],
             stdin=subprocess.PIPE,
             env=environment(),
         )

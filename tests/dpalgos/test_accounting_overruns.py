@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from dpalgos.accounting.composition import compose
-from dpalgos.accounting.costs import loss_of_overruns
+from dpalgos.accounting.costs import loss_of_deadline_misses
 from dpalgos.guarantees import GaussianMu, NoGuarantee, PureEpsilon, SlackGaussian
 
 
@@ -24,7 +24,7 @@ def worst(epsilon: float, probability: float, t: float) -> float:
 
 @pytest.mark.parametrize(("epsilon", "probability"), product((0.1, 1.0, 3.0), (1e-3, 1e-6)))
 def test_the_worst_overruns_cost_no_more_than_is_charged(epsilon: float, probability: float) -> None:
-    loss = loss_of_overruns((PureEpsilon(epsilon),), probability)
+    loss = loss_of_deadline_misses((PureEpsilon(epsilon),), probability)
     assert isinstance(loss, SlackGaussian)
     high = math.exp(epsilon) / (1 + math.exp(epsilon))
     beaten = False
@@ -37,7 +37,7 @@ def test_the_worst_overruns_cost_no_more_than_is_charged(epsilon: float, probabi
 
 
 def test_the_charge_is_small_beside_usual_deltas() -> None:
-    loss = loss_of_overruns((GaussianMu(0.27),), 1e-9)
+    loss = loss_of_deadline_misses((GaussianMu(0.27),), 1e-9)
     assert isinstance(loss, SlackGaussian)
     assert 2e-9 < loss.slack < 2e-8
     before = compose([GaussianMu(0.27)]).epsilon(1e-5)
@@ -45,8 +45,8 @@ def test_the_charge_is_small_beside_usual_deltas() -> None:
 
 
 def test_no_guarantee_where_the_bound_says_nothing() -> None:
-    assert isinstance(loss_of_overruns((PureEpsilon(60.0),), 1e-3), NoGuarantee)
-    assert isinstance(loss_of_overruns((GaussianMu(1.0),), 2.0), NoGuarantee)
+    assert isinstance(loss_of_deadline_misses((PureEpsilon(60.0),), 1e-3), NoGuarantee)
+    assert isinstance(loss_of_deadline_misses((GaussianMu(1.0),), 2.0), NoGuarantee)
 
 
 def test_nothing_is_said_of_several_rows() -> None:
@@ -60,4 +60,4 @@ def test_nothing_is_said_of_several_rows() -> None:
     once = norm.cdf(norm.ppf(missed) + mu)
     reached = slack + (1 - slack) * norm.cdf(norm.ppf(slack + (1 - slack) * once) + mu)
     assert reached > 2 * slack + norm.cdf(norm.ppf(missed) + 2 * mu)
-    assert isinstance(group_loss(loss_of_overruns((GaussianMu(1.0),), 1e-9), 2), NoGuarantee)
+    assert isinstance(group_loss(loss_of_deadline_misses((GaussianMu(1.0),), 1e-9), 2), NoGuarantee)

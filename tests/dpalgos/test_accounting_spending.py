@@ -117,7 +117,7 @@ def test_the_bound_is_the_sum_of_the_partitions_maxima_and_is_attained(populatio
         return Totals.of(costs[row[partition]] for partition, costs in population.history() if row[partition] in costs)
 
     summed = SummedHistory.of(population.history())
-    bounds = [bill.totals for bill in summed.rows()]
+    bounds = [total_cost.totals for total_cost in summed.rows()]
     crossing = [of_row({"even": a, "by-site": b}) for a in PARTIES for b in PARTIES]
     for index, name in enumerate(Totals._fields):
         largest = max(totals[index] for totals in crossing)
@@ -163,9 +163,9 @@ def test_the_examples_are_accounted_for() -> None:
 
 def test_a_maximum_over_partitions_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def larger(self: Any, other: Any) -> Any:
-        return spending._Bill(self.totals.largest(other.totals), max(self.plans, other.plans), self.losses)
+        return spending._TotalCost(self.totals.largest(other.totals), max(self.plans, other.plans), self.losses)
 
-    monkeypatch.setattr(spending._Bill, "beside", larger)
+    monkeypatch.setattr(spending._TotalCost, "beside", larger)
     assert violations(CROSSING)
 
 
@@ -368,20 +368,20 @@ def test_a_cap_outside_its_range_is_refused(epsilon: float, delta: float) -> Non
 
 
 def test_a_plan_is_priced_party_by_party() -> None:
-    bills = price([(["0"], [GaussianMu(0.1)]), (["1"], [PureEpsilon(0.2)]), (PARTIES, [GaussianMu(0.2)])], 1e-6)
-    assert set(bills) == set(PARTIES)
-    assert bills["0"].mu_squared == pytest.approx(0.05)
-    (merged,) = bills["0"].losses
+    total_costs = price([(["0"], [GaussianMu(0.1)]), (["1"], [PureEpsilon(0.2)]), (PARTIES, [GaussianMu(0.2)])], 1e-6)
+    assert set(total_costs) == set(PARTIES)
+    assert total_costs["0"].mu_squared == pytest.approx(0.05)
+    (merged,) = total_costs["0"].losses
     assert isinstance(merged, GaussianMu)
     assert merged.mu == pytest.approx(math.sqrt(0.05))
-    assert bills["1"].epsilon == compose([GaussianMu(0.2), PureEpsilon(0.2)]).epsilon(1e-6)
-    assert bills["2"].epsilon == compose([GaussianMu(0.2)]).epsilon(1e-6)
+    assert total_costs["1"].epsilon == compose([GaussianMu(0.2), PureEpsilon(0.2)]).epsilon(1e-6)
+    assert total_costs["2"].epsilon == compose([GaussianMu(0.2)]).epsilon(1e-6)
 
 
 def test_pure_plans_are_priced_at_delta_zero() -> None:
-    bill = everyone(PureEpsilon(0.1), PureEpsilon(0.2))["0"]
-    assert bill.delta == 0.0
-    assert bill.epsilon == pytest.approx(0.3)
+    total_cost = everyone(PureEpsilon(0.1), PureEpsilon(0.2))["0"]
+    assert total_cost.delta == 0.0
+    assert total_cost.epsilon == pytest.approx(0.3)
     assert everyone(PureEpsilon(0.1), GaussianMu(0.2), delta=1e-7)["0"].delta == 1e-7
 
 
@@ -397,14 +397,16 @@ def test_a_person_with_rows_at_several_parties_pays_no_more_than_the_bill(
     rows = sum(split)
     releases: list[tuple[Sequence[str], Sequence[Loss]]] = [((party,), losses) for party in PARTIES]
     releases.append((PARTIES, [GaussianMu(0.05)]))
-    bills = price(releases, 1e-6, rows_per_person=rows)
+    total_costs = price(releases, 1e-6, rows_per_person=rows)
     really = [group_loss(loss, count) for count in split if count for loss in losses]
     really.append(group_loss(GaussianMu(0.05), rows))
-    if any(isinstance(loss, NoGuarantee) for loss in bills["0"].losses):
+    if any(isinstance(loss, NoGuarantee) for loss in total_costs["0"].losses):
         return
-    assert compose(bills["0"].losses).delta(epsilon) >= compose(really).delta(epsilon) * (1 - 1e-6) - 1e-14
-    for mine, bill in zip(additive_costs(really, 1e-6), additive_costs(bills["0"].losses, 1e-6), strict=True):
-        assert mine <= bill * (1 + 1e-9)
+    assert compose(total_costs["0"].losses).delta(epsilon) >= compose(really).delta(epsilon) * (1 - 1e-6) - 1e-14
+    for mine, total_cost in zip(
+        additive_costs(really, 1e-6), additive_costs(total_costs["0"].losses, 1e-6), strict=True
+    ):
+        assert mine <= total_cost * (1 + 1e-9)
 
 
 def test_unlike_bills_of_groups_are_charged_to_everybody() -> None:
@@ -457,19 +459,19 @@ def test_a_missing_quantity_is_refused() -> None:
 
 def test_the_next_plan_after_a_thousand_is_decided_in_a_fifth_of_a_second() -> None:
     rng = random.Random(5)
-    bills = [
+    total_costs = [
         {str(party): PlanCost.of([GaussianMu(rng.uniform(0.001, 0.006))], 1e-8).to_json() for party in range(10)}
         for _ in range(30)
     ]
-    stored = [(rng.choice(["even", "by-site", "by-month"]), rng.choice(bills)) for _ in range(1000)]
+    stored = [(rng.choice(["even", "by-site", "by-month"]), rng.choice(total_costs)) for _ in range(1000)]
     new: dict[str, PlanCost] = {
         str(p): PlanCost.of([GaussianMu(0.3), PureEpsilon(0.1 + 0.01 * p)], 1e-7) for p in range(10)
     }
 
     def decide() -> None:
         history = [
-            (partition, {party: PlanCost.from_json(cost) for party, cost in bills.items()})
-            for partition, bills in stored
+            (partition, {party: PlanCost.from_json(cost) for party, cost in total_costs.items()})
+            for partition, total_costs in stored
         ]
         decision = admit(history, ("even", new), FilterCap(1.0, D))
         assert not decision.admitted
@@ -490,16 +492,16 @@ def test_books_that_grow_plan_by_plan_are_those_of_the_whole_history(seed: int) 
     grown = SummedHistory.of(history[: 20 * seed])
     for plan in history[20 * seed :]:
         grown = grown.with_plan(*plan)
-    assert grown.bills == SummedHistory.of(history).bills
+    assert grown.total_costs == SummedHistory.of(history).total_costs
     assert grown.first == SummedHistory.of(history).first
     paid = [plan[1]["a"] for plan in history if plan[0] == "even" and "a" in plan[1]]
-    assert grown.bills["even"]["a"].totals == Totals.of(paid)
+    assert grown.total_costs["even"]["a"].totals == Totals.of(paid)
     rounded = [sum(getattr(cost, name) for cost in paid) for name in Totals._fields]
     if seed == 0:
-        assert grown.bills["even"]["a"].totals != Totals(*rounded)
+        assert grown.total_costs["even"]["a"].totals != Totals(*rounded)
     endless = grown.with_plan("even", {"a": PlanCost((), math.inf, 1.0, 0.0, 1.0, 0.0)})
     for _ in range(2):
-        assert endless.bills["even"]["a"].totals.mu_squared == math.inf
+        assert endless.total_costs["even"]["a"].totals.mu_squared == math.inf
         endless = endless.with_plan("even", {"a": PlanCost((), 0.5, 1.0, 0.0, 1.0, 0.0)})
 
 

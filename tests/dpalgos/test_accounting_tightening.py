@@ -22,12 +22,14 @@ def with_a_graph(budgets: tuple[Loss, ...]) -> Bills:
 
 
 @pytest.mark.parametrize("budgets", [(GaussianMu(0.14), PureEpsilon(0.52)), (GaussianMu(0.5), PureEpsilon(2.0))])
-@pytest.mark.parametrize("bills", [ten_classifiers, with_a_graph])
+@pytest.mark.parametrize("losses_of", [ten_classifiers, with_a_graph])
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])
-def test_the_dearest_bill_meets_the_target_from_below(budgets: tuple[Loss, ...], bills: object, epsilon: float) -> None:
-    assert callable(bills)
-    found = tightened(budgets, bills, epsilon, D)
-    dearest = max(compose(bill).epsilon(D) for bill in bills(found))
+def test_the_dearest_bill_meets_the_target_from_below(
+    budgets: tuple[Loss, ...], losses_of: object, epsilon: float
+) -> None:
+    assert callable(losses_of)
+    found = tightened(budgets, losses_of, epsilon, D)
+    dearest = max(compose(losses_of_party).epsilon(D) for losses_of_party in losses_of(found))
     assert epsilon * (1 - 1e-4) <= dearest <= epsilon
     # Proportions stay.
     assert isinstance(found[0], GaussianMu)

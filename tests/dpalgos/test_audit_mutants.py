@@ -37,18 +37,18 @@ class _Noisier(ClassMeansDiscriminant):
     """The sound law times a factor."""
 
     def scaled(self, setting: Setting, factor: float) -> RoundedGaussian:
-        return RoundedGaussian(factor * super().law(setting).sigma)
+        return RoundedGaussian(factor * super().distribution(setting).sigma)
 
 
 class HalfTheNoise(_Noisier):
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         return self.scaled(setting, 0.5)
 
 
 class RootTwoForTwo(_Noisier):
     """Two rows of one class may be antipodal: the sum of a class moves by 2, not by √2."""
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         return self.scaled(setting, 0.5**0.5)
 
 
@@ -82,16 +82,16 @@ class EachRowWhole(ClassMeansDiscriminant):
 class MissingRootTwo(AnalyzeGauss):
     """1 for the √2 by which XᵀX moves in the Frobenius norm where a row is replaced."""
 
-    def law(self, setting: Setting) -> SymmetricRoundedGaussian:
+    def distribution(self, setting: Setting) -> SymmetricRoundedGaussian:
         return SymmetricRoundedGaussian.calibrated(
-            self.budget, super().law(setting).sigma * MU.mu / 2**0.5, setting.dimension
+            self.budget, super().distribution(setting).sigma * MU.mu / 2**0.5, setting.dimension
         )
 
 
 class ZeroOutUnderReplaceOne(NoisyGradientDescent):
     """Noise for one gradient where neighbours differ in two."""
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         sensitivity = self.sums(setting).sensitivity(Neighbours.REPLACE_SPECIAL)
         return RoundedGaussian.calibrated(self.mu(), sensitivity, self.iterations)
 

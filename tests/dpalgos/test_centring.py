@@ -34,7 +34,7 @@ def test_antipodal_rows_or_a_null_record_move_the_sum_by_what_the_noise_is_for(
         - algorithm.contribution(algorithm.initial(setting), pair.right, setting)
     )
     # The noise is calibrated to no less, and to hardly more.
-    assert 1.0 <= algorithm.law(setting).sigma * MU.mu / exact < 1.0 + 1e-3
+    assert 1.0 <= algorithm.distribution(setting).sigma * MU.mu / exact < 1.0 + 1e-3
 
 
 def test_with_many_rows_the_mean_is_found_and_with_few_rows_stay_where_they_are() -> None:

@@ -159,7 +159,7 @@ def test_admm_pays_for_every_step_and_a_mutant_that_pays_once_is_caught() -> Non
     steps, mu, count = 16, 0.7, 400
     place = setting((count,), 40, trust=Trust.CENTRAL)
     admm = ConsensusAdmm(budget=GaussianMu(mu), iterations=steps, penalty=0.5)
-    law = admm.law(place)
+    law = admm.distribution(place)
     needed = admm.sensitivity(place) * math.sqrt(steps) / mu
     unit = admm._unit(place)
     assert needed <= law.sigma * unit <= needed * (1 + 1e-4)
@@ -174,7 +174,7 @@ def test_admm_steps_are_told_apart_no_better_than_their_mu() -> None:
     admm = ConsensusAdmm(budget=GaussianMu(mu), iterations=steps, penalty=0.5)
     pair = admm.neighbouring_pair(place)
     left, right = (admm.statistic(rows, place).ravel() for rows in (pair.left, pair.right))
-    distance, sigma = np.linalg.norm(left - right), admm.law(place).sigma * admm._unit(place)
+    distance, sigma = np.linalg.norm(left - right), admm.distribution(place).sigma * admm._unit(place)
     assert distance / sigma <= mu / math.sqrt(steps)
     assert distance / sigma > 0.97 * mu / math.sqrt(steps)
     assert norm.cdf(distance / (sigma / 2)) > norm.cdf(mu / math.sqrt(steps))

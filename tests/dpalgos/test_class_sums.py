@@ -126,7 +126,7 @@ def test_all_sums_together_cost_the_budget() -> None:
             sizes=(500, 500), dimension=DIMENSION, classes=CLASSES, trust=Trust.CENTRAL, neighbours=relation
         )
         means, gradients = trainer.sensitivities(setting)
-        spent = math.hypot(means, 3.0 * gradients) / trainer.law(setting).sigma
+        spent = math.hypot(means, 3.0 * gradients) / trainer.distribution(setting).sigma
         assert 0.7 * (1 - 1e-9) <= spent <= 0.7
         assert means**2 / (means**2 + 9 * gradients**2) == pytest.approx(0.4, rel=1e-3)
 

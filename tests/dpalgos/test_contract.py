@@ -87,7 +87,7 @@ class Count(PrivateAlgorithm, OneSum):
         row = np.eye(1, setting.dimension)[0]
         return one_row_apart(setting, row, row, labels=(0, 1))
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         return RoundedGaussian(self.sensitivity(setting) / self.budget.mu)
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:

@@ -84,15 +84,15 @@ def largest_change(algorithm: Any, dimension: int, length: Callable[[Array], flo
 def spent(algorithm: Any, dimension: int) -> float:
     change = largest_change(algorithm, dimension, lambda moved: float(np.abs(moved).sum()))
     known = setting_of([rows_of(np.zeros((dimension + 1, dimension)))], 2)
-    return change / float(algorithm.law(known).scale)
+    return change / float(algorithm.distribution(known).scale)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class L2Noise(LaplaceCovariance):
     """The mistake of calibrating Laplace noise to the Frobenius sensitivity."""
 
-    def law(self, setting: Setting) -> DiscreteLaplace:
-        right = LaplaceCovariance.law(self, setting)
+    def distribution(self, setting: Setting) -> DiscreteLaplace:
+        right = LaplaceCovariance.distribution(self, setting)
         return DiscreteLaplace(
             right.scale * math.sqrt(2.0) / triangle_sensitivity(setting.dimension, 1.0, setting.neighbours)
         )
@@ -180,12 +180,12 @@ def test_integer_sums_move_by_no_more_than_is_charged() -> None:
     known = Setting(sizes=(7,), dimension=6, classes=2)
     radial = RadialCovariance(budget=EPSILON, components=2)
     moved = largest_change(radial, 6, lambda change: float(np.linalg.norm(unpack(change))))
-    assert 0.9 <= moved / radial.law(known).scale <= 1.0
+    assert 0.9 <= moved / radial.distribution(known).scale <= 1.0
     sulq = ModSulq(budget=APPROXIMATE, components=2)
     (loss,) = sulq.guarantee(known).losses
     assert isinstance(loss, GaussianMu)
     moved = largest_change(sulq, 6, lambda change: float(np.linalg.norm(change)))
-    assert 0.65 * loss.mu <= moved / sulq.law(known).sigma <= loss.mu
+    assert 0.65 * loss.mu <= moved / sulq.distribution(known).sigma <= loss.mu
 
 
 def test_mod_sulq_adds_the_published_noise_to_every_entry() -> None:

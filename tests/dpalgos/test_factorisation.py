@@ -234,7 +234,7 @@ def test_night_by_night_is_what_the_whole_horizon_is_at_once() -> None:
     for night in range(1, 7):
         tonight = NightSum(inner=once, budget=MU, factor=factor, night=night)
         assert tonight.guarantee(setting).losses == (MU,)
-        assert tonight.law(setting) == whole.law(setting)
+        assert tonight.distribution(setting) == whole.distribution(setting)
         contributed = tonight.contribution(tonight.initial(setting), party, setting)  # type: ignore[arg-type]  # its own state
         np.testing.assert_array_equal(contributed, whole.contribution(state, rows, setting))
         state = whole.update(state, contributed, setting)
@@ -306,15 +306,15 @@ def test_more_rows_and_the_same_noise_make_a_better_model() -> None:
 class MissingColumnNorm(ContinualClassMeans):
     """Noise for the largest entry of the factor, where a row enters all later nights."""
 
-    def law(self, setting: Setting) -> RoundedGaussian:
-        return RoundedGaussian(super().law(setting).sigma * 64.0 / self.factor().norm)
+    def distribution(self, setting: Setting) -> RoundedGaussian:
+        return RoundedGaussian(super().distribution(setting).sigma * 64.0 / self.factor().norm)
 
 
 class FreshPerBatch(ContinualClassMeans):
     """Noise for one night's sum by itself, where it is released with the factor's weights."""
 
-    def law(self, setting: Setting) -> RoundedGaussian:
-        return RoundedGaussian(super().law(setting).sigma / self.factor().norm)
+    def distribution(self, setting: Setting) -> RoundedGaussian:
+        return RoundedGaussian(super().distribution(setting).sigma / self.factor().norm)
 
 
 TRIALS = 20_000
@@ -326,7 +326,7 @@ def shown(algorithm: ContinualClassMeans, *, same_noise: bool = False) -> float:
     The best one is the likelihood ratio of all nights; the other, the difference of the first two nights.
     """
     setting = Setting(sizes=(16,), dimension=2, classes=2, trust=Trust.CENTRAL)
-    pair, law = algorithm.neighbouring_pair(setting), algorithm.law(setting)
+    pair, law = algorithm.neighbouring_pair(setting), algorithm.distribution(setting)
     scale = algorithm.class_sums(setting).scale
     left, right = (algorithm.statistic(rows, setting).reshape(6, -1) * scale for rows in (pair.left, pair.right))
     stream = noise(5).stream("audit", np.zeros(1))

@@ -101,7 +101,7 @@ def test_night_by_night_is_what_the_whole_horizon_is_at_once() -> None:
         found = tonight.contribution(tonight.initial(setting), party, setting)  # type: ignore[arg-type]  # its own state
         state = tuple(kept.released[: night - 1])
         np.testing.assert_array_equal(found, whole.contribution(state, rows, setting))
-        assert tonight.law(setting) == whole.law(setting)
+        assert tonight.distribution(setting) == whole.distribution(setting)
     model = model_of(once(whole), FACTOR, kept.released, setting, setting.sizes)
     assert isinstance(model, LinearModel)
     np.testing.assert_array_equal(model.weights, expected.weights)
@@ -121,7 +121,7 @@ def test_the_noise_of_every_running_sum_is_that_of_the_factor() -> None:
     exact = np.cumsum(gradients(once(whole), dealt(rows), kept.released, setting), axis=0)
     for night in range(1, NIGHTS + 1):
         error = decode_running_sum(FACTOR, kept.released[:night]) - exact[night - 1]
-        assert error.std() / whole.law(setting).sigma == pytest.approx(FACTOR.amplification(night), rel=0.026)
+        assert error.std() / whole.distribution(setting).sigma == pytest.approx(FACTOR.amplification(night), rel=0.026)
     # Another night's noise, or none of the earlier nights', would be seen.
     assert FACTOR.amplification(2) > 1.1 * FACTOR.amplification(1)
 
@@ -136,8 +136,8 @@ def test_a_horizon_costs_the_longest_column_times_the_sensitivity_over_sigma(rel
     columns = [np.linalg.norm(FACTOR.coefficients[: NIGHTS - night]) for night in range(NIGHTS)]
     assert FACTOR.norm == pytest.approx(max(columns), rel=1e-15)
     moved = inner.sums(setting).sensitivity(relation)
-    assert max(columns) * moved / whole.law(setting).sigma == pytest.approx(0.7, rel=1e-12)
-    assert max(columns) * moved / whole.law(setting).sigma <= 0.7
+    assert max(columns) * moved / whole.distribution(setting).sigma == pytest.approx(0.7, rel=1e-12)
+    assert max(columns) * moved / whole.distribution(setting).sigma <= 0.7
     # In units of gradients, but for what encoding adds.
     assert inner.sums(setting).decode(np.asarray(moved)) == pytest.approx(clip * relation.records, rel=1e-3)
     assert total_mu(inner.budget) < 0.7
@@ -149,8 +149,8 @@ def test_a_horizon_costs_the_longest_column_times_the_sensitivity_over_sigma(rel
 class MissingColumnNorm(ContinualLeader):
     """Noise for the night of a row alone, although later nights release it too."""
 
-    def law(self, setting: Setting) -> RoundedGaussian:
-        return RoundedGaussian(super().law(setting).sigma * FACTOR.coefficients[0] / FACTOR.norm)
+    def distribution(self, setting: Setting) -> RoundedGaussian:
+        return RoundedGaussian(super().distribution(setting).sigma * FACTOR.coefficients[0] / FACTOR.norm)
 
 
 class EveryRowEveryNight(ContinualLeader):
@@ -207,7 +207,7 @@ def shown(algorithm: ContinualLeader) -> float:
     The other rows are null and add nothing at any weights, so that the exact stream is the same in all runs.
     """
     setting = Setting(sizes=(NIGHTS,), dimension=2, classes=2, trust=Trust.CENTRAL)
-    pair, law = algorithm.neighbouring_pair(setting), algorithm.law(setting)
+    pair, law = algorithm.neighbouring_pair(setting), algorithm.distribution(setting)
     assert (pair.left.labels[1:] == NULL_LABEL).all(), "the row that differs arrives in the first night"
     zero = tuple(np.zeros((NIGHTS, *once(algorithm).sum_shape(setting)), dtype=np.int64))
     left, right = (

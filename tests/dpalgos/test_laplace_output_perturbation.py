@@ -21,7 +21,7 @@ from dpalgos.guarantees import Neighbours, Numerics, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.rows import ArrayRows, Ints
-from dpalgos.secure.noise_shares import share_law
+from dpalgos.secure.noise_shares import share_distribution
 from dpalgos.secure.summation import Absences, SecureSummation, require_shareable, secagg_guarantee, weights_of
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.trainers.output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation
@@ -50,7 +50,7 @@ def test_the_noise_of_the_mean_is_the_published_one(
     """Up by at most 1e-3 where there are thousands of weights and a tiny epsilon, never down."""
     algorithm = kind(budget=PureEpsilon(epsilon))
     known = setting(sizes, dimension, classes)
-    released = algorithm.law(known).scale * algorithm._unit(known) / len(sizes)
+    released = algorithm.distribution(known).scale * algorithm._unit(known) / len(sizes)
     published = 2 / (min(sizes) * 1e-3 * epsilon) / (len(sizes) if kind is not Pathak else 1)
     assert algorithm.noise_scale(known) == pytest.approx(published, rel=1e-12)
     assert 1.0 <= released / published <= 1.0 + 2e-3
@@ -92,7 +92,8 @@ def test_pathak_charges_for_what_a_row_moves(loss: str, sizes: tuple[int, ...], 
     known = setting(sizes, dimension, classes)
     assert algorithm.guarantee(known).losses == (PureEpsilon(0.7),)
     spent = [
-        moved(algorithm, party, sizes, dimension, classes) / algorithm.law(known).scale for party in (0, len(sizes) - 1)
+        moved(algorithm, party, sizes, dimension, classes) / algorithm.distribution(known).scale
+        for party in (0, len(sizes) - 1)
     ]
     assert max(spent) <= 0.7
     if loss == "huber-hinge" and min(sizes) > 0:
@@ -104,12 +105,12 @@ def test_the_check_sees_noise_that_is_too_small() -> None:
     hinge: dict[str, Any] = {"budget": PureEpsilon(0.7), "regularisation": 100.0, "loss": "huber-hinge"}
 
     class Less(Pathak):
-        def law(self, setting: Setting) -> DiscreteLaplace:
-            return DiscreteLaplace(Pathak.law(self, setting).scale / 1.01)
+        def distribution(self, setting: Setting) -> DiscreteLaplace:
+            return DiscreteLaplace(Pathak.distribution(self, setting).scale / 1.01)
 
     for algorithm in (Less(**hinge), PublishedMultiPartyOutputPerturbation(**hinge)):
         known = setting((1, 1, 1), 9)
-        assert moved(algorithm, 0, (1, 1, 1), 9) > 0.7 * algorithm.law(known).scale
+        assert moved(algorithm, 0, (1, 1, 1), 9) > 0.7 * algorithm.distribution(known).scale
 
 
 def test_the_grid_is_charged() -> None:
@@ -123,8 +124,8 @@ def test_the_grid_is_charged() -> None:
     known = setting((1, 1, 1), 9)
     found = moved(algorithm, 0, (1, 1, 1), 9)
     assert found == 18.0
-    assert found <= algorithm.law(known).scale <= 18.2
-    assert found > algorithm.law(known).scale - 9, "without the term m p"
+    assert found <= algorithm.distribution(known).scale <= 18.2
+    assert found > algorithm.distribution(known).scale - 9, "without the term m p"
 
 
 @pytest.mark.parametrize("loss", ["logistic", "huber-hinge", "smoothed-hinge", "softmax", "squared"])
@@ -243,9 +244,9 @@ def noise_in_the_view(kind: Any, known_shares: int) -> tuple[Array, float]:
     parties = parties_of(rows, PARTIES)
     known = setting(tuple(p.count for p in parties), rows.dimension, classes, Trust.SECAGG)
     algorithm = kind(budget=PureEpsilon(1.0), regularisation=0.1)
-    law = algorithm.law(known)
+    law = algorithm.distribution(known)
     contributions: list[Ints] = [algorithm.contribution(algorithm.initial(known), party, known) for party in parties]
-    share = share_law(law, TOLERANCE.unknown_shares, contributions[0].size)
+    share = share_distribution(law, TOLERANCE.unknown_shares, contributions[0].size)
     found = []
     for seed in range(12):
         summation = secure(algorithm, known, seed, scaled=False)

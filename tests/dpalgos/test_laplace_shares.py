@@ -19,7 +19,7 @@ from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.rows import Floats, Ints
 from dpalgos.secure import noise_shares as laplace_share
-from dpalgos.secure.noise_shares import LaplaceShare, _table, share_law
+from dpalgos.secure.noise_shares import LaplaceShare, _table, share_distribution
 from dpalgos.secure.summation import allotments
 from dpalgos.secure.tolerance import Tolerance
 from tests.support.statistics import fits, rejects_law
@@ -220,7 +220,7 @@ def test_no_draw_exceeds_the_stated_bound_and_the_longest_reaches_it() -> None:
 def test_sums_of_the_finest_grid_cannot_overflow() -> None:
     for parties, dropouts, colluders in ((5, 1, 2), (1000, 998, 0), (50_000, 5_000, 10_000)):
         tolerance = Tolerance(parties=parties, dropouts=dropouts, colluders=colluders)
-        allotments((10,) * parties, share_law(DiscreteLaplace(2.0**31), tolerance.unknown_shares, 10))
+        allotments((10,) * parties, share_distribution(DiscreteLaplace(2.0**31), tolerance.unknown_shares, 10))
     with pytest.raises(ParameterError, match="coarser grid"):
         allotments((1,) * 2_000_000, LaplaceShare(2.0**32, 1))
 
@@ -231,7 +231,7 @@ def test_small_scales_and_no_coordinates() -> None:
 
 
 def test_what_a_share_says_about_itself() -> None:
-    share = share_law(DiscreteLaplace(1e6), 3, 50)
+    share = share_distribution(DiscreteLaplace(1e6), 3, 50)
     assert share == LaplaceShare(1e6, 3)
     assert share.numerics is Numerics.EXACT
     assert DiscreteLaplace(1e6).epsilon(1e6) == pytest.approx(1.0)

@@ -189,10 +189,10 @@ def test_margins_are_computed_again_alike_and_hold_the_number(classes: int) -> N
     counts = np.eye(classes) * 50 + random.normal(0, 5, (classes, classes))
     names = [f"c{number}" for number in range(classes)]
 
-    def law(generator: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    def distribution(generator: np.random.Generator, shape: tuple[int, ...]) -> Floats:
         return np.rint(generator.standard_normal(shape) * 5)
 
-    one, other = (metrics_of_noisy_confusion(counts, 50 * classes, 5.0, law, names) for _ in range(2))
+    one, other = (metrics_of_noisy_confusion(counts, 50 * classes, 5.0, distribution, names) for _ in range(2))
     assert one == other
     assert ("recall_c0_low" in one) == (classes <= 20)
     for name in METRICS[:-1]:

@@ -51,7 +51,7 @@ def spent(algorithm: Any, party: int, sizes: tuple[int, ...], dimension: int = 5
         change = algorithm.contribution(weights, ArrayRows(row, labels), known) - algorithm.contribution(
             weights, ArrayRows(other, labels), known
         )
-        largest = max(largest, float(np.linalg.norm(change)) / algorithm.law(known).sigma)
+        largest = max(largest, float(np.linalg.norm(change)) / algorithm.distribution(known).sigma)
     return largest * math.sqrt(algorithm.iterations)
 
 
@@ -83,7 +83,7 @@ def test_the_papers_sigma_and_what_it_costs() -> None:
     assert isinstance(loss, GaussianMu)
     assert loss.mu == pytest.approx(0.5 / math.sqrt(2 * math.log(1e3)))
     sums = algorithm.sums(known)
-    released = float(sums.decode(np.array([algorithm.law(known).sigma]))[0]) / (3 * 2)
+    released = float(sums.decode(np.array([algorithm.distribution(known).sigma]))[0]) / (3 * 2)
     paper = math.sqrt(8 * 100 * math.log(1e3)) / (0.5 * 3 * 2)
     assert released == pytest.approx(paper, rel=1e-3)
     assert spent(algorithm, 0, UNEVEN) <= loss.mu
@@ -99,13 +99,13 @@ def test_the_papers_sigma_is_enough_up_to_epsilon_seven() -> None:
 
 def test_local_noise_is_the_sum_of_what_each_party_needs() -> None:
     known = setting(UNEVEN, 5)
-    central = GradientPerturbation(budget=GaussianMu(0.5)).law(known).sigma
-    local = LocalGradient(budget=GaussianMu(0.5)).law(known).sigma
+    central = GradientPerturbation(budget=GaussianMu(0.5)).distribution(known).sigma
+    local = LocalGradient(budget=GaussianMu(0.5)).distribution(known).sigma
     assert local == pytest.approx(central * math.sqrt(1 + (2 / 7) ** 2 + (2 / 4) ** 2))
     even = setting((10,) * 25, 5)
     ratio = (
-        LocalGradient(budget=GaussianMu(0.5)).law(even).sigma
-        / GradientPerturbation(budget=GaussianMu(0.5)).law(even).sigma
+        LocalGradient(budget=GaussianMu(0.5)).distribution(even).sigma
+        / GradientPerturbation(budget=GaussianMu(0.5)).distribution(even).sigma
     )
     assert ratio == pytest.approx(5.0)
 
@@ -225,7 +225,7 @@ def test_gaussian_noise_is_bought_by_its_exact_curve(name: str) -> None:
     assert preferred is GaussianMu
     setting = Setting(sizes=(100, 100), dimension=3, classes=2)
     exact, concentrated = (
-        AlgorithmSpec("trainers", name, {"budget": calibrate(kind, 1.0, 1e-5)}).build().law(setting).sigma
+        AlgorithmSpec("trainers", name, {"budget": calibrate(kind, 1.0, 1e-5)}).build().distribution(setting).sigma
         for kind in (GaussianMu, ZeroConcentrated)
     )
     assert concentrated / exact == pytest.approx(1.084, abs=0.002)

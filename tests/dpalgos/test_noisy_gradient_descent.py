@@ -53,7 +53,7 @@ def largest_spent(algorithm: NoisyGradientDescent, neighbours: Neighbours = Neig
         setting = dataclasses.replace(setting_of([first], 4), neighbours=neighbours)
         state = DescentState(step=0, weights=weights, velocity=weights, average=weights)
         change = algorithm.contribution(state, first, setting) - algorithm.contribution(state, second, setting)
-        largest = max(largest, float(np.linalg.norm(change.astype(np.float64))) / algorithm.law(setting).sigma)
+        largest = max(largest, float(np.linalg.norm(change.astype(np.float64))) / algorithm.distribution(setting).sigma)
     return largest * math.sqrt(algorithm.iterations)
 
 
@@ -80,16 +80,16 @@ class EachClassClipped(NoisyGradientDescent):
 class OneStep(NoisyGradientDescent):
     """Noise for one step only."""
 
-    def law(self, setting: Setting) -> RoundedGaussian:
-        return RoundedGaussian(NoisyGradientDescent.law(self, setting).sigma / math.sqrt(self.iterations))
+    def distribution(self, setting: Setting) -> RoundedGaussian:
+        return RoundedGaussian(NoisyGradientDescent.distribution(self, setting).sigma / math.sqrt(self.iterations))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AddRemoveNoise(NoisyGradientDescent):
     """Noise for an added row where one is replaced."""
 
-    def law(self, setting: Setting) -> RoundedGaussian:
-        return RoundedGaussian(NoisyGradientDescent.law(self, setting).sigma / 2.0)
+    def distribution(self, setting: Setting) -> RoundedGaussian:
+        return RoundedGaussian(NoisyGradientDescent.distribution(self, setting).sigma / 2.0)
 
 
 @pytest.mark.parametrize("clip", [0.1, 0.5, 1.0])
@@ -193,7 +193,7 @@ def test_each_step_draws_its_own_noise_of_the_stated_deviation() -> None:
 
     algorithm = NoisyGradientDescent(budget=MU, iterations=4, clip=0.5)
     fit(Watching(algorithm), [rows], setting_of([rows], 10), noise())
-    sigma = algorithm.law(setting_of([rows], 10)).sigma
+    sigma = algorithm.distribution(setting_of([rows], 10)).sigma
     for noisy in seen:
         assert abs(noisy.std() / sigma - 1) < 0.08
     assert len(np.unique(np.array(seen))) == 4 * 3000

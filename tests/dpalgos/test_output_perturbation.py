@@ -26,7 +26,7 @@ def spent(algorithm: Any, first: ArrayRows, second: ArrayRows, classes: int, siz
     setting = Setting(sizes=sizes, dimension=first.dimension, classes=classes)
     state = algorithm.initial(setting)
     change = algorithm.contribution(state, first, setting) - algorithm.contribution(state, second, setting)
-    return float(np.linalg.norm(change.astype(np.float64))) / float(algorithm.law(setting).sigma)
+    return float(np.linalg.norm(change.astype(np.float64))) / float(algorithm.distribution(setting).sigma)
 
 
 def pairs(classes: int, count: int, dimension: int = 4) -> list[tuple[ArrayRows, ArrayRows]]:
@@ -102,7 +102,7 @@ def test_sensitivity_in_closed_form() -> None:
     assert huber > 2 * math.sqrt(10) / 0.01
     softmax = OutputPerturbation(budget=MU, loss="softmax", regularisation=0.01).sensitivity(ten)
     assert softmax == pytest.approx(2 * math.sqrt(2) / 0.01, rel=1e-4)
-    law = OutputPerturbation(budget=MU, regularisation=0.01).law(ten)
+    law = OutputPerturbation(budget=MU, regularisation=0.01).distribution(ten)
     assert isinstance(law, RoundedGaussian)
     released = law.sigma * 2.0 ** (math.floor(math.log2(huber)) - 24)
     assert released == pytest.approx(huber / MU.mu, rel=1e-4)
@@ -166,7 +166,7 @@ def shrunken(noisy: Array, sigma: float) -> Array:
     classes, dimension = noisy.shape
     setting = Setting(sizes=(1000,), dimension=dimension, classes=classes)
     algorithm = OutputPerturbation(budget=MU, regularisation=1.0)
-    unit = algorithm.law(setting).sigma / sigma
+    unit = algorithm.distribution(setting).sigma / sigma
     model = algorithm.result(np.rint(noisy * unit).astype(np.int64), setting)
     return np.asarray(model.weights * 1000 / algorithm._unit(setting) / unit)
 

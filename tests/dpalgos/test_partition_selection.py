@@ -87,7 +87,7 @@ def test_a_key_lost_and_one_gained_stay_within_the_budget_exactly(
 ) -> None:
     """All pairs of counts, one column: the divergence of what is released, and of mutants that forget the pair."""
     setting = Setting(sizes=(50,), dimension=2, classes=2, neighbours=relation, trust=Trust.CENTRAL)
-    law = KeySelection(budget=ApproximateDP(epsilon, delta)).law(setting)
+    law = KeySelection(budget=ApproximateDP(epsilon, delta)).distribution(setting)
     assert law.epsilon * relation.records <= epsilon
     assert law.delta * relation.records <= delta
     replaced = relation is Neighbours.REPLACE_ONE
@@ -110,7 +110,7 @@ def test_a_key_lost_and_one_gained_stay_within_the_budget_exactly(
 def test_more_is_released_than_by_noise_and_a_threshold() -> None:
     """At the budget of the documentation: half of the time from 162 rows on, where the Laplace threshold takes 191."""
     setting = Setting(sizes=(500,), dimension=2, classes=2, trust=Trust.CENTRAL)
-    law = KeySelection(budget=ApproximateDP(0.2, 1e-8)).law(setting)
+    law = KeySelection(budget=ApproximateDP(0.2, 1e-8)).distribution(setting)
     assert law.likely(0.5) == 162
     assert 10 * math.log(2 / 1e-8) == pytest.approx(191, abs=1)
 

@@ -70,9 +70,9 @@ def test_one_call_audits_it_and_catches_half_its_noise(site: Path, monkeypatch: 
     reports = audit(trainer(budget=GaussianMu(1.0)), delta=0.01)
     assert [report.neighbours for report in reports] == ["replace-one", "replace-special"]
     assert all(report.gaussian_mu is not None and 0.9 < report.gaussian_mu <= 1.0 for report in reports)
-    law = trainer.law
+    law = trainer.distribution
     half = lambda self, setting: RoundedGaussian(0.5 * law(self, setting).sigma)  # noqa: E731 - as a plug-in might
-    monkeypatch.setattr(trainer, "law", half)
+    monkeypatch.setattr(trainer, "distribution", half)
     with pytest.raises(AssertionError, match=r"epsilon is at least .* under replace-one, and proved are"):
         audit(trainer(budget=GaussianMu(1.0)), delta=0.01)
 

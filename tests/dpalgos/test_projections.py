@@ -50,7 +50,9 @@ def spent(algorithm: Any, first: ArrayRows, second: ArrayRows, neighbours: Neigh
     setting = dataclasses.replace(setting_of([first], 2), neighbours=neighbours)
     state = algorithm.initial(setting)
     change = algorithm.contribution(state, first, setting) - algorithm.contribution(state, second, setting)
-    return float(np.linalg.norm(to_vector(unpack(change.astype(np.float64))))) / float(algorithm.law(setting).sigma)
+    return float(np.linalg.norm(to_vector(unpack(change.astype(np.float64))))) / float(
+        algorithm.distribution(setting).sigma
+    )
 
 
 def largest_spent(algorithm: Any, dimension: int = 7) -> float:
@@ -61,8 +63,8 @@ def largest_spent(algorithm: Any, dimension: int = 7) -> float:
 class SensitivityOne(AnalyzeGauss):
     """The published mistake: 1 instead of √2."""
 
-    def law(self, setting: Any) -> SymmetricRoundedGaussian:
-        right = AnalyzeGauss.law(self, setting)
+    def distribution(self, setting: Any) -> SymmetricRoundedGaussian:
+        right = AnalyzeGauss.distribution(self, setting)
         return SymmetricRoundedGaussian(right.sigma / math.sqrt(2.0), right.dimension)
 
 

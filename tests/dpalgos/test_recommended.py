@@ -246,7 +246,7 @@ def test_under_local_trust_each_party_noises_its_own_sum() -> None:
     """Of the sum of N parties the noise is √N times the law's, and each party's own secret makes its part."""
     trust: Any = lookup("trusts", "local")()
     assert trust.noise_factor(4) == 2.0
-    assert trust.noise_makers(("a", "b")) == ("a", "b")
+    assert trust.noise_contributors(("a", "b")) == ("a", "b")
     law = RoundedGaussian(100.0)
     zero = [np.zeros(4000, dtype=np.int64)] * 4
     summation = trust.summation(None, None, [noise(seed) for seed in range(4)], "", None)

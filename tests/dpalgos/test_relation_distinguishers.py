@@ -54,7 +54,7 @@ def public_facts(rows: int) -> tuple[Any, ...]:
     """What a manifest shows of a release of the default trainer: sizes, the guarantee, the noise."""
     setting = setting_of(Neighbours.REPLACE_SPECIAL, rows)
     algorithm = built("trainers", "noisy-gd")
-    return setting.sizes, str(algorithm.guarantee(setting).to_json()), repr(algorithm.law(setting))
+    return setting.sizes, str(algorithm.guarantee(setting).to_json()), repr(algorithm.distribution(setting))
 
 
 def test_public_facts_tell_forty_of_forty_pairs_apart_where_a_row_is_missing_and_none_where_it_is_null() -> None:
@@ -70,7 +70,7 @@ def test_public_facts_tell_forty_of_forty_pairs_apart_where_a_row_is_missing_and
 def advantage(algorithm: Any, kind: str, pair_of: Setting, calibrated: Setting, seed: int) -> float:
     """Return a lower bound on P[guess left | left] − P[guess left | right] of one sum, valid but for 1e-9."""
     pair = algorithm.neighbouring_pair(pair_of)
-    state, law = algorithm.initial(calibrated), algorithm.law(calibrated)
+    state, law = algorithm.initial(calibrated), algorithm.distribution(calibrated)
 
     def vector(sums: Ints) -> Floats:
         flat = sums.astype(np.float64).ravel()

@@ -88,11 +88,11 @@ def test_noise_is_calibrated_to_the_sampled_steps() -> None:
     (loss,) = made.guarantee(setting()).losses
     assert isinstance(loss, SlackGaussian)
     assert loss.slack == pytest.approx(1e-6)
-    sums, law = made.sums(setting()), made.law(setting())
+    sums, law = made.sums(setting()), made.distribution(setting())
     radius = encoded_radius(made.clip, sums.scale / made.clip) * encoded_radius(1.0, sums.scale)
     assert law.sigma == pytest.approx(noise_multiplier(0.5, 6, loss.slack, loss.mu) * radius, rel=1e-9)
     whole = SampledDescent(budget=ApproximateDP(1.0, 1e-5), sampling_rate=1.0, iterations=6)
-    assert law.sigma < 0.8 * whole.law(setting()).sigma
+    assert law.sigma < 0.8 * whole.distribution(setting()).sigma
 
 
 def test_learns_and_releases_nothing_but_a_model(random: np.random.Generator) -> None:

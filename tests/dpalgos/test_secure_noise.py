@@ -27,7 +27,7 @@ from dpalgos.secure.noise_shares import (
     RoundedRadial,
     TruexGaussian,
     secagg_loss,
-    share_law,
+    share_distribution,
     share_sigma,
     share_sigma_for,
 )
@@ -187,8 +187,8 @@ def test_calibration_inverts_the_loss(budget: Loss) -> None:
         (lambda: RoundedRadial(math.inf), "scale"),
         (lambda: RadialShare(2.0**44, 2, 3), "sigma"),
         (lambda: TruexGaussian(sigma=1.0, honest=1), "honest"),
-        (lambda: share_law(object(), 1, 1), "no sharing of object"),
-        (lambda: share_law(TruexGaussian(sigma=9.0, honest=5), 3, 10), "5 honest parties, but only 3"),
+        (lambda: share_distribution(object(), 1, 1), "no sharing of object"),
+        (lambda: share_distribution(TruexGaussian(sigma=9.0, honest=5), 3, 10), "5 honest parties, but only 3"),
     ],
 )
 def test_parameters_are_validated_by_name(call: Callable[[], object], named: str) -> None:
@@ -202,16 +202,20 @@ def test_no_sensitivity_no_loss() -> None:
 
 def test_laws_are_shared_by_their_kind() -> None:
     sigma = share_sigma(1e5, shares=3, dimension=50)
-    assert share_law(RoundedGaussian(1e5), 3, 50) == share_law(DiscreteGaussian(1e5), 3, 50) == DiscreteGaussian(sigma)
-    assert share_law(RoundedRadial(1e5), 3, 50) == RadialShare(1e5, 3, 50)
-    assert share_law(TruexGaussian(sigma=1e5, honest=4), 3, 50) == DiscreteGaussian(1e5 / math.sqrt(3))
+    assert (
+        share_distribution(RoundedGaussian(1e5), 3, 50)
+        == share_distribution(DiscreteGaussian(1e5), 3, 50)
+        == DiscreteGaussian(sigma)
+    )
+    assert share_distribution(RoundedRadial(1e5), 3, 50) == RadialShare(1e5, 3, 50)
+    assert share_distribution(TruexGaussian(sigma=1e5, honest=4), 3, 50) == DiscreteGaussian(1e5 / math.sqrt(3))
 
 
 def test_truex_split_is_ours_with_all_others_colluding_but_for_the_published_variance() -> None:
     law = TruexGaussian(sigma=1e6, honest=4)
     tolerance = Tolerance(parties=6, colluders=3)
     assert tolerance.unknown_shares == law.honest - 1
-    ours = share_law(RoundedGaussian(1e6), tolerance.unknown_shares, 100)
+    ours = share_distribution(RoundedGaussian(1e6), tolerance.unknown_shares, 100)
     assert isinstance(ours, DiscreteGaussian)
     assert law.share.sigma == pytest.approx(ours.sigma, rel=1e-9)
     assert secagg_loss(
@@ -222,7 +226,7 @@ def test_truex_split_is_ours_with_all_others_colluding_but_for_the_published_var
     assert draws.var() / 1e12 == pytest.approx(1.0, abs=6 * math.sqrt(2 / 20_000))
 
 
-# --- laws of sums -----------------------------------------------------------------------------------------------------
+# --- distributions of sums --------------------------------------------------------------------------------------------
 
 
 COUNT, SHARES = 40_000, 3

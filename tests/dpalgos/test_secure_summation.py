@@ -21,7 +21,7 @@ from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.rows import ArrayRows, Floats, Ints
 from dpalgos.secure import summation as summation_module
-from dpalgos.secure.noise_shares import RadialShare, RoundedRadial, TruexGaussian, share_law, share_sigma
+from dpalgos.secure.noise_shares import RadialShare, RoundedRadial, TruexGaussian, share_distribution, share_sigma
 from dpalgos.secure.primitives import TooFewPartiesError
 from dpalgos.secure.rounds import Party
 from dpalgos.secure.summation import (
@@ -82,7 +82,7 @@ def test_the_result_is_the_exact_sum_of_contributions_and_shares(law: Any) -> No
     absences = Absences(mask=frozenset({1}), unmask=frozenset({4}))
     secure = make(parties, 2, 1, absences=absences)
     found = secure.release("sum-0", contributions, law)
-    share = share_law(law, tolerance.unknown_shares, 6)
+    share = share_distribution(law, tolerance.unknown_shares, 6)
     shares = expected_shares(noises(parties), contributions, share, "sum-0")
     survivors = (0, 2, 3, 4)
     assert secure.survivors == {"sum-0": survivors}
@@ -100,7 +100,7 @@ def test_the_masks_cancel_to_the_last_bit(parties: int, stage: str) -> None:
     found = secure.release("a", contributions, LAW)
     survivors = [party for party in range(parties) if stage == "unmask" or party not in lost]
     unknown = Tolerance(parties=parties, dropouts=dropouts).unknown_shares
-    shares = expected_shares(noises(parties), contributions, share_law(LAW, unknown, 6), "a")
+    shares = expected_shares(noises(parties), contributions, share_distribution(LAW, unknown, 6), "a")
     assert np.array_equal(found, sum(contributions[party] + shares[party] for party in survivors))
     assert secure.survivors == {"a": tuple(survivors)}
 
@@ -124,7 +124,7 @@ def test_many_sums_use_one_key_agreement_and_then_another(monkeypatch: pytest.Mo
     agreements = []
     for step in range(7):
         contributions = vectors(3, seed=step)
-        shares = expected_shares(noises(3), contributions, share_law(LAW, 2, 6), f"sum-{step}")
+        shares = expected_shares(noises(3), contributions, share_distribution(LAW, 2, 6), f"sum-{step}")
         found = secure.release(f"sum-{step}", contributions, LAW)
         assert np.array_equal(found, sum(contributions) + sum(shares))
         agreements.append(len(agreed) // 3)
@@ -164,7 +164,7 @@ def test_each_vector_is_formed_once_and_gone_when_it_is_added(trust: Trust) -> N
         def steps(self, setting: Setting) -> int:
             return 1
 
-        def law(self, setting: Setting) -> RoundedGaussian:
+        def distribution(self, setting: Setting) -> RoundedGaussian:
             return LAW
 
         def initial(self, setting: Setting) -> Ints:
@@ -234,7 +234,7 @@ def test_the_largest_numbers_add_up_exactly_and_beyond_them_they_are_cut() -> No
     secure = make(parties)
     bound = 2**62 // parties
     shares = expected_shares(
-        noises(parties), [np.array([s * bound]) for s in (1, 1, 1, 1)], share_law(LAW, 3, 1), "top"
+        noises(parties), [np.array([s * bound]) for s in (1, 1, 1, 1)], share_distribution(LAW, 3, 1), "top"
     )
     found = secure.release(
         "top",
@@ -319,7 +319,9 @@ def test_noise_from_one_key_is_caught() -> None:
 
 @pytest.mark.parametrize("wrong", [4, 3], ids=["split over all parties", "dropouts forgotten"])
 def test_noise_split_over_too_many_is_caught(wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summation_module, "share_law", lambda law, shares, dimension: share_law(law, wrong, dimension))
+    monkeypatch.setattr(
+        summation_module, "share_law", lambda law, shares, dimension: share_distribution(law, wrong, dimension)
+    )
     assert not carries_the_law(5)
 
 
@@ -414,7 +416,7 @@ def test_radial_noise_runs_under_secure_summation() -> None:
     law = RoundedRadial(1e5)
     found = make(4).release("a", [np.full((2, 3), 10**9, dtype=np.int64)] * 4, law)
     share = RadialShare(1e5, 3, 6)
-    assert share_law(law, 3, 6) == share
+    assert share_distribution(law, 3, 6) == share
     # 3 shares carry the law, a fourth adds to it; lengths beyond 60 times the scale have probability below 10^-15.
     assert np.linalg.norm(found - 4 * 10**9) < 60 * 1e5 * math.sqrt(2)
 

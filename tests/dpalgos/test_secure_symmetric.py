@@ -19,7 +19,7 @@ from dpalgos.mechanisms.symmetric import (
     to_vector,
     unpack,
 )
-from dpalgos.secure.noise_shares import RadialShare, SymmetricRadialShare, secagg_loss, share_law
+from dpalgos.secure.noise_shares import RadialShare, SymmetricRadialShare, secagg_loss, share_distribution
 from tests.support.statistics import rejects_law
 from tests.support.streams import seeded
 
@@ -29,10 +29,10 @@ from tests.support.streams import seeded
 def test_shares_cost_no_more_than_the_central_law_for_any_matrix(shares: int, sigma: float) -> None:
     dimension = 6
     law = SymmetricRoundedGaussian(sigma, dimension)
-    share = share_law(law, shares, packed_size(dimension))
+    share = share_distribution(law, shares, packed_size(dimension))
     assert isinstance(share, SymmetricDiscreteGaussian)
     for frobenius in (1.0, math.sqrt(2), 7.0, 1e4):
-        # Equal shares of the off-diagonal parameter at distance |V|_F / sqrt(2) bound it, see :func:`share_law`.
+        # Equal shares of the off-diagonal parameter at distance |V|_F / sqrt(2) bound it: :func:`share_distribution`.
         cost = secagg_loss(
             sensitivity=frobenius / math.sqrt(2),
             sigma_share=share.sigma / math.sqrt(2),
@@ -65,7 +65,7 @@ def _is_right(diagonal: float, off: float, sigma: float, dimension: int) -> bool
 
 def test_the_sum_of_shares_has_the_central_variances() -> None:
     sigma, dimension, shares = 300.0, 12, 4
-    share = share_law(SymmetricRoundedGaussian(sigma, dimension), shares, packed_size(dimension))
+    share = share_distribution(SymmetricRoundedGaussian(sigma, dimension), shares, packed_size(dimension))
     assert isinstance(share, SymmetricDiscreteGaussian)
     assert _is_right(*_variances(share, shares), sigma, dimension)
     # Mutants: half the noise; the square root of two forgotten; the diagonal's noise everywhere.
@@ -104,7 +104,7 @@ def test_radial_shares_sum_to_the_radial_law_of_symmetric_matrices() -> None:
     """Dvoretzky-Kiefer-Wolfowitz with 1,200 releases notices 9.4 per cent."""
     law = SymmetricRoundedRadial(SCALE, DIMENSION)
     assert is_radial(radial_matrices(lambda release: law.sample(6, seeded(release))))
-    share = share_law(law, SHARES, 6)
+    share = share_distribution(law, SHARES, 6)
     assert share == SymmetricRadialShare(SCALE, SHARES, DIMENSION)
     assert isinstance(share, SymmetricRadialShare)
     assert is_radial(radial_matrices(lambda release: summed(share, release)))

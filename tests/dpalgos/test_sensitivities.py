@@ -262,7 +262,7 @@ def spent(algorithm: Any, calibrated: Setting, setting: Setting) -> float:
     """Return how much of what is guaranteed the algorithm's pair under one setting costs with the noise of another."""
     pair = algorithm.neighbouring_pair(setting)
     state, changes = algorithm.initial(calibrated), []
-    law, losses = algorithm.law(calibrated), algorithm.guarantee(calibrated).losses
+    law, losses = algorithm.distribution(calibrated), algorithm.guarantee(calibrated).losses
     for _ in range(algorithm.steps(calibrated)):
         one, two = (algorithm.contribution(state, rows, calibrated) for rows in (pair.left, pair.right))
         difference = (one - two).astype(np.float64).ravel()
@@ -319,7 +319,7 @@ def test_the_noise_of_counts_is_never_below_what_the_budget_asks(name: str, rela
             * Fraction(algorithm.sensitivity(setting))
             / Fraction(algorithm.budget.mu)
         )
-        assert Fraction(algorithm.law(setting).sigma) >= needed * (1 + Fraction(1, 2**50))
+        assert Fraction(algorithm.distribution(setting).sigma) >= needed * (1 + Fraction(1, 2**50))
 
 
 class RootOfTwo(NoisyGradientDescent):

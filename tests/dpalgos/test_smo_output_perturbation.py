@@ -171,8 +171,8 @@ def test_the_noise_is_the_sensitivity_over_mu(classes: int, budget: Any) -> None
     unit = trainer._unit(setting)
     assert math.log2(unit) == int(math.log2(unit))
     steps = expected / unit + math.sqrt(problems * 9)
-    assert trainer.law(setting).sigma == pytest.approx(steps / 0.5, rel=1e-12)
-    assert trainer.law(setting).sigma >= steps / 0.5
+    assert trainer.distribution(setting).sigma == pytest.approx(steps / 0.5, rel=1e-12)
+    assert trainer.distribution(setting).sigma >= steps / 0.5
     assert steps < 1.001 * expected / unit
 
 
@@ -194,7 +194,7 @@ def residuals(trainer: SmoOutputPerturbation) -> Floats:
     exact = np.stack(
         [minimise_hinge(longer, np.where(rows.labels == c, 1.0, -1.0), trainer.C, 1e-10, seeded(8)) for c in range(3)]
     )
-    spread = trainer.law(setting).sigma * trainer._unit(setting)
+    spread = trainer.distribution(setting).sigma * trainer._unit(setting)
     collected = []
     for seed in range(400):
         model = trainer.fit([rows], setting, noise(seed))
@@ -254,7 +254,7 @@ def test_the_gap_grows_where_float64_cannot_certify_less() -> None:
     setting = Setting(sizes=(10_000_000,), dimension=100, classes=2)
     assert trainer.gap(setting) > 0.5 * (0.01 * 1e-9) ** 2
     assert trainer.sensitivity(setting) > 2e-9 * 1.05
-    assert isinstance(trainer.law(setting), RoundedGaussian)
+    assert isinstance(trainer.distribution(setting), RoundedGaussian)
 
 
 @pytest.mark.parametrize(

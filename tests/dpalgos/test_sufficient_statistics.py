@@ -36,7 +36,7 @@ def spent(algorithm: Any, classes: int, dimension: int = 4) -> float:
         state = algorithm.initial(known)
         change = algorithm.contribution(state, first, known) - algorithm.contribution(state, second, known)
         length = np.linalg.norm(to_vector(unpack(change.astype(np.float64))))
-        largest = max(largest, float(length) / algorithm.law(known).sigma)
+        largest = max(largest, float(length) / algorithm.distribution(known).sigma)
     return largest
 
 
@@ -44,8 +44,10 @@ def spent(algorithm: Any, classes: int, dimension: int = 4) -> float:
 class AddRemoveNoise(SufficientStatistics):
     """Noise for an added row where one is replaced."""
 
-    def law(self, setting: Setting) -> SymmetricRoundedGaussian:
-        return SufficientStatistics.law(self, dataclasses.replace(setting, neighbours=Neighbours.REPLACE_SPECIAL))
+    def distribution(self, setting: Setting) -> SymmetricRoundedGaussian:
+        return SufficientStatistics.distribution(
+            self, dataclasses.replace(setting, neighbours=Neighbours.REPLACE_SPECIAL)
+        )
 
 
 @pytest.mark.parametrize("classes", [1, 2, 5])

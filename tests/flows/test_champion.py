@@ -17,7 +17,7 @@ from storage.refs import ReleaseRef, Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.rows import maps_of, rows_of
-from tasks.tracking.comparison import Comparison, ComparisonRequest, compare_models, open_contest
+from tasks.tracking.comparison import Comparison, ComparisonRequest, compare_models, open_comparison
 from tasks.tracking.models import find_model, note_audit, promote, roll_back
 from tasks.tracking.reporting import run_report
 from tasks.tracking.runs import track_run
@@ -71,20 +71,26 @@ def test_who_may_become_champion(contested: Path) -> None:
     with pytest.raises(InputError, match="was champion before the present one"):
         roll_back(contested, MODEL)
     with pytest.raises(InputError, match="is the champion itself"):
-        open_contest(contested, f"{MODEL}/1")
+        open_comparison(contested, f"{MODEL}/1")
 
 
 def test_measurements_that_were_paid_for_cost_nothing_more(contested: Path) -> None:
     """The champion's was so noisy that nothing is shown by it, and nobody is promoted for that."""
     paid = charges()
-    contest = open_contest(contested, f"{MODEL}/2")
-    compared = compare_models(contested, contest, None, [], None)
+    model_comparison = open_comparison(contested, f"{MODEL}/2")
+    compared = compare_models(contested, model_comparison, None, [], None)
     assert charges() == paid
     assert not compared.better
     assert compared.epsilon is None
-    other = contest.lineages[1].model_copy(update={"measured": None})
+    other = model_comparison.lineages[1].model_copy(update={"measured": None})
     with pytest.raises(InputError, match="not measured on the same held-out rows"):
-        compare_models(contested, contest.model_copy(update={"lineages": (contest.lineages[0], other)}), None, [], None)
+        compare_models(
+            contested,
+            model_comparison.model_copy(update={"lineages": (model_comparison.lineages[0], other)}),
+            None,
+            [],
+            None,
+        )
 
 
 def test_a_comparison_is_charged_once_and_decides(contested: Path) -> None:
@@ -108,7 +114,7 @@ def test_a_comparison_is_charged_once_and_decides(contested: Path) -> None:
 
 def exact_gain(root: Path) -> float:
     """Return by how many of the held-out rows the new version is right more often."""
-    new, old = (right_share("clinic", list(one.path)) for one in open_contest(root, f"{MODEL}/2").lineages)
+    new, old = (right_share("clinic", list(one.path)) for one in open_comparison(root, f"{MODEL}/2").lineages)
     return new - old
 
 

@@ -126,7 +126,7 @@ def test_a_horizon_is_one_charge_and_a_night_is_one_release(root: Path, tmp_path
     assert len(open_ledger().plans("clinic")) == 1
     assert check_releases() == []
     # Noise is fresh each night, of the stated size: 4 · 14 numbers miss it by half once in 10⁹.
-    law = release.build().law(release.setting)  # type: ignore[attr-defined]  # a sum's
+    law = release.build().distribution(release.setting)  # type: ignore[attr-defined]  # a sum's
     factor = ToeplitzFactor(nights=NIGHTS)
     sums = [frozen(release, "0", night) + frozen(release, "1", night) for night in range(1, NIGHTS + 1)]
     noise: list[Floats] = []
@@ -187,7 +187,7 @@ def test_declared_participations_are_priced(root: Path, tmp_path: Path) -> None:
     night = release.build()
     assert isinstance(night, NightSum)
     # The same price: more noise.
-    sigma = _sigma_of(night.inner.law(release.setting))
+    sigma = _sigma_of(night.inner.distribution(release.setting))
     assert sigma / _sigma_of_one(release) == pytest.approx(twice / once, rel=1e-9)
     arrive([rows[0].replace(":0.", ":0.9"), *rows[1:60]], tmp_path)
     assert tonight(participations=2, separation=2)[0].stream.arrived == (11, 10)  # type: ignore[union-attr]  # nights have one
@@ -206,7 +206,7 @@ def _sigma_of_one(release: PlannedRelease) -> float:
     alone = release.model_copy(update={"stream": stream.model_copy(update={"participations": 1, "separation": 1})})
     night = alone.build()
     assert isinstance(night, NightSum)
-    return _sigma_of(night.inner.law(release.setting))
+    return _sigma_of(night.inner.distribution(release.setting))
 
 
 def test_the_next_horizon_reads_new_rows_and_costs_a_maximum(root: Path, tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ def test_a_party_that_missed_a_night_brings_its_rows_the_next(root: Path, tmp_pa
     first, second = (sum(part) for part in parts)
     coefficients = ToeplitzFactor(nights=NIGHTS).coefficients
     error = released(release)[1] - (coefficients[1] * first + coefficients[0] * second)
-    assert np.abs(error).max() < 10 * release.setting.noise_factor * release.build().law(release.setting).sigma  # type: ignore[attr-defined]  # a sum's
+    assert np.abs(error).max() < 10 * release.setting.noise_factor * release.build().distribution(release.setting).sigma  # type: ignore[attr-defined]  # a sum's
 
 
 def test_where_sums_of_all_nights_have_no_room_the_factor_has_as_many_bands_as_fit(
@@ -427,7 +427,7 @@ def test_where_sums_of_all_nights_have_no_room_the_factor_has_as_many_bands_as_f
         assert kept == [f"sum-{one}" for one in range(max(1, night - 1), night + 1)]
     # The same night again finds what it needs, and the releases are those of a factor of two bands.
     assert tonight()[1].run_key == result.run_key
-    law = release.build().law(release.setting)  # type: ignore[attr-defined]  # a sum's
+    law = release.build().distribution(release.setting)  # type: ignore[attr-defined]  # a sum's
     factor = ToeplitzFactor(nights=NIGHTS, bands=2)
     assert law.sigma == pytest.approx(_sigma_of_one(release))
     exact = sum(
@@ -639,7 +639,7 @@ def test_running_sums_decode_to_what_arrived(root: Path, tmp_path: Path) -> None
     decoded = ToeplitzFactor(nights=NIGHTS).decoder(3) @ np.stack([one[:, -1] for one in released(release)])
     inner = release.build().inner  # type: ignore[attr-defined]  # of running sums
     counts = decoded / inner.class_sums(release.setting).unit
-    noise = inner.law(release.setting).sigma / inner.class_sums(release.setting).unit
+    noise = inner.distribution(release.setting).sigma / inner.class_sums(release.setting).unit
     assert abs(counts.sum() - 90) < 7 * noise * math.sqrt(2) * ToeplitzFactor(nights=NIGHTS).amplification(3)
     assert isinstance(Statistic(values=counts).values, np.ndarray)
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, event
 
 from storage.errors import StorageError
 from storage.ledger import entries as chain
-from storage.ledger import marks
+from storage.ledger import high_water_marks
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Entries
 from storage.ledger.ledger import Ledger, OutputOutcome
@@ -46,7 +46,7 @@ def _die_after_appending(count: int) -> Callable[[], None]:
 
 
 def _die_before_the_mark() -> None:
-    marks.advance = die
+    high_water_marks.advance = die
 
 
 def _die_while_the_mark_is_written() -> None:

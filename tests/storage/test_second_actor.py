@@ -118,7 +118,7 @@ def test_a_shard_dealt_after_the_check_stays(layout: Layout, monkeypatch: pytest
         write_shards(layout, ref, deal, "even")
         return folder.stat().st_ino
 
-    done = _after_first(monkeypatch, shards._Dealing, "has", second)
+    done = _after_first(monkeypatch, shards._Partitioning, "has", second)
     write_shards(layout, ref, deal, "even")
     assert folder.stat().st_ino == done[0]
     assert np.array_equal(gathered(open_shard(layout, shard))[0], ROWS[0])
@@ -128,7 +128,9 @@ def test_a_partition_dealt_otherwise_after_the_check_is_refused(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ref = stored(layout, source_of(ROWS))
-    _after_first(monkeypatch, shards._Dealing, "has", lambda: write_shards(layout, ref, {"0": np.arange(10)}, "even"))
+    _after_first(
+        monkeypatch, shards._Partitioning, "has", lambda: write_shards(layout, ref, {"0": np.arange(10)}, "even")
+    )
     with pytest.raises(StorageError, match="already holds other rows"):
         write_shards(layout, ref, {"0": np.arange(10, 20)}, "even")
     (shard,) = write_shards(layout, ref, {"0": np.arange(10)}, "even")

@@ -150,5 +150,5 @@ def _copy(source: Path, target: Path, workplace: Path) -> None:
     with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
         old.backup(new)
     target.chmod(0o600)
-    mark = engine_process.mark_of(target)
-    engine_process.seal_of(target, workplace).write_text(f"{mark} {target.stat().st_ino}")
+    mark = engine_process.high_water_mark_of(target)
+    engine_process.stamp_of(target, workplace).write_text(f"{mark} {target.stat().st_ino}")

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from deployments import serving
-from tasks.runtime import leash
+from tasks.runtime import process_guard
 from tasks.runtime.engine import Credentials, credentials
 
 REPOSITORY = Path(serving.__file__).parents[1]
@@ -166,7 +166,7 @@ class Served:
         return [
             pid
             for pid, line in processes_of(self.root)
-            if leash.__file__ not in line and any(part in line for part in parts)
+            if process_guard.__file__ not in line and any(part in line for part in parts)
         ]
 
 

@@ -23,9 +23,9 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import Shards
 from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation import nights
-from tasks.preparation.dealing import are_stored_whole
 from tasks.preparation.mapping import map_rows
-from tasks.preparation.nights import begin_nights, deal_night
+from tasks.preparation.nights import begin_nights, partition_night
+from tasks.preparation.partitioning import are_stored_whole
 from tasks.runtime.settings import current_layout
 from tasks.steps import normalise, partition
 from tests.support.chains import ingest_private
@@ -202,7 +202,9 @@ def whole_rows(shard: ShardRef) -> list[tuple[bytes, bytes]]:
     return [(row.tobytes(), label.tobytes()) for row, label in zip(features, labels, strict=True)]
 
 
-def dealt(folder: Path, name: str, lines: list[str], *, own: bool, **config: Any) -> list[list[tuple[bytes, bytes]]]:
+def partitioned(
+    folder: Path, name: str, lines: list[str], *, own: bool, **config: Any
+) -> list[list[tuple[bytes, bytes]]]:
     """Return every party's rows, the held-out ones last."""
     bring_in(folder, name, lines, own=own)
     shards = deal(name, test_fraction=0.25, **config)
@@ -224,7 +226,7 @@ def dealt_by_night(
         normalisation = resolve_normalisation(config, default_normalisation(name))
         night = begin_nights(config, find_dataset(name), normalisation).unreleased[-1]
         map_rows(night.registered, normalisation)
-        parts += [whole_rows(shard) if shard.rows else [] for shard in deal_night(config, night)]
+        parts += [whole_rows(shard) if shard.rows else [] for shard in partition_night(config, night)]
     return parts
 
 
@@ -259,11 +261,11 @@ def moved(found: list[list[Any]], other: list[list[Any]]) -> int:
 @pytest.mark.parametrize(
     ("split", "config"),
     [
-        (dealt, {"own": False, "parties": 3}),
-        (dealt, {"own": False, "parties": 3, "rows_per_party": 11}),
-        (dealt, {"own": False, "partition": "sized", "sizes": (20, 50)}),
-        (dealt, {"own": True}),
-        (dealt, {"own": True, "partition": "even", "parties": 3}),
+        (partitioned, {"own": False, "parties": 3}),
+        (partitioned, {"own": False, "parties": 3, "rows_per_party": 11}),
+        (partitioned, {"own": False, "partition": "sized", "sizes": (20, 50)}),
+        (partitioned, {"own": True}),
+        (partitioned, {"own": True, "partition": "even", "parties": 3}),
         (dealt_by_night, {"own": False}),
         (dealt_by_night, {"own": True}),
     ],

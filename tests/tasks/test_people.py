@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
-from storage import shards as dealt
+from storage import shards as partitioned
 from storage.errors import RefusedError, StorageError
 from storage.people import Positions
 from storage.refs import DatasetRef, ShardRef, Visibility
@@ -24,8 +24,8 @@ from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation import dealing
-from tasks.preparation.dealing import deal_rows
+from tasks.preparation import partitioning
+from tasks.preparation.partitioning import partition_rows
 from tasks.release import metrics
 from tasks.release.admission import admit
 from tasks.release.preflight import expect_run, require_feasible
@@ -95,7 +95,7 @@ COUNTS = [MOST + 5, 1, 3, 2, 5, *([1, 2, 4] * 65)]
 
 def dealt_people(ref: DatasetRef, **config: Any) -> dict[str, ShardRef]:
     given = {"dataset": ref.name, "epsilon": 1.0, "parties": 3, "test_fraction": 0.25, **config}
-    return {shard.party: shard for shard in deal_rows(ref, TrainingConfig.model_validate(given)).all}
+    return {shard.party: shard for shard in partition_rows(ref, TrainingConfig.model_validate(given)).all}
 
 
 def people_of(shard: ShardRef) -> tuple[np.ndarray, np.ndarray]:
@@ -146,7 +146,7 @@ def test_shares_counted_by_chunks_are_caught(
     """The mutant: k of a part of the rows. Sorted by person it would hardly show, so rows come in any order."""
     ref = bring_in(tmp_path / "input", random.permutation(visits(COUNTS)).tolist())
     with monkeypatch.context() as patch:
-        patch.setattr(dealt, "shares", by_chunks)
+        patch.setattr(partitioned, "shares", by_chunks)
         with pytest.raises(AssertionError, match="another number"):
             require_whole_people(ref)
 
@@ -158,7 +158,7 @@ def test_a_split_of_rows_is_caught(root: Path, tmp_path: Path, monkeypatch: pyte
     def every_row_its_own(*_: object) -> tuple[None, dict[str, Positions]]:
         return None, {"train": np.arange(len(visits(COUNTS)), dtype=np.int32) % ref.rows}
 
-    monkeypatch.setattr(dealt, "open_people", every_row_its_own)
+    monkeypatch.setattr(partitioned, "open_people", every_row_its_own)
     with pytest.raises(AssertionError, match="two shards"):
         require_whole_people(ref)
 
@@ -313,7 +313,7 @@ def test_people_are_for_one_root_and_one_night(root: Path, tmp_path: Path) -> No
     with pytest.raises(RefusedError, match="records of their own"):
         public_sample("open", 20, 0)
     with pytest.raises(RefusedError, match="label of each row"):
-        dealing.deal_rows(find("open"), TrainingConfig(dataset="open", partition="by-label", parties=2))
+        partitioning.partition_rows(find("open"), TrainingConfig(dataset="open", partition="by-label", parties=2))
 
 
 def find(name: str) -> DatasetRef:

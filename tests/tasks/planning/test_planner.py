@@ -39,16 +39,16 @@ def test_a_run_is_planned_without_a_row_and_meets_its_target(name: str) -> None:
     for plan in plans_of(name):
         assert plan.releases
         proved = all(release.guarantee().proved for release in plan.releases)
-        bills = plan.bills()
-        assert set(bills) == {"0", "1", "2"}
+        losses_by_party = plan.losses_by_party()
+        assert set(losses_by_party) == {"0", "1", "2"}
         if not proved:
             continue
-        for bill in set(bills.values()):
-            pure = all(isinstance(loss, PureEpsilon) for loss in bill)
-            epsilon = compose(bill).epsilon(0.0 if pure else 1e-5)
-            assert epsilon <= 1.0, (plan.trust, bill)
+        for losses_of_party in set(losses_by_party.values()):
+            pure = all(isinstance(loss, PureEpsilon) for loss in losses_of_party)
+            epsilon = compose(losses_of_party).epsilon(0.0 if pure else 1e-5)
+            assert epsilon <= 1.0, (plan.trust, losses_of_party)
             # A paper's own system adds its paper's noise, however much of the budget that leaves.
-            assert plan.claim is not None or epsilon >= 0.999, (plan.trust, bill)
+            assert plan.claim is not None or epsilon >= 0.999, (plan.trust, losses_of_party)
 
 
 @pytest.mark.parametrize("delta", [1e-5, 1e-6, 1e-9])
@@ -56,9 +56,9 @@ def test_the_graph_of_many_parties_is_paid_for_within_the_target(delta: float) -
     """Beyond 64 parties a sparse graph may fail, with a probability that comes on top of every sum's noise."""
     shards = shards_of(dataset_of(rows=2000), sizes=(20,) * 100)
     plan = planned(shards, algorithm="noisy-gd", trust=Trust.SECAGG, delta=delta)
-    (bill,) = set(plan.bills().values())
-    assert 0.9999 <= compose(bill).epsilon(delta) <= 1.0
-    assert len(bill) > 1, "the graph's failure is part of the bill"
+    (losses_of_party,) = set(plan.losses_by_party().values())
+    assert 0.9999 <= compose(losses_of_party).epsilon(delta) <= 1.0
+    assert len(losses_of_party) > 1, "the graph's failure is part of the bill"
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -160,12 +160,12 @@ def test_each_party_pays_for_its_own_and_all_for_what_is_joint() -> None:
     local = planned(algorithm="fed-dpdr-dpml", trust="local")
     assert [release.parties for release in local.projections] == [("0",), ("1",), ("2",)]
     assert [release.owner for release in local.models] == ["0", "1", "2"]
-    assert [release.noise_makers for release in local.models] == [("0",), ("1",), ("2",)]
+    assert [release.noise_contributors for release in local.models] == [("0",), ("1",), ("2",)]
     joint = planned(algorithm="noisy-gd", trust="central")
     assert [release.parties for release in joint.releases] == [("0", "1", "2")]
-    assert joint.releases[0].noise_makers == (EVERYONE,)
+    assert joint.releases[0].noise_contributors == (EVERYONE,)
     shared = planned(algorithm="noisy-gd", trust="secagg")
-    assert shared.releases[0].noise_makers == ("0", "1", "2")
+    assert shared.releases[0].noise_contributors == ("0", "1", "2")
 
 
 def test_parties_weigh_as_they_have_rows() -> None:
@@ -201,15 +201,15 @@ def test_a_charged_evaluation_is_part_of_the_plan_and_pays_from_the_held_out_row
     held_out = ShardRef(dataset=dataset, partition="p", party="test", rows=100)
     plan = planned(shards, held_out, algorithm="noisy-gd")
     assert [release.name for release in plan.evaluations] == ["confusion-matrix"]
-    bills = plan.bills()
-    assert set(bills) == {"0", "1", "2", "test"}
-    for bill in bills.values():
-        assert 0.999 <= compose(bill).epsilon(1e-5) <= 1.0
+    losses_by_party = plan.losses_by_party()
+    assert set(losses_by_party) == {"0", "1", "2", "test"}
+    for losses_of_party in losses_by_party.values():
+        assert 0.999 <= compose(losses_of_party).epsilon(1e-5) <= 1.0
     assert planned(shards, held_out, algorithm="noisy-gd", evaluation=False).evaluations == ()
     assert planned(shards, None, algorithm="noisy-gd").evaluations == ()
     with_roc = planned(shards, held_out, algorithm="noisy-gd", roc=True)
     assert [release.name for release in with_roc.evaluations] == ["confusion-matrix", "score-histogram"]
-    assert 0.999 <= compose(with_roc.bills()["test"]).epsilon(1e-5) <= 1.0
+    assert 0.999 <= compose(with_roc.losses_by_party()["test"]).epsilon(1e-5) <= 1.0
 
 
 def test_each_partys_model_is_measured_at_the_same_total() -> None:
@@ -218,7 +218,7 @@ def test_each_partys_model_is_measured_at_the_same_total() -> None:
     held_out = ShardRef(dataset=dataset, partition="p", party="test", rows=100)
     plan = planned(shards, held_out, algorithm="dpdr-dpml")
     assert [list(release.upstream) for release in plan.evaluations] == list(plan.paths().values())
-    assert 0.999 <= compose(plan.bills()["test"]).epsilon(1e-5) <= 1.0
+    assert 0.999 <= compose(plan.losses_by_party()["test"]).epsilon(1e-5) <= 1.0
 
 
 def test_measuring_what_was_trained_without_delta_spends_none() -> None:
@@ -226,9 +226,9 @@ def test_measuring_what_was_trained_without_delta_spends_none() -> None:
     held_out = ShardRef(dataset=dataset, partition="p", party="test", rows=100)
     plan = planned(shards_of(dataset), held_out, algorithm="dpml")
     assert {release.name for release in plan.evaluations} == {"laplace-confusion-matrix"}
-    for bill in plan.bills().values():
-        assert all(isinstance(loss, PureEpsilon) for loss in bill)
-        assert compose(bill).epsilon(0.0) <= 1.0
+    for losses_of_party in plan.losses_by_party().values():
+        assert all(isinstance(loss, PureEpsilon) for loss in losses_of_party)
+        assert compose(losses_of_party).epsilon(0.0) <= 1.0
 
 
 @pytest.mark.parametrize("name", ["mod-sulq-dpsvm", "dpdr-noisy-gd", "sufficient-statistics"])
@@ -241,7 +241,7 @@ def test_a_charged_evaluation_costs_the_training_nothing(name: str) -> None:
     evaluated = planned(shards, held_out, algorithm=name)
     assert evaluated.evaluations
     assert evaluated.models[0].budget == alone.models[0].budget
-    assert compose(evaluated.bills()["0"]).epsilon(1e-5) >= 0.999
+    assert compose(evaluated.losses_by_party()["0"]).epsilon(1e-5) >= 0.999
 
 
 def test_names_and_parameters_that_do_not_fit() -> None:
@@ -277,8 +277,8 @@ def test_every_registered_pair_runs_or_says_why_not() -> None:
             assert plan.system == "+".join(part for part in (projection, trainer) if part)
             assert [release.name for release in plan.models] == [trainer] * len(plan.models)
             if all(release.guarantee().proved for release in plan.releases):
-                for bill in plan.bills().values():
-                    assert compose(bill).epsilon(1e-5) <= 1.0
+                for losses_of_party in plan.losses_by_party().values():
+                    assert compose(losses_of_party).epsilon(1e-5) <= 1.0
     assert ("analyze-gauss", "objective-perturbation") in ran
     assert (None, "noisy-gd") in ran
     assert len(ran) > len(COMBINATIONS) / 2

@@ -92,7 +92,7 @@ def test_an_overrun_is_refused_now_and_later_and_its_charge_stands(root: Path, s
     prepared = prepare("neighbour", **NOISY, repetition=3, deadline=DELAY / 2)
     release = model_of(prepared)
     before = digests()
-    with pytest.raises(deadlines.OverrunError, match="larger --deadline") as caught:
+    with pytest.raises(deadlines.DeadlineMissError, match="larger --deadline") as caught:
         door.make_release(release, prepared.shards.of(release.parties))
     assert isinstance(caught.value, RefusedError)
     assert "\n" not in str(caught.value)
@@ -100,7 +100,7 @@ def test_an_overrun_is_refused_now_and_later_and_its_charge_stands(root: Path, s
     assert digests() == before
     # Another attempt would be timed anew, and is not charged for.
     booked, begin = charges("neighbour"), time.monotonic()
-    with pytest.raises(deadlines.OverrunError):
+    with pytest.raises(deadlines.DeadlineMissError):
         door.make_release(release, prepared.shards.of(release.parties))
     assert time.monotonic() - begin < DELAY
     assert charges("neighbour") == booked
@@ -146,8 +146,8 @@ def test_overruns_are_charged_within_the_target(root: Path, trust: str) -> None:
         *_, overruns = release.guarantee().losses
         assert isinstance(overruns, SlackGaussian)
         assert 2e-8 <= overruns.slack < 1e-6
-    for bill in plan.bills().values():
-        assert 0.99 < compose(bill).epsilon(1e-5) <= 1.0
+    for losses_of_party in plan.losses_by_party().values():
+        assert 0.99 < compose(losses_of_party).epsilon(1e-5) <= 1.0
     (model,) = plan.models
     assert model.deadline is not None
     assert model.key != plain.models[0].key

@@ -180,8 +180,8 @@ def test_a_lost_secret_never_redraws_noise(trust: str, whose: str, clinic: Path,
     prepared = prepare(**NOISY, trust=trust)
     prepared.charge()
     kept = prepared.make()
-    maker = only(prepared).noise_makers[-1]
-    path = current_layout().party_secret(maker)
+    contributor = only(prepared).noise_contributors[-1]
+    path = current_layout().party_secret(contributor)
     aside = path.rename(tmp_path / "kept")
     forget(only(prepared).key)
     for _ in range(2):
@@ -571,7 +571,7 @@ def test_what_a_release_looks_up_does_not_grow_with_its_parties(
         )
         made.charge()
         assert len(made.make()) == 1 + (projection is not None)
-        assert made.plan.bills().keys() == {str(party) for party in range(parties)}
+        assert made.plan.losses_by_party().keys() == {str(party) for party in range(parties)}
         found.append(dict(looked))
     assert found[0] == found[1]
     assert found[0]["Ledger.charge_of"] == 1

@@ -14,8 +14,8 @@ from storage.errors import InputError, OverspendError, RefusedError
 from tasks.accounts.budget import open_ledger
 from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation.dealing import deal_rows, planned_shards
 from tasks.preparation.mapping import map_rows, mapped_ref
+from tasks.preparation.partitioning import partition_rows, planned_shards
 from tasks.release.preflight import largest_epsilon, require_feasible
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, ingest_private, prepare
@@ -48,7 +48,7 @@ def test_references_are_those_that_the_run_makes(config: dict[str, Any], private
     dataset = find_dataset("iris")
     mapped = mapped_ref(dataset, settings.normalisation or "unit-norm")
     assert mapped == map_rows(dataset, settings.normalisation or "unit-norm")
-    assert planned_shards(mapped, settings) == deal_rows(mapped, settings)
+    assert planned_shards(mapped, settings) == partition_rows(mapped, settings)
 
 
 def test_what_the_rows_decide_is_left_to_the_run() -> None:

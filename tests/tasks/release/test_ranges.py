@@ -54,7 +54,7 @@ def test_counts_and_what_one_row_moves(relation: Neighbours) -> None:
     moved = np.abs(algorithm.statistic(pair.left, setting) - algorithm.statistic(pair.right, setting)).sum()
     # By hand: a column loses one count and gains another, or only loses one against a null record.
     assert moved == algorithm.sensitivity(setting) == (4 if relation is Neighbours.REPLACE_ONE else 2)
-    assert algorithm.law(setting).scale == pytest.approx(moved / 0.5)
+    assert algorithm.distribution(setting).scale == pytest.approx(moved / 0.5)
 
 
 def test_an_empty_bin_rarely_counts_as_occupied(random: np.random.Generator) -> None:

@@ -87,8 +87,8 @@ def place(
             small.setattr(rowfiles, "_PART_BYTES", 4 * 6 * 40)
             small.setattr(rowfiles, "_BLOCK_ENTRIES", 6 * 40)
             ref = write_dataset(layout, source, name="spread", account="spread", visibility=Visibility.PRIVATE)
-            dealt = {"a": np.arange(0, 180), "b": np.arange(180, 300)}
-            yield layout, write_shards(layout, ref, dealt, "even")
+            partitioned = {"a": np.arange(0, 180), "b": np.arange(180, 300)}
+            yield layout, write_shards(layout, ref, partitioned, "even")
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ class Distributed(TrustModel):
     def derived(cls, arrangements: Mapping[str, Arrangement]) -> Arrangement | None:
         return arrangements.get("central")
 
-    def noise_makers(self, parties: Sequence[str]) -> tuple[str, ...]:
+    def noise_contributors(self, parties: Sequence[str]) -> tuple[str, ...]:
         return tuple(parties)
 
     def noise_factor(self, parties: int) -> float:
@@ -139,8 +139,8 @@ def test_every_trust_model_says_who_makes_the_noise(trust: str) -> None:
     made: Any = lookup("trusts", trust)()
     assert made.summary
     for parties in (("0",), ("0", "1", "2")):
-        makers = made.noise_makers(parties)
-        assert len(set(makers)) == len(makers) > 0
+        contributors = made.noise_contributors(parties)
+        assert len(set(contributors)) == len(contributors) > 0
         assert made.owner(parties) in {*parties, "all"}
 
 

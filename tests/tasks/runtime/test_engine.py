@@ -209,7 +209,7 @@ def test_killed_in_its_first_migration(tmp_path: Path, package: str, size: int) 
     again = child()
     assert again.wait(120) == 0, again.stderr and again.stderr.read().decode()
     assert intact(target)
-    assert engine_process.mark_of(target) == engine._mark(package)
+    assert engine_process.high_water_mark_of(target) == engine._mark(package)
     assert not list(layout.prefect.glob(".making-*"))
 
 
@@ -371,7 +371,7 @@ def copy_of(made: Path, root: Path) -> Path:
 def made_by_another_version(root: Path, database: Path) -> None:
     with contextlib.closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA user_version = 7")
-    engine_process.seal_of(database, Layout(root).prefect).unlink(missing_ok=True)
+    engine_process.stamp_of(database, Layout(root).prefect).unlink(missing_ok=True)
 
 
 def test_another_version_upgrades_a_copy_and_keeps_what_is_there(
@@ -385,8 +385,8 @@ def test_another_version_upgrades_a_copy_and_keeps_what_is_there(
     made_by_another_version(root, database)
     made_by_another_version(root, prefect_database(root))
     prepare_databases(root)
-    assert engine_process.mark_of(database) == engine._mark("mlflow")
-    assert engine_process.mark_of(prefect_database(root)) == engine._mark("prefect")
+    assert engine_process.high_water_mark_of(database) == engine._mark("mlflow")
+    assert engine_process.high_water_mark_of(prefect_database(root)) == engine._mark("prefect")
     with contextlib.closing(sqlite3.connect(database)) as connection:
         assert connection.execute("SELECT name FROM experiments").fetchall() == [("kept",)]
 
@@ -404,9 +404,9 @@ def test_no_upgrade_under_somebodys_feet(made: Path, tmp_path: Path, environment
         # Looking whether a database is made must not drop the locks of this process's own connections to it.
         other = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0.1).execute('PRAGMA journal_mode = DELETE')"
         assert start(other, database).wait(60) != 0, "the lock was dropped"
-    assert engine_process.mark_of(database) == 7
+    assert engine_process.high_water_mark_of(database) == 7
     prepare_tracking(root)
-    assert engine_process.mark_of(database) == engine._mark("mlflow")
+    assert engine_process.high_water_mark_of(database) == engine._mark("mlflow")
 
 
 def test_a_damaged_database_is_said_to_be_one(made: Path, tmp_path: Path, environment: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,9 @@ def test_what_is_spent_is_the_largest_bill_of_a_party() -> None:
     plan = planned(shards_of(dataset_of(), sizes=(200, 300, 500)), algorithm="fed-dpdr-dpml")
     proved = proved_of(plan)
     assert proved is not None
-    assert proved.epsilon == max(compose(bill).epsilon(1e-5) for bill in plan.bills().values())
+    assert proved.epsilon == max(
+        compose(losses_of_party).epsilon(1e-5) for losses_of_party in plan.losses_by_party().values()
+    )
     assert proved.delta == 1e-5
     assert proved.mu is None, "a pure release among them"
     pure = proved_of(planned(algorithm="dpml"))

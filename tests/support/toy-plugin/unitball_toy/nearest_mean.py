@@ -57,7 +57,7 @@ class NearestMean(PrivateAlgorithm, OneSum):
         """Return the party's sums, exact but for the grid."""
         return np.asarray(self.contribution(self.initial(setting), rows, setting) / SCALE)
 
-    def law(self, setting: Setting) -> RoundedGaussian:
+    def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each entry."""
         return RoundedGaussian.calibrated(self.budget, self.sensitivity(setting) * encoded_radius(1.0, SCALE))
 

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class HighWaterMark:
     """What a high-water mark says.
 
     Parameters
@@ -38,7 +38,7 @@ class Mark:
     spent: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def read(path: Path, chain: Chain) -> Mark | None:
+def read(path: Path, chain: Chain) -> HighWaterMark | None:
     """Return the mark in a file, None where there is none.
 
     Raises
@@ -58,12 +58,12 @@ def read(path: Path, chain: Chain) -> Mark | None:
         raise StorageError(f"high-water mark {path} is damaged; put it back from the newest back-up") from error
     # Marks had no digest of their own before entries had keys.
     keyed = link.ledger_id == chain.ledger_id and link.sequence >= chain.keyed_from
-    if keyed and not hmac.compare_digest(mac, _mac(chain, Mark(link, spent))):
+    if keyed and not hmac.compare_digest(mac, _mac(chain, HighWaterMark(link, spent))):
         raise StorageError(f"high-water mark {path} was changed; put it back from the newest back-up")
-    return Mark(link, spent)
+    return HighWaterMark(link, spent)
 
 
-def behind(last: Link, digest_at: Callable[[int], str | None], mark: Mark | None) -> str | None:
+def behind(last: Link, digest_at: Callable[[int], str | None], mark: HighWaterMark | None) -> str | None:
     """Say in what way a ledger lacks what its mark has seen; None where it does not.
 
     Parameters
@@ -89,7 +89,7 @@ def behind(last: Link, digest_at: Callable[[int], str | None], mark: Mark | None
     return None
 
 
-def advance(path: Path, mark: Mark, chain: Chain, *, restored: bool = False) -> None:
+def advance(path: Path, mark: HighWaterMark, chain: Chain, *, restored: bool = False) -> None:
     """Write the mark unless a newer one is there; a failure is logged only, because the entries are committed.
 
     Parameters
@@ -103,20 +103,20 @@ def advance(path: Path, mark: Mark, chain: Chain, *, restored: bool = False) -> 
             present = None if restored else read(path, chain)
             if present is not None and present.link.sequence >= mark.link.sequence:
                 return
-            mark = Mark(mark.link, {**(present.spent if present else {}), **mark.spent})
+            mark = HighWaterMark(mark.link, {**(present.spent if present else {}), **mark.spent})
             write_bytes(path, _dump(chain, mark), mode=0o600)
     except (OSError, StorageError) as error:
         _log.warning("high-water mark %s could not be written (%s); the ledger itself is whole", path, error)
 
 
-def _body(mark: Mark) -> dict[str, Any]:
+def _body(mark: HighWaterMark) -> dict[str, Any]:
     link = mark.link
     return {"ledger": link.ledger_id, "sequence": link.sequence, "digest": link.digest, "spent": dict(mark.spent)}
 
 
-def _mac(chain: Chain, mark: Mark) -> str:
+def _mac(chain: Chain, mark: HighWaterMark) -> str:
     return chain.mac("mark", _body(mark))
 
 
-def _dump(chain: Chain, mark: Mark) -> bytes:
+def _dump(chain: Chain, mark: HighWaterMark) -> bytes:
     return canonical({**_body(mark), "mac": _mac(chain, mark)}).encode()

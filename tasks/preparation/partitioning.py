@@ -25,7 +25,7 @@ OWN_FILES = "own"
 _PUBLIC_FRACTION = 0.2
 
 
-def deal_rows(dataset: DatasetRef, config: TrainingConfig) -> Shards:
+def partition_rows(dataset: DatasetRef, config: TrainingConfig) -> Shards:
     """Deal a data set's rows to parties by a rule that is fixed before any row is looked at.
 
     Held-out rows are a party of the same partition: they are disjoint from the others', so an evaluation of them costs
@@ -50,7 +50,7 @@ def deal_rows(dataset: DatasetRef, config: TrainingConfig) -> Shards:
 
 
 def planned_shards(dataset: DatasetRef, config: TrainingConfig, registered: DatasetRef | None = None) -> Shards | None:
-    """Return the references that :func:`deal_rows` would return; no row is read.
+    """Return the references that :func:`partition_rows` would return; no row is read.
 
     None where the partition depends on what rows contain.
 
@@ -64,7 +64,7 @@ def planned_shards(dataset: DatasetRef, config: TrainingConfig, registered: Data
     Raises
     ------
     RefusedError, InputError
-        As :func:`deal_rows` does.
+        As :func:`partition_rows` does.
     """
     spec = _spec(dataset, config, origins(current_layout(), registered or dataset))
     if spec is not None and spec.build().content_dependent:
@@ -97,7 +97,7 @@ def _assigned(
         parameters=dict(spec.parameters) if spec else list(own),
         held_out=rule if len(held) else None,
     )[:32]
-    assignment = _own(own, kept) if spec is None else _deal(dataset, spec, kept)
+    assignment = _own(own, kept) if spec is None else _partition(dataset, spec, kept)
     return name, {**assignment, **({HELD_OUT: held} if len(held) else {})}
 
 
@@ -181,27 +181,27 @@ def _spec(dataset: DatasetRef, config: TrainingConfig, files: Sequence[tuple[str
         "seed": config.partition_seed,
     }
     fields = cls.__dataclass_fields__
-    given = {field: value for field, value in offered.items() if field in fields and value is not None}
+    parameters = {field: value for field, value in offered.items() if field in fields and value is not None}
     for parameter, value in config.parameters.items():
         owner, _, field = parameter.rpartition(".")
         if owner == "partition":
             if field not in fields:
                 known = ", ".join(sorted(fields))
                 raise ParameterError(f"the partition {name!r} has no parameter {field!r}; it has: {known}")
-            given[field] = value
-    if "sizes" in fields and "sizes" not in given:
+            parameters[field] = value
+    if "sizes" in fields and "sizes" not in parameters:
         raise InputError(f"the partition {name!r} needs the parties' sizes: --sizes 50,100,500")
-    return AlgorithmSpec("partitions", name, given)
+    return AlgorithmSpec("partitions", name, parameters)
 
 
-def _deal(dataset: DatasetRef, spec: AlgorithmSpec, kept: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+def _partition(dataset: DatasetRef, spec: AlgorithmSpec, kept: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     rule = spec.build()
     labels = None
     if rule.content_dependent:
         blocks = open_dataset(current_layout(), dataset).blocks()
         labels = np.concatenate([labels for _, labels, _ in blocks])[kept]
-    dealt = rule.assign(len(kept), labels)
-    return {str(party): kept[positions] for party, positions in dealt.items()}
+    partitioned = rule.assign(len(kept), labels)
+    return {str(party): kept[positions] for party, positions in partitioned.items()}
 
 
 def _own(files: Sequence[tuple[str, int]], kept: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
