@@ -20,7 +20,7 @@ from storage.atomic import writing
 from storage.layout import Layout
 from tasks.runtime.engine import (
     EngineError,
-    LeashedProcess,
+    GuardedProcess,
     being_served,
     credentials,
     credentials_file,
@@ -165,7 +165,7 @@ class Serving:
 class _Part:
     """A process that is started again when it ends by itself."""
 
-    def __init__(self, name: str, start: Callable[[], LeashedProcess]) -> None:
+    def __init__(self, name: str, start: Callable[[], GuardedProcess]) -> None:
         self.name = name
         self._start = start
         self._begun = [time.monotonic()]
@@ -230,7 +230,7 @@ def _part(stack: contextlib.ExitStack, root: Path, name: str, module: str, *argu
     logs = root / "logs"
     with writing(logs):
         logs.mkdir(mode=0o700, exist_ok=True)
-    started = _Part(name, lambda: LeashedProcess(command, logs / f"{module}.log", os.environ))
+    started = _Part(name, lambda: GuardedProcess(command, logs / f"{module}.log", os.environ))
     stack.callback(started.stop)
     return started
 
@@ -328,13 +328,13 @@ class _Tidying:
         self._command = [sys.executable, "-P", "-m", "deployments.tidying", "--days", str(days)]
         self._log = root / "logs" / "tidying.log"
         self._due = time.monotonic()
-        self._process: LeashedProcess | None = None
+        self._process: GuardedProcess | None = None
 
     def begin_if_due(self) -> None:
         """Begin if a day has passed, or the serving has begun."""
         if time.monotonic() >= self._due and (self._process is None or self._process.exit_code() is not None):
             self._due += _DAY_SECONDS
-            self._process = LeashedProcess(self._command, self._log, os.environ)
+            self._process = GuardedProcess(self._command, self._log, os.environ)
 
 
 class _Interrupted(BaseException):

@@ -131,7 +131,7 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
         yield (
             f"duplicates: {overlap.rows} rows are equal to an earlier one, up to {overlap.largest_group} alike. If "
             f"they are one person's, what protects a row does not protect the person: open the account with "
-            f"--group-size {overlap.largest_group}; a run then costs as much as it does for {overlap.largest_group} rows"
+            f"--group-size {overlap.largest_group}; a run then costs what {overlap.largest_group} rows do"
         )
     elif overlap is not None:
         yield "duplicates: none"

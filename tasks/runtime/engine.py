@@ -50,7 +50,7 @@ from tasks.runtime.settings import (
 _LOG_LIMIT = 1_000_000
 
 
-class LeashedProcess:
+class GuardedProcess:
     """A command that ends, with its process group, when this process does.
 
     Parameters
@@ -308,7 +308,7 @@ def _own_server_wanted() -> bool:
 
 def _start(
     root: Path, asked: Mapping[str, object], settings: Mapping[str, str], *, fd: int | None = None
-) -> LeashedProcess:
+) -> GuardedProcess:
     """Start one of the engine's own processes."""
     home = Layout(root).prefect
     # In the environment, which only the user can read, and not on the command line: an address may hold a password.
@@ -317,23 +317,23 @@ def _start(
         environment.pop(name, None)
     # -P: the folder of the script must not come first on the import path, its modules bear common names.
     command = [sys.executable, "-P", engine_process.__file__, json.dumps({"workplace": str(home), **asked})]
-    process = LeashedProcess(command, home / "engine.log", environment, () if fd is None else (fd,))
+    process = GuardedProcess(command, home / "engine.log", environment, () if fd is None else (fd,))
     atexit.register(process.stop)
     return process
 
 
-def _finish(process: LeashedProcess) -> None:
+def _finish(process: GuardedProcess) -> None:
     """Wait for the end; raise with the last line of the log if it was not a good one."""
     if process.wait() != 0:
         raise EngineError(_reason(process))
 
 
-def _reason(process: LeashedProcess) -> str:
+def _reason(process: GuardedProcess) -> str:
     lines = process.logged()
     return f"{lines[-1] if lines else 'the engine ended without a message'} (details in {process.log})"
 
 
-def wait_for_server(address: tuple[str, int], process: LeashedProcess) -> None:
+def wait_for_server(address: tuple[str, int], process: GuardedProcess) -> None:
     """Wait until the server answers on a port that was open before it started: one request, no polling.
 
     Raises
@@ -365,7 +365,7 @@ def wait_for_server(address: tuple[str, int], process: LeashedProcess) -> None:
         raise EngineError(f"the Prefect server answered with {status}; see {process.log}")
 
 
-_servers: dict[Path, LeashedProcess] = {}
+_servers: dict[Path, GuardedProcess] = {}
 
 
 def _missing_databases(root: Path, needs: _Needs) -> tuple[dict[str, object], dict[str, object]]:
@@ -421,7 +421,7 @@ def prepare_tracking(root: Path) -> None:
     _finish(_start(root, _missing_databases(root, _Needs(prefect=False, mlflow=True))[1], {}))
 
 
-def start_server(root: Path, listener: socket.socket, settings: Mapping[str, str]) -> LeashedProcess:
+def start_server(root: Path, listener: socket.socket, settings: Mapping[str, str]) -> GuardedProcess:
     """Start a whole Prefect server (pages, schedules, automations) on an open socket, behind the root's secret.
 
     The databases must be there (:func:`prepare_databases`). It ends with this process, or when it is stopped;

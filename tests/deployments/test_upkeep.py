@@ -17,7 +17,7 @@ from deployments.serving import Serving, unit_of
 from deployments.tidying import remove_deleted_runs, remove_old_results
 from storage.layout import Layout
 from tasks.runtime import engine
-from tasks.runtime.engine import LeashedProcess, prefect_database
+from tasks.runtime.engine import GuardedProcess, prefect_database
 from tasks.runtime.settings import own_database
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
@@ -58,7 +58,7 @@ def test_the_log_of_a_part_is_cut_while_it_runs(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(engine, "_LOG_LIMIT", 50_000)
     code = "import time\nfor n in range(10**6): print(f'{n:08d}', flush=True); time.sleep(0.0001)"
     log = tmp_path / "log"
-    part = LeashedProcess([sys.executable, "-c", code], log, os.environ)
+    part = GuardedProcess([sys.executable, "-c", code], log, os.environ)
     try:
         for _ in range(3):
             wait_for("a full log", lambda: log.stat().st_size > 50_000, 60, 0.02)

@@ -27,7 +27,7 @@ from storage.layout import Layout
 from tasks.runtime import engine, engine_process, interrupted
 from tasks.runtime.engine import (
     EngineError,
-    LeashedProcess,
+    GuardedProcess,
     prefect_database,
     prepare_databases,
     prepare_engine,
@@ -423,7 +423,7 @@ def test_a_server_that_ends_at_once_is_known_to_have(tmp_path: Path) -> None:
     """Also where the port stays open for its next start."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         code = "import sys; sys.exit('a setting is wrong')"
-        process = LeashedProcess([sys.executable, "-c", code], tmp_path / "log", os.environ)
+        process = GuardedProcess([sys.executable, "-c", code], tmp_path / "log", os.environ)
         began = time.monotonic()
         with pytest.raises(EngineError, match="a setting is wrong"):
             wait_for_server(listener.getsockname()[:2], process)
