@@ -172,7 +172,7 @@ def evaluate(plan: RunPlan, models: dict[str, list[ReleaseRef]], shards: Shards)
     return measured
 
 
-@step(task_run_name="compare {contest.challenger.name} with its champion", cached=False)
+@step(task_run_name="compare {model_comparison.challenger.name} with its champion", cached=False)
 def compare_with_champion(
     model_comparison: ModelComparison, shards: Shards, features: list[FeatureStep], epsilon: float | None
 ) -> Comparison:
