@@ -19,6 +19,7 @@ import numpy as np
 from scipy import sparse
 
 from dpalgos.algorithms import fit
+from dpalgos.features.whitening import moved_to_zero
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
@@ -90,7 +91,7 @@ def main() -> None:
                 started, made = time.monotonic(), spec.build().fit((), setting, KeyedNoise(public_secret(0), "map"))
                 making, started = time.monotonic() - started, time.monotonic()
                 parts = [rows[start : start + 512] for start in range(0, len(rows), 512)]
-                inner = np.concatenate([made.map.transform(part).astype(np.float32) for part in parts])
+                inner = np.concatenate([made.map.transform(moved_to_zero(part)).astype(np.float32) for part in parts])
                 basis = made.basis
                 kept, mapping = inner - made.mean.astype(np.float32), time.monotonic() - started
             turned = kept @ basis[:, : spec.parameters["components"]].astype(np.float32)

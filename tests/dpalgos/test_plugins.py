@@ -59,7 +59,7 @@ def test_an_installed_package_brings_its_algorithm(site: Path) -> None:
 def test_it_keeps_the_contract_and_a_broken_one_does_not(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(site)
     check_algorithm("trainers", NAME, {"budget": GaussianMu(0.8)})
-    monkeypatch.setattr(lookup("trainers", NAME), "law", lambda self, setting: None)
+    monkeypatch.setattr(lookup("trainers", NAME), "distribution", lambda self, setting: None)
     with pytest.raises(AttributeError):
         check_algorithm("trainers", NAME, {"budget": GaussianMu(0.8)})
 

@@ -288,7 +288,7 @@ def unknown_noise(
     zeros = [np.zeros(COUNT, dtype=np.int64)] * parties
     secure = make(parties, 1, 1, noises=share_noises, absences=Absences(mask=lost))
     total = secure.release(step, zeros, law)
-    share = vars(summation_module)["share_law"](
+    share = vars(summation_module)["share_distribution"](
         law, Tolerance(parties=parties, dropouts=1, colluders=1).unknown_shares, COUNT
     )
     shares = expected_shares(share_noises, zeros, share, step)
@@ -320,7 +320,7 @@ def test_noise_from_one_key_is_caught() -> None:
 @pytest.mark.parametrize("wrong", [4, 3], ids=["split over all parties", "dropouts forgotten"])
 def test_noise_split_over_too_many_is_caught(wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        summation_module, "share_law", lambda law, shares, dimension: share_distribution(law, wrong, dimension)
+        summation_module, "share_distribution", lambda law, shares, dimension: share_distribution(law, wrong, dimension)
     )
     assert not carries_the_law(5)
 

@@ -181,6 +181,10 @@ def test_other_feature_maps_chain() -> None:
 def test_maps_of_our_own_predict_the_same_and_need_no_pickle(made: Any, dimension: int) -> None:
     rng = np.random.default_rng(11)
     raw = rows(rng, count=60, dimension=dimension)
+    if made.kind == "whitened-features":
+        # Images with values below zero are moved to start there: dense ones would all be alike.
+        raw = np.where(raw > np.quantile(raw, 0.8), raw, 0.0)
+        raw[::9] -= 0.1
     model = LinearModel(rng.normal(size=(3, made.dimension)))
     pipeline = to_sklearn(normalisation="unit-norm", maps=[made], model=model, classes=names(3), dimension=dimension)
     want = expected("unit-norm", [made], model, names(3), raw)
