@@ -39,7 +39,7 @@ class TestLaplace:
         assert law.epsilon(0.0) == 0.0
         assert law.numerics is Numerics.IDEALISED
 
-    @pytest.mark.parametrize("distribution", [Laplace, RadialLaplace])
+    @pytest.mark.parametrize("law", [Laplace, RadialLaplace])
     def test_parameters_out_of_range_are_refused(self, law: Any) -> None:
         for scale in (0.0, -1.0, math.inf, math.nan):
             with pytest.raises(ParameterError, match="scale is"):
