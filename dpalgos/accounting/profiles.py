@@ -49,11 +49,9 @@ class PrivacyProfile(Protocol):
 
     def epsilon(self, delta: float) -> float:
         """Return an epsilon at which the composition is (epsilon, delta)-DP; infinite where there is none."""
-        ...
 
     def delta(self, epsilon: float) -> float:
         """Return a delta at which the composition is (epsilon, delta)-DP; 1 where nothing is proved."""
-        ...
 
 
 def smallest_epsilon(curve: Callable[[float], float], delta: float, high: float) -> float:

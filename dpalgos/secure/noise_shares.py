@@ -40,11 +40,9 @@ class NoiseShare(Protocol):
     @property
     def largest(self) -> int:
         """A bound that no draw exceeds in absolute value, from public parameters."""
-        ...
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` integers."""
-        ...
 
 
 def _excess(variance: NDArray[np.float64]) -> NDArray[np.float64]:
