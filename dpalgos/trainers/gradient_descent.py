@@ -16,6 +16,7 @@ from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, Refused
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting, SlackGaussian, Trust
+from dpalgos.linear import LinearTrainer
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
@@ -26,7 +27,6 @@ from dpalgos.resources import Work
 from dpalgos.rows import ChosenRows, Floats, Ints, Rows, fingerprints
 from dpalgos.secure.noise_shares import TruexGaussian, share_sigma
 from dpalgos.summation import grid
-from dpalgos.trainers.linear import LinearTrainer
 
 State = TypeVar("State")
 
@@ -249,7 +249,7 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         of a head trained on public rows (``--public-dataset`` with ``public.head``): the model is that head's before
         the first step, whatever the budget. 0 starts from zero.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -365,7 +365,7 @@ class GradientPerturbation(MeanDescent):
     clip : float
         G, the largest norm of a row's gradient; binary logistic losses never exceed 1.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -408,7 +408,7 @@ class PublishedGradientPerturbation(ApproximateAlgorithm, MeanDescent):
     clip : float
         G.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -463,7 +463,7 @@ class LocalGradient(MeanDescent):
     clip : float
         G.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -520,7 +520,7 @@ class TruexDescent(PlainDescent):
     clip : float
         Largest norm of a row's gradient.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -608,7 +608,7 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     regularisation : float
         λ of (λ/2)‖W‖², free of charge.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------

@@ -23,8 +23,12 @@ from dpalgos.trainers.gradient_descent import (
     LocalGradient,
     PublishedGradientPerturbation,
 )
-from dpalgos.trainers.linear import EmpiricalRisk
-from dpalgos.trainers.output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation, RadialOutputPerturbation
+from dpalgos.trainers.output_perturbation import (
+    EmpiricalRisk,
+    Pathak,
+    PublishedMultiPartyOutputPerturbation,
+    RadialOutputPerturbation,
+)
 from tests.support.training import blobs, fit, noise
 
 Array = NDArray[np.float64]
