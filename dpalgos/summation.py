@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, overload
 
-from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Numerics, Setting, ZeroConcentrated
+from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Setting, ZeroConcentrated
 from dpalgos.mechanisms.rounded_gaussian import total_mu
 from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.parallel import SpreadRows
@@ -165,8 +165,3 @@ def grid(budget: Loss, sensitivity: float, steps: int, setting: Setting) -> floa
     for_noise = (math.log2(_NOISE_ROOM) - math.log2(noise)) / 2.0
     for_rows = (_ROWS_ROOM - math.log2(max(setting.rows, 1))) / 2.0
     return 2.0 ** max(_COARSEST, min(_FINEST, math.floor(min(for_noise, for_rows))))
-
-
-def gaussian_guarantee(budget: Loss, setting: Setting, *assumptions: str) -> Guarantee:
-    """Return the guarantee of Gaussian noise calibrated to a budget (``RoundedGaussian.calibrated``)."""
-    return Guarantee(losses=(budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT, assumptions=assumptions)
