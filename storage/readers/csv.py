@@ -63,7 +63,7 @@ class _Rows:
     def _typed(self) -> Iterator[Block | None]:
         """Yield typed blocks; None, and nothing more, where something needs a closer look."""
         schema = self.schema
-        names = [column.name for column in schema.columns]
+        names = list(schema.in_file)
         if schema.skip_lines_beginning or not schema.needed:
             yield None
             return
@@ -113,7 +113,7 @@ class _Rows:
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the columns' names, then (line, cells); no cells for a row of another number of them."""
-        names = [column.name for column in self.schema.columns]
+        names = list(self.schema.in_file)
         if not self.schema.header:
             yield 0, names
         headed, first = self.schema.header, True
@@ -142,7 +142,7 @@ class _Rows:
 
     def _header(self, cells: list[str], line: int) -> list[str]:
         """Return the names that a line gives, which are the declared ones in any order."""
-        declared = {column.name for column in self.schema.columns}
+        declared = set(self.schema.in_file)
         place, present = f"{self.path}, line {line}", set(cells)
         if not present & declared:
             saw = ", ".join(repr(cell[:30]) for cell in cells[:6]) + (", …" if len(cells) > 6 else "")
