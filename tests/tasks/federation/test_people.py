@@ -215,7 +215,7 @@ def test_people_with_one_row_each_give_the_numbers_of_rows(
 ) -> None:
     monkeypatch.setattr(stepwise, "noisy_contribution", exactly)
     once = {"berlin": visits([1] * 40), "lyon": visits([1] * 40, seed=1, first=40)}
-    ways = {"people": {"most": most}, "rows": {"kind": "ignore"}}
+    ways: dict[str, dict[str, Any]] = {"people": {"most": most}, "rows": {"kind": "ignore"}}
     models = [
         made_by(federation(tmp_path / name, once, berlin=declared, lyon=declared)) for name, declared in ways.items()
     ]
