@@ -207,7 +207,7 @@ def _confine(artifacts: Path) -> None:
     SqlAlchemyStore.create_experiment = create_experiment
 
 
-# MLflow's pages ask the browser alone whether an experiment is of traces or of runs, and take traces where nobody chose.
+# MLflow's pages ask the browser whether an experiment is of traces or of runs, and take traces where nobody chose.
 _RUNS_FIRST = b"""<head><script>localStorage["mlflow.workflowType_v1"] ??= '"machine_learning"'</script>"""
 
 

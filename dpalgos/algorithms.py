@@ -267,7 +267,6 @@ class DirectAlgorithm(Protocol):
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Artefact:
         """Return the artefact; total in what the rows contain."""
-        ...
 
 
 @runtime_checkable
@@ -283,7 +282,6 @@ class Diagnosing(Protocol):
         self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
     ) -> tuple[Artefact, dict[str, float]]:
         """Return the artefact that ``fit`` returns, and the numbers by metric name."""
-        ...
 
 
 @runtime_checkable
@@ -295,7 +293,6 @@ class AdditiveNoise(Protocol):
 
     def noisy(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource, count: int) -> Array:
         """Return the exact vector plus ``count`` independent draws of its noise, (count, p)."""
-        ...
 
 
 def is_sum_algorithm(algorithm: object) -> bool:

@@ -37,11 +37,9 @@ class NightlyRows(Protocol):
 
     def released(self) -> Sequence[Ints]:
         """Return y_1 … of all nights before tonight; public."""
-        ...
 
     def sum_of(self, night: int, form: Callable[[Rows], Ints]) -> Ints:
         """Return the sum of a night as it was frozen; where it was not, form it of that night's rows and freeze it."""
-        ...
 
 
 def nightly_budget(budget: Loss, factor: ToeplitzFactor) -> GaussianMu:

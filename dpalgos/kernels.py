@@ -49,15 +49,12 @@ class Kernel(Protocol):
 
         The products may be written over.
         """
-        ...
 
     def diagonal(self, squares: Floats) -> Floats:
         """Return k(x_t, x_t) from the squared norms of the x_t."""
-        ...
 
     def scores(self, features: Any, support: Any, coefficients: Floats) -> Floats:
         """Return Σ_s coefficients[s] k(x_t, support_s) for each row x_t of ``features``, (m,)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,27 +43,21 @@ class ScoreLoss(Protocol):
     @property
     def curvature_bound(self) -> float:
         """Largest second derivative."""
-        ...
 
     def slope_norm(self, width: int) -> float:
         """Return the largest l2 norm of a row's slope vector over ``width`` scores."""
-        ...
 
     def targets(self, labels: Ints, classes: int) -> Floats:
         """Return the targets (n, outputs)."""
-        ...
 
     def value(self, scores: Floats, targets: Floats) -> Floats:
         """Return each row's loss: (n, outputs) where separable, (n, 1) otherwise."""
-        ...
 
     def slope(self, scores: Floats, targets: Floats) -> Floats:
         """Return the derivative with respect to the scores, (n, outputs)."""
-        ...
 
     def curvature_product(self, scores: Floats, targets: Floats) -> Callable[[Floats], Floats]:
         """Return the map from directions (n, outputs) to second derivative times direction, at these scores."""
-        ...
 
 
 class _Margin(Bounded):

@@ -104,15 +104,12 @@ class Calibrated(Protocol):
 
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record moves the statistic, at most."""
-        ...
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the exact statistic of one party's rows, without noise: for made-up rows, never for release."""
-        ...
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return the neighbours that the proof says are worst."""
-        ...
 
 
 def moved(algorithm: Calibrated, setting: Setting, pair: NeighbouringPair) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, overload
 
-from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Numerics, Setting, ZeroConcentrated
+from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Setting, ZeroConcentrated
 from dpalgos.mechanisms.rounded_gaussian import total_mu
 from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.parallel import SpreadRows
@@ -20,7 +20,6 @@ class IntegerNoise(Protocol):
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` independent integers, drawn from a :class:`~dpalgos.noise.RandomStream`."""
-        ...
 
 
 class Summation(Protocol):
@@ -28,7 +27,6 @@ class Summation(Protocol):
 
     def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
         """Return the sum of the contributions (equal shapes) plus noise; ask for each of them once."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +51,24 @@ class SumAlgorithm(Protocol):
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return what all steps together are proved to cost; depends on public facts only."""
-        ...
 
     def steps(self, setting: Setting) -> int:
         """Return the number of sums, public."""
-        ...
 
     def distribution(self, setting: Setting) -> IntegerNoise:
         """Return the noise of each sum, in grid units."""
-        ...
 
     def initial(self, setting: Setting) -> Any:
         """Return the server's state before the first sum."""
-        ...
 
     def contribution(self, state: Any, rows: Rows, setting: Setting) -> Ints:
         """Return one party's integer vector; total in what the rows contain."""
-        ...
 
     def update(self, state: Any, noisy_sum: Ints, setting: Setting) -> Any:
         """Return the server's next state."""
-        ...
 
     def result(self, state: Any, setting: Setting) -> Any:
         """Return the artefact."""
-        ...
 
 
 class _Contributions(Sequence[Ints]):
@@ -174,8 +165,3 @@ def grid(budget: Loss, sensitivity: float, steps: int, setting: Setting) -> floa
     for_noise = (math.log2(_NOISE_ROOM) - math.log2(noise)) / 2.0
     for_rows = (_ROWS_ROOM - math.log2(max(setting.rows, 1))) / 2.0
     return 2.0 ** max(_COARSEST, min(_FINEST, math.floor(min(for_noise, for_rows))))
-
-
-def gaussian_guarantee(budget: Loss, setting: Setting, *assumptions: str) -> Guarantee:
-    """Return the guarantee of Gaussian noise calibrated to a budget (``RoundedGaussian.calibrated``)."""
-    return Guarantee(losses=(budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT, assumptions=assumptions)

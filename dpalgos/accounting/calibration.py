@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dpalgos.accounting.composition import compose
-from dpalgos.accounting.conversions import require_delta, rho_from_epsilon_delta
+from dpalgos.accounting.profiles import require_delta, rho_from_epsilon_delta
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
@@ -221,34 +221,6 @@ def _largest_scale(losses: Sequence[Loss], epsilon: float, delta: float) -> floa
             break
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-def calibrate(kind: type[Loss], epsilon: float, delta: float, count: int = 1) -> Loss:
-    """Return the largest loss of which ``count`` equal releases together are (epsilon, delta)-DP.
-
-    The inverse of :func:`~dpalgos.accounting.composition.compose`, from below.
-
-    Parameters
-    ----------
-    kind : type
-        ``GaussianMu``, ``PureEpsilon`` or ``ZeroConcentrated``.
-    epsilon, delta : float
-        The target; delta 0 is possible for ``PureEpsilon`` only, which otherwise gains from it.
-    count : int
-
-    Raises
-    ------
-    ParameterError
-        For a target or a kind that cannot be met.
-    """
-    _require_target(epsilon, delta)
-    if not (isinstance(count, int) and count >= 1):
-        raise ParameterError(f"count is {count!r}; it must be a whole number, at least 1")
-    whole = _kind(kind).whole(epsilon, delta)
-    part = _kind(kind).part(whole, 1 / count)
-    if delta == 0:
-        return part
-    return scaled(part, _largest_scale([part] * count, epsilon, delta))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

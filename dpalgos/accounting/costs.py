@@ -11,7 +11,7 @@ from typing import Any
 
 from dpalgos.accounting.calibration import group_loss
 from dpalgos.accounting.composition import components, compose, least_mu
-from dpalgos.accounting.conversions import mu_of_pure, require_delta
+from dpalgos.accounting.profiles import mu_of_pure, require_delta
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,

@@ -27,9 +27,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dpalgos.accounting.composition import compose
-from dpalgos.accounting.conversions import require_delta, rho_of_mu
 from dpalgos.accounting.costs import PlanCost, unproved
 from dpalgos.accounting.filters import Totals, least_epsilon, shares, within_any
+from dpalgos.accounting.profiles import require_delta, rho_of_mu
 from dpalgos.guarantees import Loss
 from dpalgos.parameters import NON_NEGATIVE, Bounded, between
 from dpalgos.validation import rounded_down, rounded_up

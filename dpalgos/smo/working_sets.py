@@ -36,7 +36,6 @@ class Active(Protocol):
 
     def row(self, position: int) -> Features:
         """Return the kernel row of one position."""
-        ...
 
 
 class Stepped(Active, Protocol):
@@ -69,7 +68,6 @@ class WorkingSetRule(Protocol):
 
     def selector(self, rows: int, tolerance: float) -> Selector:
         """Return a fresh selector for a problem of that many rows."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

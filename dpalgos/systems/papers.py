@@ -6,10 +6,9 @@ from dpalgos.guarantees import Claim, Trust
 from dpalgos.registry import AlgorithmSpec, register
 from dpalgos.systems.system import Arrangement, Scope, System
 from dpalgos.trainers.consensus_admm import PublishedConsensusAdmm
-from dpalgos.trainers.gradient_descent import GradientPerturbation, PublishedGradientPerturbation
+from dpalgos.trainers.gradient_descent import GradientPerturbation, PublishedGradientPerturbation, TruexDescent
 from dpalgos.trainers.output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation
-from dpalgos.trainers.published import PublishedDualPerturbation, TruexDescent
-from dpalgos.trainers.smo import DpWss, SmoLaplaceOutputPerturbation
+from dpalgos.trainers.smo import DpWss, PublishedDualPerturbation, SmoLaplaceOutputPerturbation
 
 
 def _joint_arrangement(trainer: AlgorithmSpec, projection: AlgorithmSpec | None) -> Arrangement:

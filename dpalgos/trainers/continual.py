@@ -47,7 +47,7 @@ class LeaderTrainer(ClippedGradientTrainer):
     mean_weight : float
         Each row's own mean is shrunk by this factor first; 1 leaves rows as they are.
     loss, width, intercept_scaling
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
     """
 
     loss: str = "softmax"

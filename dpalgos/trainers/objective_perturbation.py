@@ -15,7 +15,7 @@ import scipy
 from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Refused, Unproved
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, PureEpsilon, Setting, Trust
-from dpalgos.linear import LinearTask
+from dpalgos.linear import LinearClassifierTrainer, LinearTask
 from dpalgos.losses import HuberHinge, make_loss, outputs
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.mechanisms.gaussian import GaussianNoise, mu_from_epsilon_delta, sigma_analytic
@@ -27,7 +27,6 @@ from dpalgos.parameters import POSITIVE
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows, fingerprints
 from dpalgos.solvers import minimise
-from dpalgos.trainers.linear import LinearClassifierTrainer
 
 TOLERANCE = 1e-11
 """Gradient norm the solver is asked for: above float64's rounding error, below anything its noise would show."""
@@ -160,7 +159,7 @@ class ObjectivePerturbation(PureAlgorithm, OneVsRestTrainer):
     loss : str
         A one-vs-rest loss of bounded slope: ``smoothed-hinge``, ``logistic`` or ``huber-hinge``.
     width, intercept_scaling
-        See :class:`~dpalgos.trainers.linear.LinearClassifierTrainer`.
+        See :class:`~dpalgos.linear.LinearClassifierTrainer`.
 
     References
     ----------
@@ -392,7 +391,7 @@ class GaussianObjectivePerturbation(GaussianPerturbation):
     loss : str
         A one-vs-rest loss of bounded slope.
     width, intercept_scaling
-        See :class:`~dpalgos.trainers.linear.LinearClassifierTrainer`.
+        See :class:`~dpalgos.linear.LinearClassifierTrainer`.
 
     References
     ----------
@@ -444,7 +443,7 @@ class ApproximateMinimaPerturbation(GaussianPerturbation):
     loss : str
         A one-vs-rest loss of bounded slope.
     width, intercept_scaling
-        See :class:`~dpalgos.trainers.linear.LinearClassifierTrainer`.
+        See :class:`~dpalgos.linear.LinearClassifierTrainer`.
 
     References
     ----------

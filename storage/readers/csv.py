@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,23 @@ from storage.source import Block, OnViolation, ReadOptions, Source, Tally, confi
 
 # A line that does not fit is looked at on its own.
 _BLOCK_BYTES = 1 << 20
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield whole lines, about a block of them at a time.
+
+    They are read here, not by pyarrow: its thread that reads a file of Python's goes on after a refusal, and a process
+    that ends meanwhile is aborted.
+    """
+    rest = b""
+    while data := file.read(_BLOCK_BYTES):
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if not end:
+            raise pa.ArrowInvalid("a line longer than a block")
+        yield rest + data[:end]
+        rest = data[end:]
+    if rest:
+        yield rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +69,26 @@ class _Rows:
             return
         try:
             with reading(self.path), open_text(self.path, schema.encoding) as file:
-                table = arrow_csv.open_csv(
-                    pa.PythonFile(file, "r"),
-                    read_options=arrow_csv.ReadOptions(
-                        block_size=_BLOCK_BYTES, column_names=None if schema.header else names
-                    ),
-                    parse_options=arrow_csv.ParseOptions(delimiter=schema.delimiter),
-                    convert_options=arrow_csv.ConvertOptions(
-                        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
-                    ),
-                )
-                if sorted(table.schema.names) != sorted(names):
-                    yield None
-                    return
-                row = 1
-                for batch in table:
-                    for start in range(0, len(batch), schema.block_rows):
-                        piece = batch.slice(start, schema.block_rows)
+                row, header = 1, None if schema.header else names
+                for text in _lines(file):
+                    table = arrow_csv.read_csv(
+                        pa.BufferReader(text),
+                        read_options=arrow_csv.ReadOptions(column_names=header),
+                        parse_options=arrow_csv.ParseOptions(delimiter=schema.delimiter),
+                        convert_options=arrow_csv.ConvertOptions(
+                            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+                        ),
+                    )
+                    header = table.column_names
+                    if sorted(header) != sorted(names):
+                        yield None
+                        return
+                    for start in range(0, len(table), schema.block_rows):
+                        piece = table.slice(start, schema.block_rows).combine_chunks()
                         # Lines are counted where one is to be named; a block that is in order has none to name.
                         lines = np.arange(row, row + len(piece), dtype=np.int64)
-                        block = schema.typed(
-                            {name: piece.column(name) for name in schema.needed}, lines, str(self.path)
-                        )
+                        cells = {name: piece.column(name).chunk(0) for name in schema.needed}
+                        block = schema.typed(cells, lines, str(self.path))
                         yield block
                         if block is None:
                             return

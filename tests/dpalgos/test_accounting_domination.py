@@ -14,8 +14,8 @@ from scipy.stats import binom
 from dpalgos.accounting import PlanCost, allocate, compose, costs, spent
 from dpalgos.accounting.calibration import scaled
 from dpalgos.accounting.composition import least_mu
-from dpalgos.accounting.conversions import mu_of_pure, rho_of_pure
 from dpalgos.accounting.filters import Totals
+from dpalgos.accounting.profiles import mu_of_pure, rho_of_pure
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 

@@ -19,12 +19,12 @@ from dpalgos.losses import make_loss
 from dpalgos.mechanisms.gaussian import delta_of_mu, mu_from_epsilon_delta
 from dpalgos.mechanisms.positive_parts import log_expected_excess
 from dpalgos.rows import ArrayRows
-from dpalgos.trainers.linear import EmpiricalRisk
 from dpalgos.trainers.objective_perturbation import (
     ApproximateMinimaPerturbation,
     GaussianCalibration,
     GaussianObjectivePerturbation,
 )
+from dpalgos.trainers.output_perturbation import EmpiricalRisk
 from tests.support.training import blobs, fitted
 
 Array = NDArray[np.float64]
