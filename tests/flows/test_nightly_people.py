@@ -33,7 +33,7 @@ from tasks.tracking.results import Chained, append_result
 from tests.flows.test_nightly import frozen, released, spent, tonight
 from tests.support.chains import charges, configured
 from tests.support.command_line import CommandLine
-from tests.tasks.test_people import MOST, SCHEMA, WEIGHT, bring_in, visits
+from tests.tasks.test_people import SCHEMA, WEIGHT, bring_in, visits
 
 NIGHTS = 3
 
@@ -303,7 +303,7 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
 
 def test_the_owner_is_told_of_rows_that_are_in_no_night(commands: CommandLine, tmp_path: Path) -> None:
     schema, path = tmp_path / "schema.yaml", tmp_path / "rows.csv"
-    schema.write_text(SCHEMA.format(most=MOST, label='classes: ["no", "yes"]'))
+    schema.write_text(SCHEMA.format(kind="person", label='classes: ["no", "yes"]'))
     bring = ("ingest", "visits", "--format", "csv", "--path", path, "--schema", schema)
 
     def said(lines: Sequence[str]) -> str:
