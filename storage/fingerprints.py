@@ -205,10 +205,10 @@ class Fingerprints:
         somebody with many rows no more than on somebody with one. In two tables the same person has the same least one
         with the probability that a row of theirs, of either table, is in both.
         """
-        kinds = self._exact, self._patterns
+        kinds = [self._exact, self._patterns]
         if self._whose:
             whose = np.concatenate(self._whose)
-            kinds = tuple([_least_of(np.concatenate(parts), whose)] if parts else [] for parts in kinds)
+            kinds = [[_least_of(np.concatenate(parts), whose)] if parts else [] for parts in kinds]
         exact, patterns = (_first_of(_ordered(parts)) for parts in kinds)
         return exact, patterns[patterns != _PLAIN]
 
