@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import ApproximateDP, Loss, Neighbours, Setting
+from dpalgos.guarantees import Loss, Neighbours, Setting
 from dpalgos.parameters import Bound
 
 
@@ -19,19 +20,14 @@ def require_components(components: int, setting: Setting) -> None:
         )
 
 
-_NUMBERS = {"pure-epsilon": "epsilon", "gaussian-mu": "mu", "zero-concentrated": "rho", "approximate": "epsilon"}
-
-
 def require_budget(budget: Loss, accepted: tuple[type[Loss], ...]) -> None:
-    """Raise unless the budget is of an accepted type and above 0 (and delta too, where it has one)."""
+    """Raise unless the budget is of an accepted type and above 0 in each of its numbers."""
     kinds = " or ".join(loss.kind for loss in accepted)
     if not isinstance(budget, accepted):
         kind = getattr(budget, "kind", type(budget).__name__)
         raise ParameterError(f"the budget is of type {kind!r}; this algorithm accepts {kinds}")
-    positive = Bound(0.0, open_low=True)
-    positive.require(f"the budget's {_NUMBERS[budget.kind]}", getattr(budget, _NUMBERS[budget.kind]))
-    if isinstance(budget, ApproximateDP):
-        positive.require("the budget's delta", budget.delta)
+    for name, value in asdict(budget).items():
+        Bound(0.0, open_low=True).require(f"the budget's {name}", value)
 
 
 def require_relation(setting: Setting, derived: tuple[Neighbours, ...]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping
-from dataclasses import Field, dataclass
+from dataclasses import Field, dataclass, field
 from functools import lru_cache
 from typing import ClassVar
 
 from dpalgos.errors import ParameterError
+from dpalgos.parameters import COUNT, Bounded
 from dpalgos.secure.graph import SparseGraph
 from dpalgos.secure.primitives import ELEMENT, KEY, MessageError
 from dpalgos.secure.tolerance import Tolerance
@@ -17,7 +18,7 @@ from dpalgos.secure.wire import Wire
 
 SELF, ESCROW = 0, 1
 """The two secrets a party shares out for each step: the key of its own mask, and the lock of its pair masks' keys."""
-KINDS = (SELF, ESCROW)
+KINDS = {SELF: "self-mask", ESCROW: "escrow"}
 
 _TAG = 16
 
@@ -56,7 +57,7 @@ def _size(name: str, value: bytes, expected: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundParameters(Wire):
+class RoundParameters(Wire, Bounded):
     """What everybody knows before a session starts; its digest enters every key, so nothing carries over.
 
     A session is one key agreement and a fixed number of sums (steps) of equal length under it.
@@ -76,17 +77,14 @@ class RoundParameters(Wire):
 
     identity: str
     tolerance: Tolerance
-    length: int
-    steps: int = 1
+    length: int = field(metadata=COUNT)
+    steps: int = field(default=1, metadata=COUNT)
     graph: SparseGraph | None = None
 
     def __post_init__(self) -> None:
+        Bounded.__post_init__(self)
         if not self.identity:
             raise ParameterError("identity is empty; name the release the round belongs to")
-        for name in ("length", "steps"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ParameterError(f"{name} is {value!r}; it must be a whole number, at least 1")
         if self.graph is not None and self.graph.degree >= self.tolerance.quorum:
             raise ParameterError(
                 f"degree {self.graph.degree} is not below the {self.tolerance.quorum} parties that must remain; "

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpalgos.errors import ParameterError
+from dpalgos.parameters import NATURAL, Bounded
 from dpalgos.secure.wire import Wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tolerance(Wire):
+class Tolerance(Wire, Bounded):
     """The fault model of a round.
 
     Parameters
@@ -22,15 +23,12 @@ class Tolerance(Wire):
         C: how many of them may pool all they know with each other and with the server.
     """
 
-    parties: int
-    dropouts: int = 0
-    colluders: int = 0
+    parties: int = field(metadata=NATURAL)
+    dropouts: int = field(default=0, metadata=NATURAL)
+    colluders: int = field(default=0, metadata=NATURAL)
 
     def __post_init__(self) -> None:
-        for name in ("parties", "dropouts", "colluders"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 0:
-                raise ParameterError(f"{name} is {value!r}; it must be a whole number, at least 0")
+        Bounded.__post_init__(self)
         if self.unknown_shares < 1:
             raise ParameterError(
                 f"{self.parties} parties with {self.dropouts} dropouts and {self.colluders} colluders tolerated leave "
