@@ -9,6 +9,7 @@ from scipy.special import betaincinv
 from scipy.stats import nct, norm
 
 from dpalgos.errors import ParameterError
+from dpalgos.parameters import Bound
 from dpalgos.rows import Floats
 
 _STEPS, _LARGEST = 45, 1e4
@@ -17,8 +18,7 @@ _STEPS, _LARGEST = 45, 1e4
 def _require_counts(hits: int, trials: int, error: float) -> None:
     if not (trials >= 1 and 0 <= hits <= trials):
         raise ParameterError(f"{hits} hits in {trials} trials; hits must lie between 0 and a positive number of trials")
-    if not 0 < error < 1:
-        raise ParameterError(f"the error rate is {error!r}; it must lie strictly between 0 and 1")
+    Bound(0.0, 1.0, open_low=True, open_high=True).require("the error rate", error)
 
 
 def probability_lower_bound(hits: int, trials: int, error: float) -> float:
@@ -60,8 +60,7 @@ def epsilon_lower_bound(hits_a: int, n_a: int, hits_b: int, n_b: int, delta: flo
     confidence : float
         In (0, 1); 1 - 1e-9 for a test that is never to fail by chance.
     """
-    if not 0 <= delta < 1:
-        raise ParameterError(f"delta is {delta!r}; it must be at least 0 and below 1")
+    Bound(0.0, 1.0, open_high=True).require("delta", delta)
     error = (1.0 - confidence) / 2.0
     low = probability_lower_bound(hits_a, n_a, error)
     high = probability_upper_bound(hits_b, n_b, error)
