@@ -7,8 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpalgos.audit.bounds import gaussian_lower_bound, probability_upper_bound
-from dpalgos.audit.events import Event, Outputs, bound_of_event, fisher_score, learn_event, part_of
+from dpalgos.audit.events import (
+    Event,
+    Outputs,
+    bound_of_event,
+    fisher_score,
+    gaussian_lower_bound,
+    learn_event,
+    part_of,
+    probability_upper_bound,
+)
 from dpalgos.rows import Floats
 
 RATIO = "log likelihood ratio of the sums"

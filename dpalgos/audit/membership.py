@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 from dpalgos.accounting.composition import components
 from dpalgos.accounting.trade_off import gaussian_mu, lines, trade_off
-from dpalgos.audit.bounds import largest_refuted
+from dpalgos.audit.events import largest_refuted
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
 from dpalgos.parameters import Bound

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
-from dpalgos.audit.bounds import epsilon_lower_bound
+from dpalgos.audit.events import epsilon_lower_bound
 from dpalgos.audit.experiment import Curve, Effort, Experiment, Findings, best_pair, examine
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Loss, Neighbours, PureEpsilon

@@ -11,9 +11,8 @@ from typing import ClassVar
 
 from dpalgos.errors import ParameterError
 from dpalgos.parameters import COUNT, Bounded
-from dpalgos.secure.graph import SparseGraph
 from dpalgos.secure.primitives import ELEMENT, KEY, MessageError
-from dpalgos.secure.tolerance import Tolerance
+from dpalgos.secure.tolerance import SparseGraph, Tolerance
 from dpalgos.secure.wire import Wire
 
 SELF, ESCROW = 0, 1

@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from dpalgos.rows import Ints
 from dpalgos.secure import primitives as keys
-from dpalgos.secure.graph import Neighbourhoods, order_seed
 from dpalgos.secure.messages import (
     ESCROW,
     KINDS,
@@ -58,6 +57,7 @@ from dpalgos.secure.primitives import (
     to_bytes,
     to_integers,
 )
+from dpalgos.secure.tolerance import Neighbourhoods, order_seed
 from dpalgos.secure.wire import Wire
 
 _Sent = TypeVar("_Sent", Advertisement, ShareBundle, MaskedVector, UnmaskResponse)

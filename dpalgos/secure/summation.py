@@ -14,7 +14,6 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Guarantee, Setting
 from dpalgos.noise import NoiseSource
 from dpalgos.rows import ArrayRows, Ints, Rows
-from dpalgos.secure.graph import SparseGraph
 from dpalgos.secure.messages import RoundParameters
 from dpalgos.secure.noise_shares import NoiseShare, share_distribution
 from dpalgos.secure.party import PartyState
@@ -30,7 +29,7 @@ from dpalgos.secure.rounds import (
     SumRecord,
     carry_out,
 )
-from dpalgos.secure.tolerance import Tolerance
+from dpalgos.secure.tolerance import SparseGraph, Tolerance
 from dpalgos.secure.wire import Wire
 from dpalgos.summation import IntegerNoise, SumAlgorithm, TrustedSummation
 

@@ -367,7 +367,7 @@ register("systems", "noisy-gd")(
 register("systems", "hog-noisy-gd")(
     System(
         summary="Histograms of oriented gradients, which cost nothing, then noisy-gd: for images.",
-        source="ours; features.hog, trainers.gradient_descent",
+        source="ours; features.patches, trainers.gradient_descent",
         arrangements=summed(_DESCENT, AlgorithmSpec("projections", "hog")),
     )
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from dpalgos.audit.bounds import gaussian_lower_bound
+from dpalgos.audit.events import gaussian_lower_bound
 from dpalgos.continual import NightSum, decode_running_sum, model_of, nightly_budget
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, Setting, Trust

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from dpalgos.audit.observables import compare
+from dpalgos.audit.events import compare
 from dpalgos.audit.report import Verdict
 from dpalgos.guarantees import Neighbours
 from dpalgos.models import Artefact
