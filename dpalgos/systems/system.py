@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dpalgos.algorithms import is_sum_algorithm
 from dpalgos.guarantees import Claim, Neighbours
-from dpalgos.registry import AlgorithmSpec, lookup, names
+from dpalgos.registry import AlgorithmSpec, lookup, names, register
 
 
 class Scope(StrEnum):
@@ -169,3 +169,9 @@ def sums_only(arrangement: Arrangement) -> bool:
             parts.append(projection)
             scopes.add(arrangement.projection_scope)
     return scopes == {Scope.JOINT} and all(is_sum_algorithm(part) for part in parts)
+
+
+def register_systems(paper: str, systems: Mapping[str, System]) -> None:
+    """Register the systems of a paper, each under its name; those of no paper are our own."""
+    for name, system in systems.items():
+        register("systems", name)(replace(system, paper=paper))
