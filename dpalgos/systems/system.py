@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dpalgos.algorithms import is_sum_algorithm
-from dpalgos.guarantees import Claim, Neighbours
+from dpalgos.guarantees import Claim, Setting
 from dpalgos.registry import AlgorithmSpec, lookup, names, register
 
 
@@ -48,24 +48,16 @@ class Arrangement:
     projection_share: float = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicFacts:
+@dataclass(frozen=True, kw_only=True)
+class PublicFacts(Setting):
     """What is known of a run before any row is read: all that a choice of parts may depend on.
 
     Parameters
     ----------
-    sizes : tuple of int
-        Rows of each party, n in all.
-    dimension : int
-        Features d of a row.
-    classes : int
-        K; 1 for real labels.
+    sizes, dimension, classes, neighbours, trust, noise_factor, rows_per_person
+        See :class:`~dpalgos.guarantees.Setting`.
     epsilon, delta : float
         Total budget.
-    neighbours : Neighbours
-    trust : str
-    noise_factor : float
-        How many times its distribution's standard deviation the noise of a sum over all parties has.
     image_shape : tuple of int or None
         Of rows that are declared to be images.
     encoded : bool
@@ -78,24 +70,13 @@ class PublicFacts:
         Whether an image and its mirror image are the same thing, where that is declared.
     """
 
-    sizes: tuple[int, ...]
-    dimension: int
-    classes: int
     epsilon: float
     delta: float
-    neighbours: Neighbours
-    trust: str
-    noise_factor: float = 1.0
     image_shape: tuple[int, ...] | None = None
     encoded: bool = False
     public_head: bool = False
     components: int | None = None
     mirror: bool | None = None
-
-    @property
-    def rows(self) -> int:
-        """All rows n."""
-        return sum(self.sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

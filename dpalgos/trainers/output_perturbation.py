@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -338,9 +339,9 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
         """Return the mean over the parties, with the noise of the sum."""
         return self.task.model(state * self._unit(setting) / max(len(setting.sizes), 1), setting)
 
+    @abstractmethod
     def _multiple(self, setting: Setting) -> int:
         """Return how many changes of one classifier the scale of the sum's noise is, times ε."""
-        raise NotImplementedError
 
     def _slope(self) -> float:
         """Return G of one classifier, as the papers count."""
