@@ -186,18 +186,18 @@ class Catalog:
             opened = find_account(entries, chosen)
             if opened is None:
                 _require_cap_where_private(chosen, visibility, cap)
-                opened = add_account(
-                    entries,
-                    chosen,
-                    cap,
+                asked = Account(
+                    name=chosen,
+                    cap=cap,
                     disjoint_people=bool(disjoint_people),
                     disjoint_from=tuple(dict.fromkeys(one.account for one in earlier)) if disjoint_people else (),
                     group_size=1 if group_size is None else group_size,
                     idealised_allowed=bool(idealised_allowed),
                     relation=relation or DEFAULT_RELATION,
-                    deltas=deltas,
+                    deltas=deltas or {},
                     unit=ROW if people is None else PERSON,
                 )
+                opened = add_account(entries, asked)
             else:
                 _require_unit(opened, name, people)
                 _require_agreement(opened, visibility, cap, group_size, relation)

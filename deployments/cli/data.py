@@ -302,7 +302,8 @@ def _lines(report: SchemaReport) -> Iterator[str]:
             yield (
                 f"- column {column.name} becomes {column.features} features; a private trainer adds noise to each. "
                 "Declare the frequent values alone (with --on-violation clip others become none of them), or draw "
-                f"these privately: unitball schema draft … --categories {column.name}"
+                f"these privately: unitball schema draft … --categories {column.name}; or say 'hash: 64' instead "
+                "of values: every text belongs to one of 64 bins, without a list"
             )
     if report.duplicates.rows:
         yield f"- {report.duplicates.rows} are equal to an earlier one, up to {report.duplicates.largest_group} alike"

@@ -20,7 +20,7 @@ from storage.confined import admitted_memory, confined
 from storage.documents import parse_json
 from storage.errors import InputError, RefusedError, StorageError
 from storage.ledger.accounts import PERSON, ROW
-from storage.ledger.charges import DEFAULT_RELATION, AccountTerms, Cap, ReleaseCharge
+from storage.ledger.charges import DEFAULT_RELATION, AccountTerms, Cap, History, ReleaseCharge
 from storage.ledger.entries import Kind
 from storage.ledger.moving import FIELDS, linked, unlike
 from storage.manifests import canonical
@@ -489,7 +489,9 @@ def _alone(contents: _Contents, plan: Mapping[str, Any], cap: Cap) -> dict[str, 
     """Return the public numbers of a decision on a plan by itself, with nothing charged before it."""
     policy, releases, terms = _charged_with(contents, plan)
     content = plan["content"]
-    decided = policy.decide((), releases, partition=content["partition"], delta=content["delta"], cap=cap, terms=terms)
+    decided = policy.decide(
+        History(), releases, partition=content["partition"], delta=content["delta"], cap=cap, terms=terms
+    )
     details: dict[str, Any] = json.loads(json.dumps(decided.details))
     return details
 
