@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -28,11 +28,10 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Artefact
 from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.noise import NoiseSource
-from dpalgos.parameters import Bounded
+from dpalgos.parameters import Bound, Bounded
 from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Array, ArrayRows, Ints, Rows
 from dpalgos.summation import GAUSSIAN_BUDGETS, IntegerNoise, SumAlgorithm, Summation, TrustedSummation, run_sums
-from dpalgos.validation import require_budget, require_relation
 
 
 class Refused(str):
@@ -78,7 +77,11 @@ class Algorithm(Bounded, ABC):
         ParameterError
             Naming what does not fit the setting; subclasses add their own conditions.
         """
-        require_relation(setting, self.relations)
+        if setting.neighbours.in_force() not in self.relations:
+            raise ParameterError(
+                f"the sensitivity of this algorithm is not derived for {setting.neighbours}; "
+                f"use {' or '.join(self.relations)}"
+            )
         if setting.rows_per_person > 1:
             require_people(type(self))
 
@@ -163,7 +166,12 @@ class PrivateAlgorithm(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_budget(self.budget, self.budgets)
+        if not isinstance(self.budget, self.budgets):
+            kind = getattr(self.budget, "kind", type(self.budget).__name__)
+            kinds = " or ".join(loss.kind for loss in self.budgets)
+            raise ParameterError(f"the budget is of type {kind!r}; this algorithm accepts {kinds}")
+        for name, value in asdict(self.budget).items():
+            Bound(0.0, open_low=True).require(f"the budget's {name}", value)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget, which the noise is calibrated to; a class of which that is not true says what is."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Loss, Neighbours, Setting
-from dpalgos.parameters import Bound
+from dpalgos.guarantees import Setting
 
 
 def require_components(components: int, setting: Setting) -> None:
@@ -17,24 +15,6 @@ def require_components(components: int, setting: Setting) -> None:
         raise ParameterError(
             f"{components} directions were asked of rows with {setting.dimension} features; "
             f"ask for at most {setting.dimension}"
-        )
-
-
-def require_budget(budget: Loss, accepted: tuple[type[Loss], ...]) -> None:
-    """Raise unless the budget is of an accepted type and above 0 in each of its numbers."""
-    kinds = " or ".join(loss.kind for loss in accepted)
-    if not isinstance(budget, accepted):
-        kind = getattr(budget, "kind", type(budget).__name__)
-        raise ParameterError(f"the budget is of type {kind!r}; this algorithm accepts {kinds}")
-    for name, value in asdict(budget).items():
-        Bound(0.0, open_low=True).require(f"the budget's {name}", value)
-
-
-def require_relation(setting: Setting, derived: tuple[Neighbours, ...]) -> None:
-    """Raise unless the neighbouring relation in force is one that the guarantee is derived for."""
-    if setting.neighbours.in_force() not in derived:
-        raise ParameterError(
-            f"the sensitivity of this algorithm is not derived for {setting.neighbours}; use {' or '.join(derived)}"
         )
 
 

@@ -203,23 +203,6 @@ def smallest_epsilon(curve: Callable[[float], float], delta: float, high: float)
     return min(epsilon, high)
 
 
-@dataclass(frozen=True, slots=True)
-class UnboundedProfile:
-    """The profile of releases about which nothing is proved: no epsilon is large enough, no delta below 1."""
-
-    reason: str
-
-    def epsilon(self, delta: float) -> float:
-        """Return infinity."""
-        require_delta(delta)
-        return math.inf
-
-    def delta(self, epsilon: float) -> float:
-        """Return 1."""
-        require_epsilon(epsilon)
-        return 1.0
-
-
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return :func:`~dpalgos.mechanisms.gaussian.epsilon_of_mu`, infinite outside its range (delta 0, mu above 1e6)."""
     return epsilon_of_mu(mu, delta) if delta >= SMALLEST_DELTA and mu <= LARGEST else math.inf

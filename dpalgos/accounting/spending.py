@@ -182,7 +182,11 @@ class _Account:
 
     @classmethod
     def of(cls, costs: Sequence[PlanCost]) -> _Account:
-        return cls(tuple(zip(*(cost.totals for cost in costs), strict=True)), len(costs), _losses_of(costs))
+        return cls(
+            tuple(zip(*(cost.totals for cost in costs), strict=True)),
+            len(costs),
+            costs[0].losses if len(costs) == 1 else (),
+        )
 
     def with_cost(self, cost: PlanCost) -> _Account:
         grown = zip(self.sums, cost.totals, strict=True)
@@ -197,10 +201,6 @@ class _Account:
     def total_cost(self) -> _TotalCost:
         """Return it with each sum rounded once."""
         return _TotalCost(Totals(*map(math.fsum, self.sums)), self.plans, self.losses)
-
-
-def _losses_of(costs: Sequence[PlanCost]) -> tuple[Loss, ...]:
-    return costs[0].losses if len(costs) == 1 else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,11 +263,6 @@ def encode_into(
     return out
 
 
-def decode(integers: Ints, scale: float) -> Floats:
-    """Return integers divided by the scale; for a sum of outer products the scale is the product of both scales."""
-    return integers / scale
-
-
 def exact_outer_sum(left: NDArray[np.int64], right: NDArray[np.int64]) -> Ints:
     """Return the sum over rows of the outer products, ``left.T @ right``, exactly.
 

@@ -54,7 +54,6 @@ class Local(NoiseOfEach):
 
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
         """Whether there are sums: each party's has all of its noise before it leaves."""
-        del setting
         return is_sum_algorithm(algorithm)
 
     def summation(

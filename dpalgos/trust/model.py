@@ -68,7 +68,6 @@ class TrustModel:
 
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
         """Whether each party of a sum makes its part by itself, so that it may come from another machine."""
-        del algorithm, setting
         return False
 
     def summation(
