@@ -49,7 +49,6 @@ class Kind(StrEnum):
     OUTPUT = "output"
     SEAL = "seal"
     """The first entry with a keyed digest, in a ledger that began without."""
-    """Other costs for a plan whose guarantee turned out wrong."""
     RESTORE = "restore"
     """An older ledger was accepted; what it lacked was booked."""
     DISJOINT = "disjoint"
