@@ -106,19 +106,19 @@ def _session(parameters: RoundParameters) -> bytes:
     return hashlib.sha256(parameters.encode()).digest()
 
 
-_DIGESTS = ("session", "survivor_set", "numbers")
+_OF_32_BYTES = ("session", "survivor_set", "numbers", "public_key")
 _NEIGHBOURS = ("neighbours", "recipients", "survivors", "dropped")
 
 
 class Message(Wire):
-    """A message of a session: digests have their length, and lists of parties are in increasing order."""
+    """A message of a session: digests and keys have their length, and lists of parties are in increasing order."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[Mapping[str, Field[object]]]
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if name in _DIGESTS:
+            if name in _OF_32_BYTES:
                 _size(name, getattr(self, name), KEY)
             elif name in _NEIGHBOURS:
                 _ascending(name, getattr(self, name))
@@ -131,10 +131,6 @@ class Advertisement(Message):
     session: bytes
     sender: int
     public_key: bytes
-
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
-        _size("public_key", self.public_key, KEY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

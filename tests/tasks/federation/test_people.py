@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
 from dpalgos.audit.observables import Value, compare
+
 from dpalgos.errors import ParameterError
 from dpalgos.secure import summation as stepwise
 from dpalgos.summation import TrustedSummation
