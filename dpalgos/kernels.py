@@ -1,4 +1,4 @@
-"""Kernels as functions of inner products, and rows of their matrices, made when asked for and kept while there is room."""
+"""Kernels as functions of inner products, and rows of their matrices, kept while there is room for them."""
 
 from __future__ import annotations
 
