@@ -128,10 +128,7 @@ _account = _Account()
 class Reserved:
     """A reservation, given back when nobody refers to it any more."""
 
-    __slots__ = ("__weakref__", "size")
-
-    def __init__(self, size: int) -> None:
-        self.size = size
+    __slots__ = ("__weakref__",)
 
 
 def reserve(size: int) -> Reserved | None:
@@ -143,7 +140,7 @@ def reserve(size: int) -> Reserved | None:
         if _account.held + _account.claimed + size > _account.limit:
             return None
         _account.held += size
-    reserved = Reserved(size)
+    reserved = Reserved()
     weakref.finalize(reserved, _give_back, size)
     return reserved
 
