@@ -12,7 +12,16 @@ from typing import cast
 import numpy as np
 
 from dpalgos.accounting.calibration import allocate
-from dpalgos.algorithms import AdditiveNoise, Algorithm, Refused, admission, is_sum_algorithm
+from dpalgos.algorithms import (
+    AdditiveNoise,
+    Algorithm,
+    NeighbouringPair,
+    Refused,
+    SumAlgorithm,
+    admission,
+    is_sum_algorithm,
+    of_people,
+)
 from dpalgos.audit.events import Outputs
 from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO, Effort, Experiment, one_by_one
 from dpalgos.audit.report import AuditReport, Stated, audit_experiments
@@ -25,12 +34,10 @@ from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.mechanisms.symmetric import pack
 from dpalgos.models import Artefact, Projection
-from dpalgos.neighbouring import NeighbouringPair, of_people
 from dpalgos.noise import NoiseSource
 from dpalgos.projections.covariance import gram_matrix
 from dpalgos.registry import construct, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Rows
-from dpalgos.summation import SumAlgorithm
 from dpalgos.trainers.gradient_descent import GradientSumTrainer
 
 Noise = Callable[[bytes, str], NoiseSource]

@@ -9,7 +9,16 @@ from typing import cast
 
 import numpy as np
 
-from dpalgos.algorithms import Algorithm, DirectAlgorithm, fit, is_sum_algorithm
+from dpalgos.algorithms import (
+    Algorithm,
+    DirectAlgorithm,
+    IntegerNoise,
+    SumAlgorithm,
+    TrustedSummation,
+    fit,
+    is_sum_algorithm,
+    run_sums,
+)
 from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO
 from dpalgos.guarantees import Setting
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
@@ -25,7 +34,6 @@ from dpalgos.models import Artefact
 from dpalgos.noise import NoiseSource
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.secure.noise_shares import RoundedRadial, TruexGaussian
-from dpalgos.summation import IntegerNoise, SumAlgorithm, TrustedSummation, run_sums
 
 _Gaussian = RoundedGaussian | SymmetricRoundedGaussian | TruexGaussian | DiscreteGaussian | SymmetricDiscreteGaussian
 

@@ -14,10 +14,14 @@ import scipy
 from dpalgos.algorithms import (
     ApproximateAlgorithm,
     GaussianAlgorithm,
+    NeighbouringPair,
     OneSum,
     ProjectionAlgorithm,
     PureAlgorithm,
     Unproved,
+    grid,
+    one_row_apart,
+    orthogonal_pair,
 )
 from dpalgos.guarantees import RELATIONS, Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting
 from dpalgos.integer_sums import packed_gram
@@ -34,13 +38,11 @@ from dpalgos.mechanisms.symmetric import (
     unpack,
 )
 from dpalgos.models import Projection
-from dpalgos.neighbouring import NeighbouringPair, one_row_apart, orthogonal_pair
 from dpalgos.noise import NoiseSource, normals
 from dpalgos.parameters import COUNT, SHARE
 from dpalgos.registry import register
 from dpalgos.resources import Work, covariance_work
 from dpalgos.rows import Array, Features, Floats, Ints, Rows, null_labels, sanitise
-from dpalgos.summation import grid
 from dpalgos.validation import require_components
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.accounting.composition import gaussian_part, noise_multiplier
-from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, Refused
+from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, Refused, grid
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting, SlackGaussian, Trust
@@ -26,7 +26,6 @@ from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import ChosenRows, Floats, Ints, Rows, fingerprints
 from dpalgos.secure.noise_shares import TruexGaussian, share_sigma
-from dpalgos.summation import grid
 
 State = TypeVar("State")
 

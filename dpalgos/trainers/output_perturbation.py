@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import GaussianAlgorithm, OneSum, PureAlgorithm, Unproved
+from dpalgos.algorithms import GaussianAlgorithm, IntegerNoise, OneSum, PureAlgorithm, Unproved
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Numerics, Setting, Trust, nothing_proved
 from dpalgos.linear import LinearTrainer
 from dpalgos.losses import ScoreLoss, Squared, outputs
@@ -24,7 +24,6 @@ from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.secure.noise_shares import RoundedRadial
 from dpalgos.solvers import Problem, certified_minimiser, minimise, rounding_bound
-from dpalgos.summation import IntegerNoise
 
 # What is charged for the solver at least; it is small against any slope.
 _TOLERANCE = 1e-9

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpalgos.algorithms import NeighbouringPair, one_row_apart
 from dpalgos.guarantees import Setting
 from dpalgos.integer_sums import packed_gram
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Squared, outputs
 from dpalgos.mechanisms.symmetric import unpack
 from dpalgos.models import LinearModel
-from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.parameters import NON_NEGATIVE, POSITIVE
 from dpalgos.projections.covariance import GaussianMoments
 from dpalgos.registry import register

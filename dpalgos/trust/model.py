@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpalgos.algorithms import Algorithm
+from dpalgos.algorithms import Algorithm, SumAlgorithm, Summation, TrustedSummation
 from dpalgos.guarantees import Guarantee, Setting, Trust
 from dpalgos.noise import NoiseSource
 from dpalgos.secure.rounds import SumRecord
-from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation
 from dpalgos.systems.system import Arrangement, Scope, sums_only
 
 EVERYONE = "all"
