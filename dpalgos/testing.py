@@ -50,9 +50,8 @@ from dpalgos.algorithms import (
     planned_artefact,
     run_sums,
 )
-from dpalgos.audit.experiment import Effort
+from dpalgos.audit.experiment import AuditReport, Effort, Verdict
 from dpalgos.audit.releases import audit_algorithm
-from dpalgos.audit.report import AuditReport, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import ConfusionMatrix
 from dpalgos.guarantees import (

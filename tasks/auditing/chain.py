@@ -20,7 +20,7 @@ from sqlalchemy import MetaData, NullPool, create_engine, select
 
 from dpalgos.algorithms import Refused, admission
 from dpalgos.audit.events import Comparison, Value, compare
-from dpalgos.audit.report import BoundReport, Verdict
+from dpalgos.audit.experiment import BoundReport, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpalgos.audit.events import compare
-from dpalgos.audit.report import Verdict
+from dpalgos.audit.experiment import Verdict
 from dpalgos.guarantees import Neighbours
 from dpalgos.models import Artefact
 from dpalgos.rows import sanitise

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpalgos.algorithms import TrustedSummation
-from dpalgos.audit.report import Verdict
+from dpalgos.audit.experiment import Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import Ints
