@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
 from dpalgos.audit.observables import Value, compare
+
+from dpalgos.algorithms import TrustedSummation
 from dpalgos.errors import ParameterError
 from dpalgos.secure import summation as stepwise
-from dpalgos.summation import TrustedSummation
 from storage.errors import RefusedError
 from storage.releases import ReleaseStore
 from storage.secrets import root_secret
