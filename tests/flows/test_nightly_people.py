@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dpalgos.audit.observables import compare
 
+from dpalgos.audit.events import compare
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.rows import Ints
 from flows.federated_training import chain_inline
