@@ -2,6 +2,8 @@
 # `unitball` itself uses: UNITBALL_ROOT, or the user's data folder.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests wait for servers and browsers a fifth of their time: one more worker than there are cores.
+WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .PHONY: run docs test tests coverage test-nightly check style types serve lock clean
 .DEFAULT_GOAL := run
@@ -30,10 +32,10 @@ test: style  ## every check, and the tests: types beside the tests, which end la
 	@$(MAKE) --no-print-directory -j 2 types tests
 
 tests: .venv/.ready
-	@$(BIN)/python -m pytest -m "not nightly" -n auto --dist loadfile
+	@$(BIN)/python -m pytest -m "not nightly" -n $(WORKERS) --dist loadfile
 
 coverage: .venv/.ready  ## the tests, and which lines they run; tracing takes half as long again
-	@$(BIN)/python -m pytest -m "not nightly" -n auto --dist loadfile --cov --cov-report=term:skip-covered
+	@$(BIN)/python -m pytest -m "not nightly" -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
 
 test-nightly: .venv/.ready  ## the heavy tests
 	@$(BIN)/python -m pytest -m nightly

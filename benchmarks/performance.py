@@ -41,7 +41,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from sklearn.decomposition import PCA
 from sklearn.svm import SVC
 
-from dpalgos.algorithms import fit
+from dpalgos.algorithms import TrustedSummation, fit
 from dpalgos.gradient_sums import GradientSums
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting
 from dpalgos.kernels import GaussianKernel, LinearKernel
@@ -53,11 +53,10 @@ from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.smo.solver import solve
 from dpalgos.smo.working_sets import SecondOrder
-from dpalgos.summation import TrustedSummation
 from storage.datasets import write_dataset
 from storage.layout import Layout
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
-from storage.ledger.database import open_database
+from storage.ledger.database import Memory, open_database
 from storage.ledger.ledger import Ledger
 from storage.readers.csv import read_csv
 from storage.readers.libsvm import read_libsvm
@@ -287,7 +286,9 @@ def _charging(folder: Path, before: int) -> Work:
 
     folder.mkdir()
     (folder / "private").mkdir()
-    ledger = Ledger(open_database(folder / "ledger.sqlite", marks=folder / "marks"), AccountingPolicy())
+    ledger = Ledger(
+        open_database(folder / "ledger.sqlite", marks=folder / "marks", memory=Memory()), AccountingPolicy()
+    )
     ledger.open_account("a", Cap(5.0, 1e-5))
     losses = (GaussianMu(0.001),)
     proved = Guarantee(losses=losses, neighbours=Neighbours.REPLACE_ONE, numerics=Numerics.EXACT).to_json()

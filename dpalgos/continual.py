@@ -17,7 +17,7 @@ from typing import ClassVar, Protocol, cast, runtime_checkable
 import numpy as np
 
 from dpalgos.aggregators import Aggregator
-from dpalgos.algorithms import Algorithm, OneSum, Refused
+from dpalgos.algorithms import GAUSSIAN_BUDGETS, Algorithm, IntegerNoise, OneSum
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.factorisation import GRID, ToeplitzFactor
@@ -26,7 +26,6 @@ from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
 from dpalgos.models import Artefact, Statistic
 from dpalgos.resources import Work
 from dpalgos.rows import Floats, Ints, Rows
-from dpalgos.summation import GAUSSIAN_BUDGETS, IntegerNoise
 
 _LARGEST_SUM = 2.0**62
 
@@ -37,11 +36,9 @@ class NightlyRows(Protocol):
 
     def released(self) -> Sequence[Ints]:
         """Return y_1 … of all nights before tonight; public."""
-        ...
 
     def sum_of(self, night: int, form: Callable[[Rows], Ints]) -> Ints:
         """Return the sum of a night as it was frozen; where it was not, form it of that night's rows and freeze it."""
-        ...
 
 
 def nightly_budget(budget: Loss, factor: ToeplitzFactor) -> GaussianMu:
@@ -96,7 +93,8 @@ class NightSum(Algorithm):
     Guarantee
     ---------
     Of all nights of the horizon together, this one included, whichever of them are released: the budget
-    (:mod:`dpalgos.mechanisms.factorisation`).
+    (:mod:`dpalgos.mechanisms.factorisation`). A record is a row, or a person with the rows of each night in which the
+    person takes part; which nights these are depends on no row.
 
     Parameters
     ----------
@@ -116,7 +114,9 @@ class NightSum(Algorithm):
 
     source: ClassVar[str] = "running sums by factorisation, Denisov et al. 2022; Fichtenberger et al. 2023"
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    people: ClassVar[str] = Refused("nights of people are not derived")
+    people: ClassVar[str] = (
+        "who takes part in which night follows from arrivals alone; a night's rows of a person are one record there"
+    )
 
     def check(self, setting: Setting) -> None:
         """Raise where the algorithm cannot run, or not night after night."""
@@ -128,7 +128,8 @@ class NightSum(Algorithm):
         """Return what the whole horizon costs: the budget."""
         self.check(setting)
         once = self.inner.guarantee(setting)
-        shared = f"a row takes part in {_times(self.factor)}, and how many rows arrive in which night is public"
+        one, many = ("row", "rows") if setting.rows_per_person == 1 else ("person", "people")
+        shared = f"a {one} takes part in {_times(self.factor)}, and how many {many} arrive in which night is public"
         return replace(once, losses=(self.budget,), assumptions=(*once.assumptions, shared))
 
     def work(self, setting: Setting) -> Work:

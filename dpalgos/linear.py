@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.algorithms import Algorithm, NeighbouringPair, one_row_apart
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
-from dpalgos.losses import ScoreLoss, Squared, outputs
+from dpalgos.losses import ScoreLoss, Squared, make_loss, outputs
 from dpalgos.models import LinearModel
-from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.parameters import NON_NEGATIVE, Bounded
 from dpalgos.rows import NULL_LABEL, Array, Features, Floats, Rows, clip_to_unit_ball, sanitise
 from dpalgos.solvers import Problem
@@ -164,3 +164,62 @@ class LinearTask(Bounded):
         low, high = self.label_range
         numbers = np.nan_to_num(np.asarray(labels, dtype=np.float64), nan=(low + high) / 2.0)
         return np.asarray((2.0 * np.clip(numbers, low, high) - low - high) / (high - low))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearClassifierTrainer(Algorithm):
+    """A trainer of linear classifiers.
+
+    Parameters
+    ----------
+    loss : str
+        Name of a loss.
+    width : float, optional
+        h of the smooth hinges.
+    intercept_scaling : float
+        B of the constant feature inside the unit ball; 0 for no intercept.
+    """
+
+    loss: str = "huber-hinge"
+    width: float | None = None
+    intercept_scaling: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.task
+
+    @property
+    def task(self) -> LinearTask:
+        """The learning task, its parameters validated."""
+        return LinearTask(loss=make_loss(self.loss, self.width), intercept_scaling=self.intercept_scaling)
+
+    def check(self, setting: Setting) -> None:
+        """Raise where the loss does not fit the labels."""
+        super().check(setting)
+        self.task.check(setting)
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return the neighbours whose gradients at zero weights lie farthest apart."""
+        return self.task.steepest_pair(setting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearTrainer(LinearClassifierTrainer):
+    """A trainer of linear models, for classes or, with the squared loss, for real labels.
+
+    Parameters
+    ----------
+    label_range : (float, float)
+        Declared range of real labels.
+    """
+
+    label_range: Sequence[float] = (-1.0, 1.0)
+
+    @property
+    def task(self) -> LinearTask:
+        """The learning task, its parameters validated."""
+        return LinearTask(
+            loss=make_loss(self.loss, self.width),
+            intercept_scaling=self.intercept_scaling,
+            label_range=self.label_range,
+        )

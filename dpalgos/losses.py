@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import singledispatch
@@ -43,30 +44,24 @@ class ScoreLoss(Protocol):
     @property
     def curvature_bound(self) -> float:
         """Largest second derivative."""
-        ...
 
     def slope_norm(self, width: int) -> float:
         """Return the largest l2 norm of a row's slope vector over ``width`` scores."""
-        ...
 
     def targets(self, labels: Ints, classes: int) -> Floats:
         """Return the targets (n, outputs)."""
-        ...
 
     def value(self, scores: Floats, targets: Floats) -> Floats:
         """Return each row's loss: (n, outputs) where separable, (n, 1) otherwise."""
-        ...
 
     def slope(self, scores: Floats, targets: Floats) -> Floats:
         """Return the derivative with respect to the scores, (n, outputs)."""
-        ...
 
     def curvature_product(self, scores: Floats, targets: Floats) -> Callable[[Floats], Floats]:
         """Return the map from directions (n, outputs) to second derivative times direction, at these scores."""
-        ...
 
 
-class _Margin(Bounded):
+class _Margin(Bounded, ABC):
     """Losses of the margin z = y s, one-vs-rest: what they share."""
 
     separable: ClassVar[bool] = True
@@ -79,14 +74,17 @@ class _Margin(Bounded):
         """Return ±1 targets (n, outputs)."""
         return signs(labels, classes)
 
+    @abstractmethod
     def margin_value(self, margins: Floats) -> Floats:
-        raise NotImplementedError
+        """Return ℓ(z)."""
 
+    @abstractmethod
     def margin_slope(self, margins: Floats) -> Floats:
-        raise NotImplementedError
+        """Return ℓ′(z)."""
 
+    @abstractmethod
     def margin_curvature(self, margins: Floats) -> Floats:
-        raise NotImplementedError
+        """Return ℓ″(z)."""
 
     def value(self, scores: Floats, targets: Floats) -> Floats:
         """Return ℓ(y s), (n, outputs)."""

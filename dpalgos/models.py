@@ -25,7 +25,6 @@ class Artefact(Protocol):
 
     def arrays(self) -> dict[str, Array]:
         """Return the named arrays; the inverse of ``from_arrays``."""
-        ...
 
 
 class ArrayFields:
@@ -45,7 +44,6 @@ class AffineMap(Protocol):
 
     def before(self, model: LinearModel) -> LinearModel:
         """Return the model of rows before this map that scores them as ``model`` does after it."""
-        ...
 
 
 class RowMap(Artefact, Protocol):
@@ -53,7 +51,6 @@ class RowMap(Artefact, Protocol):
 
     def apply(self, features: Floats) -> Floats:
         """Map (m, d) to what the next stage sees."""
-        ...
 
 
 _T = TypeVar("_T", bound=Artefact)

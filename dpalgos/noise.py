@@ -16,7 +16,6 @@ class RandomStream(Protocol):
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """Return the next ``count`` uniform 64-bit words; what exact samplers are built on."""
-        ...
 
 
 def uniforms(stream: RandomStream, count: int) -> Floats:
@@ -44,4 +43,3 @@ class NoiseSource(Protocol):
             perturbation), the rows it will be used on. Equal values meet equal noise and different values
             independent noise, so that a retry repeats the bytes and can never reveal a difference.
         """
-        ...

@@ -40,12 +40,10 @@ class Rows(Protocol):
 
         Rows, or people where the unit is a person: then there may be more rows or fewer, and nobody says how many.
         """
-        ...
 
     @property
     def dimension(self) -> int:
         """Features a row."""
-        ...
 
     def blocks(self) -> Iterator[Block]:
         """Yield blocks of some rows, in order.
@@ -53,11 +51,9 @@ class Rows(Protocol):
         Features are float64, or float32 where they are stored so (:func:`sanitise` widens them), and not to be written
         to. Null records are among the rows; see :func:`null_records`.
         """
-        ...
 
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return a digest of the rows, for keying noise that is drawn before a value exists; never published."""
-        ...
 
 
 def _norms(features: Floats) -> Floats:

@@ -67,7 +67,7 @@ class Disjoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
-    """So many nights of a data set, whose rows are disjoint from those of its other horizons.
+    """So many nights of a data set, whose rows are disjoint from those of its other horizons; people come in each.
 
     Parameters
     ----------
@@ -75,11 +75,11 @@ class Horizon:
         From 1.
     nights : int
     participations, separation : int
-        In how many of its nights one row may take part, and how far apart at least.
+        In how many of its nights one record may take part, and how far apart at least.
     arrivals : tuple of Arrival
-        Nights in which rows came, in order; not those in which none did.
+        Nights in which records came, in order; not those in which none did.
     versions : tuple of str
-        All versions that were compared, those without a new row included, in order.
+        All versions that were compared, those without a new record included, in order.
     """
 
     number: int
@@ -93,6 +93,11 @@ class Horizon:
     def full(self) -> bool:
         """Whether all its nights have come."""
         return len(self.arrivals) == self.nights
+
+    def taking_part(self, night: int, *, people: bool) -> tuple[Arrival, ...]:
+        """Return whose records take part in a night: the night's own, and of people those whose turn it is again."""
+        nights = range(night, 0, -self.separation)[: self.participations if people else 1]
+        return tuple(self.arrivals[one - 1] for one in nights)
 
 
 class Catalog:
@@ -186,18 +191,18 @@ class Catalog:
             opened = find_account(entries, chosen)
             if opened is None:
                 _require_cap_where_private(chosen, visibility, cap)
-                opened = add_account(
-                    entries,
-                    chosen,
-                    cap,
+                asked = Account(
+                    name=chosen,
+                    cap=cap,
                     disjoint_people=bool(disjoint_people),
                     disjoint_from=tuple(dict.fromkeys(one.account for one in earlier)) if disjoint_people else (),
                     group_size=1 if group_size is None else group_size,
                     idealised_allowed=bool(idealised_allowed),
                     relation=relation or DEFAULT_RELATION,
-                    deltas=deltas,
+                    deltas=deltas or {},
                     unit=ROW if people is None else PERSON,
                 )
+                opened = add_account(entries, asked)
             else:
                 _require_unit(opened, name, people)
                 _require_agreement(opened, visibility, cap, group_size, relation)

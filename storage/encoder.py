@@ -75,12 +75,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     @property
     def n_features_in_(self) -> int:
         """How many columns it reads."""
-        return len(self.declared.inputs)
+        return len(self.feature_names_in_)
 
     @property
     def feature_names_in_(self) -> NDArray[np.object_]:
         """The columns it reads; others are not looked at."""
-        return np.array([column.name for column in self.declared.inputs], dtype=object)
+        names = dict.fromkeys(name for column in self.declared.inputs for name in column.reads)
+        return np.array([*names], dtype=object)
 
     @property
     def _n_features_out(self) -> int:
@@ -130,7 +131,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """
         schema = self.declared
         names = Counter(str(known) for known in getattr(X, "column_names", None) or _names(X))
-        cells = {column.name: _cells(X, column.name, names) for column in schema.inputs}
+        cells = {name: _cells(X, name, names) for name in self.feature_names_in_.tolist()}
         rows = len(next(iter(cells.values())))
         examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
         refusals: list[str | None] = [None] * rows

@@ -127,15 +127,13 @@ class RowFormat:
 
     def decode(self, batch: Any) -> tuple[Features, NDArray[np.generic]]:
         """Return the float32 features (dense, or CSR where the format is sparse) and the labels of a batch."""
-        labels: NDArray[np.generic] = batch.column("label").to_numpy(zero_copy_only=False)
+        labels: NDArray[np.generic] = _numbers(batch.column("label"))
         column = batch.column("features")
         if not self.sparse:
-            return column.flatten().to_numpy(zero_copy_only=False).reshape(len(batch), self.dimension), labels
+            return _numbers(column.flatten()).reshape(len(batch), self.dimension), labels
         indices, values = column.field("indices"), column.field("values")
-        pointers = np.concatenate(
-            [[0], np.cumsum(indices.value_lengths().to_numpy(zero_copy_only=False), dtype=np.int64)]
-        )
-        parts = (values.flatten().to_numpy(), indices.flatten().to_numpy(), pointers)
+        pointers = np.concatenate([[0], np.cumsum(_numbers(indices.value_lengths()), dtype=np.int64)])
+        parts = (_numbers(values.flatten()), _numbers(indices.flatten()), pointers)
         return sparse.csr_matrix(parts, shape=(len(batch), self.dimension)), labels
 
 
@@ -153,7 +151,7 @@ class _ContentDigest:
         else:
             arrays = [features]
         if self._format.shares:
-            self._columns[-1].update(batch.column("share").to_numpy(zero_copy_only=False))
+            self._columns[-1].update(_numbers(batch.column("share")))
         for digest, array in zip(self._columns, [labels, *arrays], strict=False):
             digest.update(np.ascontiguousarray(array).data)
 
@@ -399,7 +397,7 @@ class StoredRows:
             features, labels = self.format.decode(batch)
             if self.format.sparse:
                 features = features.toarray()
-            shares = batch.column("share").to_numpy(zero_copy_only=False) if self.format.shares else None
+            shares = _numbers(batch.column("share")) if self.format.shares else None
             yield features, labels.astype(kind), shares
 
     def scanned(self) -> Any:
@@ -420,6 +418,11 @@ class StoredRows:
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the SHA-256 of the rows, kept with them; for keying noise, never published."""
         return np.frombuffer(bytes.fromhex(self.content), dtype=np.uint8)
+
+
+def _numbers(array: Any) -> Any:
+    """Return an Arrow array without nulls as NumPy's; pyarrow's own conversion would import pandas."""
+    return np.from_dlpack(array)
 
 
 def _head(batches: Sequence[Any], rows: int) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.columns.column import Column, Encoded, MissingRows, known_keys, missing_rule, named_twice, parse_column
-from storage.columns.types import Label, Numeric, Person
+from storage.columns.types import Date, Days, Label, Numeric, Person
 from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
 from storage.people import People
@@ -142,6 +142,12 @@ class Schema:
             raise InputError("a schema has exactly one column of type label")
         if len(named := [column.name for column in self.columns if isinstance(column, Person)]) > 1:
             raise InputError(f"columns {' and '.join(named)} are both of type person; one column says whose row it is")
+        days = {column.name for column in self.columns if isinstance(column, Date) or not column.used}
+        for column in self.columns:
+            if isinstance(column, Days) and (unknown := [name for name in column.reads if name not in days]):
+                raise InputError(
+                    f"column {column.name} is between {unknown[0]!r}, which is no column of type date or ignore"
+                )
         if not self.inputs:
             raise InputError(
                 "a schema has at least one column that becomes a feature: numeric, category, boolean, date"
@@ -197,9 +203,14 @@ class Schema:
         return max(16, min(4096, (1 << 19) // max(len(self.columns), self.dimension)))
 
     @property
+    def in_file(self) -> tuple[str, ...]:
+        """Names of the columns that the file has: those that are not computed from others."""
+        return tuple(column.name for column in self.columns if column.name in column.reads)
+
+    @property
     def needed(self) -> tuple[str, ...]:
-        """Names of the columns that are looked at."""
-        return tuple(column.name for column in self.columns if column.used)
+        """Names of the file's columns that are looked at."""
+        return tuple(dict.fromkeys(name for column in self.columns if column.used for name in column.reads))
 
     def rule(self, column: Column) -> MissingRows:
         """Return what happens to rows where a column is missing; without a label or a person a row is of no use."""
@@ -226,10 +237,11 @@ class Schema:
 
     def examine(self, table: Table, columns: Sequence[Column]) -> list[Examined]:
         """Hold cells against the declarations of some columns; nothing is refused."""
-        return [self._examined(column, table.columns[column.name]) for column in columns]
+        return [self._examined(column, [table.columns[name] for name in column.reads]) for column in columns]
 
-    def _examined(self, column: Column, cells: Sequence[Any]) -> Examined:
-        missing = _missing(cells, self.missing - column.written)
+    def _examined(self, column: Column, given: Sequence[Sequence[Any]]) -> Examined:
+        cells = given[0] if len(given) == 1 else list(zip(*given, strict=True))
+        missing = np.logical_or.reduce([_missing(one, self.missing - column.written) for one in given])
         read = cells
         if self.decimal != "." and column.decimal:
             # With both exchanged, "1.234,5" is no number, where leaving the point out would guess what it meant.
@@ -297,7 +309,7 @@ class Schema:
         texts = [
             (place, *column.range)
             for place, column in zip(places.tolist(), self.inputs, strict=False)
-            if isinstance(column, Numeric) and column.range is not None
+            if isinstance(column, Numeric) and column.name in column.reads and column.range is not None
         ]
         if len(texts) < 5:
             return plain
@@ -383,7 +395,7 @@ class Schema:
         for column in self.columns:
             if not column.used:
                 continue
-            values = column.typed(columns[column.name], self.missing - column.written)
+            values = column.typed(columns[column.reads[0]], self.missing - column.written)
             if values is None:
                 return None
             if isinstance(column, Label):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import data
+from tests.support import data, ledgers
 from tests.support.command_line import CommandLine
 from tests.support.ending import guard_session
 from tests.support.engines import Engine, tracking_copied
@@ -45,6 +45,13 @@ def pytest_configure() -> None:
 
 def pytest_report_header() -> str:
     return f"seed {SEED} (UNITBALL_TEST_SEED); each test draws from a generator keyed by it and its own name"
+
+
+@pytest.fixture(params=[True, False], ids=["memory", "no-memory"])
+def with_and_without_memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each case with what ledgers remember between transactions, and again without."""
+    if not request.param:
+        monkeypatch.setattr(ledgers, "Memory", lambda: None)
 
 
 @pytest.fixture

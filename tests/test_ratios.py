@@ -22,7 +22,7 @@ from dpalgos.rows import ArrayRows
 from dpalgos.smo.solver import solve
 from dpalgos.smo.working_sets import SecondOrder
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
-from storage.ledger.database import open_database
+from storage.ledger.database import Memory, open_database
 from storage.ledger.ledger import Ledger
 from storage.refs import Labels
 from storage.rowfiles import RowFormat, RowWriter, StoredRows
@@ -92,7 +92,7 @@ def test_a_charge_after_many_plans_costs_what_one_after_few_costs(tmp_path: Path
 
 def charge_ratio(folder: Path, few: int, many: int) -> float:
     (folder / "private").mkdir()
-    ledger = Ledger(open_database(folder / "ledger.sqlite"), AccountingPolicy())
+    ledger = Ledger(open_database(folder / "ledger.sqlite", memory=Memory()), AccountingPolicy())
     ledger.open_account("a", Cap(5.0, 1e-5))
     guarantee = Guarantee(
         losses=(GaussianMu(0.001),), neighbours=Neighbours.REPLACE_ONE, numerics=Numerics.EXACT

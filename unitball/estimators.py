@@ -8,6 +8,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from dpalgos.registry import names
 from dpalgos.rows import Floats
 from storage.documents import read_yaml
 from storage.encoder import TableEncoder
+from storage.errors import InputError
 from storage.people import MOST_ROWS, People, identifiers, named
+from storage.refs import OnViolation
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.results import Proved, proved_of
 from unitball.fitting import (
@@ -124,6 +127,17 @@ NOT_COVERED = (
 _UNSPENT_DELTA = 1e-12
 
 
+@cache
+def _warn_of_scores() -> None:
+    """Warn once in a process: Python itself forgets what it has shown whenever somebody changes its filters."""
+    warnings.warn(
+        "a score on private rows is exact and no release: keep it to yourself; a search or cross-validation also "
+        "charges the fit of each fold to the account",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
 @dataclass(frozen=True)
 class FitGuarantee:
     """What is proved of a fitted model, and what is outside.
@@ -149,6 +163,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     # Where it was made, kept by pickling and lost by cloning, which happens in the process that fits.
     _process = PROCESS
+    # Kept by pickling, too. What clones and fits is a search or a cross-validation, which scores in ways of its own.
+    _cloned = False
 
     # What scikit-learn reads is the signature of each class itself; only the assignments can be shared.
     def __init__(
@@ -166,6 +182,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         random_state: Any,
         rows_per_person: int,
         disjoint_people: str,
+        on_violation: str,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -180,6 +197,12 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self.random_state = random_state
         self.rows_per_person = rows_per_person
         self.disjoint_people = disjoint_people
+        self.on_violation = on_violation
+
+    def __sklearn_clone__(self) -> Any:
+        cloned = super().__sklearn_clone__()
+        cloned._cloned = True
+        return cloned
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_process": self._process}
@@ -195,6 +218,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     def _fit(self, X: Any, y: Any, groups: Any) -> None:
         if not self.public:
             self._require_declared()
+            if self._cloned:
+                _warn_of_scores()
         rows, y = self._rows(X, y)
         grouped = self._grouped(X, groups, len(y))
         self._encoding = self._encoder(rows)
@@ -254,16 +279,6 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         left = budget(self.account or DEFAULT_ACCOUNT, root=self.root).attrs["epsilon_left"]
         return None if left is None else float(left)
 
-    def _warn_of_scores(self) -> None:
-        if not self.public:
-            # Python shows it once, as it always comes from here.
-            warnings.warn(
-                "a score on private rows is exact and no release: keep it to yourself; a search or cross-validation "
-                "also charges the fit of each fold to the account",
-                UserWarning,
-                stacklevel=1,
-            )
-
     def _grouped(self, X: Any, groups: Any, rows: int) -> Grouped | None:
         """Return whose rows they are: by ``groups``, or by the schema's column of type person."""
         people = None if self.schema is None else self._table().declared.people
@@ -315,8 +330,13 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return X, np.asarray(y).ravel()
 
     def _table(self) -> TableEncoder:
+        if self.on_violation not in (OnViolation.REFUSE, OnViolation.CLIP):
+            raise ParameterError(
+                f"on_violation is {self.on_violation!r}; an estimator takes refuse or clip. How many rows there are is "
+                "public and does not depend on what they hold: unitball ingest --on-violation drop keeps null records"
+            )
         document = self.schema if isinstance(self.schema, Mapping) else read_yaml(Path(str(self.schema)))
-        return TableEncoder(dict(document), on_violation="clip")
+        return TableEncoder(dict(document), on_violation=str(self.on_violation))
 
     def _encoder(self, rows: Any) -> Any:
         if self.schema is not None:
@@ -407,6 +427,10 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         Public seed of the noise; for public rows only.
     disjoint_people : str
         Where rows like these are under another account: the reason why their people are others, which is recorded.
+    on_violation : {"refuse", "clip"}
+        What happens to cells outside the schema, in ``fit`` and ``predict``, as ``unitball ingest --on-violation`` says
+        it of a file: an error names the first one, or numbers go to the nearest end of their range and an unknown
+        category is none.
     rows_per_person : int
         With ``groups``: the most rows of one person that are taken; public.
 
@@ -461,6 +485,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         random_state: Any = None,
         rows_per_person: int = MOST_ROWS,
         disjoint_people: str = "",
+        on_violation: str = "refuse",
     ) -> None:
         common = (
             algorithm,
@@ -474,6 +499,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
             random_state,
             rows_per_person,
             disjoint_people,
+            on_violation,
         )
         super().__init__(epsilon, delta, *common)
         self.classes = classes
@@ -533,7 +559,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy on these rows, which is exact and no release."""
-        self._warn_of_scores()
+        if not self.public:
+            _warn_of_scores()
         return float(super().score(X, y, sample_weight))
 
     @property
@@ -571,7 +598,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
     Parameters
     ----------
     epsilon, delta, algorithm, account, schema, bounds, public, root, parameters, repetition, random_state
-    rows_per_person
+    rows_per_person, disjoint_people, on_violation
         See :class:`PrivateClassifier`; the algorithm is ``"ridge-noisy-gd"`` by default.
     label_range : (low, high), optional
         Targets outside are clipped. Needed for private rows without schema.
@@ -609,6 +636,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         random_state: Any = None,
         rows_per_person: int = MOST_ROWS,
         disjoint_people: str = "",
+        on_violation: str = "refuse",
     ) -> None:
         common = (
             algorithm,
@@ -622,6 +650,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
             random_state,
             rows_per_person,
             disjoint_people,
+            on_violation,
         )
         super().__init__(epsilon, delta, *common)
         self.label_range = label_range
@@ -650,6 +679,12 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
             declared = self._table().declared.label.range
         targets = np.asarray(y, dtype=np.float64)
         low, high = (targets.min(), targets.max()) if declared is None else map(float, declared)
+        outside = np.flatnonzero((targets < low) | (targets > high))
+        if self.label_range is None and self.on_violation == OnViolation.REFUSE and len(outside):
+            raise InputError(
+                f"row {outside[0] + 1}, target {targets[outside[0]]:g} is outside the schema's range [{low:g}, "
+                f'{high:g}]; correct it, or say on_violation="clip"'
+            )
         if declared is None and low == high:
             high = low + 1.0
         if not low < high:
@@ -662,7 +697,8 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R² on these rows, which is exact and no release."""
-        self._warn_of_scores()
+        if not self.public:
+            _warn_of_scores()
         return float(super().score(X, y, sample_weight))
 
     def predict(self, X: Any) -> Floats:

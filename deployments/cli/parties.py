@@ -119,6 +119,6 @@ def federate(
     result = run(config, parties, posting(patience), measured_on=measure_on, progress=partial(typer.echo, err=True))
     paid = (
         f"model {result.model.key[:12]} of {', '.join(result.took_part)}; each party's account paid for epsilon "
-        f"{result.epsilon:g} at delta {result.delta:g}"
+        f"{result.epsilon:g} at delta {result.delta:g}, for a {result.result.identity.dataset.unit}"
     )
     return Answer(result.model_dump(mode="json"), [paid, *shown_results([result.result], elsewhere=True)])

@@ -1,6 +1,6 @@
 """Privacy accounting: what releases cost together, what noise a budget buys, and whether the next plan still fits.
 
-- within a plan: :func:`compose`, :func:`calibrate`, :func:`allocate`;
+- within a plan: :func:`compose`, :func:`allocate`;
 - a plan's price for each party: :func:`price`, :class:`PlanCost`; :func:`losses_under` puts a guarantee under the
   relation in force first;
 - across plans, parties and partitions: :func:`spent`, :func:`standing`, :func:`admit`,
@@ -9,7 +9,7 @@
 All functions take plain values and depend on public facts only.
 """
 
-from dpalgos.accounting.calibration import Allocation, allocate, calibrate, group_loss, losses_under
+from dpalgos.accounting.calibration import Allocation, allocate, group_loss, losses_under
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost, price
 from dpalgos.accounting.profiles import PrivacyProfile
@@ -32,7 +32,6 @@ __all__ = [
     "Spent",
     "admit",
     "allocate",
-    "calibrate",
     "compose",
     "group_loss",
     "losses_under",

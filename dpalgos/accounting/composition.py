@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from dpalgos.accounting.conversions import (
+from dpalgos.accounting.profiles import (
+    AtomsProfile,
+    GaussianProfile,
+    LeastProfile,
+    PrivacyProfile,
+    ZeroConcentratedProfile,
+    atom_count,
+    gaussian_curve,
     mu_of_pure,
+    product,
+    pure_atoms,
     require_delta,
     require_epsilon,
     rho_of_mu,
     rho_of_pure,
-)
-from dpalgos.accounting.profiles import (
-    AtomsProfile,
-    ClassicalZeroConcentratedProfile,
-    GaussianProfile,
-    LeastProfile,
-    PrivacyProfile,
-    UnboundedProfile,
-    ZeroConcentratedProfile,
-    atom_count,
-    gaussian_curve,
-    product,
-    pure_atoms,
     smallest_epsilon,
     zcdp_atoms,
     zcdp_grid,
 )
-from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
     GaussianMu,
@@ -271,9 +267,6 @@ class _BasicProfile:
         return bound if bound < 1 and self.epsilon(bound) <= epsilon else 1.0
 
 
-_Method = Callable[[Components], PrivacyProfile]
-
-
 def _tight(parts: Components) -> PrivacyProfile:
     """Exact for Gaussian, pure and (epsilon, delta) components and their mixtures; the best proved for zCDP."""
     zcdp = ZeroConcentratedProfile(parts.total_rho, parts.infinity)
@@ -282,7 +275,7 @@ def _tight(parts: Components) -> PrivacyProfile:
     if not parts.rhos and not parts.pure and not parts.slacks:
         return GaussianProfile(parts.mu)
     if atom_count(parts.pure, parts.rho) > _MOST_ATOMS:
-        return LeastProfile((library_profile(parts.pure, parts.mu, parts.rho, parts.infinity), zcdp, _basic(parts)))
+        return LeastProfile((library_profile(parts.pure, parts.mu, parts.rho, parts.infinity), zcdp, basic(parts)))
     atoms = [pure_atoms(epsilon, count) for epsilon, count in parts.pure.items()]
     if not parts.rhos:
         return AtomsProfile(product(atoms), parts.infinity, parts.mu)
@@ -290,46 +283,22 @@ def _tight(parts: Components) -> PrivacyProfile:
     return LeastProfile((mixed, zcdp))
 
 
-def _pld(parts: Components) -> PrivacyProfile:
-    """Privacy-loss distributions of dp-accounting on a grid, rounded up: the peer's answer, a little above ours."""
-    return library_profile(parts.pure, parts.mu, parts.rho, parts.infinity)
-
-
-def _zcdp(parts: Components) -> PrivacyProfile:
-    """Everything as zCDP, rhos added, converted by Canonne, Kamath, Steinke 2020."""
-    return ZeroConcentratedProfile(parts.total_rho, parts.slack)
-
-
-def _zcdp_classical(parts: Components) -> PrivacyProfile:
-    """Everything as zCDP, rhos added, converted by ``rho + 2 sqrt(rho log(1/delta))``, as most papers do."""
-    return ClassicalZeroConcentratedProfile(parts.total_rho, parts.slack)
-
-
-def _basic(parts: Components) -> PrivacyProfile:
+def basic(parts: Components) -> PrivacyProfile:
     """Epsilons and deltas added, release by release."""
     curves: list[PrivacyProfile] = [GaussianProfile(mu) for mu in parts.gaussians]
     curves += [ZeroConcentratedProfile(rho) for rho in parts.rhos]
     return _BasicProfile(parts.epsilon, parts.slack, tuple(curves))
 
 
-_METHODS: Mapping[str, _Method] = {
-    "tight": _tight,
-    "pld": _pld,
-    "zcdp": _zcdp,
-    "zcdp-classical": _zcdp_classical,
-    "basic": _basic,
-}
-
-
 # Few, since a profile may hold a few megabytes; a decision asks for the same bills again and again.
 @lru_cache(maxsize=64)
-def _composed(losses: tuple[Loss, ...], method: str) -> PrivacyProfile:
+def _composed(losses: tuple[Loss, ...]) -> PrivacyProfile:
     if selected := as_selected(losses):
         # Two guarantees of the same releases: the lower delta at each epsilon is one too.
         together = tuple(loss.all_candidates if isinstance(loss, PrivateSelection) else loss for loss in losses)
-        return LeastProfile((_composed(selected, method), _composed(together, method)))
+        return LeastProfile((_composed(selected), _composed(together)))
     parts = components(losses)
-    return UnboundedProfile(parts.unproved) if parts.unproved is not None else _METHODS[method](parts)
+    return _tight(parts) if parts.unproved is None else _BasicProfile(math.inf, 1.0, ())
 
 
 def as_selected(losses: Sequence[Loss]) -> tuple[Loss, ...]:
@@ -339,7 +308,7 @@ def as_selected(losses: Sequence[Loss]) -> tuple[Loss, ...]:
     return tuple(loss.selected if isinstance(loss, PrivateSelection) else loss for loss in losses)
 
 
-def compose(losses: Sequence[Loss], method: str = "tight") -> PrivacyProfile:
+def compose(losses: Sequence[Loss]) -> PrivacyProfile:
     """Return what all these releases together are proved to cost.
 
     For one plan: the losses are fixed before anything is released (what each release computes may still depend on
@@ -349,14 +318,9 @@ def compose(losses: Sequence[Loss], method: str = "tight") -> PrivacyProfile:
     ----------
     losses : sequence of Loss
         None at all cost nothing; a :class:`~dpalgos.guarantees.NoGuarantee` among them makes epsilon infinite.
-    method : str
-        ``"tight"``; or, to put a paper's own accounting beside it, ``"basic"``, ``"zcdp"``, ``"zcdp-classical"``, or
-        ``"pld"`` for dp-accounting's numbers.
 
     Raises
     ------
-    UnknownNameError
-        For an unknown method.
     ParameterError
         For something that is not a loss type.
 
@@ -365,10 +329,8 @@ def compose(losses: Sequence[Loss], method: str = "tight") -> PrivacyProfile:
     Never optimistic: Gaussian curves come from high-precision arithmetic rounded up; sums of atoms carry their
     rounding error; where a grid is needed the discretisation is rounded up and truncated mass is charged to delta.
     """
-    if method not in _METHODS:
-        raise UnknownNameError(f"no composition is called {method!r}; known: {', '.join(_METHODS)}")
     components(losses)  # Raises for what is no loss, also where it could not be hashed.
-    return _composed(tuple(losses), method)
+    return _composed(tuple(losses))
 
 
 _SAMPLED_CELLS = 10_000

@@ -7,41 +7,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
 
-from dpalgos.accounting.conversions import rho_from_epsilon_delta, zcdp_delta, zcdp_epsilon
-from dpalgos.accounting.costs import PlanCost
-from dpalgos.accounting.profiles import GaussianProfile, gaussian_epsilon
+from dpalgos.accounting.costs import PlanCost, Totals
+from dpalgos.accounting.profiles import (
+    GaussianProfile,
+    gaussian_epsilon,
+    rho_from_epsilon_delta,
+    zcdp_delta,
+    zcdp_epsilon,
+)
 from dpalgos.errors import ParameterError
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
+from dpalgos.mechanisms.gaussian import SMALLEST_DELTA, mu_from_epsilon_delta
 
-_SMALLEST_DELTA = 1e-300
 # Dyadic, so that the parts add up to 1 exactly.
 _FAVOURITE, _OTHER = 7 / 8, 1 / 16
-
-
-class Totals(NamedTuple):
-    """Sums over plans of the quantities of :class:`~dpalgos.accounting.costs.PlanCost`."""
-
-    mu_squared: float = 0.0
-    rho: float = 0.0
-    slack: float = 0.0
-    epsilon: float = 0.0
-    delta: float = 0.0
-
-    @classmethod
-    def of(cls, costs: Iterable[PlanCost]) -> Totals:
-        """Add costs up, each sum rounded once."""
-        rows = [(cost.mu_squared, cost.rho, cost.slack, cost.epsilon, cost.delta) for cost in costs]
-        return cls(*map(math.fsum, zip(*rows, strict=True))) if rows else cls()
-
-    def plus(self, other: Totals) -> Totals:
-        """Return the sums of both."""
-        return Totals(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def largest(self, other: Totals) -> Totals:
-        """Return the larger of each quantity."""
-        return Totals(*(max(a, b) for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +51,12 @@ class Filter:
         spent, left = self.spent(totals), _left(totals, delta)
         if spent == 0:
             return 0.0 if left >= 0 else math.inf
-        return self.smallest(spent, left) if left >= _SMALLEST_DELTA and math.isfinite(spent) else math.inf
+        return self.smallest(spent, left) if left >= SMALLEST_DELTA and math.isfinite(spent) else math.inf
 
     def holds(self, totals: Totals, epsilon: float, delta: float) -> bool:
         """Whether these sums are within (epsilon, delta)."""
         spent, left = self.spent(totals), _left(totals, delta)
-        if spent == 0 or left < _SMALLEST_DELTA:
+        if spent == 0 or left < SMALLEST_DELTA:
             return spent == 0 and left >= 0
         return spent <= self.most(epsilon, left)
 

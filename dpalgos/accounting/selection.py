@@ -55,8 +55,7 @@ from functools import lru_cache
 
 from mpmath import fp
 
-from dpalgos.accounting.conversions import require_delta, require_epsilon
-from dpalgos.accounting.profiles import GaussianProfile
+from dpalgos.accounting.profiles import GaussianProfile, require_delta, require_epsilon
 from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.parameters import Bound

@@ -17,23 +17,23 @@ from dpalgos.parameters import POSITIVE, Bound, Bounded
 from dpalgos.rows import Floats
 
 _POSITIVE = Bound(0.0, open_low=True)
-_LARGEST = 1e6
-_EPSILON = Bound(0.0, _LARGEST)
-_SMALLEST_DELTA = 1e-300
+LARGEST = 1e6
+_EPSILON = Bound(0.0, LARGEST)
+SMALLEST_DELTA = 1e-300
 _MOST_STEPS = 200
 _FAR = 2.0
 _LOG_2_PI = math.log(2 * math.pi)
 
 
 def _require_mu(mu: float) -> None:
-    if not 0 <= mu <= _LARGEST:
-        raise ParameterError(f"mu is {mu!r}; it must lie between 0 and {_LARGEST:g}: choose a larger sigma")
+    if not 0 <= mu <= LARGEST:
+        raise ParameterError(f"mu is {mu!r}; it must lie between 0 and {LARGEST:g}: choose a larger sigma")
 
 
 def _require_delta(delta: float) -> None:
-    if not _SMALLEST_DELTA <= delta < 1:
+    if not SMALLEST_DELTA <= delta < 1:
         raise ParameterError(
-            f"delta is {delta!r}; it must be at least {_SMALLEST_DELTA:g} and below 1 (well below 1/rows, to protect "
+            f"delta is {delta!r}; it must be at least {SMALLEST_DELTA:g} and below 1 (well below 1/rows, to protect "
             "anybody); for delta = 0 use a pure-epsilon mechanism"
         )
 

@@ -12,7 +12,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import GaussianMu, Loss, Numerics, PureEpsilon, ZeroConcentrated
+from dpalgos.guarantees import Numerics, PureEpsilon
 from dpalgos.mechanisms import _precise
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian, exceeded, thresholds
 from dpalgos.mechanisms.laplace import DiscreteLaplace, RadialLaplace
@@ -24,12 +24,11 @@ from dpalgos.mechanisms.symmetric import (
     packed_size,
 )
 from dpalgos.noise import RandomStream, uniforms
-from dpalgos.parameters import COUNT, POSITIVE, Bound, Bounded, at_least
+from dpalgos.parameters import COUNT, POSITIVE, Bounded, at_least
 from dpalgos.rows import Ints
 
 # Larger than the relative error of the few float64 operations between inputs and results.
 _MARGIN = 1.0 + 2.0**-40
-_POSITIVE, _ONE = Bound(0.0, open_low=True), Bound(1)
 # Variance that every radial share has at least, in grid units: e(16) is below 10^-136.
 _FLOOR = 32.0
 
@@ -40,11 +39,9 @@ class NoiseShare(Protocol):
     @property
     def largest(self) -> int:
         """A bound that no draw exceeds in absolute value, from public parameters."""
-        ...
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` integers."""
-        ...
 
 
 def _excess(variance: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -64,17 +61,8 @@ def _sum_closeness(sigma: float, shares: int) -> float:
     return 2.0 * float(_artanh(_excess(sigma**2 * (j / (j + 1.0)))).sum())
 
 
-def _mu(sensitivity: float, sigma: float, shares: int, dimension: int) -> float:
-    """Return the theorem's mu at the best of a grid of s^2; infinite where the noise is too coarse for any."""
-    variance = shares * sigma**2
-    smoothing = variance * np.geomspace(min(0.5, 0.02 / variance), 0.98, 600)
-    kappa = _sum_closeness(sigma, shares) + 2.0 * _artanh(_excess(smoothing))
-    bounds = sensitivity / np.sqrt(variance - smoothing) + 2.0 * math.sqrt(2.0 * math.pi) * dimension * kappa
-    return float(bounds.min()) * _MARGIN
-
-
-def secagg_loss(*, sensitivity: float, sigma_share: float, shares: int, dimension: int) -> GaussianMu:
-    """Return what a sum costs that holds ``shares`` discrete Gaussian shares unknown to the adversary.
+def mu_of_shares(sensitivity: float, sigma: float, shares: int, dimension: int) -> float:
+    """Return the mu that a sum costs which holds ``shares`` discrete Gaussian shares unknown to the adversary.
 
     Guarantee
     ---------
@@ -84,84 +72,29 @@ def secagg_loss(*, sensitivity: float, sigma_share: float, shares: int, dimensio
     Parameters
     ----------
     sensitivity : float
-        l2 sensitivity of the integer sum, in grid units.
-    sigma_share : float
+        l2 sensitivity of the integer sum, in grid units, above zero.
+    sigma : float
         Parameter of each party's discrete Gaussian, in grid units.
     shares : int
         How many of them are in the sum and unknown (:attr:`Tolerance.unknown_shares`).
     dimension : int
         Coordinates of the sum.
 
-    Raises
-    ------
-    ParameterError
-        If a parameter is out of range, or the noise is so small in grid units that nothing is proved.
+    Returns
+    -------
+    float
+        Infinite where the noise is too coarse for its sum to be near a Gaussian.
     """
-    Bound(0.0).require("sensitivity", sensitivity)
-    _POSITIVE.require("sigma_share", sigma_share)
-    _ONE.require("shares", shares)
-    _ONE.require("dimension", dimension)
-    if sensitivity == 0:
-        return GaussianMu(0.0)
-    mu = _mu(sensitivity, sigma_share, shares, dimension)
-    if not math.isfinite(mu):
-        raise ParameterError(
-            f"shares of sigma {sigma_share!r} grid units are too small for their sum to be near a Gaussian; "
-            "choose a finer grid, so that sigma is at least 2 grid units"
-        )
-    return GaussianMu(mu)
-
-
-def share_sigma_for(budget: Loss, *, sensitivity: float, shares: int, dimension: int) -> float:
-    """Return the smallest share parameter (grid units) with which one sum costs no more than the budget.
-
-    The inverse of :func:`secagg_loss`. For T sums on a budget mu, ask for GaussianMu(mu / sqrt(T)): T-fold composition
-    of mu-Gaussian-DP is sqrt(T) mu, adaptively too.
-
-    Parameters
-    ----------
-    budget : GaussianMu or ZeroConcentrated
-        Above zero.
-    sensitivity : float
-        l2, in grid units.
-    shares, dimension : int
-
-    Raises
-    ------
-    ParameterError
-        If the budget is of another type or a parameter is out of range.
-    """
-    if isinstance(budget, GaussianMu):
-        mu = budget.mu
-    elif isinstance(budget, ZeroConcentrated):
-        mu = math.sqrt(2.0 * budget.rho)
-    else:
-        raise ParameterError(
-            f"a budget of kind {budget.kind} does not calibrate Gaussian shares; give a Gaussian mu or a zCDP rho "
-            "(pure epsilon: radial Laplace shares)"
-        )
-    _POSITIVE.require("the budget", mu)
-    _POSITIVE.require("sensitivity", sensitivity)
-    _ONE.require("shares", shares)
-    _ONE.require("dimension", dimension)
-    return _calibrated(mu, sensitivity, shares, dimension)
+    variance = shares * sigma**2
+    smoothing = variance * np.geomspace(min(0.5, 0.02 / variance), 0.98, 600)
+    kappa = _sum_closeness(sigma, shares) + 2.0 * _artanh(_excess(smoothing))
+    bounds = sensitivity / np.sqrt(variance - smoothing) + 2.0 * math.sqrt(2.0 * math.pi) * dimension * kappa
+    return float(bounds.min()) * _MARGIN
 
 
 @lru_cache(maxsize=256)
-def _calibrated(mu: float, sensitivity: float, shares: int, dimension: int) -> float:
-    low = sensitivity / mu / math.sqrt(shares)
-    # The theorem's bound falls as sigma grows, so doubling and then halving the gap finds the boundary.
-    high = max(low, 0.5)
-    while _mu(sensitivity, high, shares, dimension) > mu:
-        high *= 1.0 + 2.0**-20 if high < low * 1.0001 else 1.5
-    while high - low > 2.0**-32 * high:
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if _mu(sensitivity, middle, shares, dimension) <= mu else (middle, high)
-    return high
-
-
-def share_sigma(total_sigma: float, *, shares: int, dimension: int) -> float:
-    """Return the share parameter with which the sum is as private as one central Gaussian of ``total_sigma``.
+def share_sigma(total_sigma: float, *, shares: int, dimension: int, sensitivity: float = 1.0) -> float:
+    """Return the least share parameter with which the sum is as private as one central Gaussian of ``total_sigma``.
 
     Guarantee
     ---------
@@ -172,8 +105,26 @@ def share_sigma(total_sigma: float, *, shares: int, dimension: int) -> float:
 
     Hence an algorithm's guarantee under ``secagg`` is the same as under ``central``; :meth:`Tolerance.assumptions` says
     against whom.
+
+    Parameters
+    ----------
+    total_sigma : float
+        In grid units.
+    shares, dimension : int
+        As for :func:`mu_of_shares`.
+    sensitivity : float
+        The distance at which the bound is to be 1/total_sigma.
     """
-    return share_sigma_for(GaussianMu(1.0 / total_sigma), sensitivity=1.0, shares=shares, dimension=dimension)
+    mu = 1.0 / total_sigma
+    low = sensitivity / mu / math.sqrt(shares)
+    # The theorem's bound falls as sigma grows, so doubling and then halving the gap finds the boundary.
+    high = max(low, 0.5)
+    while mu_of_shares(sensitivity, high, shares, dimension) > mu:
+        high *= 1.0 + 2.0**-20 if high < low * 1.0001 else 1.5
+    while high - low > 2.0**-32 * high:
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if mu_of_shares(sensitivity, middle, shares, dimension) <= mu else (middle, high)
+    return high
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +283,7 @@ class TruexGaussian(Bounded):
 
     Guarantee
     ---------
-    What :func:`secagg_loss` proves for t - 1 shares of that variance (the paper states the continuous Gaussian's loss):
+    What :func:`mu_of_shares` proves for t - 1 shares of that variance (the paper states the loss of a Gaussian):
     of t honest parties one may be curious, and knows its own share. The split of this module does the same where no
     dropouts and N - t + 1 colluders are tolerated.
 
@@ -417,8 +368,8 @@ def _(distribution: SymmetricRoundedGaussian, shares: int, dimension: int) -> No
     so it is not used as it is, but the same argument with the calibration at the least distance 1/sqrt(2):
     ``a D + b <= sqrt(2) D (a / sqrt(2) + b) <= sqrt(2) D / total_sigma = |V|_F / total_sigma``.
     """
-    budget, distance = GaussianMu(1.0 / distribution.sigma), 1.0 / math.sqrt(2.0)
-    sigma = share_sigma_for(budget, sensitivity=distance * _MARGIN, shares=shares, dimension=dimension)
+    distance = 1.0 / math.sqrt(2.0) * _MARGIN
+    sigma = share_sigma(distribution.sigma, shares=shares, dimension=dimension, sensitivity=distance)
     # Up by more than the rounding of the product and of the division that the distribution undoes it with.
     return SymmetricDiscreteGaussian(sigma * math.sqrt(2.0) * _MARGIN, distribution.dimension)
 
@@ -462,7 +413,7 @@ _BLOCK = 2**12
 
 
 @dataclass(frozen=True, slots=True)
-class LaplaceShare:
+class LaplaceShare(Bounded):
     """One party's share of discrete Laplace noise: independent differences of two Pólya (negative binomial) variables.
 
     Guarantee
@@ -515,13 +466,12 @@ class LaplaceShare:
     """
 
     scale: float
-    shares: int
+    shares: int = field(metadata=COUNT)
     numerics: ClassVar[Numerics] = Numerics.EXACT
 
     def __post_init__(self) -> None:
+        Bounded.__post_init__(self)
         DiscreteLaplace(self.scale)
-        if self.shares < 1:
-            raise ParameterError(f"shares is {self.shares!r}; at least 1 share has to carry the noise")
 
     @property
     def _end(self) -> int:

@@ -35,15 +35,12 @@ class SumRecord(Protocol):
 
     def fix(self, step: str, survivors: tuple[int, ...]) -> tuple[int, ...]:
         """Server: enter whose vectors a sum holds, before anything of it is unmasked, and return what stands."""
-        ...
 
     def opened(self, party: int, step: str) -> bytes | None:
         """Party: return what it entered when it let this sum be unmasked, None where it has not."""
-        ...
 
     def open(self, party: int, step: str, entry: bytes) -> bytes:
         """Party: enter, in its own record, what it is about to let be unmasked, and return what stands."""
-        ...
 
 
 class RecordedSum:
@@ -177,11 +174,9 @@ class Transport(Protocol[A, R]):
 
     def ask(self, stage: Stage) -> A:
         """Bring the server's requests to the parties, and return the answers of those that gave one in time."""
-        ...
 
     def decide(self, stage: Stage, answers: A) -> R:
         """Let the server decide on the answers; what it decided is what it asks in the next stage."""
-        ...
 
 
 def carry_out(transport: Transport[A, R], stages: Sequence[Stage] = (*AGREEMENT, *SUM)) -> R:
@@ -204,11 +199,9 @@ class PartyMemory(Protocol):
 
     def recall(self, stage: Stage) -> PartyState | None:
         """Return the state kept at this stage, else the latest of those before it; None where there is none."""
-        ...
 
     def keep(self, stage: Stage, state: PartyState) -> PartyState:
         """Keep the state of a stage, unless one of it is kept that is not to be replaced, and return what stands."""
-        ...
 
 
 class Party:
@@ -311,11 +304,9 @@ class ServerMemory(Protocol):
 
     def get(self, kind: type[W], name: str) -> W | None:
         """Return what is kept under a name, None where nothing is."""
-        ...
 
     def put(self, name: str, value: W) -> W:
         """Keep something under a name unless something is, and return what is: the server goes on with that."""
-        ...
 
 
 class Server:

@@ -14,10 +14,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.kernels import KernelRows
 from dpalgos.noise import RandomStream
 from dpalgos.parameters import Bounded, between
 from dpalgos.rows import Features, Floats, Ints
-from dpalgos.smo.rows_cache import KernelRows
 
 _DRAWS = 1024
 
@@ -36,7 +36,6 @@ class Active(Protocol):
 
     def row(self, position: int) -> Features:
         """Return the kernel row of one position."""
-        ...
 
 
 class Stepped(Active, Protocol):
@@ -69,7 +68,6 @@ class WorkingSetRule(Protocol):
 
     def selector(self, rows: int, tolerance: float) -> Selector:
         """Return a fresh selector for a problem of that many rows."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

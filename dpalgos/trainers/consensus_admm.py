@@ -13,6 +13,7 @@ import numpy as np
 from dpalgos.algorithms import GaussianAlgorithm, PureAlgorithm, Unproved
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim, Setting, Trust
+from dpalgos.linear import LinearClassifierTrainer
 from dpalgos.losses import outputs
 from dpalgos.mechanisms.laplace import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
@@ -23,7 +24,6 @@ from dpalgos.registry import register
 from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Rows
 from dpalgos.solvers import certified_minimiser, rounding_bound
-from dpalgos.trainers.linear import LinearClassifierTrainer
 from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION
 
 # Grid units per sensitivity: rounding thousands of weights then adds about 10⁻⁴ of it.
@@ -165,7 +165,7 @@ class ConsensusAdmm(GaussianAlgorithm, _Consensus):
     loss : str
         A loss of bounded slope.
     width, intercept_scaling
-        See :class:`~dpalgos.trainers.linear.LinearClassifierTrainer`.
+        See :class:`~dpalgos.linear.LinearClassifierTrainer`.
 
     References
     ----------
@@ -252,7 +252,7 @@ class PublishedConsensusAdmm(Unproved, PureAlgorithm, _Consensus):
     loss : str
         A loss of bounded slope.
     width, intercept_scaling
-        See :class:`~dpalgos.trainers.linear.LinearClassifierTrainer`.
+        See :class:`~dpalgos.linear.LinearClassifierTrainer`.
 
     References
     ----------

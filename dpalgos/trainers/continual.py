@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import GaussianAlgorithm, OneSum, Refused
+from dpalgos.algorithms import GaussianAlgorithm, OneSum, Refused, grid
 from dpalgos.continual import model_of, nightly_budget, state_after
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import GradientSums
@@ -23,7 +23,6 @@ from dpalgos.parameters import POSITIVE, SHARE
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows, sanitise
-from dpalgos.summation import grid
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant, ClassSumTrainer
 from dpalgos.trainers.gradient_descent import ClippedGradientTrainer
 
@@ -47,7 +46,7 @@ class LeaderTrainer(ClippedGradientTrainer):
     mean_weight : float
         Each row's own mean is shrunk by this factor first; 1 leaves rows as they are.
     loss, width, intercept_scaling
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
     """
 
     loss: str = "softmax"
@@ -94,7 +93,10 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
     """
 
     source: ClassVar[str] = "DP-FTRL, Kairouz et al. 2021"
-    people: ClassVar[str] = Refused("nights of people are not derived")
+    people: ClassVar[str] = (
+        "each of k rows' gradients is weighed 1/k in the factor that makes no score, at weights of earlier releases: "
+        "their sum is no longer than one row's"
+    )
     adaptive: ClassVar[bool] = True
 
     def sums(self, setting: Setting) -> GradientSums:
@@ -151,7 +153,7 @@ class ContinualTrainer(GaussianAlgorithm):
     nights: int = 8
     bands: int | None = None
 
-    people: ClassVar[str] = Refused("nights of people are not derived")
+    people: ClassVar[str] = Refused("it divides rows among its nights by their places, a person's into several of them")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,20 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.accounting.composition import gaussian_part, noise_multiplier
-from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, Refused
+from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, Refused, grid
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting, SlackGaussian, Trust
+from dpalgos.linear import LinearTrainer
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
-from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, SHARE, between
+from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, SHARE, at_least, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import ChosenRows, Floats, Ints, Rows, fingerprints
-from dpalgos.summation import grid
-from dpalgos.trainers.linear import LinearTrainer
+from dpalgos.secure.noise_shares import TruexGaussian, share_sigma
 
 State = TypeVar("State")
 
@@ -97,11 +97,8 @@ class GradientSumTrainer(ClippedGradientTrainer, Generic[State]):
 
     def sums(self, setting: Setting) -> GradientSums:
         """Return how gradients are clipped, encoded and added."""
-        return GradientSums(task=self.task, clip=self.clip, scale=self.grid(setting), class_weight=self.class_weight)
-
-    def grid(self, setting: Setting) -> float:
-        """Return the grid units per unit of both factors of a gradient."""
-        return grid(self.mu(), 2.0, self.iterations, setting)
+        scale = grid(self.mu(), 2.0, self.iterations, setting)
+        return GradientSums(task=self.task, clip=self.clip, scale=scale, class_weight=self.class_weight)
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact sum at the first weights."""
@@ -173,6 +170,13 @@ class PlainDescent(GradientSumTrainer[Floats]):
 # random walk over all steps may reach this length in each coordinate before momentum.
 _WALK = 0.25
 _LARGEST_STEP = 4.0
+
+
+def chosen_step(step_size: float | None, deviation: float, iterations: int) -> float:
+    """Return the step size that is given, or the one at which noise of this deviation walks as far as is good."""
+    if step_size is not None:
+        return step_size
+    return min(_LARGEST_STEP, _WALK / (math.sqrt(iterations) * deviation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +252,7 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         of a head trained on public rows (``--public-dataset`` with ``public.head``): the model is that head's before
         the first step, whatever the budget. 0 starts from zero.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -310,11 +314,9 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         return replace(super().sums(setting), mean_weight=self.mean_weight)
 
     def _step_size(self, setting: Setting) -> float:
-        if self.step_size is not None:
-            return self.step_size
         mean_mu = self.mu().mu * max(setting.rows, 1)
         deviation = setting.noise_factor * self.sensitivity(setting) * math.sqrt(self.iterations) / mean_mu
-        return min(_LARGEST_STEP, _WALK / (math.sqrt(self.iterations) * deviation))
+        return chosen_step(self.step_size, deviation, self.iterations)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,7 +366,7 @@ class GradientPerturbation(MeanDescent):
     clip : float
         G, the largest norm of a row's gradient; binary logistic losses never exceed 1.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -407,7 +409,7 @@ class PublishedGradientPerturbation(ApproximateAlgorithm, MeanDescent):
     clip : float
         G.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -462,7 +464,7 @@ class LocalGradient(MeanDescent):
     clip : float
         G.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -483,6 +485,80 @@ class LocalGradient(MeanDescent):
         alone = super().distribution(setting)
         shares = (setting.smallest / max(size, 1) for size in setting.sizes)
         return RoundedGaussian(alone.sigma * math.sqrt(sum(share * share for share in shares)))
+
+
+@register("trainers", "truex")
+@dataclass(frozen=True, kw_only=True)
+class TruexDescent(PlainDescent):
+    """Linear SVM by full-batch gradient descent on sums of clipped gradients; each party adds variance σ²/(t − 1).
+
+    The paper has its parties send clipped and noised weights under threshold encryption; here the sums are masked, and
+    what is clipped are the rows' gradients, which is what the noise is calibrated to.
+
+    Guarantee
+    ---------
+    The budget, if of the parties at least t are honest and one of those curious: the shares of the other t − 1 are
+    unknown to it. With Δ = 2·clip under replace-one, clip under replace-special (in grid units, from the encoded norms)
+    and σ = √T Δ/μ, t − 1
+    discrete Gaussians of variance σ²/(t − 1), raised by what :func:`dpalgos.secure.noise_shares.share_sigma` proves
+    is lost in the sum's discreteness, are as private as one Gaussian of σ; T of them compose adaptively to the budget.
+    Numerics exact. Under ``central`` the curator adds the noise of t − 1 shares.
+
+    Parameters
+    ----------
+    budget : GaussianMu or ZeroConcentrated
+        For all steps together.
+    honest : int, optional
+        t, at least 2: parties assumed honest; all of them if empty. Fewer than that mean more noise.
+    loss : str
+        ``huber-hinge``.
+    iterations : int
+        T.
+    step_size : float
+        η.
+    regularisation : float
+        λ.
+    clip : float
+        Largest norm of a row's gradient.
+    width, intercept_scaling, label_range
+        See :class:`~dpalgos.linear.LinearTrainer`.
+
+    References
+    ----------
+    Truex, Baracaldo, Anwar, Steinke, Ludwig, Zhang, Zhou, "A hybrid approach to privacy-preserving federated learning",
+    AISec 2019, section 4 (the split of the noise); as a row of Table 1 in Wang et al. 2024.
+    """
+
+    honest: int | None = field(default=None, metadata=at_least(2))
+
+    source: ClassVar[str] = "Truex et al. 2019, section 4"
+    people: ClassVar[str] = (
+        "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
+        "than one row's"
+    )
+    claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP if t parties are honest", "Truex et al. 2019, section 4")
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget, and who is assumed honest."""
+        assumed = f"at least {self._honest(setting)} parties are honest, of whom one may be curious"
+        return replace(super().guarantee(setting), assumptions=(assumed,))
+
+    def distribution(self, setting: Setting) -> TruexGaussian:  # type: ignore[override]  # another law, of the same deviation
+        """Return the noise of each sum, with its published split."""
+        honest = self._honest(setting)
+        whole = super().distribution(setting).sigma
+        classes, width = self.task.shape(setting)
+        share = share_sigma(whole, shares=honest - 1, dimension=classes * width)
+        return TruexGaussian(sigma=share * math.sqrt(honest - 1) * (1.0 + 2.0**-48), honest=honest)
+
+    def _honest(self, setting: Setting) -> int:
+        parties = len(setting.sizes)
+        # One party alone, as under a curator, adds the whole noise: t - 1 = 1.
+        honest = max(parties, 2) if self.honest is None else self.honest
+        if honest > max(parties, 2):
+            raise ParameterError(f"honest is {honest} of {parties} parties; choose it from 2 to {max(parties, 2)}")
+        return honest
 
 
 _RATE_BITS = 32
@@ -533,7 +609,7 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     regularisation : float
         λ of (λ/2)‖W‖², free of charge.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -616,7 +692,8 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
         ends = np.cumsum([rows.count for rows in parties])
         prints = fingerprints(parties)
         expected = max(self._threshold / 2.0**_RATE_BITS * setting.rows, 1.0)
-        step_size = self._step_size(distribution.sigma / sums.scale**2 * self.clip / expected)
+        deviation = distribution.sigma / sums.scale**2 * self.clip / expected
+        step_size = chosen_step(self.step_size, deviation, self.iterations)
         zero = np.zeros(self.task.shape(setting))
         state = DescentState(0, zero, zero, zero)
         for step in range(self.iterations):
@@ -643,11 +720,6 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     @property
     def _mu(self) -> float:
         return gaussian_part(self.budget.epsilon, self.budget.delta, self._slack)
-
-    def _step_size(self, deviation: float) -> float:
-        if self.step_size is not None:
-            return self.step_size
-        return min(_LARGEST_STEP, _WALK / (math.sqrt(self.iterations) * deviation))
 
 
 def _chosen(kept: Rows | EncodedRows, taking_part: NDArray[np.bool_]) -> Rows | EncodedRows:

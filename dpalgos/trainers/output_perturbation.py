@@ -1,27 +1,29 @@
-"""Output perturbation: each party's exact minimiser, noise once on their sum, or as multi-party papers publish it."""
+"""Minimisers of the risk: exact, with noise once on the sum of the parties', and as multi-party papers publish it."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import GaussianAlgorithm, OneSum, PureAlgorithm, Unproved
+from dpalgos.algorithms import GaussianAlgorithm, IntegerNoise, OneSum, PureAlgorithm, Unproved
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Numerics, Setting, Trust, nothing_proved
+from dpalgos.linear import LinearTrainer
 from dpalgos.losses import ScoreLoss, Squared, outputs
 from dpalgos.mechanisms.laplace import DiscreteLaplace, RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
+from dpalgos.noise import NoiseSource
 from dpalgos.parameters import POSITIVE
 from dpalgos.registry import register
 from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.secure.noise_shares import RoundedRadial
-from dpalgos.solvers import certified_minimiser, rounding_bound
-from dpalgos.summation import IntegerNoise
-from dpalgos.trainers.linear import LinearTrainer
+from dpalgos.solvers import Problem, certified_minimiser, minimise, rounding_bound
 
 # What is charged for the solver at least; it is small against any slope.
 _TOLERANCE = 1e-9
@@ -41,6 +43,51 @@ def slope_at_minimum(loss: ScoreLoss, classes: int, regularisation: float) -> fl
     if isinstance(loss, Squared):
         return math.sqrt(outputs(classes)) * (1.0 + 1.0 / math.sqrt(regularisation))
     return loss.slope_norm(outputs(classes))
+
+
+@register("trainers", "erm")
+@dataclass(frozen=True, kw_only=True)
+class EmpiricalRisk(Unproved, LinearTrainer):
+    """Minimise mean loss + (λ/2)‖W‖² exactly, one-vs-rest unless the loss is joint, without noise.
+
+    Guarantee
+    ---------
+    None: the model is a function of the rows.
+
+    Parameters
+    ----------
+    regularisation : float
+        λ.
+    loss : str
+        Name of a loss; ``squared`` for real labels.
+    width, intercept_scaling, label_range
+        See :class:`~dpalgos.linear.LinearTrainer`.
+    tolerance : float
+        Norm of the gradient at which the solver stops.
+    """
+
+    regularisation: float = field(default=0.01, metadata=POSITIVE)
+    tolerance: float = field(default=1e-8, metadata=POSITIVE)
+
+    source: ClassVar[str] = "regularised empirical risk minimisation; Wang et al. 2024, eq. (4)"
+    sound_counterpart: ClassVar[str | None] = "objective-perturbation"
+
+    def problem(self, parties: Sequence[Rows], setting: Setting) -> Problem:
+        """Return the risk over all parties' rows together."""
+        return self.task.problem(parties, setting, self.regularisation)
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
+        """Return the minimiser over all parties' rows together."""
+        return self.diagnostics(parties, setting, noise)[0]
+
+    def diagnostics(
+        self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
+    ) -> tuple[LinearModel, dict[str, float]]:
+        """Return the minimiser and its ``objective``, J at the minimum."""
+        self.check(setting)
+        problem = self.problem(parties, setting)
+        weights = minimise(problem, self.tolerance)
+        return self.task.model(weights, setting), {"objective": problem.value(weights)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +216,7 @@ class OutputPerturbation(GaussianAlgorithm, _WeightedMinimiserSum):
     loss : str
         Name of a loss; ``squared`` for real labels.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -214,7 +261,7 @@ class RadialOutputPerturbation(PureAlgorithm, _WeightedMinimiserSum):
     loss : str
         Name of a loss; ``squared`` for real labels.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -291,9 +338,9 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
         """Return the mean over the parties, with the noise of the sum."""
         return self.task.model(state * self._unit(setting) / max(len(setting.sizes), 1), setting)
 
+    @abstractmethod
     def _multiple(self, setting: Setting) -> int:
         """Return how many changes of one classifier the scale of the sum's noise is, times ε."""
-        raise NotImplementedError
 
     def _slope(self) -> float:
         """Return G of one classifier, as the papers count."""
@@ -336,7 +383,7 @@ class PublishedMultiPartyOutputPerturbation(Unproved, _MinimiserMean):
     loss : str
         ``logistic``; ``squared`` for real labels.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------
@@ -387,7 +434,7 @@ class Pathak(_MinimiserMean):
     loss : str
         ``logistic``; ``squared`` for real labels.
     width, intercept_scaling, label_range
-        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+        See :class:`~dpalgos.linear.LinearTrainer`.
 
     References
     ----------

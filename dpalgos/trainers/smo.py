@@ -1,37 +1,85 @@
-"""Kernel machines by SMO: DP-WSS, and noise on exact minimisers."""
+"""Support vector machines by SMO over rows as they are, noise on exact minimisers, and what was published."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import scipy
 
-from dpalgos.algorithms import Algorithm, GaussianAlgorithm, PureAlgorithm, Refused, Unproved
+from dpalgos.algorithms import Algorithm, GaussianAlgorithm, NeighbouringPair, PureAlgorithm, Refused, Unproved
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Neighbours, Setting
+from dpalgos.kernels import KERNELS, GaussianKernel, Kernel, LinearKernel
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.linear import LinearTask
 from dpalgos.losses import HuberHinge, outputs, signs
 from dpalgos.mechanisms.laplace import Laplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
-from dpalgos.neighbouring import NeighbouringPair
 from dpalgos.noise import NoiseSource, RandomStream
-from dpalgos.parameters import NON_NEGATIVE, POSITIVE, between
+from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work, machine_work
-from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, fingerprints, sanitise
+from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, fingerprints, null_records, sanitise
 from dpalgos.smo.coordinate_descent import minimise_hinge, rounding_slack
-from dpalgos.smo.machine import MachineOptions, train
-from dpalgos.smo.working_sets import RULES, PrivateSelection
+from dpalgos.smo.solver import Solution, solve
+from dpalgos.smo.working_sets import RULES, PrivateSelection, SecondOrder, WorkingSetRule
+
+# Kernel values of longer rows would leave float64's range.
+_LONGEST = 1e50
+# Below this share of entries that are not zero, products with a sparse matrix are faster, and it is smaller.
+_SPARSE_BELOW = 0.1
+
+
+def gather_raw(parties: Sequence[Rows], classes: int, dimension: int) -> tuple[Any, Ints]:
+    """Return all parties' rows: features (n, dimension), dense or scipy's CSR, and labels (n,) in 0 … classes − 1.
+
+    Total: null records are left out, and rows that no kernel can be computed of become zero.
+    """
+    blocks: list[Any] = []
+    labels: list[Ints] = []
+    sparse: bool | None = None
+    for rows in parties:
+        for block, block_labels, _ in rows.blocks():
+            kept = ~null_records(block, block_labels, classes)
+            features = np.asarray(block[kept], dtype=np.float64)
+            short = (np.abs(features) < _LONGEST).all(axis=1, keepdims=True)
+            features = features if short.all() else np.where(short, features, 0.0)
+            if sparse is None:
+                # The first block decides, so that the dense form of a large sparse set is never held.
+                sparse = bool(np.count_nonzero(features) < _SPARSE_BELOW * features.size)
+            blocks.append(scipy.sparse.csr_matrix(features) if sparse else features)
+            labels.append(np.asarray(block_labels[kept], dtype=np.int64))
+    if not blocks:
+        return np.zeros((0, dimension)), np.zeros(0, dtype=np.int64)
+    joined = scipy.sparse.vstack(blocks, format="csr") if sparse else np.concatenate(blocks)
+    return joined, np.concatenate(labels)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineTrainer(MachineOptions, Unproved):
+class Machine(Unproved):
+    """A C-SVM on rows as they are, of which nothing is proved.
+
+    Parameters
+    ----------
+    C : float
+        Weight of the sum of losses.
+    """
+
+    C: float = field(default=1.0, metadata=POSITIVE)
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of holding rows as they are, and a cache of kernel rows."""
+        return machine_work(setting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineTrainer(Machine):
     """What trains a C-SVM by sequential minimal optimisation; a subclass chooses the working sets.
 
     Parameters
@@ -40,19 +88,77 @@ class MachineTrainer(MachineOptions, Unproved):
         See :class:`Smo`.
     """
 
-    def work(self, setting: Setting) -> Work:
-        """Return that of holding rows as they are, and a cache of kernel rows."""
-        return machine_work(setting)
+    kernel: str = "linear"
+    gamma: float | None = field(default=None, metadata=POSITIVE)
+    tolerance: float = field(default=1e-3, metadata=POSITIVE)
+    shrinking: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel not in KERNELS:
+            raise ParameterError(f"kernel is {self.kernel!r}; it must be one of {', '.join(sorted(KERNELS))}")
+
+    @abstractmethod
+    def rules(self, parties: Sequence[Rows], noise: NoiseSource) -> Callable[[int], WorkingSetRule]:
+        """Return what chooses the working sets of each one-vs-rest problem."""
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel | KernelModel:
         """Return the machine trained on all parties' rows together."""
         return self.diagnostics(parties, setting, noise)[0]
 
-    @abstractmethod
     def diagnostics(
         self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
     ) -> tuple[LinearModel | KernelModel, dict[str, float]]:
-        """Return the machine and the numbers of its training (:func:`dpalgos.smo.machine.train`)."""
+        """Train on all parties' rows together, one-vs-rest for three classes and more.
+
+        Returns
+        -------
+        model : LinearModel or KernelModel
+            With intercept.
+        numbers : dict
+            ``objective`` (of the dual, ½ αᵀQα − Σα), ``iterations``, ``duality_gap``: sums over the one-vs-rest
+            problems; ``support_vectors``: rows that support any of them; ``converged``: 1 if all did, else 0;
+            ``train_accuracy``. Computed from the rows without noise: for public data only.
+        """
+        features, labels = gather_raw(parties, setting.classes, setting.dimension)
+        # gamma is LIBSVM's default where none is given.
+        kernel = KERNELS[self.kernel](self.gamma if self.gamma is not None else 1.0 / max(1, setting.dimension))
+        rule_of_class = self.rules(parties, noise)
+        solutions = [
+            solve(
+                kernel,
+                features,
+                y,
+                cost=self.C,
+                tolerance=self.tolerance,
+                rule=rule_of_class(index),
+                shrinking=self.shrinking,
+            )
+            for index, y in enumerate(signs(labels, setting.classes).T)
+        ]
+        support = np.unique(np.concatenate([solution.support for solution in solutions]))
+        model = _model(kernel, features, support, solutions)
+        return model, {
+            "objective": sum(solution.objective for solution in solutions),
+            "iterations": float(sum(solution.iterations for solution in solutions)),
+            "duality_gap": sum(solution.duality_gap for solution in solutions),
+            "support_vectors": float(len(support)),
+            "converged": float(all(solution.converged for solution in solutions)),
+            "train_accuracy": float(np.mean(model.predict(features) == labels)) if len(labels) else 0.0,
+        }
+
+
+def _model(kernel: Kernel, features: Any, support: Any, solutions: Sequence[Solution]) -> LinearModel | KernelModel:
+    coefficients = np.stack([solution.coefficients[support] for solution in solutions])
+    intercept = np.array([solution.bias for solution in solutions])
+    vectors = features[support]
+    if not isinstance(vectors, np.ndarray):
+        vectors = vectors.toarray()
+    if isinstance(kernel, GaussianKernel):
+        return KernelModel(
+            support_vectors=vectors, coefficients=coefficients, intercept=intercept, gamma=np.array([kernel.gamma])
+        )
+    return LinearModel(weights=np.asarray(coefficients @ vectors), intercept=intercept)
 
 
 @register("trainers", "smo")
@@ -102,12 +208,10 @@ class Smo(MachineTrainer):
             raise ParameterError(f"selection is {self.selection!r}; it must be one of {', '.join(sorted(RULES))}")
         RULES[self.selection](self.sigma)
 
-    def diagnostics(
-        self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
-    ) -> tuple[LinearModel | KernelModel, dict[str, float]]:
-        """Return the machine and the numbers of its training (:func:`dpalgos.smo.machine.train`)."""
+    def rules(self, parties: Sequence[Rows], noise: NoiseSource) -> Callable[[int], WorkingSetRule]:
+        """Return one rule for all problems."""
         rule = RULES[self.selection](self.sigma)
-        return train(self, lambda index: rule, parties, setting)
+        return lambda index: rule
 
 
 _FLAW = (
@@ -157,18 +261,11 @@ class DpWss(MachineTrainer, PureAlgorithm):
     claim: ClassVar[Claim | None] = Claim("epsilon-DP", "Sun et al. 2021, Theorem 1", _FLAW)
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
 
-    def diagnostics(
-        self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
-    ) -> tuple[LinearModel | KernelModel, dict[str, float]]:
-        """Return the machine and the numbers of its training (:func:`dpalgos.smo.machine.train`)."""
+    def rules(self, parties: Sequence[Rows], noise: NoiseSource) -> Callable[[int], WorkingSetRule]:
+        """Return a private selection for each problem, with noise of its own."""
         key = fingerprints(parties)
-        return train(
-            self,
-            lambda index: PrivateSelection(
-                sigma=self.sigma, epsilon=self.budget.epsilon, stream=noise.stream(f"working-sets-{index}", key)
-            ),
-            parties,
-            setting,
+        return lambda index: PrivateSelection(
+            sigma=self.sigma, epsilon=self.budget.epsilon, stream=noise.stream(f"working-sets-{index}", key)
         )
 
 
@@ -374,3 +471,112 @@ class SmoLaplaceOutputPerturbation(PureAlgorithm, HingeMinimisers):
         exact = self._minimisers(parties, setting, noise.stream("order", fingerprints(parties)))
         drawn = Laplace(self.scale(setting)).sample(exact.size, noise.stream("weights", exact))
         return self._model(np.asarray(exact + drawn.reshape(exact.shape)))
+
+
+@register("trainers", "dual-perturbation-published")
+@dataclass(frozen=True, kw_only=True)
+class PublishedDualPerturbation(Machine, PureAlgorithm):
+    """Train the C-SVM, add Laplace noise to its dual variables by the ratio of errors, release Σ α̃ y x and the bias.
+
+    Our reading of what Sun et al. and Wang et al. say of the paper ("adds Laplace noise to the corresponding dual
+    variables according to the ratio of errors"), which leaves the formula open. Eₜ = f(xₜ) − yₜ is SMO's error of a
+    row. Each support vector's αₜ gets Laplace noise of scale C/ε, C being as far as a dual variable can move, times
+    |Eₜ| over the largest error of a support vector, and is cut to [0, C]. The bias stays as it is.
+
+    Guarantee
+    ---------
+    None: see the flaw.
+
+    Parameters
+    ----------
+    budget : PureEpsilon
+        The paper's ε.
+    C : float
+        Upper bound of the dual variables.
+    tolerance : float
+        Largest violation of optimality left over.
+
+    References
+    ----------
+    Zhang, Hao, Wang, "A differential privacy support vector machine classifier based on dual variable perturbation",
+    IEEE Access 7 (2019) 98238; as described by Sun et al. 2021, section 2, and Wang et al. 2024, section 2.
+    """
+
+    tolerance: float = field(default=1e-3, metadata=POSITIVE)
+
+    source: ClassVar[str] = "Zhang, Hao, Wang 2019, as Sun et al. 2021 and Wang et al. 2024 describe it"
+    claim: ClassVar[Claim | None] = Claim(
+        "epsilon-DP",
+        "Zhang, Hao, Wang 2019",
+        "What is released is a combination of the support vectors themselves, so it lies in their span, which another "
+        "row changes; the noise is scaled by errors that are functions of the rows, none where the error is zero, and "
+        "the bias is exact. Many dual variables move when one row does, not one by C.",
+    )
+    sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
+        """Return the machine with noisy dual variables; one-vs-rest for three classes and more."""
+        self.check(setting)
+        features, labels = gather_raw(parties, setting.classes, setting.dimension)
+        kernel, weights, biases = LinearKernel(), [], []
+        for index, y in enumerate(signs(labels, setting.classes).T):
+            solution = solve(
+                kernel, features, y, cost=self.C, tolerance=self.tolerance, rule=SecondOrder(), shrinking=True
+            )
+            alpha = np.asarray(solution.coefficients * y)
+            exact = np.asarray(features.T @ solution.coefficients)
+            errors = np.abs(np.asarray(features @ exact) + solution.bias - y) * (alpha > 0)
+            ratio = errors / max(float(errors.max(initial=0.0)), np.finfo(np.float64).tiny)
+            drawn = Laplace(self.C / self.budget.epsilon).sample(len(alpha), noise.stream(f"dual-{index}", alpha))
+            noisy = np.clip(alpha + ratio * drawn, 0.0, self.C)
+            weights.append(np.asarray(features.T @ (noisy * y)))
+            biases.append(solution.bias)
+        return LinearModel(weights=np.stack(weights), intercept=np.array(biases))
+
+
+@register("trainers", "svm-laplace-published")
+@dataclass(frozen=True, kw_only=True)
+class PublishedLaplaceSvm(Machine, PureAlgorithm):
+    """Train the C-SVM and add Laplace noise of scale 2Cnd/ε to each weight; the bias is released as it is.
+
+    Guarantee
+    ---------
+    None: see the flaw. (The scale is far larger than the weights need: they move by at most 2C in l2.)
+
+    Parameters
+    ----------
+    budget : PureEpsilon
+        The paper's ε.
+    C : float
+        Weight of the sum of losses.
+    attributes : int, optional
+        The paper's d; the number of features that reach the SVM by default.
+
+    References
+    ----------
+    Huang, Yang, Xu, Zhou, Security and Communication Networks 2021, Algorithm 2, Lemma 2, Theorem 2.
+    """
+
+    attributes: int | None = field(default=None, metadata=COUNT)
+
+    source: ClassVar[str] = "Huang et al. 2021, Algorithm 2"
+    claim: ClassVar[Claim | None] = Claim(
+        "(epsilon, 0)-DP",
+        "Huang et al. 2021, Theorem 2",
+        "The bias and the basis before it are released exactly, and both are functions of the rows.",
+    )
+    sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
+
+    def noise_scale(self, setting: Setting) -> float:
+        """Return 2Cnd/ε."""
+        attributes = self.attributes or setting.dimension
+        return 2.0 * self.C * max(setting.rows, 1) * attributes / self.budget.epsilon
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
+        """Return the machine of all parties' rows together, with noise on its weights."""
+        exact = Smo(C=self.C).fit(parties, setting, noise)
+        assert isinstance(exact, LinearModel)
+        draws = Laplace(self.noise_scale(setting)).sample(exact.weights.size, noise.stream("weights", exact.weights))
+        return LinearModel(
+            weights=np.asarray(exact.weights + draws.reshape(exact.weights.shape)), intercept=exact.intercept
+        )

@@ -97,6 +97,11 @@ class Column(ABC):
         """What it admits, for messages."""
 
     @property
+    def reads(self) -> tuple[str, ...]:
+        """Columns of the file that it reads; of several, a cell is what they hold together."""
+        return (self.name,)
+
+    @property
     def features(self) -> tuple[str, ...]:
         """Names of its features; the first ``numbers`` of them are numbers, the others belong to one-hot groups."""
         return (self.name,)

@@ -1,8 +1,9 @@
-"""The types of columns: boolean, category, date, label, number, person."""
+"""The types of columns: boolean, category, date, days between dates, label, number, person."""
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -93,18 +94,34 @@ class Boolean(Column):
 @column_type("category")
 @dataclass(frozen=True)
 class Category(Column):
-    """One of declared values, one feature each (one-hot)."""
+    """One of declared values, one feature each (one-hot).
 
-    keys: ClassVar[tuple[str, ...]] = ("values",)
+    Parameters
+    ----------
+    values : tuple of str
+    hashed : bool
+        Whether the values are the numbers of bins, 0 to their number less 1, and each text belongs to the bin of its
+        CRC-32: any text then has a feature, which it shares with others.
+    """
+
+    keys: ClassVar[tuple[str, ...]] = ("values", "hash")
 
     name: str
     values: tuple[str, ...]
     missing: MissingRows | None = None
+    hashed: bool = False
 
     @classmethod
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Category:
         """Return the declared column."""
-        return cls(name, declared_texts(f"{place}: values", declaration.get("values")), missing)
+        if "hash" not in declaration:
+            return cls(name, declared_texts(f"{place}: values", declaration.get("values")), missing)
+        bins = declaration["hash"]
+        if "values" in declaration or type(bins) is not int or not 2 <= bins <= _MOST_BINS:
+            raise InputError(
+                f"{place}: hash is {bins!r}; it must be a number of bins from 2 to {_MOST_BINS}, instead of values"
+            )
+        return cls(name, tuple(map(str, range(bins))), missing, hashed=True)
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -113,17 +130,17 @@ class Category(Column):
     @property
     def bound(self) -> str:
         """The values."""
-        return f"one of {shown(self.values)}"
+        return "any text" if self.hashed else f"one of {shown(self.values)}"
 
     @property
     def written(self) -> frozenset[str]:
         """The values."""
-        return frozenset(self.values)
+        return frozenset(() if self.hashed else self.values)
 
     @property
     def features(self) -> tuple[str, ...]:
         """One a value."""
-        return tuple(f"{self.name}={value}" for value in self.values)
+        return tuple(f"{self.name}{'#' if self.hashed else '='}{value}" for value in self.values)
 
     @property
     def numbers(self) -> int:
@@ -139,18 +156,27 @@ class Category(Column):
     def text(self) -> bool:
         """Whether no value reads as a number, nor as a truth value."""
         reads_as_flag = {value.lower() for value in self.values} & {"true", "false"}
-        return not reads_as_flag and bool(np.isnan(as_numbers(self.values)).all())
+        return not self.hashed and not reads_as_flag and bool(np.isnan(as_numbers(self.values)).all())
 
     def encode(self, cells: Sequence[Any]) -> Encoded:
         """One-hot; an unknown value becomes zeros."""
+        if self.hashed:
+            cells = [
+                str(zlib.crc32(canonical_label(cell).encode(errors="surrogatepass")) % len(self.values))
+                for cell in cells
+            ]
         codes = as_codes(cells, self._places)
         return Encoded(one_hot(codes, self.width), codes < 0, np.zeros(len(codes), dtype=bool))
 
     def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
         """One-hot, where all values are declared."""
+        if self.hashed:
+            return None
         codes = typed_codes(cells, self._places, markers)
         return None if codes is None else one_hot(codes, self.width)
 
+
+_MOST_BINS = 4096
 
 # Numbers come first, then the one-hot groups.
 _PARTS = ("days", "year", "month", "weekday")
@@ -195,14 +221,8 @@ class Date(Column):
         parts = declaration.get("parts", ["days"])
         if not isinstance(parts, list) or not parts or not set(map(str, parts)) <= set(_PARTS):
             raise InputError(f"{place}: parts are {parts!r}; they must be some of {', '.join(_PARTS)}")
-        form = declaration.get("format", [])
-        forms = form if isinstance(form, list) else [form]
-        if not all(isinstance(one, str) for one in forms):
-            raise InputError(
-                f'{place}: format is {form!r}; it must be text such as "%d.%m.%Y", or a list of such texts'
-            )
         ordered = tuple(part for part in _PARTS if part in parts)
-        return cls(name, (days[0], days[1]), ordered, tuple(forms), missing)
+        return cls(name, (days[0], days[1]), ordered, _formats(declaration, place), missing)
 
     @property
     def bound(self) -> str:
@@ -246,6 +266,15 @@ class Date(Column):
         values = np.concatenate([columns[part].reshape(len(days), -1) for part in self.parts], axis=1)
         values[hopeless] = 0.0
         return Encoded(values, outside, hopeless)
+
+
+def _formats(declaration: Mapping[str, Any], place: str) -> tuple[str, ...]:
+    """Return how days are written."""
+    form = declaration.get("format", [])
+    forms = form if isinstance(form, list) else [form]
+    if not all(isinstance(one, str) for one in forms):
+        raise InputError(f'{place}: format is {form!r}; it must be text such as "%d.%m.%Y", or a list of such texts')
+    return tuple(forms)
 
 
 def _day(cell: Any, formats: Sequence[str] = ()) -> date | None:
@@ -461,7 +490,7 @@ class Numeric(Column):
 
     def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
         """Scale numbers that are all in the range."""
-        if self.currency or self.thousands:
+        if self.currency or self.thousands or self.name not in self.reads:
             return None
         numbers = typed_numbers(cells, self.range, markers)
         if numbers is not None and self.range is not None:
@@ -497,6 +526,53 @@ class Numeric(Column):
         if self.log:
             numbers = np.sign(numbers) * np.expm1(np.abs(numbers))
         return np.asarray((numbers - low) / (high - low))
+
+
+@column_type("days")
+@dataclass(frozen=True, slots=True)
+class Days(Numeric):
+    """How many days lie between two dates of the same row, as a number in a declared range.
+
+    Parameters
+    ----------
+    between : (str, str)
+        The columns of the earlier and the later day; the number is negative where they lie the other way round.
+    formats : tuple of str
+        How both are written, as of :class:`Date`.
+    """
+
+    keys: ClassVar[tuple[str, ...]] = ("between", "range", "centre", "scale", "format")
+
+    between: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Days:
+        """Return the declared column."""
+        between = declaration.get("between")
+        if not isinstance(between, list) or len(between) != 2 or not all(isinstance(one, str) for one in between):
+            raise InputError(f"{place}: between is {between!r}; it must name two columns: [admitted, discharged]")
+        number = Numeric.parse(name, missing, declaration, place)
+        return cls(
+            name, number.range, missing, number.centre, number.log, (), "", tuple(between), _formats(declaration, place)
+        )
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The two columns."""
+        return self.between
+
+    @property
+    def bound(self) -> str:
+        """The range and how days are written."""
+        low, high = self.range or (0.0, 0.0)
+        written = " or ".join(self.formats) or "2026-01-31"
+        return f"{low:g} to {high:g} days from {self.between[0]} to {self.between[1]}, written {written}"
+
+    def encode(self, cells: Sequence[Any]) -> Encoded:
+        """Scale the number of days to [0, 1], clipping to the ends of the range; what is no day cannot be clipped."""
+        pairs = [(_day(first, self.formats), _day(last, self.formats)) for first, last in cells]
+        return Numeric.encode(self, [(last - first).days if first and last else None for first, last in pairs])
 
 
 @column_type("person")

@@ -7,7 +7,7 @@ of these people spends from it. Functions here work inside a transaction of thei
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -131,50 +131,28 @@ def account_names(entries: Entries) -> list[str]:
     return [entry.subject for entry in entries.find(Kind.ACCOUNT)]
 
 
-def add_account(
-    entries: Entries,
-    name: str,
-    cap: Cap | None,
-    *,
-    disjoint_people: bool,
-    disjoint_from: Sequence[str],
-    group_size: int,
-    idealised_allowed: bool,
-    relation: str = DEFAULT_RELATION,
-    deltas: Mapping[str, Any] | None = None,
-    unit: str = ROW,
-) -> Account:
+def add_account(entries: Entries, account: Account) -> Account:
     """Open an account that does not exist yet."""
-    require_name("the account's name", name)
-    require_name("the neighbouring relation", relation)
-    if cap is not None:
-        require_cap(cap)
-    if group_size < 1:
-        raise InputError(f"the group size is {group_size}; give the most rows that one person has, at least 1")
-    if unit not in (ROW, PERSON) or (unit == PERSON and group_size > 1):
+    require_name("the account's name", account.name)
+    require_name("the neighbouring relation", account.relation)
+    if account.cap is not None:
+        require_cap(account.cap)
+    if account.group_size < 1:
+        raise InputError(f"the group size is {account.group_size}; give the most rows that one person has, at least 1")
+    if account.unit not in (ROW, PERSON) or (account.unit == PERSON and account.group_size > 1):
         raise InputError(
-            f"account {name!r} would be of unit {unit!r} and group size {group_size}; give {ROW}, or {PERSON} without "
-            "a group size: a person counts once, with however many rows"
+            f"account {account.name!r} would be of unit {account.unit!r} and group size {account.group_size}; give "
+            f"{ROW}, or {PERSON} without a group size: a person counts once, with however many rows"
         )
-    for other in disjoint_from:
+    for other in account.disjoint_from:
         get_account(entries, other)
-    entries.append(
-        Kind.ACCOUNT,
-        account=name,
-        subject=name,
-        content={
-            "cap": asdict(cap) if cap is not None else None,
-            "disjoint_people": disjoint_people,
-            "disjoint_from": list(disjoint_from),
-            "group_size": group_size,
-            "idealised_allowed": idealised_allowed,
-            "relation": relation,
-            "deltas": dict(deltas or {}),
-            # Said of people only: accounts of rows, and all that was made of them, are as ever.
-            **({"unit": unit} if unit != ROW else {}),
-        },
-    )
-    return get_account(entries, name)
+    content = asdict(account)
+    del content["name"], content["opened_at"]
+    if account.unit == ROW:
+        # Said of people only: accounts of rows, and all that was made of them, are as ever.
+        del content["unit"]
+    entries.append(Kind.ACCOUNT, account=account.name, subject=account.name, content=content)
+    return get_account(entries, account.name)
 
 
 def account_terms(entries: Entries, account: Account) -> AccountTerms:

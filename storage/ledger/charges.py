@@ -1,13 +1,10 @@
-"""Charges and reservations of budget: what is paid, and what is set aside for a night to come."""
+"""What is charged, and the policy that prices it and compares it with an account's cap."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
-
-from storage.errors import InputError, RefusedError
-from storage.ledger.entries import Entries, Entry, Kind
 
 DEFAULT_RELATION = "replace-one"
 """The neighbouring relation of accounts that were opened before accounts named theirs."""
@@ -118,29 +115,56 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
-    """One charged plan as the policy sees it.
+    """One charged plan, or one that is set aside.
 
     Parameters
     ----------
     partition : str
     costs : mapping of party to JSON
-        What each party paid; the policy's own JSON, as corrected if its guarantee turned out wrong.
-    loss : mapping
-        The plan's loss as a whole, such as a curve; the policy's own JSON, empty where it gave none.
-    totals : mapping
-        The account's running totals with this plan; the policy's own JSON, empty where it gave none.
+        What each party paid; the policy's own JSON.
     sequence : int
         Number of its entry, see :class:`CapChange`.
-    notes : dict
-        What a policy has made of the history up to this plan, so that it need not add it up again. The ledger hands out
-        the same record behind the same records before it, or another one.
+    delta : float
+        The delta at which its run states its cost.
+    run : str
+    releases : tuple of str
+        Keys of what was charged with it; none where a restored ledger booked it.
+    key_ids : mapping of party to str
+        Identities of the secrets in force when it was charged: noise may be drawn with these only.
+    recharge : bool
+        Whether a release was charged once more because a recomputation gave other bytes.
+    recorded_at : str
+        Informational time in UTC.
     """
 
     partition: str
     costs: Mapping[str, Mapping[str, Any]]
-    loss: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    totals: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    sequence: int = field(default=0, compare=False)
+    sequence: int = 0
+    delta: float = 0.0
+    run: str = ""
+    releases: tuple[str, ...] = ()
+    key_ids: Mapping[str, str] = field(default_factory=dict)
+    recharge: bool = False
+    recorded_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What an account has spent, as the policy sees it.
+
+    Parameters
+    ----------
+    plans : sequence of PlanRecord
+        Charged, oldest first.
+    pending : sequence of PlanRecord
+        Set aside, and counted as if it were charged now, which is the latest that it can have been.
+    notes : dict
+        What a policy has made of the plans, so that it need not add them up again: the ledger may hand it out again
+        with a history that begins with these plans.
+    """
+
+    plans: Sequence[PlanRecord] = ()
+    pending: Sequence[PlanRecord] = ()
     notes: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -157,8 +181,6 @@ class Decision:
         For a refusal: what would be spent and what is left.
     details : mapping
         Public numbers for reports: spent before, spent after, left, the filter in force.
-    loss : mapping
-        The plan's loss as a whole, such as a curve; stored with the plan and handed back with the history.
     totals : mapping
         What the account has spent with this plan, as :meth:`ChargePolicy.lacking` reads it; stored with the plan and
         in the high-water marks.
@@ -168,7 +190,6 @@ class Decision:
     costs: Mapping[str, Mapping[str, Any]]
     reason: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
-    loss: Mapping[str, Any] = field(default_factory=dict)
     totals: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -180,7 +201,7 @@ class ChargePolicy(Protocol):
 
     def decide(
         self,
-        history: Sequence[PlanRecord],
+        history: History,
         new: Sequence[ReleaseCharge],
         *,
         partition: str,
@@ -191,114 +212,10 @@ class ChargePolicy(Protocol):
         """Price the new releases and compare with the cap; ``cap`` None (public data) admits everything."""
         ...
 
-    def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, Any]) -> Mapping[str, Any]:
+    def lacking(self, history: History, totals: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
         ...
 
     def stated(self, epsilon: float, delta: float) -> Mapping[str, Any]:
         """Return the cost of a plan of which nothing is known but (epsilon, delta)."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
-    """One reservation.
-
-    Parameters
-    ----------
-    sequence : int
-        Number of its entry.
-    name : str
-        What its owner and the others call it: the run it is for.
-    plan : PlanRequest
-    costs, loss : mapping
-        What it counts as, the policy's own JSON.
-    end : Kind or None
-        How it ended; None while it is open.
-    recorded_at : str
-    """
-
-    sequence: int
-    name: str
-    plan: PlanRequest
-    costs: Mapping[str, Mapping[str, Any]]
-    loss: Mapping[str, Any]
-    end: Kind | None
-    recorded_at: str
-
-    def record(self, sequence: int) -> PlanRecord:
-        """Return what it counts as, if it were charged as the entry of this number."""
-        return PlanRecord(self.plan.partition, self.costs, self.loss, {}, sequence)
-
-
-def reserve_plan(entries: Entries, name: str, plan: PlanRequest, decision: Decision) -> None:
-    """Enter a reservation that the policy has admitted."""
-    releases = [asdict(one) for one in plan.releases]
-    content = {
-        "partition": plan.partition,
-        "delta": plan.delta,
-        "run": plan.run,
-        "releases": releases,
-        "costs": decision.costs,
-        "loss": decision.loss,
-    }
-    entries.append(Kind.RESERVATION, account=plan.account, subject=name, content=content)
-
-
-def open_reservations(entries: Entries, account: str) -> list[Reservation]:
-    """Return the reservations of an account that are neither committed nor returned, oldest first."""
-    return [_reservation(entry, None) for entry, end in _reservations(entries, account) if end is None]
-
-
-def find_reservation(entries: Entries, account: str, name: str) -> Reservation:
-    """Return the last reservation of a name.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
-    reservations = [(entry, end) for entry, end in _reservations(entries, account) if entry.subject == name]
-    if not reservations:
-        raise InputError(f"account {account!r} has reserved nothing for run {name!r}; a run is reserved for first")
-    return _reservation(*reservations[-1])
-
-
-def require_open(reservation: Reservation) -> None:
-    """Refuse to commit or return a reservation that has ended.
-
-    Raises
-    ------
-    RefusedError
-    """
-    if reservation.end is not None:
-        what = "was charged: messages may have left" if reservation.end is Kind.COMMITMENT else "was returned"
-        raise RefusedError(f"the reservation of run {reservation.name!r} {what}; nothing was changed")
-
-
-def _reservations(entries: Entries, account: str) -> list[tuple[Entry, Kind | None]]:
-    """Return each reservation of an account and how it ended."""
-    kinds = (Kind.RESERVATION, Kind.COMMITMENT, Kind.RETURN)
-    opened = entries.find(*kinds, account=account)
-    ended = {entry.content["reservation"]: entry.kind for entry in opened if entry.kind is not Kind.RESERVATION}
-    return [(one, ended.get(one.sequence)) for one in opened if one.kind is Kind.RESERVATION]
-
-
-def _reservation(entry: Entry, end: Kind | None) -> Reservation:
-    content = entry.content
-    releases: Sequence[Mapping[str, Any]] = content["releases"]
-    return Reservation(
-        sequence=entry.sequence,
-        name=entry.subject,
-        plan=PlanRequest(
-            account=entry.account,
-            partition=content["partition"],
-            releases=tuple(ReleaseCharge(**{**one, "parties": tuple(one["parties"])}) for one in releases),
-            delta=content["delta"],
-            run=content["run"],
-        ),
-        costs=content["costs"],
-        loss=content["loss"],
-        end=end,
-        recorded_at=entry.recorded_at,
-    )

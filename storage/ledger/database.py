@@ -8,9 +8,9 @@ import os
 import secrets
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,41 @@ def _nothing(entries: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What was found of a ledger when its chain was last looked at; each transaction leaves another one.
+
+    Parameters
+    ----------
+    end : Link
+        Up to where the chain was in order.
+    state : tuple of int, optional
+        What its file was then (:meth:`Database.state`).
+    looked : float
+        When (:func:`time.monotonic`) the whole chain was last looked at.
+    kept : mapping of kind to sequence of :class:`~storage.ledger.entries.Entry`
+        The entries that decisions rest on.
+    notes : mapping
+        What was made of them.
+    """
+
+    end: Link
+    state: tuple[int, ...] | None = None
+    looked: float = 0.0
+    kept: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is remembered of one ledger from one transaction to the next, as long as whoever made it keeps it.
+
+    It saves time and changes no result: without one, each transaction that writes looks at the whole chain.
+    """
+
+    known: Known | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Database:
     """An open database; made by :func:`open_database`.
 
@@ -184,6 +219,8 @@ class Database:
         Files of the high-water marks, outside the database so that a restored back-up does not bring them along.
     guard : callable
         Called with the entries at the beginning of every writing transaction; raises where nothing may be written.
+    memory : Memory or None
+        What is remembered between transactions.
     connection : sqlalchemy.Connection or None
         What transactions use, one after another; None where each opens one of its own.
     """
@@ -193,6 +230,7 @@ class Database:
     chain: Chain
     marks: tuple[Path, ...]
     guard: Guard
+    memory: Memory | None = None
     connection: Connection | None = None
 
     @property
@@ -253,6 +291,7 @@ def open_database(
     head: Path | None = None,
     marks: Path | None = None,
     guard: Guard = _nothing,
+    memory: Memory | None = None,
 ) -> Database:
     """Open the database at a path or URL; make it, whole or not at all, where there is none; migrate an older one.
 
@@ -270,6 +309,7 @@ def open_database(
     marks : Path or None
         Folder of a second high-water mark, outside the root, in a file named by the ledger's identity.
     guard : callable, optional
+    memory : Memory, optional
         See :class:`Database`.
 
     Raises
@@ -308,6 +348,7 @@ def open_database(
         chain=chain,
         marks=tuple(path for path in (head, outside) if path is not None),
         guard=guard,
+        memory=memory,
     )
 
 

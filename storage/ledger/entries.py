@@ -1,23 +1,22 @@
 """The append-only chain of entries that ledger and catalogue are made of, as transactions read and extend it.
 
-Every entry that is read is checked against its own keyed digest, and whoever writes first checks the whole chain from
-the last entry that this process has found in order, and the high-water marks: what is decided rests on entries that
-nobody changed, removed, reordered or put back from an older state.
+Every entry that is read is checked against its own keyed digest, and whoever writes first looks at the whole chain and
+at the high-water marks: what is decided rests on entries that nobody changed, removed, reordered or put back from an
+older state. Those that decisions rest on are kept from that look, so that none is read twice.
 
-What a process has read before it need not read again while it can rely on it: on a file that is as this process left
-it; on a server, which does not tell who else writes, for ten minutes after the whole chain was found in order. The
-digest of the last entry that was read then stands for all before it, for it must still be there and whatever came
-later must follow it: so each decision is made on the entries that were once found in order, whatever somebody has made
-of them since, and the next look at the whole chain says what that was. What was not read before is looked up as ever:
-each entry by its digest, and all of them counted.
+Where the database has a :class:`~storage.ledger.database.Memory`, the next transaction looks on from where the chain
+was found in order: on a file, as long as nobody else has written to it; on a server, which does not tell who else
+writes, for ten minutes after the last look at the whole. The digest of the last entry stands for all before it, for it
+must still be there and whatever came later must follow it: so each decision is made on entries that were once found in
+order, whatever somebody has made of them since, and the next look at the whole says what that was. Other entries are
+looked up as ever: each by its digest, and all of them counted.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,28 +24,16 @@ from enum import StrEnum
 from itertools import combinations
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select
+from sqlalchemy import Connection, bindparam, func, insert, select
 
 from storage.errors import InputError, StorageError
 from storage.ledger import high_water_marks
-from storage.ledger.chain import Chain, Link, canonical
-from storage.ledger.database import Database, entries
+from storage.ledger.chain import Chain, Fields, Link, canonical
+from storage.ledger.database import Database, Known, entries
 from storage.ledger.high_water_marks import HighWaterMark
-
-_in_order: dict[str, Link] = {}
-"""Up to where this process has found the chain of a ledger (by its place) in order."""
-
-_whole: dict[str, float] = {}
-"""When (:func:`time.monotonic`) this process has last looked at the whole chain of a ledger (by its place)."""
 
 _RELIED_ON_SECONDS = 600.0
 """How long what was read of a ledger on a server is relied on before the whole chain is looked at again."""
-
-_left: dict[str, tuple[int, ...] | None] = {}
-"""The state in which this process left the file of a ledger (by its place)."""
-
-_seldom: dict[str, tuple[Link, list[Entry]]] = {}
-"""The entries of :data:`_SELDOM` kinds that this process has read of a ledger (by its identity), and up to where."""
 
 
 class Kind(StrEnum):
@@ -62,7 +49,6 @@ class Kind(StrEnum):
     OUTPUT = "output"
     SEAL = "seal"
     """The first entry with a keyed digest, in a ledger that began without."""
-    """Other costs for a plan whose guarantee turned out wrong."""
     RESTORE = "restore"
     """An older ledger was accepted; what it lacked was booked."""
     DISJOINT = "disjoint"
@@ -125,19 +111,20 @@ class Entry:
     recorded_at: str
 
 
-_SELDOM = frozenset(
+_DECISIVE = frozenset(
     {
         Kind.ACCOUNT,
         Kind.CAP,
         Kind.CONSENT,
         Kind.DATASET,
         Kind.MATERIAL,
+        Kind.PLAN,
         Kind.RESERVATION,
         Kind.COMMITMENT,
         Kind.RETURN,
     }
 )
-"""What every charge looks at and few charges add to."""
+"""What decisions rest on."""
 
 # Made once: an SQL expression takes longer to make than to run.
 _IN_ORDER = select(entries).order_by(entries.c.sequence)
@@ -150,10 +137,7 @@ _CONDITIONS = {
     "account": entries.c.account == bindparam("account"),
     "subject": entries.c.subject == bindparam("subject"),
     "subjects": entries.c.subject.in_(bindparam("subjects", expanding=True)),
-    "after": entries.c.sequence > bindparam("after"),
 }
-
-
 _FOUND = {
     asked: _IN_ORDER.where(
         entries.c.kind.in_(bindparam("kinds", expanding=True)), *(_CONDITIONS[name] for name in asked)
@@ -173,115 +157,69 @@ def require_name(what: str, name: str) -> None:
 class Entries:
     """The entries as one transaction sees them; made by :func:`reading` and :func:`writing`."""
 
-    def __init__(self, connection: Connection, chain: Chain, *, relied_on: bool = False, writing: bool = False) -> None:
+    def __init__(self, connection: Connection, chain: Chain) -> None:
         self._connection = connection
         self._chain = chain
-        self.writing = writing
-        self._checked_after = 0
-        self._counted = False
         self._end: Link | None = None
-        self._digests: dict[int, str] = {}
-        self._few: list[Entry] | None = None
-        self._plans: list[Entry] = []
-        self._committed: list[Callable[[Link], None]] = []
-        self.relied_on = relied_on
-        """Whether what this process has read before, and whose digest is still in its place, need not be read again."""
+        self.uncounted = False
+        """Whether entries before those that were looked at may have been removed since they were found in order."""
+        self.kept: dict[str, list[Entry]] | None = None
+        """The entries of :data:`_DECISIVE` kinds, where they were found in order."""
+        self.notes: dict[str, Any] = {}
+        """What was made of :attr:`kept`, remembered with it once all is committed."""
 
     def find(
-        self,
-        *kinds: Kind,
-        account: str | None = None,
-        subject: str | None = None,
-        subjects: Sequence[str] = (),
-        after: int = 0,
+        self, *kinds: Kind, account: str | None = None, subject: str | None = None, subjects: Sequence[str] = ()
     ) -> list[Entry]:
-        """Return the entries of these kinds in their order, of an account, subjects, or later ones only.
+        """Return the entries of these kinds in their order, those of an account or of subjects only.
 
         Where something is to be written, that one of them was removed is noticed; but not of `subjects`, of which only
         those are to be asked for whose lack gains nobody anything.
         """
-        if self.writing and self.relied_on and not subjects and not after and _SELDOM.issuperset(kinds):
-            return [
+        if self.kept is not None and not subjects and _DECISIVE.issuperset(kinds):
+            found = [
                 entry
-                for entry in self._seldom_entries()
-                if entry.kind in kinds and account in (None, entry.account) and subject in (None, entry.subject)
+                for kind in kinds
+                for entry in self.kept.get(kind, ())
+                if account in (None, entry.account) and subject in (None, entry.subject)
             ]
-        conditions = {
-            "account": account,
-            "subject": subject,
-            "subjects": list(subjects) or None,
-            "after": after or None,
-        }
+            return sorted(found, key=lambda entry: entry.sequence)
+        conditions = {"account": account, "subject": subject, "subjects": list(subjects) or None}
         parameters = {name: value for name, value in conditions.items() if value is not None}
-        if not subjects:
-            self._require_all_after(after)
+        if self.uncounted and not subjects:
+            if self._connection.execute(_COUNT).scalar_one() != self.last().sequence:
+                raise StorageError(f"the ledger cannot be relied on: entries were removed. {_NOTHING_CHARGED}")
+            self.uncounted = False
         rows = self._connection.execute(
             _FOUND[tuple(parameters)], {"kinds": [str(kind) for kind in kinds], **parameters}
         )
-        return [self._entry(row) for row in rows.all()]
-
-    def _seldom_entries(self) -> list[Entry]:
-        """Return the entries of :data:`_SELDOM` kinds; what this process has read before is not read again."""
-        if self._few is None:
-            end = self.last()
-            place, known = _seldom.get(end.ledger_id, (None, []))
-            if place is None or self.digest_at(place.sequence) != place.digest:
-                place, known = self._chain.origin(), []
-            if place != end:
-                self._require_all_after(place.sequence)
-                kinds = [str(kind) for kind in sorted(_SELDOM)]
-                rows = self._connection.execute(_FOUND["after",], {"kinds": kinds, "after": place.sequence})
-                known = [*known, *map(self._entry, rows.all())]
-            self._few = known
-        return self._few
-
-    def remember(self) -> None:
-        """Keep, for this process's next transaction, what was read and written: all was committed."""
-        if self._few is not None:
-            _seldom[self._chain.ledger_id] = self.last(), self._few
-        for call in self._committed:
-            call(self.last())
-
-    def once_committed(self, call: Callable[[Link], None]) -> None:
-        """Call, once all is committed, with the end of the chain."""
-        self._committed.append(call)
+        return [self._checked(row) for row in rows.mappings()]
 
     def at(self, sequence: int) -> Entry:
         """Return the entry of this number."""
-        return self._entry(self._connection.execute(_AT, {"sequence": sequence}).one())
+        return _entry(self.written(sequence))
 
     def written(self, sequence: int) -> dict[str, Any]:
         """Return the columns of the entry of this number, its digest checked."""
-        row = self._connection.execute(select(entries).where(entries.c.sequence == sequence)).one()
-        self._entry(row)
-        return dict(row._mapping)
+        row = self._connection.execute(_AT, {"sequence": sequence}).mappings().one()
+        self._checked(row)
+        return dict(row)
 
-    def _entry(self, row: Row[Any]) -> Entry:
-        changed = self._chain.changed(row._mapping)
+    def _checked(self, row: Fields) -> Entry:
+        changed = self._chain.changed(row)
         if changed is not None:
             raise StorageError(f"the ledger cannot be relied on: {changed}. {_NOTHING_CHARGED}")
         return _entry(row)
 
     def append(self, kind: Kind, *, account: str, subject: str, content: Mapping[str, Any]) -> Entry:
         """Add one entry at the end of the chain."""
-        (fields,) = self._add(kind, account, [(subject, content)])
-        added = Entry(
-            sequence=fields["sequence"],
-            kind=kind,
-            account=account,
-            subject=subject,
-            content=json.loads(fields["content"]),
-            recorded_at=fields["recorded_at"],
-        )
-        if kind is Kind.PLAN:
-            self._plans.append(added)
-        return added
+        (fields,) = self.extend(kind, account=account, contents=[(subject, content)])
+        return _entry(fields)
 
-    def extend(self, kind: Kind, *, account: str, contents: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Add entries of one kind, each a subject and its content, at the end of the chain."""
-        self._add(kind, account, contents)
-
-    def _add(self, kind: Kind, account: str, contents: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    def extend(
+        self, kind: Kind, *, account: str, contents: Sequence[tuple[str, Mapping[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        """Add entries of one kind, each a subject and its content, at the end of the chain; return their columns."""
         last = self.last()
         added: list[dict[str, Any]] = []
         for subject, content in contents:
@@ -299,66 +237,57 @@ class Entries:
         if added:
             self._connection.execute(_INSERT, added)
             self._end = last
-        if kind in _SELDOM:
-            self._few = None
+        if kind in _DECISIVE:
+            self._keep(added)
         return added
 
     def last(self) -> Link:
         """Return the end of the chain; number 0 where there is no entry yet."""
-        if self._end is None or not self.writing:
+        if self._end is None:
             row = self._connection.execute(_LAST).one_or_none()
             self._end = Link(self._chain.ledger_id, *row) if row is not None else self._chain.origin()
         return self._end
 
     def digest_at(self, sequence: int) -> str | None:
         """Return the digest of an entry, or None where there is none of this number."""
-        if sequence == 0:
-            return self._chain.origin().digest
-        if self._end is not None and sequence == self._end.sequence:
-            return self._end.digest
-        if sequence not in self._digests:
-            row = self._connection.execute(_AT, {"sequence": sequence}).one_or_none()
-            if row is None:
-                return None
-            self._digests[sequence] = str(row.digest)
-        return self._digests[sequence]
+        for place in (self.last(), self._chain.origin()):
+            if sequence == place.sequence:
+                return place.digest
+        row = self._connection.execute(_AT, {"sequence": sequence}).one_or_none()
+        return None if row is None else str(row.digest)
 
-    def spent_since(self, sequence: int, before: int) -> dict[str, Mapping[str, Any]]:
-        """Return the account's properties and running totals of each plan after an entry, the newest an account.
-
-        Parameters
-        ----------
-        sequence : int
-        before : int
-            Number of the last entry when this transaction began.
-        """
-        plans = self._plans if sequence >= before else self.find(Kind.PLAN, after=sequence)
+    def spent_since(self, sequence: int) -> dict[str, Mapping[str, Any]]:
+        """Return, for each account with plans after an entry, its properties and its newest running totals."""
+        plans = [entry for entry in self.find(Kind.PLAN) if entry.sequence > sequence]
         totals = {entry.account: entry.content.get("totals", {}) for entry in plans}
-        opened = {entry.account: entry.content for entry in self.find(Kind.ACCOUNT)} if totals else {}
+        opened = {entry.account: entry.content for entry in self.find(Kind.ACCOUNT)}
         return {account: {"opened": opened[account], "totals": of} for account, of in totals.items()}
 
-    def check(self, after: Link | None = None) -> list[str]:
-        """Return what is wrong with the chain itself from a place on, one sentence each."""
-        start = after or self._chain.origin()
-        if start == self.last():
-            return []
-        rows = self._connection.execute(_AFTER, {"after": start.sequence})
-        return list(self._chain.problems(rows.mappings(), start))
+    def rely_on(self, known: Known) -> None:
+        """Have at hand what was found in order before."""
+        self.kept, self.notes = {kind: list(of) for kind, of in known.kept.items()}, dict(known.notes)
 
-    def is_complete(self) -> bool:
-        """Whether there are as many entries as the last one's number says, all of them counted."""
-        return bool(self._connection.execute(_COUNT).scalar_one() == self.last().sequence)
+    def check(self, known: Known | None = None) -> list[str]:
+        """Look at the chain, from where it was found in order on; return what is wrong with it, one sentence each."""
+        known = known or Known(self._chain.origin())
+        decisive: list[Fields] = []
 
-    def checked_after(self, place: Link) -> None:
-        """Note that this transaction has looked at what follows a place only, on a server that may have lost others."""
-        self._checked_after = place.sequence
+        def rows() -> Iterator[Fields]:
+            for row in self._connection.execute(_AFTER, {"after": known.end.sequence}).mappings():
+                if row["kind"] in _DECISIVE:
+                    decisive.append(row)
+                yield row
 
-    def _require_all_after(self, sequence: int) -> None:
-        if sequence >= self._checked_after or self._counted:
-            return
-        if not self.is_complete():
-            raise StorageError(f"the ledger cannot be relied on: entries were removed. {_NOTHING_CHARGED}")
-        self._counted = True
+        problems = list(self._chain.problems(rows(), known.end)) if known.end != self.last() else []
+        if not problems:
+            self.rely_on(known)
+            self._keep(decisive)
+        return problems
+
+    def _keep(self, rows: Iterable[Fields]) -> None:
+        if self.kept is not None:
+            for row in rows:
+                self.kept.setdefault(row["kind"], []).append(_entry(row))
 
 
 _NOTHING_CHARGED = "Nothing was charged. Put back the newest back-up of the ledger, and see: unitball ledger restore"
@@ -368,7 +297,11 @@ _NOTHING_CHARGED = "Nothing was charged. Put back the newest back-up of the ledg
 def reading(database: Database) -> Iterator[Entries]:
     """Read the entries in one transaction."""
     with database.transaction(write=False) as connection:
-        yield Entries(connection, database.chain, relied_on=_is_relied_on(database))
+        entries = Entries(connection, database.chain)
+        known = _remembered(database, entries)
+        if known is not None and known.end == entries.last():
+            entries.rely_on(known)
+        yield entries
 
 
 @contextmanager
@@ -387,47 +320,35 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         would be forgotten, or if it cannot be written. Nothing was changed.
     """
     with database.transaction(write=True) as connection:
-        entries = Entries(connection, database.chain, relied_on=_is_relied_on(database), writing=True)
-        before = entries.last()
+        entries = Entries(connection, database.chain)
+        before, known, now = entries.last(), _remembered(database, entries), time.monotonic()
         # Read under the write lock: whoever wrote a mark had committed before, so an honest ledger is not behind it.
         seen = [high_water_marks.read(path, database.chain) for path in database.marks] if not restoring else []
-        _require_order(database, entries, seen)
+        problems = entries.check(known)
+        problems += [problem for mark in seen if (problem := lacking(entries, mark)) is not None]
+        if problems:
+            raise StorageError(f"ledger {database.place}: {problems[0]}. {_NOTHING_CHARGED}")
+        entries.uncounted = known is not None and not database.is_file
         database.guard(entries)
         yield entries
         after = entries.last()
         newest = min((mark.link.sequence if mark and mark.spent else 0 for mark in seen), default=0)
-        spent = entries.spent_since(newest, before.sequence) if after != before and database.marks else {}
-    entries.remember()
-    _in_order[database.place] = after
-    _left[database.place] = database.state()
+        spent = entries.spent_since(newest) if after != before and database.marks else {}
+    if database.memory is not None:
+        looked = now if known is None else known.looked
+        database.memory.known = Known(after, database.state(), looked, entries.kept or {}, entries.notes)
     if after != before:
         for path in database.marks:
             high_water_marks.advance(path, HighWaterMark(after, spent), database.chain, restored=restoring)
 
 
-def _is_relied_on(database: Database) -> bool:
-    state = database.state()
-    if state is None:
-        return time.monotonic() - _whole.get(database.place, -math.inf) < _RELIED_ON_SECONDS
-    return state == _left.get(database.place)
-
-
-def _require_order(database: Database, entries: Entries, seen: Sequence[HighWaterMark | None]) -> None:
-    known = _in_order.get(database.place)
-    if known is not None and entries.digest_at(known.sequence) != known.digest:
-        known = None
-    if known is not None and not entries.relied_on:
-        # Somebody else wrote to a file: where what was in order is still there, the rest is looked at.
-        known = known if database.is_file and entries.is_complete() else None
-    problems = entries.check(known)
-    problems += [problem for mark in seen if (problem := lacking(entries, mark)) is not None]
-    if problems:
-        raise StorageError(f"ledger {database.place}: {problems[0]}. {_NOTHING_CHARGED}")
-    if known is None:
-        _whole[database.place] = time.monotonic()
-        entries.relied_on = True
-    elif not database.is_file:
-        entries.checked_after(known)
+def _remembered(database: Database, entries: Entries) -> Known | None:
+    """Return what was found in order before, where it can be relied on."""
+    known = database.memory.known if database.memory is not None else None
+    if known is None or entries.digest_at(known.end.sequence) != known.end.digest:
+        return None
+    relied_on = database.is_file or time.monotonic() - known.looked < _RELIED_ON_SECONDS
+    return known if relied_on and database.state() == known.state else None
 
 
 def lacking(entries: Entries, mark: HighWaterMark | None) -> str | None:
@@ -449,19 +370,19 @@ def check_chain(database: Database) -> list[str]:
         return [*entries.check(), *problems, *behind]
 
 
-def _entry(row: Row[Any]) -> Entry:
+def _entry(row: Fields) -> Entry:
     try:
         return Entry(
-            sequence=row.sequence,
-            kind=Kind(row.kind),
-            account=row.account,
-            subject=row.subject,
-            content=json.loads(row.content),
-            recorded_at=row.recorded_at,
+            sequence=row["sequence"],
+            kind=Kind(row["kind"]),
+            account=row["account"],
+            subject=row["subject"],
+            content=json.loads(row["content"]),
+            recorded_at=row["recorded_at"],
         )
     except ValueError as error:
         raise StorageError(
-            f"entry {row.sequence} of the ledger is damaged; put back the newest back-up of the ledger"
+            f"entry {row['sequence']} of the ledger is damaged; put back the newest back-up of the ledger"
         ) from error
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
-from storage.ledger import high_water_marks
 from storage.ledger.accounts import (
     ROW,
     Account,
@@ -21,7 +19,6 @@ from storage.ledger.accounts import (
     get_account,
     require_cap,
 )
-from storage.ledger.chain import Link
 from storage.ledger.charges import (
     DEFAULT_RELATION,
     AccountTerms,
@@ -29,17 +26,26 @@ from storage.ledger.charges import (
     CapChange,
     ChargePolicy,
     Decision,
-    PlanRecord,
+    History,
     PlanRequest,
     ReleaseCharge,
-    Reservation,
-    find_reservation,
-    open_reservations,
-    require_open,
-    reserve_plan,
 )
 from storage.ledger.database import Database
-from storage.ledger.entries import Entries, Entry, Kind, check_chain, lacking, reading, require_name, writing
+from storage.ledger.entries import Entries, Kind, check_chain, reading, require_name, writing
+from storage.ledger.plans import (
+    ChargeRecord,
+    Reservation,
+    append_plan,
+    charge_of,
+    charge_record,
+    find_reservation,
+    history_of,
+    open_reservations,
+    require_open,
+    require_plan,
+    reserve_plan,
+    unpaid,
+)
 
 
 @runtime_checkable
@@ -82,73 +88,6 @@ class ChargeOutcome:
     already_charged: tuple[str, ...]
     plan: int | None
     details: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChargeRecord:
-    """One charged release.
-
-    Parameters
-    ----------
-    key, label : str
-    account, partition : str
-    parties : tuple of str
-    guarantee : mapping
-        As it was charged.
-    again : mapping
-        As it is charged where it is drawn once more; empty where that is the same.
-    key_ids : mapping of party to str
-        Identities of the secrets in force when it was charged: noise may be drawn with these only.
-    plan : int
-        Number of the entry of its plan.
-    delta : float
-        The delta at which its run states its cost.
-    run : str
-    sequence : int
-        Number of its own entry: the order of charges.
-    recharge : bool
-        Whether it was charged once more because a recomputation gave other bytes.
-    recorded_at : str
-        Informational time in UTC.
-    """
-
-    key: str
-    label: str
-    account: str
-    partition: str
-    parties: tuple[str, ...]
-    guarantee: Mapping[str, Any]
-    again: Mapping[str, Any]
-    key_ids: Mapping[str, str]
-    plan: int
-    delta: float
-    run: str
-    sequence: int
-    recharge: bool
-    recorded_at: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPlan:
-    """One charged plan; `costs` and `details` are the policy's own JSON."""
-
-    sequence: int
-    account: str
-    partition: str
-    delta: float
-    run: str
-    releases: tuple[str, ...]
-    costs: Mapping[str, Mapping[str, Any]]
-    details: Mapping[str, Any]
-    key_ids: Mapping[str, str]
-    recharge: bool
-    recorded_at: str
-    loss: Mapping[str, Any] = field(default_factory=dict)
-    totals: Mapping[str, Any] = field(default_factory=dict)
-
-    def record(self) -> PlanRecord:
-        """Return the plan as the policy sees it."""
-        return PlanRecord(self.partition, self.costs, self.loss, self.totals, self.sequence)
 
 
 class Ledger:
@@ -219,29 +158,25 @@ class Ledger:
         InputError
             If it exists with other properties.
         """
+        asked = Account(
+            name=name,
+            cap=cap,
+            disjoint_people=bool(disjoint_from),
+            disjoint_from=tuple(disjoint_from),
+            group_size=group_size,
+            idealised_allowed=idealised_allowed,
+            relation=relation,
+            deltas=deltas or {},
+            unit=unit,
+        )
         with writing(self._database) as entries:
-            present = find_account(entries, name)
-            if present is None:
-                return add_account(
-                    entries,
-                    name,
-                    cap,
-                    disjoint_people=bool(disjoint_from),
-                    disjoint_from=disjoint_from,
-                    group_size=group_size,
-                    idealised_allowed=idealised_allowed,
-                    relation=relation,
-                    deltas=deltas,
-                    unit=unit,
-                )
-            terms = (cap, tuple(disjoint_from), group_size, idealised_allowed, relation, unit)
-            stands = (present.cap, present.disjoint_from, present.group_size, present.idealised_allowed)
-            if terms != (*stands, present.relation, present.unit):
-                raise InputError(
-                    f"account {name!r} exists with other properties ({_describe(present)}); "
-                    "use it as it is, or raise its cap explicitly"
-                )
-            return present
+            present = find_account(entries, name) or add_account(entries, asked)
+        if replace(present, deltas=asked.deltas, opened_at="") != asked:
+            raise InputError(
+                f"account {name!r} exists with other properties ({_describe(present)}); "
+                "use it as it is, or raise its cap explicitly"
+            )
+        return present
 
     def account(self, name: str) -> Account:
         """Return an account as it stands; InputError where there is none."""
@@ -339,22 +274,22 @@ class Ledger:
         StorageError
             If the ledger cannot be written. In all cases nothing was charged.
         """
-        _require_plan(plan)
+        require_plan(plan)
         with self._database.connected() as database:
             with reading(database) as entries:
                 # Most runs of a schedule meet their own releases again; they need not wait for the write lock.
-                if plan.releases and not _unpaid(entries, plan):
+                if plan.releases and not unpaid(entries, plan):
                     return _outcome(plan, (), None)
             return self._charge(database, plan, key_ids)
 
     def _charge(self, database: Database, plan: PlanRequest, key_ids: Mapping[str, str]) -> ChargeOutcome:
         with writing(database) as entries:
             account = get_account(entries, plan.account)
-            new = _unpaid(entries, plan)
+            new = unpaid(entries, plan)
             if not new:
                 return _outcome(plan, (), None)
             decision = self._require_admitted(entries, account, plan, new)
-            number = _append_plan(entries, plan, new, decision, key_ids, Kind.CHARGE)
+            number = append_plan(entries, plan, new, decision, key_ids, Kind.CHARGE)
             return _outcome(plan, new, number, decision.details)
 
     def reserve(self, name: str, plan: PlanRequest) -> Decision:
@@ -379,10 +314,10 @@ class Ledger:
             As :meth:`charge` does; nothing was set aside then.
         """
         require_name("the run's name", name)
-        _require_plan(plan)
+        require_plan(plan)
         with writing(self._database) as entries:
             account = get_account(entries, plan.account)
-            new = _unpaid(entries, plan)
+            new = unpaid(entries, plan)
             for one in open_reservations(entries, plan.account):
                 if one.name == name and one.plan.releases == new:
                     new = ()
@@ -418,14 +353,14 @@ class Ledger:
             if reservation.end is Kind.COMMITMENT:
                 return _outcome(reservation.plan, (), None)
             require_open(reservation)
-            new = _unpaid(entries, reservation.plan)
+            new = unpaid(entries, reservation.plan)
             entries.append(
                 Kind.COMMITMENT, account=account, subject=name, content={"reservation": reservation.sequence}
             )
             if not new:
                 return _outcome(reservation.plan, (), None)
             decision = self._require_admitted(entries, get_account(entries, account), reservation.plan, new)
-            number = _append_plan(entries, reservation.plan, new, decision, key_ids, Kind.CHARGE)
+            number = append_plan(entries, reservation.plan, new, decision, key_ids, Kind.CHARGE)
             return _outcome(reservation.plan, new, number, decision.details)
 
     def give_back(self, account: str, name: str, *, why: str) -> None:
@@ -460,10 +395,10 @@ class Ledger:
         OverspendError, RefusedError, InputError
             As :meth:`charge` does.
         """
-        _require_plan(plan)
+        require_plan(plan)
         with reading(self._database) as entries:
             account = get_account(entries, plan.account)
-            if new := _unpaid(entries, plan):
+            if new := unpaid(entries, plan):
                 self._require_admitted(entries, account, plan, new)
 
     def _require_admitted(
@@ -493,7 +428,7 @@ class Ledger:
     def charge_of(self, key: str) -> ChargeRecord:
         """Return the first charge of a release; InputError where it was never charged."""
         with reading(self._database) as entries:
-            return _charge_of(entries, key)
+            return charge_of(entries, key)
 
     def record_output(self, key: str, digest: str) -> OutputOutcome:
         """Record the digest of a charged release's bytes; to be called before anybody may see these bytes.
@@ -515,7 +450,7 @@ class Ledger:
             recorded = [entry.content["digest"] for entry in entries.find(Kind.OUTPUT, subject=key)]
             if digest in recorded:
                 return OutputOutcome.UNCHANGED
-            first = _charge_of(entries, key)
+            first = charge_of(entries, key)
             if recorded:
                 self._recharge(entries, first)
             entries.append(Kind.OUTPUT, account=first.account, subject=key, content={"digest": digest})
@@ -533,7 +468,7 @@ class Ledger:
         try:
             with writing(self._database) as entries:
                 charged = max(entry.sequence for entry in entries.find(Kind.CHARGE, subject=key))
-                restored = entries.find(Kind.RESTORE, after=charged)
+                restored = any(entry.sequence > charged for entry in entries.find(Kind.RESTORE))
         except StorageError as error:
             raise RefusedError(f"this root is older than what it has answered: {error}") from None
         if restored:
@@ -561,7 +496,7 @@ class Ledger:
                     f"{known}; put the newest back, or ask with another --repetition, which is charged anew"
                 )
             if count > known:
-                account = _charge_of(entries, key).account
+                account = charge_of(entries, key).account
                 entries.append(Kind.ANSWERS, account=account, subject=key, content={"count": count})
 
     def outputs(self, key: str) -> tuple[str, ...]:
@@ -575,7 +510,11 @@ class Ledger:
             key=first.key, parties=first.parties, guarantee=first.again or first.guarantee, label=first.label
         )
         plan = PlanRequest(
-            account=first.account, partition=first.partition, releases=(release,), delta=first.delta, run=first.run
+            account=first.account,
+            partition=first.plan.partition,
+            releases=(release,),
+            delta=first.plan.delta,
+            run=first.plan.run,
         )
         decision = self._decide(
             entries, account, (release,), partition=plan.partition, delta=plan.delta, cap=account.cap
@@ -585,7 +524,7 @@ class Ledger:
                 f"release {first.key!r} was computed again with another result, which costs it once more, and "
                 f"that does not fit: {decision.reason}"
             )
-        _append_plan(entries, plan, (release,), decision, first.key_ids, Kind.RECHARGE)
+        append_plan(entries, plan, (release,), decision, first.plan.key_ids, Kind.RECHARGE)
 
     def _decide(
         self,
@@ -606,10 +545,7 @@ class Ledger:
                     "prices one row only; use one that knows groups"
                 )
             policy = policy.for_group(account.group_size)
-        history = _history(entries, account.name)
-        # What is set aside counts as if it were charged now, which is the latest that it can have been.
-        pending = [one.record(entries.last().sequence + 1) for one in open_reservations(entries, account.name)]
-        history = (*history, *pending)
+        history = history_of(entries, account.name)
         terms = account_terms(entries, account)
         if change is not None:
             terms = replace(terms, changes=(*terms.changes, change))
@@ -618,96 +554,6 @@ class Ledger:
         if decision.admitted and unpriced:
             raise StorageError(f"the accounting gave no price for party {min(unpriced)!r}; nothing was charged")
         return decision
-
-    def restore(self, *, by: str, why: str, stated: Cap | None = None) -> tuple[str, ...]:
-        """Accept a ledger that is older than its high-water marks, by booking what it lacks as spent.
-
-        For every account that the marks know, the difference between what it had spent by the newest mark and what
-        this ledger says is booked as one plan that every row pays; accounts that the ledger lacks are opened again.
-
-        Parameters
-        ----------
-        by, why : str
-            Recorded.
-        stated : Cap, optional
-            What the owner says was spent beyond this ledger by each private account, at most; booked where the marks
-            do not say it. Also without any mark that is ahead.
-
-        Returns
-        -------
-        tuple of str
-            The accounts for which something was booked.
-
-        Raises
-        ------
-        InputError
-            If no mark is ahead of the ledger and nothing is stated, or if a mark does not say what was spent and
-            nothing is stated.
-        StorageError
-            If the chain itself is not in order: a rewritten ledger is not restored.
-        """
-        if not by.strip() or not why.strip():
-            raise InputError("a restored ledger is recorded with who decided it and why; give both")
-        with writing(self._database, restoring=True) as entries:
-            seen = [high_water_marks.read(path, self._database.chain) for path in self._database.marks]
-            ahead = [mark for mark in seen if mark is not None and lacking(entries, mark) is not None]
-            if not ahead and stated is None:
-                raise InputError(
-                    "the ledger is not older than its high-water marks, so there is nothing to restore; if it is "
-                    "and the marks are lost as well, state what was spent since with --epsilon and --delta"
-                )
-            last = entries.last()
-            own = [mark for mark in ahead if mark.link.ledger_id == last.ledger_id]
-            newest = max(own, key=lambda mark: mark.link.sequence, default=None)
-            known = newest.spent if newest is not None else {}
-            unsaid = [name for name, spent in known.items() if not spent["totals"] and spent["opened"]["cap"]]
-            if (unsaid or len(own) < len(ahead)) and stated is None:
-                raise InputError(
-                    f"the high-water mark does not say what {', '.join(unsaid) or 'this ledger'} had spent; state what "
-                    "was spent at most beyond this ledger with --epsilon and --delta"
-                )
-            recorded = []
-            for name in dict.fromkeys((*account_names(entries), *known)):
-                account = find_account(entries, name) or _reopen(entries, name, known[name]["opened"])
-                totals = known.get(name, {}).get("totals")
-                if account.private and (totals or stated is not None):
-                    recorded.append(name)
-                    self._book(entries, account, totals, stated)
-            entries.append(
-                Kind.RESTORE,
-                account="",
-                subject="ledger",
-                content={
-                    "by": by,
-                    "why": why,
-                    "ended": last.sequence,
-                    "seen": newest.link.sequence if newest is not None else None,
-                    "stated": asdict(stated) if stated is not None else None,
-                    "accounts": recorded,
-                },
-            )
-        return tuple(recorded)
-
-    def _book(self, entries: Entries, account: Account, totals: Mapping[str, Any] | None, stated: Cap | None) -> None:
-        """Book what an account has spent beyond its history, as one plan of a partition of its own."""
-        history = _history(entries, account.name)
-        cost = (
-            self._policy.lacking(history, totals)
-            if totals
-            else self._policy.stated(stated.epsilon, stated.delta)
-            if stated is not None
-            else {}
-        )
-        partition = f"restored-{entries.last().sequence}"
-        record = PlanRecord(partition, {"every row": cost}, sequence=entries.last().sequence + 1)
-        terms = account_terms(entries, account)
-        delta = account.cap.delta if account.cap is not None else 0.0
-        stands = self._policy.decide(
-            [*history, record], (), partition=partition, delta=delta, cap=account.cap, terms=terms
-        )
-        plan = PlanRequest(account.name, partition, (), delta, run="restored ledger")
-        decision = Decision(admitted=True, costs=record.costs, details=stands.details, totals=stands.totals)
-        _append_plan(entries, plan, (), decision, {}, Kind.CHARGE)
 
     # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -718,19 +564,19 @@ class Ledger:
             delta = account_entry.cap.delta if account_entry.cap is not None else 0.0
             return self._decide(entries, account_entry, (), partition="", delta=delta, cap=account_entry.cap)
 
-    def plans(self, account: str) -> list[StoredPlan]:
-        """Return an account's plans, oldest first."""
+    def history(self, account: str) -> History:
+        """Return an account's plans and what it has set aside."""
         with reading(self._database) as entries:
             get_account(entries, account)
-            return _plans(entries, account)
+            return history_of(entries, account)
 
     def charges(self, account: str) -> list[ChargeRecord]:
         """Return an account's charges, re-charges included, oldest first."""
         with reading(self._database) as entries:
             get_account(entries, account)
-            plans = {plan.sequence: plan for plan in _plans(entries, account)}
+            plans = {plan.sequence: plan for plan in history_of(entries, account).plans}
             entries_found = entries.find(Kind.CHARGE, Kind.RECHARGE, account=account)
-            return [_charge(entry, plans[entry.content["plan"]]) for entry in entries_found]
+            return [charge_record(entry, plans[entry.content["plan"]]) for entry in entries_found]
 
     def charges_by_party(self, account: str) -> dict[str, list[ChargeRecord]]:
         """Return an account's charges by the party that pays, parties in the order of their first charge."""
@@ -777,137 +623,11 @@ class Ledger:
         return problems
 
 
-def _reopen(entries: Entries, name: str, opened: Mapping[str, Any]) -> Account:
-    """Open an account again as a high-water mark remembers it."""
-    return add_account(
-        entries,
-        name,
-        Cap(**opened["cap"]) if opened["cap"] else None,
-        disjoint_people=bool(opened["disjoint_people"]),
-        disjoint_from=[other for other in opened["disjoint_from"] if find_account(entries, other)],
-        group_size=int(opened["group_size"]),
-        idealised_allowed=bool(opened["idealised_allowed"]),
-        relation=opened.get("relation", DEFAULT_RELATION),
-        deltas=opened.get("deltas"),
-        unit=opened.get("unit", ROW),
-    )
-
-
 def _describe(account: Account) -> str:
     cap = f"cap epsilon {account.cap.epsilon:g} at delta {account.cap.delta:g}" if account.cap else "public, no cap"
     idealised = "allowed" if account.idealised_allowed else "not allowed"
     size = f"group size {account.group_size}" if account.unit == ROW else "people"
     return f"{cap}, {size}, idealised numerics {idealised}, relation {account.relation}"
-
-
-def _require_plan(plan: PlanRequest) -> None:
-    require_name("the plan's partition", plan.partition)
-    if not (math.isfinite(plan.delta) and 0 <= plan.delta < 1):
-        raise InputError(f"the plan's delta is {plan.delta!r}; give a number from 0 to below 1")
-    keys = [release.key for release in plan.releases]
-    if len(set(keys)) != len(keys):
-        raise InputError("a plan names one release twice; name each once")
-    for release in plan.releases:
-        require_name("the release's key", release.key)
-        if not release.parties:
-            raise InputError(f"release {release.key!r} names no party; name those whose rows it reads")
-        for party in release.parties:
-            require_name("the party's name", party)
-
-
-def _unpaid(entries: Entries, plan: PlanRequest) -> tuple[ReleaseCharge, ...]:
-    """Return the releases this account has not paid for; refuse a key that stands for something else on record."""
-    releases = {release.key: release for release in plan.releases}
-    if not releases:
-        return ()
-    paid = set()
-    for entry in entries.find(Kind.CHARGE, subjects=list(releases)):
-        if entry.account == plan.account:
-            _require_same(entry, releases[entry.subject], plan.partition)
-            paid.add(entry.subject)
-        elif get_account(entries, entry.account).private or get_account(entries, plan.account).private:
-            raise RefusedError(
-                f"release {entry.subject!r} was charged to account {entry.account!r} and cannot be charged to "
-                f"{plan.account!r} as well; private rows belong to one account"
-            )
-    return tuple(release for release in plan.releases if release.key not in paid)
-
-
-def _require_same(entry: Entry, release: ReleaseCharge, partition: str) -> None:
-    content = entry.content
-    same = (
-        content["partition"] == partition
-        and set(content["parties"]) == set(release.parties)
-        and _alike(content["guarantee"], release.guarantee)
-    )
-    if not same:
-        raise RefusedError(
-            f"release {release.key!r} is on record with another guarantee, partition or parties; one identity must "
-            "stand for one release, so nothing was charged"
-        )
-
-
-def _alike(left: Any, right: Any) -> bool:
-    """Compare JSON; numbers up to the last bits, which differ between mathematical libraries."""
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return left.keys() == right.keys() and all(_alike(left[name], right[name]) for name in left)
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        return len(left) == len(right) and all(map(_alike, left, right))
-    if isinstance(left, float) or isinstance(right, float):
-        numbers = isinstance(left, int | float) and isinstance(right, int | float)
-        return numbers and math.isclose(left, right, rel_tol=1e-9)
-    return bool(left == right)
-
-
-def _append_plan(
-    entries: Entries,
-    plan: PlanRequest,
-    new: Sequence[ReleaseCharge],
-    decision: Decision,
-    key_ids: Mapping[str, str],
-    kind: Kind,
-) -> int:
-    before = entries.last()
-    added = entries.append(
-        Kind.PLAN,
-        account=plan.account,
-        subject=plan.partition,
-        content={
-            "partition": plan.partition,
-            "delta": plan.delta,
-            "run": plan.run,
-            "releases": [release.key for release in new],
-            "costs": decision.costs,
-            "details": decision.details,
-            "loss": decision.loss,
-            "totals": decision.totals,
-            "key_ids": dict(key_ids),
-            "recharge": kind is Kind.RECHARGE,
-        },
-    )
-    number = added.sequence
-    read, decided_on = _histories.get((before.ledger_id, plan.account), (None, ()))
-    if read == before:
-        # What was decided on, and this plan after it, is the history; it need not be read for the next decision.
-        history = (*decided_on, _plan(added).record())
-        entries.once_committed(lambda end: _histories.update({(end.ledger_id, plan.account): (end, history)}))
-    contents = [
-        (
-            release.key,
-            {
-                "plan": number,
-                "partition": plan.partition,
-                "parties": list(release.parties),
-                "guarantee": release.guarantee,
-                "label": release.label,
-                **({"stream": release.stream} if release.stream else {}),
-                **({"again": release.again} if release.again else {}),
-            },
-        )
-        for release in new
-    ]
-    entries.extend(kind, account=plan.account, contents=contents)
-    return number
 
 
 def _outcome(
@@ -919,84 +639,4 @@ def _outcome(
         already_charged=tuple(release.key for release in plan.releases if release.key not in charged),
         plan=number,
         details=details or {},
-    )
-
-
-def _charge_of(entries: Entries, key: str) -> ChargeRecord:
-    charge = entries.find(Kind.CHARGE, subject=key)
-    if not charge:
-        raise InputError(f"release {key!r} was never charged; run what makes it")
-    return _charge(charge[0], _plan(entries.at(charge[0].content["plan"])))
-
-
-def _plan(entry: Entry) -> StoredPlan:
-    content = entry.content
-    return StoredPlan(
-        sequence=entry.sequence,
-        account=entry.account,
-        partition=content["partition"],
-        delta=content["delta"],
-        run=content["run"],
-        releases=tuple(content["releases"]),
-        costs=content["costs"],
-        details=content["details"],
-        key_ids=content["key_ids"],
-        recharge=content["recharge"],
-        recorded_at=entry.recorded_at,
-        loss=content.get("loss", {}),
-        totals=content.get("totals", {}),
-    )
-
-
-def _plans(entries: Entries, account: str) -> list[StoredPlan]:
-    """Return an account's plans, oldest first."""
-    return [_plan(entry) for entry in entries.find(Kind.PLAN, account=account)]
-
-
-_histories: dict[tuple[str, str], tuple[Link, tuple[PlanRecord, ...]]] = {}
-"""What this process has read of the plans of a ledger's account, and up to where."""
-
-
-def _history(entries: Entries, account: str) -> tuple[PlanRecord, ...]:
-    """Return an account's plans as the policy sees them.
-
-    Where this process can rely on what it has read, only what came after is read. Otherwise all is read, every digest
-    checked; of the records that were handed out before, those stay that are the same, up to the first that is not.
-    """
-    end = entries.last()
-    read, before = _histories.get((end.ledger_id, account), (None, ()))
-    known = read is not None and entries.relied_on and entries.digest_at(read.sequence) == read.digest
-    if known and read == end:
-        history = before
-    elif read and known:
-        later = entries.find(Kind.PLAN, account=account, after=read.sequence)
-        history = before + tuple(_plan(entry).record() for entry in later)
-    else:
-        fresh = tuple(plan.record() for plan in _plans(entries, account))
-        pairs = zip(before, fresh, strict=False)
-        same = next((place for place, (old, new) in enumerate(pairs) if old != new), min(len(before), len(fresh)))
-        history = before[:same] + fresh[same:]
-    if entries.writing:
-        # What is merely read is not looked at in its order, so it is no ground for what is decided later.
-        _histories[end.ledger_id, account] = (end, history)
-    return history
-
-
-def _charge(entry: Entry, plan: StoredPlan) -> ChargeRecord:
-    content = entry.content
-    return ChargeRecord(
-        key=entry.subject,
-        label=content["label"],
-        account=entry.account,
-        partition=plan.partition,
-        parties=tuple(content["parties"]),
-        guarantee=content["guarantee"],
-        again=content.get("again", {}),
-        key_ids=plan.key_ids,
-        plan=plan.sequence,
-        delta=plan.delta,
-        run=plan.run,
-        sequence=entry.sequence,
-        recharge=plan.recharge,
-        recorded_at=entry.recorded_at,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,26 @@ from storage.schema import Schema, Table, load_schema
 from storage.source import Block, OnViolation, ReadOptions, Source, Tally, confirm
 
 # A line that does not fit is looked at on its own.
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 22
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield whole lines, about a block of them at a time.
+
+    They are read here, not by pyarrow: its thread that reads a file of Python's goes on after a refusal, and a process
+    that ends meanwhile is aborted.
+    """
+    rest, whole = b"", False
+    while not whole:
+        data = rest + file.read(_BLOCK_BYTES)
+        whole = len(data) == len(rest)
+        end = len(data) if whole else data.rfind(b"\n") + 1
+        text, rest = data[:end], data[end:]
+        # Python's reader refuses carriage returns that end lines alone, pyarrow's does not.
+        if (not end and not whole) or text.count(b"\r") != text.count(b"\r\n"):
+            raise pa.ArrowInvalid("a line longer than a block, or a carriage return alone")
+        if text:
+            yield text
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +65,32 @@ class _Rows:
     def _typed(self) -> Iterator[Block | None]:
         """Yield typed blocks; None, and nothing more, where something needs a closer look."""
         schema = self.schema
-        names = [column.name for column in schema.columns]
+        names = list(schema.in_file)
         if schema.skip_lines_beginning or not schema.needed:
             yield None
             return
         try:
             with reading(self.path), open_text(self.path, schema.encoding) as file:
-                table = arrow_csv.open_csv(
-                    pa.PythonFile(file, "r"),
-                    read_options=arrow_csv.ReadOptions(
-                        block_size=_BLOCK_BYTES, column_names=None if schema.header else names
-                    ),
-                    parse_options=arrow_csv.ParseOptions(delimiter=schema.delimiter),
-                    convert_options=arrow_csv.ConvertOptions(
-                        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
-                    ),
-                )
-                if sorted(table.schema.names) != sorted(names):
-                    yield None
-                    return
-                row = 1
-                for batch in table:
-                    for start in range(0, len(batch), schema.block_rows):
-                        piece = batch.slice(start, schema.block_rows)
+                row, header = 1, None if schema.header else names
+                for text in _lines(file):
+                    table = arrow_csv.read_csv(
+                        pa.BufferReader(text),
+                        read_options=arrow_csv.ReadOptions(column_names=header),
+                        parse_options=arrow_csv.ParseOptions(delimiter=schema.delimiter),
+                        convert_options=arrow_csv.ConvertOptions(
+                            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+                        ),
+                    )
+                    header = table.column_names
+                    if sorted(header) != sorted(names):
+                        yield None
+                        return
+                    for start in range(0, len(table), schema.block_rows):
+                        piece = table.slice(start, schema.block_rows).combine_chunks()
                         # Lines are counted where one is to be named; a block that is in order has none to name.
                         lines = np.arange(row, row + len(piece), dtype=np.int64)
-                        block = schema.typed(
-                            {name: piece.column(name) for name in schema.needed}, lines, str(self.path)
-                        )
+                        cells = {name: piece.column(name).chunk(0) for name in schema.needed}
+                        block = schema.typed(cells, lines, str(self.path))
                         yield block
                         if block is None:
                             return
@@ -98,7 +115,7 @@ class _Rows:
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the columns' names, then (line, cells); no cells for a row of another number of them."""
-        names = [column.name for column in self.schema.columns]
+        names = list(self.schema.in_file)
         if not self.schema.header:
             yield 0, names
         headed, first = self.schema.header, True
@@ -127,7 +144,7 @@ class _Rows:
 
     def _header(self, cells: list[str], line: int) -> list[str]:
         """Return the names that a line gives, which are the declared ones in any order."""
-        declared = {column.name for column in self.schema.columns}
+        declared = set(self.schema.in_file)
         place, present = f"{self.path}, line {line}", set(cells)
         if not present & declared:
             saw = ", ".join(repr(cell[:30]) for cell in cells[:6]) + (", …" if len(cells) > 6 else "")

@@ -142,7 +142,7 @@ def raw_rows(path: Path, schema: Schema | None, rows: int) -> Iterator[RawRows]:
         names = first[1]
         if not schema.header:
             read = chain([first], read)
-            names = [column.name for column in schema.columns]
+            names = list(schema.in_file)
             if len(first[1]) == len(names) - 1:
                 names.remove(schema.label.name)
         if twice := named_twice(names):

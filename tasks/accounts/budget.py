@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import getpass
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from dpalgos.accounting.calibration import losses_under
 from dpalgos.accounting.composition import as_selected
-from dpalgos.accounting.costs import PlanCost, price
+from dpalgos.accounting.costs import PlanCost, Totals, price
 from dpalgos.accounting.filters import RESERVED, filter_in_force
 from dpalgos.accounting.spending import (
     Admission,
@@ -32,9 +33,11 @@ from dpalgos.guarantees import (
     ZeroConcentrated,
 )
 from storage.errors import InputError, RefusedError
+from storage.ledger import restoring
 from storage.ledger.accounts import require_cap
-from storage.ledger.charges import AccountTerms, Cap, Decision, PlanRecord, PlanRequest, ReleaseCharge
-from storage.ledger.ledger import ChargeRecord, Ledger
+from storage.ledger.charges import AccountTerms, Cap, Decision, History, PlanRequest, ReleaseCharge
+from storage.ledger.ledger import Ledger
+from storage.ledger.plans import ChargeRecord
 from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
@@ -67,7 +70,7 @@ class AccountingPolicy:
 
     def decide(
         self,
-        history: Sequence[PlanRecord],
+        history: History,
         new: Sequence[ReleaseCharge],
         *,
         partition: str,
@@ -124,7 +127,7 @@ class AccountingPolicy:
             priced.append(price(selected, delta, rows_per_person=self.rows_per_person))
         return priced
 
-    def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, float | None]) -> dict[str, object]:
+    def lacking(self, history: History, totals: Mapping[str, float | None]) -> dict[str, object]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
         now = worst_totals(_summed(history))._asdict()
         wanted = {name: math.inf if value is None else float(value) for name, value in totals.items()}
@@ -134,7 +137,7 @@ class AccountingPolicy:
             for name, spent in now.items()
         }
         lacks = {name: max(value, 0.0) if not math.isnan(value) else math.inf for name, value in lacks.items()}
-        return PlanCost(losses=_losses(lacks), **lacks).to_json()
+        return PlanCost(_losses(lacks), Totals(**lacks)).to_json()
 
     def stated(self, epsilon: float, delta: float) -> dict[str, object]:
         """Return the cost of a plan of which nothing is known but (epsilon, delta)."""
@@ -146,13 +149,17 @@ def _guarantee(charge: ReleaseCharge) -> Guarantee:
 
 
 def _written(costs: Mapping[str, PlanCost]) -> dict[str, dict[str, object]]:
-    return {party: cost.to_json() for party, cost in costs.items()}
+    # Parties mostly pay the same.
+    each = {cost: cost.to_json() for cost in set(costs.values())}
+    return {party: each[cost] for party, cost in costs.items()}
 
 
 def epsilon_of_person(plan: RunPlan, rows: int) -> float:
     """Return what a run costs a person of up to so many rows, at the run's delta."""
     releases = [(one.parties, one.guarantee().losses) for one in plan.releases if one.reads_rows]
-    return max((cost.epsilon for cost in price(releases, plan.delta, rows_per_person=rows).values()), default=0.0)
+    return max(
+        (cost.totals.epsilon for cost in price(releases, plan.delta, rows_per_person=rows).values()), default=0.0
+    )
 
 
 def _counted_once(new: Sequence[ReleaseCharge]) -> list[ReleaseCharge]:
@@ -196,10 +203,6 @@ def _details(admission: Admission) -> dict[str, object]:
     }
 
 
-def _costs(plans: Sequence[PlanRecord]) -> list[tuple[str, Mapping[str, PlanCost]]]:
-    return [(plan.partition, _read_costs(plan.costs)) for plan in plans]
-
-
 def _read_costs(written: Mapping[str, Mapping[str, object]]) -> dict[str, PlanCost]:
     costs: dict[str, PlanCost] = {}
     last: tuple[Mapping[str, object], PlanCost] | None = None
@@ -211,23 +214,16 @@ def _read_costs(written: Mapping[str, Mapping[str, object]]) -> dict[str, PlanCo
     return costs
 
 
-def _summed(plans: Sequence[PlanRecord], start: int = 0) -> SummedHistory:
-    """Add up the plans from a place on; what was added up before is noted on the last plan it holds."""
-    first = next((place for place, plan in enumerate(plans) if plan.sequence >= start), len(plans))
-    place = len(plans)
-    while place > first and start not in plans[place - 1].notes:
-        place -= 1
-    summed: SummedHistory | None = plans[place - 1].notes.get(start) if place > first else None
-    if summed is None:
-        place, summed = first, SummedHistory.of(_costs(plans[first:]))
-    else:
-        for partition, costs in _costs(plans[place:]):
-            summed = summed.with_plan(partition, costs)
-    if first < len(plans) and place < len(plans):
-        if place > first:
-            plans[place - 1].notes.pop(start, None)
-        plans[-1].notes[start] = summed
-    return summed
+def _summed(history: History, start: int = 0, end: float = math.inf) -> SummedHistory:
+    """Add up the plans that were charged from one entry to another, and after the last of all what is set aside."""
+    first, last = (bisect_left(history.plans, place, key=lambda plan: plan.sequence) for place in (start, end))
+    done, summed = history.notes.get((start, end), (first, SummedHistory()))
+    for plan in history.plans[done:last]:
+        summed = summed.with_plan(plan.partition, _read_costs(plan.costs))
+    history.notes[start, end] = last, summed
+    for plan in () if end < math.inf else history.pending:
+        summed = summed.with_plan(plan.partition, _read_costs(plan.costs))
+    return cast(SummedHistory, summed)
 
 
 def relation_of(dataset: str) -> Neighbours:
@@ -271,7 +267,7 @@ class _Status:
     broken: str | None
 
     @classmethod
-    def of(cls, plans: Sequence[PlanRecord], cap: Cap, terms: AccountTerms) -> _Status:
+    def of(cls, history: History, cap: Cap, terms: AccountTerms) -> _Status:
         changes = sorted(terms.changes, key=lambda change: change.sequence)
         opening = changes[0].before if changes else cap
         starts = [0, *(change.sequence for change in changes)]
@@ -285,8 +281,7 @@ class _Status:
         bounds = [*(starts[closed.changes] for closed in in_force.earlier), starts[in_force.changes]]
         broken = None
         for closed, start, end in zip(in_force.earlier, bounds, bounds[1:], strict=False):
-            under = _summed([plan for plan in plans if plan.sequence < end], start)
-            held = standing(under, FilterCap(closed.epsilon, closed.delta))
+            held = standing(_summed(history, start, end), FilterCap(closed.epsilon, closed.delta))
             if not held.admitted:
                 broken = (
                     "a raised cap opens a new filter, and earlier charges have spent the delta that is kept for it: "
@@ -294,7 +289,7 @@ class _Status:
                 )
         return cls(
             limit=FilterCap(cap.epsilon, in_force.delta, earlier=in_force.earlier_epsilon, reserved=in_force.reserved),
-            summed=_summed(plans, bounds[-1]),
+            summed=_summed(history, bounds[-1]),
             promised=in_force.promised,
             broken=broken,
         )
@@ -342,9 +337,9 @@ class AccountReading:
         return 0.0 if self.epsilon is None else max(self.cap - self.epsilon, 0.0)
 
 
-def _reading(plans: Sequence[PlanRecord], cap: Cap | None, terms: AccountTerms) -> AccountReading:
-    now = _Status.of(plans, cap, terms) if cap else None
-    total = spent(now.summed, now.limit.delta, now.limit.reserved) if now else spent(_summed(plans), PUBLIC_DELTA)
+def _reading(history: History, cap: Cap | None, terms: AccountTerms) -> AccountReading:
+    now = _Status.of(history, cap, terms) if cap else None
+    total = spent(now.summed, now.limit.delta, now.limit.reserved) if now else spent(_summed(history), PUBLIC_DELTA)
     earlier = now.limit.earlier if now else 0.0
     worst: dict[str, float] = {}
     for parties in total.parties.values():
@@ -372,13 +367,14 @@ def account_readings(account: str, ends: Sequence[int]) -> list[AccountReading]:
     """
     ledger = open_ledger()
     cap, terms = ledger.account(account).cap, ledger.terms(account)
-    plans = [plan.record() for plan in ledger.plans(account)]
-    readings = []
+    plans, readings = ledger.history(account).plans, []
+    notes: dict[object, object] = {}
     for end in ends:
         changes = tuple(change for change in terms.changes if change.sequence < plans[end - 1].sequence)
         later = next((change for change in terms.changes if change not in changes), None)
         in_force = cap if later is None else later.before
-        readings.append(_reading(plans[:end], in_force, replace(terms, changes=changes)))
+        so_far = History(plans[:end], notes=notes)
+        readings.append(_reading(so_far, in_force, replace(terms, changes=changes)))
     return readings
 
 
@@ -442,7 +438,8 @@ def budget_report(dataset: str) -> BudgetReport:
     ledger = open_ledger()
     account = open_catalog().account_of(dataset)
     cap, group = account.cap, account.group_size
-    reading = _reading(_records(ledger, account.name), cap, ledger.terms(account.name))
+    history = ledger.history(account.name)
+    reading = _reading(history, cap, ledger.terms(account.name))
     charges = ledger.charges_by_party(account.name)
     # A joint release is every party's charge; it is described once and shown by all.
     each = {charge.sequence: charge for records in charges.values() for charge in records}
@@ -461,7 +458,7 @@ def budget_report(dataset: str) -> BudgetReport:
         "meaning": unit.meaning("whose ε is counted here", group) if group > 1 else unit.meaning(),
         "relation": account.relation,
         "reserved": [one.name for one in ledger.reservations(account.name)],
-        "restored": [one.recorded_at for one in ledger.plans(account.name) if not one.releases],
+        "restored": [one.recorded_at for one in history.plans if not one.releases],
         "disjoint": [
             {"from": list(one.accounts), "reason": one.reason, "recorded_at": one.recorded_at}
             for one in open_catalog().disjoint_from(account.name)
@@ -478,23 +475,15 @@ def budget_report(dataset: str) -> BudgetReport:
     }
 
 
-def _records(ledger: Ledger, account: str) -> list[PlanRecord]:
-    """Return what an account's plans count as, and after them what is reserved, as if it were charged now."""
-    plans = [plan.record() for plan in ledger.plans(account)]
-    end = plans[-1].sequence + 1 if plans else 0
-    changed = max((change.sequence for change in ledger.terms(account).changes), default=0)
-    return [*plans, *(one.record(max(end, changed)) for one in ledger.reservations(account))]
-
-
 def _charge(charge: ChargeRecord) -> ChargeLine:
     return {
         "key": charge.key,
         "label": charge.label,
-        "run": charge.run,
-        "partition": charge.partition,
+        "run": charge.plan.run,
+        "partition": charge.plan.partition,
         "guarantee": dict(charge.guarantee),
-        "plan": charge.plan,
-        "recharge": charge.recharge,
+        "plan": charge.plan.sequence,
+        "recharge": charge.plan.recharge,
         "recorded_at": charge.recorded_at,
     }
 
@@ -502,15 +491,16 @@ def _charge(charge: ChargeRecord) -> ChargeLine:
 def runs_left(account: str, plan: PlanRequest | None = None) -> int | None:
     """Return how many more plans like a given one, or the last one, fit; None for public accounts, or without one."""
     ledger = open_ledger()
-    found, plans, terms = ledger.account(account), ledger.plans(account), ledger.terms(account)
-    if found.cap is None or (plan is None and not plans):
+    found, history, terms = ledger.account(account), ledger.history(account), ledger.terms(account)
+    if found.cap is None or (plan is None and not history.plans):
         return None
     if plan is None:
-        priced = _costs([plans[-1].record()])[0]
+        last = history.plans[-1]
+        priced = last.partition, _read_costs(last.costs)
     else:
         policy = AccountingPolicy().for_group(found.group_size)
         priced = plan.partition, policy.prices(plan.releases, plan.delta, terms)[0]
-    now = _Status.of(_records(ledger, account), found.cap, terms)
+    now = _Status.of(history, found.cap, terms)
     return repeats_left(now.summed, priced, now.limit)
 
 
@@ -601,4 +591,6 @@ def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> t
     stated = None if epsilon is None or delta is None else Cap(epsilon, delta)
     if stated is not None:
         require_cap(stated)
-    return open_ledger().restore(by=getpass.getuser(), why=reason, stated=stated)
+    return restoring.restore_ledger(
+        open_ledger_database(), AccountingPolicy(), by=getpass.getuser(), why=reason, stated=stated
+    )

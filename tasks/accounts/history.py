@@ -91,7 +91,7 @@ def budget_history(account: str, datasets: Sequence[str] = ()) -> BudgetHistory:
         Those that pay from it.
     """
     ledger = open_ledger()
-    cap, plans = ledger.account(account).cap, ledger.plans(account)
+    cap, plans = ledger.account(account).cap, ledger.history(account).plans
     step = max(1, -(-len(plans) // _MOST_POINTS))
     ends = sorted({*range(len(plans), 0, -step)})
     readings = account_readings(account, ends)

@@ -33,9 +33,10 @@ _HEAD = """\
 #     unitball schema check {output} --path {path}
 #
 #   numeric    range: [0, 100]           centre: 20 (what lies at 0), scale: log (sizes of different magnitude)
-#   category   values: [north, south]    quotes around yes, no, true, false and numbers
+#   category   values: [north, south]    quotes around yes, no, true, false, numbers; hash: 64 without a list
 #   boolean                              values: ["nein", "ja"] where it is not yes/no, true/false, 1/0
 #   date       range: [2020-01-01, 2026-12-31]    format: "%d.%m.%Y", parts: [days, year, month, weekday]
+#   days       between: [admitted, discharged]     range: [0, 60], format as of dates: computed from two columns
 #   person     whose row it is, where people have several: a patient's number    namespace: hospital-mrn
 #   ignore     names, other identifiers, free text
 #   label      classes: [well, ill] or {{"0": well, "1": ill}} or range: [0, 10]: what is to be predicted, one column
@@ -316,7 +317,7 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
 
 def _declared(column: Column) -> list[str]:
     """Return the declared values of a column that has any."""
-    if isinstance(column, Category):
+    if isinstance(column, Category) and not column.hashed:
         return list(column.values)
     return list(column.classes) if isinstance(column, Label) else []
 
@@ -344,7 +345,7 @@ def _listed(path: Path, faults: list[str]) -> str:
 
 def _require_columns(path: Path, schema: Schema, block: RawRows) -> None:
     """Refuse a file whose columns are not those declared; of Parquet only those that are looked at are read."""
-    declared = [column.name for column in schema.columns]
+    declared = schema.in_file
     needed, extra = (schema.needed, []) if block.unit == "row" else (declared, [*block.columns])
     faults = [f"column {name!r} is missing" for name in needed if name not in block.columns]
     faults += [
@@ -378,7 +379,8 @@ def _count(report: SchemaReport, schema: Schema, block: RawRows, prints: Fingerp
     report.outside_rows += int(outside.sum())
     report.hopeless_rows += int(hopeless.sum())
     for column in schema.columns:
-        if column.name in cells and (isinstance(column, Person) or (not column.used and schema.people is None)):
+        looked_at = column.name in schema.needed
+        if column.name in cells and (isinstance(column, Person) or not (looked_at or schema.people)):
             names = identifiers(cells[column.name])
             known = names[[name is not None and name not in schema.missing for name in names] & alive]
             # Without a key: they are kept for this count alone, in this process.

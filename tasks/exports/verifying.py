@@ -16,11 +16,12 @@ from dpalgos.algorithms import require_people
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact, decode
+from dpalgos.registry import lookup
 from storage.confined import admitted_memory, confined
 from storage.documents import parse_json
 from storage.errors import InputError, RefusedError, StorageError
 from storage.ledger.accounts import PERSON, ROW
-from storage.ledger.charges import DEFAULT_RELATION, AccountTerms, Cap, ReleaseCharge
+from storage.ledger.charges import DEFAULT_RELATION, AccountTerms, Cap, History, ReleaseCharge
 from storage.ledger.entries import Kind
 from storage.ledger.moving import FIELDS, linked, unlike
 from storage.manifests import canonical
@@ -436,7 +437,7 @@ def _guarantees(contents: _Contents) -> str:
         if (sorted(content["parties"]), content["partition"], content.get("stream", "")) != where:
             raise _RefutedError(f"release {key[:12]} was charged to others than those whose rows it reads")
         if identity.dataset.person:
-            require_people(type(planned.build()))
+            require_people(lookup(planned.algorithm.kind, planned.name))
         if planned.setting.rows_per_person != identity.dataset.rows_per_person:
             raise _RefutedError(f"release {key[:12]} was priced for other people than those whose rows it reads")
         if identity.dataset.private and charge["account"] != identity.dataset.account:
@@ -489,7 +490,9 @@ def _alone(contents: _Contents, plan: Mapping[str, Any], cap: Cap) -> dict[str, 
     """Return the public numbers of a decision on a plan by itself, with nothing charged before it."""
     policy, releases, terms = _charged_with(contents, plan)
     content = plan["content"]
-    decided = policy.decide((), releases, partition=content["partition"], delta=content["delta"], cap=cap, terms=terms)
+    decided = policy.decide(
+        History(), releases, partition=content["partition"], delta=content["delta"], cap=cap, terms=terms
+    )
     details: dict[str, Any] = json.loads(json.dumps(decided.details))
     return details
 

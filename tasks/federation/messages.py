@@ -26,6 +26,7 @@ from dpalgos.guarantees import Neighbours
 from dpalgos.rows import Array
 from dpalgos.trust.secagg import SecureAggregation
 from storage.errors import InputError, RefusedError
+from storage.refs import Unit
 from storage.releases import ReleaseStore
 from storage.secrets import Secret
 from tasks.planning.configuration import Json, TrainingConfig
@@ -91,7 +92,8 @@ class Description(_Model):
     ----------
     party : str
     rows, test_rows, dimension : int
-        Rows to train on, those that it may hold out of them included; rows of a test part of its own; features.
+        Records to train on, those that it may hold out of them included; records of a test part of its own; features.
+        Rows, or people where these are what is protected, with and without rows.
     classes : tuple of str
     label_range : (float, float) or None
     image_shape : tuple of int or None
@@ -103,6 +105,10 @@ class Description(_Model):
         Of its account.
     version : str
         The random name of its rows' version: new rows, another run.
+    person : str
+        The column that names the people who are the records; empty where each row is one.
+    rows_per_person : int
+        The most rows of one person that are taken.
     """
 
     party: str
@@ -116,6 +122,17 @@ class Description(_Model):
     table: str
     relation: Neighbours
     version: str
+    person: str = ""
+    rows_per_person: Annotated[int, Field(ge=1)] = 1
+
+    @property
+    def unit(self) -> Unit:
+        """What is protected."""
+        return Unit(self.person)
+
+    def written(self) -> str:
+        """Return what a party signs; of rows it is what it was before there were people, so that runs go on."""
+        return self.model_dump_json(exclude=None if self.person else {"person", "rows_per_person"})
 
 
 class Signed(_Model):

@@ -114,15 +114,8 @@ def own_name(dataset: str) -> str:
     ------
     InputError
         If it holds no party's own file, or several parties'.
-    RefusedError
-        If its rows are people's.
     """
     reference = find_dataset(dataset)
-    if reference.person:
-        raise RefusedError(
-            f"the rows of {dataset} are people's ({reference.person}), and federated runs count rows: one person's "
-            "rows at two parties would be two records; train at one party, with unitball train"
-        )
     parties = [name for name, _ in origins(current_layout(), reference)]
     if len(parties) != 1 or not reference.private:
         raise InputError(
@@ -179,7 +172,7 @@ class Party:
     # ── what is public of its rows ───────────────────────────────────────────────────────────────────────────────────
 
     def _describe(self, request: Request) -> Answer:
-        body = self._description(request.config).model_dump_json()
+        body = self._description(request.config).written()
         table = declared_table(current_layout(), find_dataset(self._dataset))
         message = packed(canonical(table).encode()) if table is not None else ""
         return self._signed(Purpose.DESCRIPTION, "", body, message=message)
@@ -199,6 +192,8 @@ class Party:
             table=identity(table=table) if table is not None else "",
             relation=relation_of(self._dataset),
             version=reference.version,
+            person=reference.person,
+            rows_per_person=reference.rows_per_person,
         )
 
     # ── what it derives by itself ────────────────────────────────────────────────────────────────────────────────────

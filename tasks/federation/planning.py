@@ -17,13 +17,13 @@ from typing import cast
 import numpy as np
 from pydantic import BaseModel
 
+from dpalgos.algorithms import SumAlgorithm, require_people
 from dpalgos.guarantees import Neighbours, Trust
 from dpalgos.metrics import held_out_fraction
 from dpalgos.models import Artefact
 from dpalgos.registry import names
 from dpalgos.rows import Ints
 from dpalgos.secure import summation as stepwise
-from dpalgos.summation import SumAlgorithm
 from dpalgos.trust.secagg import SecureAggregation
 from storage.errors import RefusedError
 from storage.layout import Layout
@@ -40,7 +40,17 @@ from tasks.preparation.partitioning import HELD_OUT, held_out_rows
 from tasks.release.rounds import result_of, step_lengths
 from tasks.release.storing import manifest_of
 
-_SHARED = ("dimension", "classes", "label_range", "image_shape", "normalisation", "table", "relation")
+_SHARED = (
+    "unit",
+    "rows_per_person",
+    "dimension",
+    "classes",
+    "label_range",
+    "image_shape",
+    "normalisation",
+    "table",
+    "relation",
+)
 _NOT_HERE = (
     "seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party", "horizon", "deadline", "tune",
 )  # fmt: skip
@@ -104,8 +114,8 @@ def _partitioned(config: TrainingConfig, descriptions: Sequence[Description]) ->
         held = 0 if one.test_rows else held_out_rows(one.party, one.rows, fraction, config.partition_seed)
         if fraction and not one.test_rows and not 0 < held < one.rows:
             raise RefusedError(
-                f"party {one.party} would hold out {held} of its {one.rows} rows; choose another --test-fraction, or "
-                "--no-evaluation"
+                f"party {one.party} would hold out {held} of its {one.rows} {one.unit.several}; choose another "
+                "--test-fraction, or --no-evaluation"
             )
         shards.append(_Partitioned(one.party, one.rows - held, one.test_rows or held))
     return tuple(shards)
@@ -127,6 +137,8 @@ def shared_rows(config: TrainingConfig, descriptions: Sequence[Description], run
         label_range=first.label_range,
         image_shape=first.image_shape,
         normalisation=first.normalisation,
+        person=first.person,
+        rows_per_person=first.rows_per_person,
     )
 
 
@@ -179,6 +191,8 @@ def federated_plan(
     relation = Neighbours(descriptions[0].relation)
     plan = plan_run(config, training, held_out, relation=relation, features=features)
     for release in plan.releases:
+        if rows.person and release.reads_rows:
+            require_people(type(release.build()))
         if len(release.parties) > 1 and release.reads_rows and not release.travels:
             raise RefusedError(
                 f"{plan.system} under trust {plan.trust} over {len(release.parties)} parties is not made of what each "

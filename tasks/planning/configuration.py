@@ -215,6 +215,25 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
     dataset: Annotated[str, Field(min_length=1, description="Name of a registered data set.", examples=["digits"])] = (
         "digits"
     )
+    epsilon: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1000,
+            allow_inf_nan=False,
+            description="Total epsilon of the run per party: needed unless the algorithm draws no noise.",
+            examples=[1.0],
+        ),
+    ] = None
+    delta: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            lt=1,
+            description="Total delta of the run per party; if empty a tenth of the cap's, and 1e-5 of public rows.",
+            examples=[1e-6],
+        ),
+    ] = None
     algorithm: Annotated[
         Annotated[str, RegisteredName("systems")] | None,
         Field(
@@ -244,25 +263,6 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
     aggregation: Annotated[
         Annotated[str, RegisteredName("aggregators")] | None,
         Field(description="How per-party models become one, instead of the system's."),
-    ] = None
-    epsilon: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            le=1000,
-            allow_inf_nan=False,
-            description="Total epsilon of the run per party: needed unless the algorithm draws no noise.",
-            examples=[1.0],
-        ),
-    ] = None
-    delta: Annotated[
-        float | None,
-        Field(
-            ge=0,
-            lt=1,
-            description="Total delta of the run per party; if empty a tenth of the cap's, and 1e-5 of public rows.",
-            examples=[1e-6],
-        ),
     ] = None
     trust: Annotated[
         Annotated[str, RegisteredName("trusts")] | None,
@@ -371,7 +371,10 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         ),
     ] = None
     participations: Annotated[
-        int, Field(ge=1, description="With --horizon: the most nights in which one row comes, edited or again.")
+        int,
+        Field(
+            ge=1, description="With --horizon: the most nights in which one row comes, edited or again, or one person."
+        ),
     ] = 1
     separation: Annotated[
         int, Field(ge=1, description="With --participations: the least number of nights between two of them.")

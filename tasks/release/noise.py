@@ -32,7 +32,7 @@ def noises_of(release: PlannedRelease, key: str, contributors: Sequence[str], le
     if not release.reads_rows:
         secrets = _secrets_of(release.seed, contributors, party_secret)
     else:
-        charged_under = ledger.charge_of(key).key_ids
+        charged_under = ledger.charge_of(key).plan.key_ids
         secrets = _secrets_of(
             release.seed,
             contributors,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from storage.atomic import write_once
 from storage.catalog import Catalog
 from storage.errors import InputError
 from storage.layout import Layout
-from storage.ledger.database import Database, open_database
+from storage.ledger.database import Database, Memory, open_database
 from storage.ledger.material import guard_material
 from storage.ledger.moving import is_retired, move_ledger
 from storage.model_records import ModelRecords
@@ -27,6 +28,12 @@ from tasks.runtime.settings import (
 )
 
 
+@cache
+def _memory(location: Path | str) -> Memory:
+    """Return what this process remembers of a ledger, for as long as it runs."""
+    return Memory()
+
+
 def open_ledger_database(root: Path | None = None, *, guarded: bool = True) -> Database:
     """Open the database behind ledger and catalogue: the root's own file, or a shared one by URL.
 
@@ -39,11 +46,13 @@ def open_ledger_database(root: Path | None = None, *, guarded: bool = True) -> D
     """
     layout = current_layout() if root is None else Layout(root).prepare()
     shared = ledger_url()
+    location = shared or layout.ledger
     return open_database(
-        shared or layout.ledger,
+        location,
         key=layout.shared_ledger_key if shared else layout.root_secret,
         head=layout.root / "ledger.head",
         marks=marks_folder(),
+        memory=_memory(location),
         **({"guard": guard_material(layout, shared=shared is not None)} if guarded else {}),
     )
 

@@ -102,7 +102,8 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
         outputs = [ColSpec(predicted, "prediction")]
         names = [*_score_names(classes), *(_probability(classes) if hasattr(pipeline, "predict_proba") else [])]
         outputs += [ColSpec(DataType.double, name) for name in names]
-        return ModelSignature(Schema([ColSpec(kind(column), column.name) for column in schema.inputs]), Schema(outputs))
+        kinds = {name: kind(column) for column in schema.inputs for name in column.reads}
+        return ModelSignature(Schema([ColSpec(one, name) for name, one in kinds.items()]), Schema(outputs))
     output = np.dtype(np.str_) if classes else np.dtype(np.float64)
     return ModelSignature(
         inputs=Schema([TensorSpec(np.dtype(np.float64), (-1, dimension))]), outputs=Schema([TensorSpec(output, (-1,))])

@@ -68,7 +68,8 @@ def model_card(
         command = command.replace("unitball train", "unitball federate --roster roster.yaml", 1)
     parts = {
         f"{dataset.name}.{result.algorithm}": _trained_on(config, dataset, plan, elsewhere=elsewhere),
-        "Guarantee": guarantee_of(result) + _of_several(dataset, plan, result, 1 if elsewhere else _group(dataset)),
+        "Guarantee": guarantee_of(result)
+        + _of_several(dataset, plan, result, 1 if elsewhere else _group(dataset), elsewhere=elsewhere),
         "Claim": claim_of(result),
         "Spent and left": _spent_elsewhere(result) if elsewhere else _spent(dataset, plan, result),
         "How good it is": _measured(dataset, result),
@@ -111,17 +112,20 @@ def _group(dataset: DatasetRef) -> int:
     return budget_report(dataset.name)["group_size"]
 
 
-def _of_several(dataset: DatasetRef, plan: RunPlan, result: RunResult, group: int) -> str:
-    """Return what the guarantee is for somebody with several rows."""
+def _of_several(dataset: DatasetRef, plan: RunPlan, result: RunResult, group: int, *, elsewhere: bool) -> str:
+    """Return what the guarantee is for somebody with several rows, or at several parties of their own."""
     if result.proved is None:
         return ""
-    size = group if group > 1 else 5
-    loss = ""
+    if dataset.person and not elsewhere:
+        return f"\n\n{dataset.unit.meaning()}"
+    # Nobody compares who is in the rows of parties of their own: a person there is a record at each.
+    size = 2 if dataset.person else 5 if group == 1 else group
+    epsilon = epsilon_of_person(plan, size)
+    loss = f"ε = {rounded_up(epsilon, 3):g}" if math.isfinite(epsilon) else "no finite ε"
+    loss = f"for whom it is {loss} at δ = {plan.delta:g}"
     if not dataset.person:
-        epsilon = epsilon_of_person(plan, size)
-        loss = f"ε = {rounded_up(epsilon, 3):g}" if math.isfinite(epsilon) else "no finite ε"
-        loss = f"for whom it is {loss} at δ = {plan.delta:g}"
-    return f"\n\n{dataset.unit.meaning(loss, size)}"
+        return f"\n\n{dataset.unit.meaning(loss, size)}"
+    return f"\n\n{dataset.unit.meaning()} Whoever is in the rows of two parties is a group of two records, {loss}."
 
 
 def _sentence(proved: Proved) -> str:

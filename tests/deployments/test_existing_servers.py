@@ -39,6 +39,7 @@ def train(root: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=variables, cwd=root.parent)
 
 
+@pytest.mark.nightly
 def test_a_run_against_a_prefect_with_a_password(engine: Engine, tmp_path: Path) -> None:
     root = tmp_path / "root"
     engine.prepare(root)

@@ -165,6 +165,8 @@ def test_registered_names_are_an_enumeration_of_the_form() -> None:
     from flows.federated_training import train
 
     fields = train.parameters.definitions["TrainingConfig"]["properties"]
+    # What is asked first stands first: a budget that is refused is seen without leafing through fifty fields.
+    assert list(fields)[:4] == ["dataset", "epsilon", "delta", "algorithm"]
     for field, kind in (("algorithm", "systems"), ("projection", "projections"), ("trainer", "trainers")):
         (offered,) = [one for one in fields[field]["anyOf"] if one["type"] == "string"]
         assert offered["enum"] == list(names(kind))

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpalgos.accounting import allocate, calibrate, compose, group_loss, losses_under
+from dpalgos.accounting import allocate, compose, group_loss, losses_under
 from dpalgos.accounting.calibration import scaled
+from dpalgos.accounting.composition import basic, components
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
@@ -30,51 +31,19 @@ DELTA = 1e-5
 KINDS: list[type[Loss]] = [GaussianMu, PureEpsilon, ZeroConcentrated]
 
 
-@given(
-    kind=st.sampled_from(KINDS),
-    epsilon=st.floats(0.05, 8.0),
-    delta=st.sampled_from([1e-3, 1e-5, 1e-9]),
-    count=st.integers(1, 30),
-)
-@settings(max_examples=40, deadline=None, derandomize=True)
-def test_calibration_inverts_composition_from_below(kind: type[Loss], epsilon: float, delta: float, count: int) -> None:
-    loss = calibrate(kind, epsilon, delta, count)
-    together = compose([loss] * count)
-    assert together.delta(epsilon) <= delta
-    assert together.epsilon(delta) == pytest.approx(epsilon, rel=1e-6)
-    assert compose([scaled(loss, 1 + 1e-6)] * count).delta(epsilon) > delta
-
-
-def test_calibration_knows_the_closed_forms() -> None:
-    whole = calibrate(GaussianMu, 1.0, DELTA)
-    parts = calibrate(GaussianMu, 1.0, DELTA, 16)
-    assert isinstance(whole, GaussianMu)
-    assert isinstance(parts, GaussianMu)
-    assert whole.mu == pytest.approx(mu_from_epsilon_delta(1.0, DELTA), rel=1e-10)
-    assert parts.mu == pytest.approx(whole.mu / 4, rel=1e-10)
-    assert calibrate(PureEpsilon, 1.0, 0.0, 4) == PureEpsilon(0.25)
-    # With delta to spend, many pure releases get more than epsilon / count.
-    many = calibrate(PureEpsilon, 1.0, DELTA, 100)
-    assert isinstance(many, PureEpsilon)
-    assert many.epsilon > 2 / 100
-
-
 @pytest.mark.parametrize(
-    ("kind", "epsilon", "delta", "count", "message"),
+    ("kind", "epsilon", "delta", "message"),
     [
-        (GaussianMu, 1.0, 0.0, 1, "delta"),
-        (GaussianMu, 0.0, DELTA, 1, "epsilon"),
-        (GaussianMu, math.inf, DELTA, 1, "epsilon"),
-        (PureEpsilon, 1.0, 1.0, 1, "delta"),
-        (PureEpsilon, 1.0, DELTA, 0, "count"),
-        (NoGuarantee, 1.0, DELTA, 1, "cannot be calibrated"),
+        (GaussianMu, 1.0, 0.0, "delta"),
+        (GaussianMu, 0.0, DELTA, "epsilon"),
+        (GaussianMu, math.inf, DELTA, "epsilon"),
+        (PureEpsilon, 1.0, 1.0, "delta"),
+        (NoGuarantee, 1.0, DELTA, "cannot be calibrated"),
     ],
 )
-def test_an_impossible_target_is_refused(
-    kind: type[Loss], epsilon: float, delta: float, count: int, message: str
-) -> None:
+def test_an_impossible_target_is_refused(kind: type[Loss], epsilon: float, delta: float, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
-        calibrate(kind, epsilon, delta, count)
+        allocate([kind], [1.0], epsilon, delta)
 
 
 # ── allocation ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,7 +92,7 @@ def test_there_is_room_for_dividing_a_stage_further() -> None:
             (loss,) = allocate([kind], [1.0], 0.7, DELTA).losses
             parts = [scaled(loss, 1 / classes if kind is PureEpsilon else 1 / math.sqrt(classes))] * classes
             at = 0.0 if kind is PureEpsilon else DELTA
-            assert compose(parts, "basic" if kind is PureEpsilon else "tight").epsilon(at) <= 0.7
+            assert compose(parts).epsilon(at) <= 0.7
 
 
 def test_a_mixed_split_gives_more_than_adding_epsilons() -> None:
@@ -134,7 +103,7 @@ def test_a_mixed_split_gives_more_than_adding_epsilons() -> None:
     # Half of epsilon for each, were epsilons added; tightly, both get 5 % more.
     assert pure.epsilon == pytest.approx(0.5238, abs=1e-4)
     assert gaussian.mu == pytest.approx(0.5238 * mu_from_epsilon_delta(1.0, DELTA), rel=1e-4)
-    assert compose(split.losses, "basic").epsilon(DELTA) > 1.01
+    assert basic(components(split.losses)).epsilon(DELTA) > 1.01
 
 
 def test_the_proportions_of_a_mixed_split_do_not_depend_on_epsilon() -> None:

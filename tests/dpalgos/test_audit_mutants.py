@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from dpalgos.algorithms import Algorithm, PrivateAlgorithm
-from dpalgos.audit.experiment import Effort
+from dpalgos.audit.experiment import AuditReport, Effort, Verdict
 from dpalgos.audit.releases import audit_algorithm
-from dpalgos.audit.report import AuditReport, Verdict
-from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Setting, Trust
+from dpalgos.guarantees import GaussianMu, Loss, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, KeyStream
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
@@ -24,7 +23,6 @@ from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource, normals
 from dpalgos.projections.covariance import AnalyzeGauss, gram_matrix, leading_basis
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows
-from dpalgos.summation import gaussian_guarantee
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 
@@ -114,9 +112,6 @@ class LearntProjection(PrivateAlgorithm):
 
     budgets = (GaussianMu,)
     budget: Loss
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        return gaussian_guarantee(self.budget, setting)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         basis = leading_basis(gram_matrix(parties, setting), 1).basis

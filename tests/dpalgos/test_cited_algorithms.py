@@ -22,8 +22,7 @@ from dpalgos.rows import ArrayRows, Floats
 from dpalgos.solvers import minimise
 from dpalgos.testing import blobs
 from dpalgos.trainers.consensus_admm import ConsensusAdmm, PublishedConsensusAdmm
-from dpalgos.trainers.published import PublishedDualPerturbation
-from dpalgos.trainers.smo import Smo, SmoLaplaceOutputPerturbation
+from dpalgos.trainers.smo import PublishedDualPerturbation, Smo, SmoLaplaceOutputPerturbation
 
 DRAWS = 3000
 # Of the mean of that many numbers in [0, 1] at a false-alarm rate of 1e-9 (Hoeffding).

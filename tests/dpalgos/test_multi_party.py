@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpalgos.accounting import calibrate
+from dpalgos.accounting import allocate
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.registry import AlgorithmSpec, lookup
@@ -23,8 +23,12 @@ from dpalgos.trainers.gradient_descent import (
     LocalGradient,
     PublishedGradientPerturbation,
 )
-from dpalgos.trainers.linear import EmpiricalRisk
-from dpalgos.trainers.output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation, RadialOutputPerturbation
+from dpalgos.trainers.output_perturbation import (
+    EmpiricalRisk,
+    Pathak,
+    PublishedMultiPartyOutputPerturbation,
+    RadialOutputPerturbation,
+)
 from tests.support.training import blobs, fit, noise
 
 Array = NDArray[np.float64]
@@ -225,7 +229,10 @@ def test_gaussian_noise_is_bought_by_its_exact_curve(name: str) -> None:
     assert preferred is GaussianMu
     setting = Setting(sizes=(100, 100), dimension=3, classes=2)
     exact, concentrated = (
-        AlgorithmSpec("trainers", name, {"budget": calibrate(kind, 1.0, 1e-5)}).build().distribution(setting).sigma
+        AlgorithmSpec("trainers", name, {"budget": allocate([kind], [1.0], 1.0, 1e-5).losses[0]})
+        .build()
+        .distribution(setting)
+        .sigma
         for kind in (GaussianMu, ZeroConcentrated)
     )
     assert concentrated / exact == pytest.approx(1.084, abs=0.002)

@@ -16,12 +16,12 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting
 from dpalgos.losses import make_loss
 from dpalgos.rows import ArrayRows
-from dpalgos.trainers.linear import EmpiricalRisk
 from dpalgos.trainers.objective_perturbation import (
     Calibration,
     ObjectivePerturbation,
     PublishedObjectivePerturbation,
 )
+from dpalgos.trainers.output_perturbation import EmpiricalRisk
 from tests.support.statistics import rejects_law
 from tests.support.training import blobs, fitted, noise, setting_of
 

@@ -14,8 +14,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Numerics, PureEpsilon, Setting
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.rows import ArrayRows
-from dpalgos.trainers.linear import EmpiricalRisk
-from dpalgos.trainers.output_perturbation import OutputPerturbation
+from dpalgos.trainers.output_perturbation import EmpiricalRisk, OutputPerturbation
 from tests.support.training import blobs, fitted, parties_of, setting_of
 
 Array = NDArray[np.float64]

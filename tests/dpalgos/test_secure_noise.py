@@ -16,7 +16,6 @@ from scipy import stats
 from scipy.special import ndtr, ndtri
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.keystream import KeyStream
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
@@ -26,10 +25,9 @@ from dpalgos.secure.noise_shares import (
     RadialShare,
     RoundedRadial,
     TruexGaussian,
-    secagg_loss,
+    mu_of_shares,
     share_distribution,
     share_sigma,
-    share_sigma_for,
 )
 from dpalgos.secure.tolerance import Tolerance
 from tests.support.statistics import ERROR, fits
@@ -82,7 +80,7 @@ def test_the_loss_covers_the_exact_privacy_profile(sigma: float, shares: int, sh
     """Where the claim of a central Gaussian would be too small by as much as the theorem's terms are there for."""
     law = sum_of_shares(sigma, shares, math.ceil(9 * sigma))
     sensitivity = math.sqrt(sum(shift**2 for shift in shifts))
-    mu = secagg_loss(sensitivity=sensitivity, sigma_share=sigma, shares=shares, dimension=len(shifts)).mu
+    mu = mu_of_shares(sensitivity, sigma, shares, len(shifts))
     for epsilon in EPSILONS:
         assert exact_delta(law, shifts, epsilon) <= gaussian_delta(mu, epsilon) + 1e-12
 
@@ -144,7 +142,7 @@ def published(sensitivity: float, sigma: float, shares: int, dimension: int) -> 
 
 @pytest.mark.parametrize(("sigma", "shares"), [(100.0, 2), (50.0, 40), (1e6, 900)])
 def test_the_loss_agrees_with_the_published_concentrated_bound(sigma: float, shares: int) -> None:
-    mu = secagg_loss(sensitivity=7.0, sigma_share=sigma, shares=shares, dimension=10_000).mu
+    mu = mu_of_shares(7.0, sigma, shares, 10_000)
     assert mu**2 / 2 == pytest.approx(published(7.0, sigma, shares, 10_000), rel=1e-3)
 
 
@@ -155,33 +153,25 @@ def test_shares_are_as_private_as_the_central_noise_for_every_sensitivity(
 ) -> None:
     sigma = share_sigma(total, shares=shares, dimension=dimension)
     for sensitivity in (1.0, math.sqrt(2.0), 17.0, 1e5):
-        found = secagg_loss(sensitivity=sensitivity, sigma_share=sigma, shares=shares, dimension=dimension).mu
+        found = mu_of_shares(sensitivity, sigma, shares, dimension)
         assert found <= sensitivity / total * (1 + 1e-12)
     if total >= 1e4:
         assert sigma * math.sqrt(shares) <= total * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("budget", [GaussianMu(0.3), ZeroConcentrated(0.045), GaussianMu(2.0)])
-def test_calibration_inverts_the_loss(budget: Loss) -> None:
-    sigma = share_sigma_for(budget, sensitivity=40.0, shares=4, dimension=100)
-    mu = budget.mu if isinstance(budget, GaussianMu) else 0.3
-    assert secagg_loss(sensitivity=40.0, sigma_share=sigma, shares=4, dimension=100).mu <= mu
-    less = secagg_loss(sensitivity=40.0, sigma_share=0.999 * sigma, shares=4, dimension=100).mu
-    assert less > mu
+@pytest.mark.parametrize("total", [1 / 0.3, 0.5])
+def test_calibration_inverts_the_loss(total: float) -> None:
+    sigma = share_sigma(total, sensitivity=40.0, shares=4, dimension=100)
+    assert mu_of_shares(40.0, sigma, 4, 100) <= 1 / total < mu_of_shares(40.0, 0.999 * sigma, 4, 100)
+
+
+def test_noise_too_coarse_for_its_sum_proves_nothing() -> None:
+    assert mu_of_shares(1.0, 0.1, 3, 1) == math.inf
 
 
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda: secagg_loss(sensitivity=-1.0, sigma_share=1.0, shares=1, dimension=1), "sensitivity"),
-        (lambda: secagg_loss(sensitivity=1.0, sigma_share=0.0, shares=1, dimension=1), "sigma_share"),
-        (lambda: secagg_loss(sensitivity=1.0, sigma_share=math.nan, shares=1, dimension=1), "sigma_share"),
-        (lambda: secagg_loss(sensitivity=1.0, sigma_share=1.0, shares=0, dimension=1), "shares"),
-        (lambda: secagg_loss(sensitivity=1.0, sigma_share=1.0, shares=1, dimension=0), "dimension"),
-        (lambda: secagg_loss(sensitivity=1.0, sigma_share=0.1, shares=3, dimension=1), "finer grid"),
-        (lambda: share_sigma_for(GaussianMu(0.0), sensitivity=1.0, shares=1, dimension=1), "budget"),
-        (lambda: share_sigma_for(PureEpsilon(1.0), sensitivity=1.0, shares=1, dimension=1), "pure-epsilon"),
-        (lambda: share_sigma_for(ApproximateDP(1.0, 1e-5), sensitivity=1.0, shares=1, dimension=1), "approximate"),
         (lambda: DiscreteGaussian(-1.0), "sigma"),
         (lambda: RadialShare(0.0, 2, 3), "scale"),
         (lambda: RoundedRadial(math.inf), "scale"),
@@ -194,10 +184,6 @@ def test_calibration_inverts_the_loss(budget: Loss) -> None:
 def test_parameters_are_validated_by_name(call: Callable[[], object], named: str) -> None:
     with pytest.raises(ParameterError, match=named):
         call()
-
-
-def test_no_sensitivity_no_loss() -> None:
-    assert secagg_loss(sensitivity=0.0, sigma_share=1.0, shares=1, dimension=1) == GaussianMu(0.0)
 
 
 def test_laws_are_shared_by_their_kind() -> None:
@@ -218,9 +204,7 @@ def test_truex_split_is_ours_with_all_others_colluding_but_for_the_published_var
     ours = share_distribution(RoundedGaussian(1e6), tolerance.unknown_shares, 100)
     assert isinstance(ours, DiscreteGaussian)
     assert law.share.sigma == pytest.approx(ours.sigma, rel=1e-9)
-    assert secagg_loss(
-        sensitivity=3.0, sigma_share=law.share.sigma, shares=law.honest - 1, dimension=100
-    ).mu == pytest.approx(3e-6, rel=1e-9)
+    assert mu_of_shares(3.0, law.share.sigma, law.honest - 1, 100) == pytest.approx(3e-6, rel=1e-9)
     draws = law.sample(20_000, KeyStream(b"\x05" * 32))
     # Six standard errors of a variance estimate.
     assert draws.var() / 1e12 == pytest.approx(1.0, abs=6 * math.sqrt(2 / 20_000))

@@ -17,11 +17,9 @@ from sklearn.svm import SVC
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
-from dpalgos.kernels import GaussianKernel, Kernel, LinearKernel, squared_norms
+from dpalgos.kernels import GaussianKernel, Kernel, KernelRows, LinearKernel, squared_norms
 from dpalgos.models import KernelModel, LinearModel, decode
 from dpalgos.rows import ArrayRows
-from dpalgos.smo.machine import gather_raw
-from dpalgos.smo.rows_cache import KernelRows
 from dpalgos.smo.solver import Solution, _State, solve
 from dpalgos.smo.working_sets import (
     RULES,
@@ -35,7 +33,7 @@ from dpalgos.smo.working_sets import (
     Selector,
     WorkingSetRule,
 )
-from dpalgos.trainers.smo import Smo
+from dpalgos.trainers.smo import Smo, gather_raw
 from tests.support.streams import seeded
 from tests.support.training import noise
 

@@ -243,6 +243,7 @@ def finished(root: Path, twins: Twins) -> None:
     assert sorted(charges("digits")) == paid
 
 
+@pytest.mark.nightly
 def test_the_command_killed_and_finished_by_two_at_once(twins: Twins, engine: Engine) -> None:
     engine.prepare_served(twins.disturbed)
     kill_when(twins.disturbed, MOMENTS["first-basis"])

@@ -96,11 +96,11 @@ def test_a_night_that_is_drawn_again_pays_for_one_night(root: Path, tmp_path: Pa
     release, _ = tonight()
     ledger = open_ledger()
     assert ledger.record_output(release.key, "0" * 64) is OutputOutcome.RECHARGED
-    first, again = (PlanCost.from_json(dict(plan.costs["horizon 1"])) for plan in ledger.plans("clinic"))
+    first, again = (PlanCost.from_json(dict(plan.costs["horizon 1"])) for plan in ledger.history("clinic").plans)
     factor = ToeplitzFactor(nights=NIGHTS)
     share = factor.coefficients[0] ** 2 / factor.norm_squared
-    assert again.mu_squared == pytest.approx(share * first.mu_squared)
-    assert again.mu_squared >= share * first.mu_squared * (1 - 1e-12)
+    assert again.totals.mu_squared == pytest.approx(share * first.totals.mu_squared)
+    assert again.totals.mu_squared >= share * first.totals.mu_squared * (1 - 1e-12)
     assert share < 0.7
 
 
@@ -123,7 +123,7 @@ def test_a_horizon_is_one_charge_and_a_night_is_one_release(root: Path, tmp_path
         assert result.epsilon_spent == pytest.approx(1.0, abs=1e-9)
         assert result.epsilon_spent <= 1.0
     assert len(charges()) == NIGHTS
-    assert len(open_ledger().plans("clinic")) == 1
+    assert len(open_ledger().history("clinic").plans) == 1
     assert check_releases() == []
     # Noise is fresh each night, of the stated size: 4 · 14 numbers miss it by half once in 10⁹.
     law = release.build().distribution(release.setting)  # type: ignore[attr-defined]  # a sum's
@@ -460,7 +460,7 @@ def test_gradients_are_taken_at_the_model_of_the_nights_before_and_frozen(
         price = price or spent()
         assert spent() == price
         assert result.epsilon_spent == pytest.approx(1.0, abs=1e-9)
-    assert len(open_ledger().plans("clinic")) == 1
+    assert len(open_ledger().history("clinic").plans) == 1
     monkeypatch.undo()
     monkeypatch.setenv("UNITBALL_ROOT", str(root))
     tonights = release.build()
@@ -698,7 +698,7 @@ def test_a_year_of_digits(root: Path, tmp_path: Path) -> None:
             rows = apply(np.asarray(rows, dtype=np.float64))
         found.append(float((rows.argmax(axis=1) == digits.target[test]).mean()))
     assert spent("digits-of-a-year") == price
-    assert len(open_ledger().plans("digits-of-a-year")) == 1
+    assert len(open_ledger().history("digits-of-a-year").plans) == 1
     assert len(charges("digits-of-a-year")) == 365
     early, middle, late = (float(np.mean(found[start : start + 60])) for start in (0, 150, 305))
     assert early + 0.05 < middle < late - 0.02, (early, middle, late)

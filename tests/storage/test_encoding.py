@@ -6,7 +6,9 @@ The expected numbers are computed here by hand from the declaration.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from sklearn.svm import LinearSVC
 
 from storage.datasets import ingestion_report, open_dataset
+from storage.encoder import TableEncoder
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints, row_patterns
 from storage.layout import Layout
@@ -118,6 +121,50 @@ def test_days_written_in_two_ways() -> None:
     assert column.bound.endswith("written %d.%m.%Y or %Y-%m-%d")
 
 
+def test_days_between_two_dates_are_a_number() -> None:
+    """Whether the dates are features themselves or not; a row where one is missing has none."""
+    stay = {"name": "stay", "type": "days", "between": ["admitted", "discharged"], "range": [0, 60], "centre": 10}
+    day = {"name": "admitted", "type": "date", "range": ["2026-01-01", "2026-12-31"]}
+    schema = schema_of(stay, day, {"name": "discharged", "type": "ignore"}, missing={"marker": "", "rows": "constant"})
+    assert schema.in_file == ("admitted", "discharged", "y")
+    assert set(schema.needed) == {"admitted", "discharged", "y"}
+    table = Table(
+        {
+            "admitted": ["2026-02-25", "2026-02-25", date(2026, 3, 1), "2026-03-01", "", "soon"],
+            "discharged": ["2026-03-07", "2026-02-24", "2026-12-31", datetime(2026, 3, 31), "2026-03-31", "2026-03-31"],
+        },
+        np.arange(6),
+        "",
+    )
+    (found,) = schema.examine(table, schema.inputs[:1])
+    np.testing.assert_allclose(found.encoded.values[:, 0] * 60, [10, 0, 60, 30, 0, 0])
+    assert found.encoded.outside.tolist() == [False, True, True, False, False, True]
+    assert found.encoded.hopeless.tolist() == [False] * 5 + [True]
+    assert found.missing.tolist() == [False] * 4 + [True, False]
+    np.testing.assert_allclose(found.column.place(found.encoded.values[:4])[:, 0], [0, -0.2, 1, 0.4])
+    with pytest.raises(InputError, match="column stay is between 'y', which is no column of type date or ignore"):
+        schema_of({**stay, "between": ["admitted", "y"]}, day)
+    encoder = TableEncoder(dict(schema.document), "clip")
+    assert encoder.feature_names_in_.tolist() == ["admitted", "discharged"]
+    assert encoder.encode(table.columns).refusals[4:] == (
+        None,
+        "column stay: \"('soon', '2026-03-31')\" is not 0 to 60 days from admitted to discharged, written 2026-01-31",
+    )
+
+
+def test_a_category_of_unknown_values_is_hashed() -> None:
+    schema = schema_of({"name": "model", "type": "category", "hash": 64})
+    (column,) = schema.inputs
+    found = column.encode(["A4", " A4 ", "Golf", "\ud800", 17, 17.0])
+    assert not found.outside.any()
+    assert found.values.sum(axis=1).tolist() == [1] * 6
+    places = found.values.argmax(axis=1).tolist()
+    # CRC-32 is the same on every machine, so that a logged model encodes as the ingestion did.
+    assert places[:3] == [zlib.crc32(b"A4") % 64, zlib.crc32(b"A4") % 64, zlib.crc32(b"Golf") % 64]
+    assert places[4] == places[5] == zlib.crc32(b"17") % 64
+    assert (column.width, column.features[3], column.text) == (64, "model#3", False)
+
+
 @pytest.mark.parametrize(
     ("written", "cells", "numbers"),
     [
@@ -165,6 +212,9 @@ def test_german_sums_and_marks_that_are_one() -> None:
         ({"name": "x", "type": "numeric", "range": [0, 1], "thousands": "_"}, "thousands is '_'; it must be one of"),
         ({"name": "x", "type": "numeric", "range": [0, 1], "currency": []}, "currency must be a list of at least one"),
         ({"name": "x", "type": "numeric", "range": [0, 1], "missing": "mean"}, "missing is 'mean'; it must be one of"),
+        ({"name": "x", "type": "category", "hash": 1}, "hash is 1; it must be a number of bins from 2 to 4096"),
+        ({"name": "x", "type": "category", "hash": 8, "values": ["a"]}, "hash is 8; .* instead of values"),
+        ({"name": "x", "type": "days", "between": "y", "range": [0, 9]}, "between is 'y'; it must name two columns"),
         ({"name": "x", "type": "boolean", "values": ["a"]}, "declare two, what means no first"),
         ({"name": "x", "type": "date", "range": ["2020-01-01"]}, "it must be two days"),
         ({"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "parts": ["hour"]}, "some of days, year"),

@@ -14,7 +14,8 @@ import pytest
 
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
 from storage.ledger.accounts import require_small_delta
-from storage.ledger.charges import Cap, Decision, PlanRecord, ReleaseCharge
+from storage.ledger.charges import Cap, Decision, History, ReleaseCharge
+from storage.ledger.database import Memory
 from storage.ledger.entries import Kind, writing
 from storage.ledger.ledger import Ledger, OutputOutcome
 from tests.support.ledgers import (
@@ -28,6 +29,8 @@ from tests.support.ledgers import (
     spent,
 )
 from tests.support.untraced import quickest
+
+pytestmark = pytest.mark.usefixtures("with_and_without_memory")
 
 
 @pytest.fixture
@@ -181,10 +184,10 @@ class TestCharging:
         ledger.charge(request(release("a", 0.5), run="first run"), {"0": "s0"})
         ledger.charge(request(release("a", 0.5), run="second run"), {"0": "rotated"})
         charge = ledger.charge_of("a")
-        assert charge.key_ids == {"0": "s0"}
-        assert (charge.account, charge.partition, charge.parties) == ("clinic", "even-5", ("0",))
-        assert (charge.guarantee, charge.label, charge.run) == ({"epsilon": 0.5}, "label of a", "first run")
-        assert (charge.delta, charge.recharge) == (1e-6, False)
+        assert charge.plan.key_ids == {"0": "s0"}
+        assert (charge.account, charge.plan.partition, charge.parties) == ("clinic", "even-5", ("0",))
+        assert (charge.guarantee, charge.label, charge.plan.run) == ({"epsilon": 0.5}, "label of a", "first run")
+        assert (charge.plan.delta, charge.plan.recharge) == (1e-6, False)
         assert ledger.is_charged("a")
         assert not ledger.is_charged("b")
         with pytest.raises(InputError, match="never charged"):
@@ -207,7 +210,7 @@ class TestCharging:
 
     def test_an_empty_plan_charges_nothing(self, ledger: Ledger) -> None:
         assert ledger.charge(request(), {}).plan is None
-        assert ledger.plans("clinic") == []
+        assert ledger.history("clinic").plans == ()
 
     def test_accounts_do_not_share(self, ledger: Ledger) -> None:
         ledger.open_account("other", Cap(1, 1e-5))
@@ -264,7 +267,7 @@ class TestCharging:
     def test_a_malformed_plan_is_refused(self, ledger: Ledger, plan: Any, message: str) -> None:
         with pytest.raises(InputError, match=message):
             ledger.charge(plan, {})
-        assert ledger.plans("clinic") == []
+        assert ledger.history("clinic").plans == ()
 
     def test_a_policy_that_raises_charges_nothing(self, ledger: Ledger) -> None:
         with pytest.raises(KeyError):
@@ -285,7 +288,7 @@ class TestCharging:
 
     def test_people_with_several_rows_need_a_policy_that_knows_groups(self, ledger: Ledger) -> None:
         class Single:
-            def decide(self, history: Sequence[PlanRecord], new: Sequence[ReleaseCharge], **options: Any) -> Decision:
+            def decide(self, history: History, new: Sequence[ReleaseCharge], **options: Any) -> Decision:
                 return SumOfEpsilons().decide(history, new, **options)
 
             lacking = SumOfEpsilons.lacking
@@ -334,8 +337,8 @@ class TestOutputs:
         assert spent(ledger) == 2
         assert ledger.outputs("a") == ("d1", "d2")
         first, second = ledger.charges("clinic")
-        assert (first.recharge, second.recharge) == (False, True)
-        assert (second.guarantee, second.key_ids, second.run) == (first.guarantee, {"0": "s0"}, "night")
+        assert (first.plan.recharge, second.plan.recharge) == (False, True)
+        assert (second.guarantee, second.plan.key_ids, second.plan.run) == (first.guarantee, {"0": "s0"}, "night")
         assert ledger.charge_of("a") == first
 
     def test_other_bytes_that_do_not_fit_are_refused_and_not_recorded(self, ledger: Ledger) -> None:
@@ -361,13 +364,12 @@ class TestReports:
     def test_plans_and_charges_by_party(self, ledger: Ledger) -> None:
         ledger.charge(request(release("a", parties=("0", "1")), release("b", parties=("1",)), run="one"), {"0": "s"})
         ledger.charge(request(release("c"), partition="even-6"), {})
-        first, second = ledger.plans("clinic")
+        first, second = ledger.history("clinic").plans
         assert (first.releases, first.costs, first.run) == (
             ("a", "b"),
             {"0": {"epsilon": 1}, "1": {"epsilon": 2}},
             "one",
         )
-        assert first.record() == PlanRecord("even-5", {"0": {"epsilon": 1}, "1": {"epsilon": 2}})
         assert (second.partition, second.delta) == ("even-6", 1e-6)
         by_party = ledger.charges_by_party("clinic")
         assert {party: [charge.key for charge in charges] for party, charges in by_party.items()} == {
@@ -375,7 +377,7 @@ class TestReports:
             "1": ["a", "b"],
         }
 
-    @pytest.mark.parametrize("query", ["account", "plans", "charges", "cap_changes", "standing", "charges_by_party"])
+    @pytest.mark.parametrize("query", ["account", "history", "charges", "cap_changes", "standing", "charges_by_party"])
     def test_an_unknown_account_is_an_error_not_an_empty_list(self, ledger: Ledger, query: str) -> None:
         with pytest.raises(InputError, match="no account 'nobody'"):
             getattr(ledger, query)("nobody")
@@ -402,6 +404,6 @@ class TestReports:
                     "recharge": False,
                 }
                 entries.append(Kind.PLAN, account="clinic", subject="even-5", content=content)
-        numbers = itertools.count()
-        assert quickest(lambda: ledger.charge(request(release(f"new {next(numbers)}", 0.01)), {})) < 0.2
+        numbers, remembering = itertools.count(), Ledger(replace(database_of(ledger), memory=Memory()), SumOfEpsilons())
+        assert quickest(lambda: remembering.charge(request(release(f"new {next(numbers)}", 0.01)), {})) < 0.2
         assert spent(ledger) == pytest.approx(0.051)

@@ -18,6 +18,8 @@ from storage.ledger.high_water_marks import HighWaterMark
 from storage.ledger.ledger import Ledger
 from tests.support.ledgers import database_of, open_ledger, release, request, spent
 
+pytestmark = pytest.mark.usefixtures("with_and_without_memory")
+
 STORED = {f"k{number}": f"digest of k{number}" for number in range(4)}
 
 
@@ -137,7 +139,7 @@ def test_every_edit_is_refused_at_charging(path: Path, statements: list[str], fr
     ledger = open_ledger(path)
     ledger.charge(request(release("seen")), {})
     if fresh:
-        entries._in_order.clear()
+        ledger = open_ledger(path)
     _edit(path, *statements)
     with pytest.raises(StorageError, match=r"entr.* (changed|removed|follow).*Nothing was charged"):
         ledger.charge(request(release("new")), {})

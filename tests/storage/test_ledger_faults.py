@@ -32,7 +32,7 @@ PLAN = request(release("a"), release("b", parties=("1",)))
 
 def _die_after_appending(count: int) -> Callable[[], None]:
     def arrange() -> None:
-        add = Entries._add
+        add = Entries.extend
         left = [count]
 
         def add_and_die(self: Entries, *arguments: Any, **options: Any) -> Any:
@@ -40,7 +40,7 @@ def _die_after_appending(count: int) -> Callable[[], None]:
             left[0] -= 1
             return die() if left[0] == 0 else added
 
-        Entries._add = add_and_die  # type: ignore[method-assign]  # in a child
+        Entries.extend = add_and_die  # type: ignore[method-assign]  # in a child
 
     return arrange
 

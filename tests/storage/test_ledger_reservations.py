@@ -11,6 +11,8 @@ from storage.ledger.charges import Cap
 from storage.ledger.ledger import Ledger
 from tests.support.ledgers import open_ledger, release, request, spent
 
+pytestmark = pytest.mark.usefixtures("with_and_without_memory")
+
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
@@ -31,7 +33,7 @@ def test_what_is_reserved_counts_as_spent_and_is_charged_once(ledger: Ledger) ->
     assert [one.name for one in ledger.reservations("clinic")] == ["run"]
     assert ledger.commit("clinic", "run", KEYS).charged == ("a",)
     assert ledger.commit("clinic", "run", KEYS).charged == ()
-    assert ledger.charge_of("a").key_ids == KEYS
+    assert ledger.charge_of("a").plan.key_ids == KEYS
     assert ledger.reservations("clinic") == []
     assert spent(ledger) == pytest.approx(0.6)
     assert ledger.verify() == []

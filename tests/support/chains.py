@@ -90,7 +90,7 @@ def followed(dataset: str = "clinic", **config: Any) -> RunResult:
 
 def charges(account: str = "clinic") -> list[tuple[str, bool]]:
     """Return what is on record: keys of charged releases, and whether each is a re-charge."""
-    return [(charge.key, charge.recharge) for charge in open_ledger().charges(account)]
+    return [(charge.key, charge.plan.recharge) for charge in open_ledger().charges(account)]
 
 
 def digests() -> dict[str, str]:

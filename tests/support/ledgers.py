@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import delete, select, text, update
 
 from storage.ledger.chain import Chain, Link
-from storage.ledger.charges import AccountTerms, Cap, Decision, PlanRecord, PlanRequest, ReleaseCharge
-from storage.ledger.database import Database, entries, meta, open_database
+from storage.ledger.charges import AccountTerms, Cap, Decision, History, PlanRequest, ReleaseCharge
+from storage.ledger.database import Database, Memory, entries, meta, open_database
 from storage.ledger.ledger import Ledger
 from storage.secrets import Secret
 
@@ -29,7 +29,7 @@ class SumOfEpsilons:
 
     def decide(
         self,
-        history: Sequence[PlanRecord],
+        history: History,
         new: Sequence[ReleaseCharge],
         *,
         partition: str,
@@ -38,7 +38,7 @@ class SumOfEpsilons:
         terms: AccountTerms | None = None,
     ) -> Decision:
         spent: dict[str, float] = {}
-        for plan in history:
+        for plan in (*history.plans, *history.pending):
             for party, cost in plan.costs.items():
                 spent[party] = spent.get(party, 0.0) + cost["epsilon"]
         costs: dict[str, dict[str, float]] = {}
@@ -53,7 +53,7 @@ class SumOfEpsilons:
         reason = "" if cap is None or admitted else f"{cap.epsilon - before:g} is left"
         return Decision(admitted, costs, reason, {"before": before, "after": after}, totals={"epsilon": after})
 
-    def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, Any]) -> dict[str, float]:
+    def lacking(self, history: History, totals: Mapping[str, Any]) -> dict[str, float]:
         now = self.decide(history, (), partition="", delta=0.0, cap=None).totals["epsilon"]
         return {"epsilon": max(totals["epsilon"] - now, 0.0)}
 
@@ -80,8 +80,8 @@ KEY = Secret(b"the key of ledgers in tests only")
 
 
 def opened(location: Path | str, **more: Any) -> Database:
-    """Open a database with the tests' key."""
-    return open_database(location, key=KEY, **more)
+    """Open a database with the tests' key, as a process does that has just begun."""
+    return open_database(location, key=KEY, memory=Memory(), **more)
 
 
 def open_ledger(location: Path | str, cap: float | None = None, account: str = "clinic", **more: Any) -> Ledger:

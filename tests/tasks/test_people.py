@@ -40,7 +40,7 @@ MOST = 8
 WEIGHT = 0.1 / np.sqrt(1.5)
 SCHEMA = """
 columns:
-  - {{name: Patient, type: person, rows_per_person: {most}}}
+  - {{name: Patient, type: {kind}}}
   - {{name: number, type: numeric, range: [-1000, 1000]}}
   - {{name: other, type: numeric, range: [-1, 1]}}
   - {{name: sick, type: label, {label}}}
@@ -67,10 +67,12 @@ def bring_in(
     label: str = 'classes: ["no", "yes"]',
     visibility: Visibility = Visibility.PRIVATE,
     test: Sequence[str] | None = None,
+    party: str = "",
+    kind: str = "",
     **request: Any,
 ) -> DatasetRef:
-    folder.mkdir(exist_ok=True)
-    (folder / "schema.yaml").write_text(SCHEMA.format(most=most, label=label))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "schema.yaml").write_text(SCHEMA.format(kind=kind or f"person, rows_per_person: {most}", label=label))
     paths = {}
     for part, rows in (("train", lines), ("test", test)):
         if rows is not None:
@@ -81,7 +83,8 @@ def bring_in(
         IngestRequest(
             name=name,
             format="csv",
-            path=paths["train"],
+            path=None if party else paths["train"],
+            parties={party: paths["train"]} if party else {},
             test_path=paths.get("test"),
             schema_path=folder / "schema.yaml",
             visibility=visibility,
@@ -255,7 +258,7 @@ def test_plans_are_made_of_people(most: int, root: Path, tmp_path: Path) -> None
         ({"trainer": "dp-sgd", "neighbours": "replace-special"}, "drawn more often"),
         ({"trainer": "smo-output-perturbation"}, "weigh the same"),
         ({"algorithm": "noisy-gd", "tune": {"iterations": [5, 9]}}, "holds out rows, and not people"),
-        ({"algorithm": "noisy-gd", "horizon": 4}, "without --horizon"),
+        ({"trainer": "continual-class-means", "trust": "central"}, "divides rows among its nights by their places"),
         ({"algorithm": "noisy-gd", "partition": "by-label"}, "depends on what rows contain"),
     ],
 )
@@ -303,12 +306,7 @@ def test_rows_in_the_place_of_people_in_a_plan_are_caught(
         followed("visits", algorithm="noisy-gd")
 
 
-def test_people_are_for_one_root_and_one_night(root: Path, tmp_path: Path) -> None:
-    from tasks.federation.party import own_name
-
-    bring_in(tmp_path / "input", visits(COUNTS))
-    with pytest.raises(RefusedError, match="would be two records"):
-        own_name("visits")
+def test_people_are_neither_sampled_nor_dealt_by_label(root: Path, tmp_path: Path) -> None:
     bring_in(tmp_path / "open", visits(COUNTS, seed=3, first=300), name="open", visibility=Visibility.PUBLIC)
     with pytest.raises(RefusedError, match="records of their own"):
         public_sample("open", 20, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
@@ -13,7 +14,7 @@ import pytest
 import sklearn
 import yaml
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -21,9 +22,10 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import unitball
 from dpalgos.errors import ParameterError
 from storage.errors import InputError
+from storage.readers import OnViolation, ReadOptions, read_source
 from tasks.datasets.description import find_dataset
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
-from unitball.estimators import Bounds
+from unitball.estimators import Bounds, _warn_of_scores
 from unitball.fitting import process_root
 
 # No check is expected to fail; these skip themselves, and why.
@@ -44,6 +46,7 @@ def rows() -> tuple[Any, Any]:
 @pytest.fixture(autouse=True)
 def fresh_process_books(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unitball.fitting._PROCESS_ROOTS", {})
+    _warn_of_scores.cache_clear()
 
 
 def private(account: str = "clinic", **given: Any) -> PrivateClassifier:
@@ -168,6 +171,25 @@ def test_a_score_of_private_rows_is_said_to_be_exact(rows: tuple[Any, Any]) -> N
         model.predict_proba(rows[0])
 
 
+@pytest.mark.parametrize("scoring", [None, "balanced_accuracy"])
+def test_cross_validation_warns_once_whatever_scores(rows: tuple[Any, Any], scoring: str | None) -> None:
+    """A scorer by name calls predict and never ``score``; scikit-learn changes Python's filters as it goes."""
+    unitball.open_account("clinic", epsilon=5.0, delta=1e-6)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        cross_val_score(private(epsilon=0.3), *rows, cv=3, scoring=scoring)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+        private(epsilon=0.3).fit(*rows).score(*rows)
+    said = [str(one.message) for one in shown if "exact and no release" in str(one.message)]
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _warn_of_scores.cache_clear()
+        clone(private(epsilon=0.3, public=True)).fit(*rows)
+        private(epsilon=0.3, repetition=1).fit(*rows)
+
+
 def test_a_roots_ledger_is_charged(rows: tuple[Any, Any], tmp_path: Path) -> None:
     folder = tmp_path / "root"
     with pytest.raises(InputError, match="open_account"):
@@ -204,6 +226,62 @@ def test_data_frames_by_a_schema() -> None:
     assert list(model.classes_) == ["well", "readmitted"]
     assert set(model.predict(rows)) <= {"well", "readmitted"}
     assert model.n_features_in_ == 5
+
+
+CELLS = {"age": 40, "ward": "north", "admitted": "01.02.2026", "discharged": "2026-02-09", "plate": "B-XY 12"}
+STAY = """
+format_version: 1
+columns:
+  - {name: age, type: numeric, range: [18, 100]}
+  - {name: ward, type: category, values: [north, south]}
+  - {name: admitted, type: date, range: [2026-01-01, 2026-12-31], format: "%d.%m.%Y"}
+  - {name: discharged, type: ignore}
+  - {name: plate, type: category, hash: 8}
+  - {name: stay, type: days, between: [admitted, discharged], range: [0, 60], format: ["%d.%m.%Y", "%Y-%m-%d"]}
+  - {name: outcome, type: label, classes: [well, ill]}
+"""
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [{}, {"age": 130}, {"ward": "west"}, {"discharged": "2026-01-09"}, {"discharged": "9.9."}, {"age": "old"}],
+)
+@pytest.mark.parametrize("on_violation", ["refuse", "clip"])
+def test_a_row_is_encoded_alike_from_a_file_and_in_an_estimator(
+    outside: dict[str, Any], on_violation: str, tmp_path: Path
+) -> None:
+    (tmp_path / "schema.yaml").write_text(STAY)
+    frame = pd.DataFrame([CELLS, CELLS | outside] * 2)
+    frame.assign(outcome=["well", "ill"] * 2).to_csv(tmp_path / "rows.csv", index=False)
+    options = ReadOptions(schema=tmp_path / "schema.yaml", on_violation=OnViolation(on_violation))
+    try:
+        read = np.concatenate(
+            [one.features for one in read_source("csv", tmp_path / "rows.csv", options).parts["train"]]
+        )
+    except InputError:
+        read = None
+    given: dict[str, Any] = {} if on_violation == "refuse" else {"on_violation": on_violation}
+    model = PrivateClassifier(50.0, 1e-6, account="x", schema=tmp_path / "schema.yaml", **given)
+    if read is None:
+        with pytest.raises(InputError, match="row 2, column"):
+            model.fit(frame, ["well", "ill"] * 2)
+    else:
+        assert np.array_equal(model.fit(frame, ["well", "ill"] * 2)._encoding(frame), read)
+    assert (read is None) == (
+        bool(outside) if on_violation == "refuse" else outside in ({"discharged": "9.9."}, {"age": "old"})
+    )
+
+
+def test_an_estimator_leaves_no_rows_out_and_holds_targets_to_the_schema(tmp_path: Path) -> None:
+    schema = {
+        "columns": [{"name": "x", "type": "numeric", "range": [0, 1]}, {"name": "y", "type": "label", "range": [0, 9]}]
+    }
+    frame, targets = pd.DataFrame({"x": [0.5] * 40}), np.append(np.arange(39) % 10, 12)
+    with pytest.raises(InputError, match=r"row 40, target 12 is outside the schema's range \[0, 9\]"):
+        PrivateRegressor(account="x", schema=schema).fit(frame, targets)
+    PrivateRegressor(account="x", schema=schema, on_violation="clip").fit(frame, targets)
+    with pytest.raises(ParameterError, match="on_violation is 'drop'; an estimator takes refuse or clip"):
+        PrivateRegressor(account="x", schema=schema, on_violation="drop").fit(frame, targets)
 
 
 def test_a_regression() -> None:

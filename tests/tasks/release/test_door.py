@@ -165,7 +165,7 @@ def test_each_party_draws_from_its_own_secret(clinic: Path) -> None:
     secrets = [layout.party_secret(party).read_bytes() for party in ("0", "1")]
     assert secrets[0] != secrets[1]
     assert all(layout.party_secret(party).stat().st_mode & 0o777 == 0o600 for party in ("0", "1"))
-    ids = {charge.key: charge.key_ids for charge in open_ledger().charges("clinic")}
+    ids = {charge.key: charge.plan.key_ids for charge in open_ledger().charges("clinic")}
     own = {release.key: release.parties[0] for release in prepared.plan.releases}
     for key, party in own.items():
         assert set(ids[key]) == {"0", "1"}

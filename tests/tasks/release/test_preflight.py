@@ -150,7 +150,7 @@ def test_one_more_run_is_told_before_it_is_asked_for(tmp_path: Path) -> None:
     assert whole > 1.0, "at a tenth of the cap's delta, with the whole account before it"
     # A delta that was not named is a tenth of the cap's, here and in the run.
     chain_inline(asked.model_copy(update={"epsilon": 0.9}))
-    assert {charge.delta for charge in open_ledger().charges("clinic")} == {1e-7}
+    assert {charge.plan.delta for charge in open_ledger().charges("clinic")} == {1e-7}
     after = largest_epsilon(asked)
     assert 0.0 < after < whole
     check("clinic", epsilon=after, repetition=7)

@@ -178,7 +178,7 @@ def test_values_and_ranges_are_one_charge_and_written_into_the_draft(root: Path,
     assert found.full == ()
     assert private_contents(_request(draft, path, cap=5.0), 4.0, 1e-7) == found
     charges = open_ledger().charges("people")
-    assert len({charge.plan for charge in charges}) == 1
+    assert len({charge.plan.sequence for charge in charges}) == 1
     losses = [Guarantee.from_json(dict(charge.guarantee)).losses for charge in charges]
     assert losses == [(PureEpsilon(2.0),), (ApproximateDP(2.0, 1e-7),)]
     fill_ranges(draft, found.ranges, (-1.0, 1.0))

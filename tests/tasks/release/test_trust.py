@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from dpalgos import registry
-from dpalgos.accounting.calibration import calibrate
+from dpalgos.accounting.calibration import allocate
 from dpalgos.accounting.profiles import gaussian_epsilon
-from dpalgos.algorithms import Algorithm
+from dpalgos.algorithms import Algorithm, IntegerNoise, SumAlgorithm, Summation
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Setting
 from dpalgos.keystream import KeyedNoise
@@ -23,7 +23,6 @@ from dpalgos.noise import NoiseSource
 from dpalgos.registry import lookup, names, register
 from dpalgos.rows import ArrayRows, Ints
 from dpalgos.secure.rounds import SumRecord
-from dpalgos.summation import IntegerNoise, SumAlgorithm, Summation
 from dpalgos.systems.system import Arrangement
 from dpalgos.trust.model import TrustModel
 from dpalgos.trust.secagg import SecureAggregation
@@ -106,7 +105,7 @@ def test_a_toy_trust_model_trains(distributed: None, root: Path) -> None:
     assert manifest["trust"] == {"kind": "trusts", "name": "distributed", "parameters": {}}
     assert manifest["setting"]["noise_factor"] == pytest.approx(np.sqrt(3))
     (charge,) = open_ledger().charges("iris")
-    assert set(charge.key_ids) == {"0", "1", "2"}
+    assert set(charge.plan.key_ids) == {"0", "1", "2"}
     both = {trust: followed("iris", algorithm="noisy-gd", trust=trust, parties=3) for trust in ("central", "secagg")}
     assert both["central"].epsilon_spent == pytest.approx(result.epsilon_spent)
 
@@ -215,7 +214,7 @@ def test_what_weighs_signal_against_noise_goes_by_the_noise_there_is(name: str) 
 def test_the_table_of_what_colluders_beyond_the_plan_see_is_true() -> None:
     """Against k who pool what they know, N - k shares of variance sigma^2 / u are left: docs/parties.md."""
     page = Path(__file__).parents[3] / "docs" / "parties.md"
-    mu = cast(GaussianMu, calibrate(GaussianMu, 1.0, 1e-5)).mu
+    mu = cast(GaussianMu, allocate([GaussianMu], [1.0], 1.0, 1e-5).losses[0]).mu
     rows = [line.strip("| \n").split(" | ") for line in page.read_text("utf-8").splitlines()]
     found = 0
     for parties, colluders, noise, *stated in (row for row in rows if len(row) == 6 and row[0].isdigit()):

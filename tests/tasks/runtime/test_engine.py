@@ -133,6 +133,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]
     os.environ.update(before)
 
 
+@pytest.mark.nightly
 def test_three_processes_at_once_on_a_fresh_root_offline(tmp_path: Path) -> None:
     root, contacted = tmp_path / "root", tmp_path / "contacted"
     site = tmp_path / "site"

@@ -158,6 +158,10 @@ def test_the_signature_names_columns_and_types() -> None:
         "age": "any", "blood_pressure": "any", "cholesterol": "any", "smoker": "string", "ward": "string"
     }  # fmt: skip
     assert set(types(**GAPS).values()) == {"any"}
+    day = [{"name": name, "type": "ignore"} for name in ("admitted", "discharged")]
+    stay = {"name": "stay", "type": "days", "between": ["admitted", "discharged"], "range": [0, 60]}
+    label = {"name": "outcome", "type": "label", "classes": ["well", "readmitted"]}
+    assert types(columns=[*day, stay, label]) == {"admitted": "any", "discharged": "any"}
     three = ("a", "b", "c")
     outputs = signature_of(table_pipeline(three), three, 0).outputs.to_dict()
     assert [each["name"] for each in outputs] == ["prediction", "score a", "score b", "score c"]

@@ -7,20 +7,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import OneSum, PrivateAlgorithm
-from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
+from dpalgos.algorithms import GaussianAlgorithm, OneSum
+from dpalgos.guarantees import Setting
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, sanitise
-from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee
 from unitball_toy.grid import SCALE
 
 
 @register("trainers", "toy-nearest-mean")
 @dataclass(frozen=True, kw_only=True)
-class NearestMean(PrivateAlgorithm, OneSum):
+class NearestMean(GaussianAlgorithm, OneSum):
     """Sum the rows of each class, with integer noise once; a class's weights are its noisy sum over n.
 
     Guarantee
@@ -35,15 +34,7 @@ class NearestMean(PrivateAlgorithm, OneSum):
     """
 
     source: ClassVar[str] = "class means; sensitivity as in its docstring"
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
     measured: ClassVar[str] = "sums by class, l2"
-    norm: ClassVar[int] = 2
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return gaussian_guarantee(self.budget, setting)
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return (classes, features)."""

@@ -1,0 +1,115 @@
+"""A ledger that is older than what its high-water marks have seen, accepted: what it lacks is booked as spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from storage.errors import InputError
+from storage.ledger import high_water_marks
+from storage.ledger.accounts import Account, account_names, account_terms, find_account, get_account
+from storage.ledger.charges import Cap, ChargePolicy, Decision, PlanRecord, PlanRequest
+from storage.ledger.database import Database
+from storage.ledger.entries import Entries, Kind, lacking, writing
+from storage.ledger.plans import append_plan, history_of
+
+
+def restore_ledger(
+    database: Database, policy: ChargePolicy, *, by: str, why: str, stated: Cap | None = None
+) -> tuple[str, ...]:
+    """Accept a ledger that is older than its high-water marks, by booking what it lacks as spent.
+
+    For every account that the marks know, the difference between what it had spent by the newest mark and what
+    this ledger says is booked as one plan that every row pays; accounts that the ledger lacks are opened again.
+
+    Parameters
+    ----------
+    database : Database
+    policy : ChargePolicy
+    by, why : str
+        Recorded.
+    stated : Cap, optional
+        What the owner says was spent beyond this ledger by each private account, at most; booked where the marks
+        do not say it. Also without any mark that is ahead.
+
+    Returns
+    -------
+    tuple of str
+        The accounts for which something was booked.
+
+    Raises
+    ------
+    InputError
+        If no mark is ahead of the ledger and nothing is stated, or if a mark does not say what was spent and
+        nothing is stated.
+    StorageError
+        If the chain itself is not in order: a rewritten ledger is not restored.
+    """
+    if not by.strip() or not why.strip():
+        raise InputError("a restored ledger is recorded with who decided it and why; give both")
+    with writing(database, restoring=True) as entries:
+        seen = [high_water_marks.read(path, database.chain) for path in database.marks]
+        ahead = [mark for mark in seen if mark is not None and lacking(entries, mark) is not None]
+        if not ahead and stated is None:
+            raise InputError(
+                "the ledger is not older than its high-water marks, so there is nothing to restore; if it is "
+                "and the marks are lost as well, state what was spent since with --epsilon and --delta"
+            )
+        last = entries.last()
+        own = [mark for mark in ahead if mark.link.ledger_id == last.ledger_id]
+        newest = max(own, key=lambda mark: mark.link.sequence, default=None)
+        known = newest.spent if newest is not None else {}
+        unsaid = [name for name, spent in known.items() if not spent["totals"] and spent["opened"]["cap"]]
+        if (unsaid or len(own) < len(ahead)) and stated is None:
+            raise InputError(
+                f"the high-water mark does not say what {', '.join(unsaid) or 'this ledger'} had spent; state what "
+                "was spent at most beyond this ledger with --epsilon and --delta"
+            )
+        for name, spent in known.items():
+            if find_account(entries, name) is None:
+                entries.append(Kind.ACCOUNT, account=name, subject=name, content=spent["opened"])
+        recorded = []
+        for name in account_names(entries):
+            account, totals = get_account(entries, name), known.get(name, {}).get("totals")
+            if account.private and (totals or stated is not None):
+                recorded.append(name)
+                _book(entries, policy, account, totals, stated)
+        entries.append(
+            Kind.RESTORE,
+            account="",
+            subject="ledger",
+            content={
+                "by": by,
+                "why": why,
+                "ended": last.sequence,
+                "seen": newest.link.sequence if newest is not None else None,
+                "stated": asdict(stated) if stated is not None else None,
+                "accounts": recorded,
+            },
+        )
+    return tuple(recorded)
+
+
+def _book(
+    entries: Entries, policy: ChargePolicy, account: Account, totals: Mapping[str, Any] | None, stated: Cap | None
+) -> None:
+    """Book what an account has spent beyond its plans, as one plan of a partition of its own."""
+    # Not less what is set aside: that may be returned.
+    history = replace(history_of(entries, account.name), pending=())
+    cost = (
+        policy.lacking(history, totals)
+        if totals
+        else policy.stated(stated.epsilon, stated.delta)
+        if stated is not None
+        else {}
+    )
+    partition = f"restored-{entries.last().sequence}"
+    record = PlanRecord(partition, {"every row": cost})
+    terms = account_terms(entries, account)
+    delta = account.cap.delta if account.cap is not None else 0.0
+    with_it = replace(history, pending=(record,))
+    stands = policy.decide(with_it, (), partition=partition, delta=delta, cap=account.cap, terms=terms)
+    plan = PlanRequest(account.name, partition, (), delta, run="restored ledger")
+    decision = Decision(admitted=True, costs=record.costs, details=stands.details, totals=stands.totals)
+    append_plan(entries, plan, (), decision, {}, Kind.CHARGE)
