@@ -81,7 +81,7 @@ class Column(ABC):
     used: ClassVar[bool] = True
     """Whether its cells are looked at."""
     essential: ClassVar[bool] = False
-    """Whether a row without it is of no use."""
+    """Whether it says what a row is, and is no feature: a row without it is of no use."""
 
     name: str
     missing: MissingRows | None
@@ -104,12 +104,12 @@ class Column(ABC):
     @property
     def features(self) -> tuple[str, ...]:
         """Names of its features; the first ``numbers`` of them are numbers, the others belong to one-hot groups."""
-        return (self.name,)
+        return (self.name,) if self.used and not self.essential else ()
 
     @property
     def numbers(self) -> int:
         """How many of its features are numbers."""
-        return 1
+        return len(self.features)
 
     @property
     def groups(self) -> int:
@@ -141,8 +141,15 @@ class Column(ABC):
         """Encode cells, none of them missing; those outside are clipped where that can be. Total."""
 
     def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
-        """Encode an Arrow array of texts; None where one is missing, not in order, or written unusually."""
-        return None
+        """Encode an Arrow array of texts, each distinct one once; None where one is missing or not in order."""
+        if self.reads != (self.name,):
+            return None
+        coded = cells.dictionary_encode()
+        texts = coded.dictionary.to_pylist()
+        if any(text.strip() in markers or '"' in text for text in texts):
+            return None
+        encoded = self.encode(texts)
+        return None if encoded.outside.any() else encoded.values[coded.indices.to_numpy()]
 
     def place(self, values: Floats) -> Floats:
         """Return encoded numbers on [-1, 1] with the middle of the range at 0; one-hot features as they are."""
@@ -292,18 +299,6 @@ def as_codes(cells: Sequence[Any], places: Mapping[str, int]) -> NDArray[np.int6
     return np.array([places.get(canonical_label(cell), -1) for cell in cells], dtype=np.int64)
 
 
-def typed_codes(
-    cells: Any, places: Mapping[str, int], markers: frozenset[str], suffix: str = ""
-) -> NDArray[np.int64] | None:
-    """Return which of the declared values an Arrow array of texts holds; None unless all are declared."""
-    encoded = cells.dictionary_encode()
-    values = [value.strip() for value in encoded.dictionary.to_pylist()]
-    if any(value in markers or '"' in value for value in values):
-        return None
-    codes = as_codes([value.removesuffix(suffix) for value in values], places)
-    return None if (codes < 0).any() else codes[encoded.indices.to_numpy()]
-
-
 def one_hot(codes: NDArray[np.int64], width: int) -> Floats:
     """Return one feature a value; zeros for the code -1."""
     values = np.zeros((len(codes), width))
@@ -331,16 +326,6 @@ class Ignored(Column):
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Ignored:
         """Return the declared column."""
         return cls(name)
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    @property
-    def numbers(self) -> int:
-        """None."""
-        return 0
 
     @property
     def bound(self) -> str:

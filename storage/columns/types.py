@@ -27,7 +27,6 @@ from storage.columns.column import (
     declared_texts,
     one_hot,
     shown,
-    typed_codes,
     typed_numbers,
 )
 from storage.errors import InputError
@@ -84,11 +83,6 @@ class Boolean(Column):
             cells = [canonical_label(cell).lower() for cell in cells]
         codes = as_codes(cells, self._places)
         return Encoded(np.maximum(codes, 0).astype(np.float64)[:, None], codes < 0, codes < 0)
-
-    def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
-        """0 or 1, where every cell is one of the two values as declared, or in lower case."""
-        codes = typed_codes(cells, self._places, markers)
-        return None if codes is None else codes.astype(np.float64)[:, None]
 
 
 @column_type("category")
@@ -167,13 +161,6 @@ class Category(Column):
             ]
         codes = as_codes(cells, self._places)
         return Encoded(one_hot(codes, self.width), codes < 0, np.zeros(len(codes), dtype=bool))
-
-    def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
-        """One-hot, where all values are declared."""
-        if self.hashed:
-            return None
-        codes = typed_codes(cells, self._places, markers)
-        return None if codes is None else one_hot(codes, self.width)
 
 
 _MOST_BINS = 4096
@@ -341,16 +328,6 @@ class Label(Column):
         return {text: place for place, text in enumerate(written)}
 
     @property
-    def features(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    @property
-    def numbers(self) -> int:
-        """None."""
-        return 0
-
-    @property
     def bound(self) -> str:
         """Classes or range."""
         if self.range is not None:
@@ -380,12 +357,11 @@ class Label(Column):
         return Encoded(np.array(self.classes)[codes][:, None], codes < 0, codes < 0)
 
     def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
-        """Return class names or numbers, where all are declared or in the range."""
-        if self.range is not None:
-            numbers = typed_numbers(cells, self.range, markers)
-            return None if numbers is None else numbers[:, None]
-        codes = typed_codes(cells, self._places, markers, self.suffix)
-        return None if codes is None else np.array(self.classes)[codes][:, None]
+        """Return class names, or numbers that are all in the range."""
+        if self.range is None:
+            return super().typed(cells, markers)
+        numbers = typed_numbers(cells, self.range, markers)
+        return None if numbers is None else numbers[:, None]
 
 
 _THOUSANDS = (
@@ -491,7 +467,7 @@ class Numeric(Column):
     def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
         """Scale numbers that are all in the range."""
         if self.currency or self.thousands or self.name not in self.reads:
-            return None
+            return Column.typed(self, cells, markers)
         numbers = typed_numbers(cells, self.range, markers)
         if numbers is not None and self.range is not None:
             low, high = self.range
@@ -604,16 +580,6 @@ class Person(Column):
         return cls(name, People(name, declaration.get("rows_per_person", MOST_ROWS), namespace.strip()), missing)
 
     @property
-    def features(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    @property
-    def numbers(self) -> int:
-        """None."""
-        return 0
-
-    @property
     def bound(self) -> str:
         """Identifiers."""
         return "an identifier: text or a whole number (of floats, whole ones up to 2^53)"
@@ -623,12 +589,3 @@ class Person(Column):
         names = identifiers(cells)
         nobody = ~named(names)
         return Encoded(names[:, None], nobody, nobody)
-
-    def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
-        """Return identifiers, where every cell is one."""
-        coded = cells.dictionary_encode()
-        texts = coded.dictionary.to_pylist()
-        names = identifiers(texts)
-        if any(text.strip() in markers for text in texts) or any(name is None for name in names):
-            return None
-        return np.asarray(names[coded.indices.to_numpy(zero_copy_only=False)][:, None])
