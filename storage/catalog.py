@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -130,6 +130,7 @@ class Catalog:
         fingerprints: str | None = None,
         deltas: Mapping[str, Any] | None = None,
         people: People | None = None,
+        sharing: Collection[str] = (),
     ) -> Registration:
         """Register a version of a data set, opening its account where it is new; the same again changes nothing.
 
@@ -160,6 +161,9 @@ class Catalog:
             The series of deltas that later caps may spend, recorded when the account is opened; the policy's own JSON.
         people : People, optional
             What is declared of the people behind the rows; each row counts by itself where nothing is.
+        sharing : collection of str
+            Accounts under which people of the same namespace are stored: an older ledger that was restored may know
+            nothing of them.
 
         Raises
         ------
@@ -186,7 +190,7 @@ class Catalog:
                 _require_account(
                     entries, name, chosen, disjoint=bool(disjoint_people), overlapping=overlapping, earlier=earlier
                 )
-            _require_same_people(entries, name, chosen, people, visibility, earlier)
+            _require_same_people(entries, name, chosen, people, visibility, earlier, sharing)
             _declare_disjoint(entries, name, chosen, disjoint_people, [*overlapping, *(one.account for one in earlier)])
             opened = find_account(entries, chosen)
             if opened is None:
@@ -500,6 +504,7 @@ def _require_same_people(
     people: People | None,
     visibility: Visibility,
     earlier: list[Registration],
+    sharing: Collection[str],
 ) -> None:
     """Refuse what is declared of people in another way than before; decided by declarations, never by who is there."""
     if people is None:
@@ -512,13 +517,17 @@ def _require_same_people(
         )
     # What is public of somebody is in no account that is kept.
     named = people.namespace if visibility is Visibility.PRIVATE else ""
-    for other in map(_registration, entries.find(Kind.DATASET)):
-        theirs = other.people if other.visibility is visibility and other.account != account else None
-        if named and theirs is not None and theirs.namespace == named:
+    registered = map(_registration, entries.find(Kind.DATASET) if named else ())
+    same = [
+        one.account
+        for one in registered
+        if one.people and (one.visibility, one.people.namespace) == (visibility, named)
+    ]
+    for other in (*same, *sharing):
+        if other != account:
             raise RefusedError(
-                f"people of namespace {named!r} belong to account {other.account!r}, and {name} would be in "
-                f"{account!r}; give --account {other.account}, or name another namespace if these are other people's "
-                "identifiers"
+                f"people of namespace {named!r} belong to account {other!r}, and {name} would be in {account!r}; give "
+                f"--account {other}, or name another namespace if these are other people's identifiers"
             )
 
 

@@ -320,6 +320,12 @@ class StagedDataset:
         versions = overlapping_versions(self.layout, self._prints)
         return tuple(dict.fromkeys(str(_load(self.layout, version)["account"]) for version in versions))
 
+    def sharing_accounts(self) -> set[str]:
+        """Return the accounts under which people of the same namespace are stored as private rows."""
+        named = self.people.namespace if self.private and self.people is not None else ""
+        bodies = [_load(self.layout, version) for version in private_versions(self.layout)] if named else []
+        return {str(body["account"]) for body in bodies if body.get("people", {}).get("namespace") == named}
+
     def publish(self, previous: Sequence[DatasetRef] = ()) -> DatasetRef:
         """Store the rows as a version.
 
