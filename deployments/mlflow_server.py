@@ -30,6 +30,7 @@ from tasks.runtime.settings import keep_private, own_database, recorded_server
 from tasks.tracking.client import require_own_location
 
 if TYPE_CHECKING:
+    from flask import Response
     from mlflow.server.auth.sqlalchemy_store import SqlAlchemyStore
 
 
@@ -206,6 +207,20 @@ def _confine(artifacts: Path) -> None:
     SqlAlchemyStore.create_experiment = create_experiment
 
 
+# MLflow's pages ask the browser whether an experiment is of traces or of runs, and take traces where nobody chose.
+_RUNS_FIRST = b"""<head><script>localStorage["mlflow.workflowType_v1"] ??= '"machine_learning"'</script>"""
+
+
+def _open_on_runs(response: Response) -> Response:
+    """Let MLflow's page open experiments on their runs in a browser where nobody has chosen otherwise."""
+    from flask import request
+
+    if request.path == "/" and response.mimetype == "text/html":
+        response.direct_passthrough = False
+        response.set_data(response.get_data().replace(b"<head>", _RUNS_FIRST, 1))
+    return response
+
+
 def _configure(root: Path, secret: Credentials, port: int) -> None:
     # MLflow reads the file with interpolation, in which a percent sign is doubled.
     settings = configparser.ConfigParser()
@@ -253,8 +268,10 @@ def main() -> None:
             "_MLFLOW_IN_JOB_EXECUTOR": "false",
         }
     )
+    from mlflow.server import app
     from mlflow.server.auth import create_app
 
+    app.after_request(_open_on_runs)
     _confine(artifacts)
     uvicorn.run(_Admission(create_app(), secret), host=HOST, port=arguments.port, log_level="warning")
 

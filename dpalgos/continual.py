@@ -17,7 +17,7 @@ from typing import ClassVar, Protocol, cast, runtime_checkable
 import numpy as np
 
 from dpalgos.aggregators import Aggregator
-from dpalgos.algorithms import GAUSSIAN_BUDGETS, Algorithm, IntegerNoise, OneSum, Refused
+from dpalgos.algorithms import GAUSSIAN_BUDGETS, Algorithm, IntegerNoise, OneSum
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.factorisation import GRID, ToeplitzFactor
@@ -93,7 +93,8 @@ class NightSum(Algorithm):
     Guarantee
     ---------
     Of all nights of the horizon together, this one included, whichever of them are released: the budget
-    (:mod:`dpalgos.mechanisms.factorisation`).
+    (:mod:`dpalgos.mechanisms.factorisation`). A record is a row, or a person with the rows of each night in which the
+    person takes part; which nights these are depends on no row.
 
     Parameters
     ----------
@@ -113,7 +114,9 @@ class NightSum(Algorithm):
 
     source: ClassVar[str] = "running sums by factorisation, Denisov et al. 2022; Fichtenberger et al. 2023"
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    people: ClassVar[str] = Refused("nights of people are not derived")
+    people: ClassVar[str] = (
+        "who takes part in which night follows from arrivals alone; a night's rows of a person are one record there"
+    )
 
     def check(self, setting: Setting) -> None:
         """Raise where the algorithm cannot run, or not night after night."""
@@ -125,7 +128,8 @@ class NightSum(Algorithm):
         """Return what the whole horizon costs: the budget."""
         self.check(setting)
         once = self.inner.guarantee(setting)
-        shared = f"a row takes part in {_times(self.factor)}, and how many rows arrive in which night is public"
+        one, many = ("row", "rows") if setting.rows_per_person == 1 else ("person", "people")
+        shared = f"a {one} takes part in {_times(self.factor)}, and how many {many} arrive in which night is public"
         return replace(once, losses=(self.budget,), assumptions=(*once.assumptions, shared))
 
     def work(self, setting: Setting) -> Work:

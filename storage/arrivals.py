@@ -1,11 +1,12 @@
 """Which rows of a version arrived with it: fingerprints of rows and labels, compared with those of the version before.
 
 A row's fingerprint is an 8-byte BLAKE2b value of its features, its label and the party that brought it, keyed with the
-root's secret. They are kept in the order of the rows, in private files of their own, so that an earlier version may be
-deleted. Equal rows are counted: of a row that was there twice and is there three times, one has arrived. So how many
-arrive, in all and with each party's file, depends on no row's content: where one row is another from its night on, as
-many are new in every version. Which of equal rows is the new one, the last, depends on content: where new rows stand
-after the old ones, of each file, and these in their order, it is those that stand there, whatever any row holds.
+root's secret; of people, the person in the party's place, so that nobody's row is compared with another's. They are
+kept in the order of the rows, in private files of their own, so that an earlier version may be deleted. Equal rows are
+counted: of a row that was there twice and is there three times, one has arrived. So how many arrive, in all and with
+each party's file, depends on no row's content: where one row is another from its night on, as many are new in every
+version. Which of equal rows is the new one, the last, depends on content: where new rows stand after the old ones, of
+each file, and these in their order, it is those that stand there, whatever any row holds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes, writing
-from storage.datasets import open_dataset, origins
+from storage.datasets import open_dataset, open_people, origins
 from storage.documents import pack_arrays, unpack_arrays
 from storage.errors import StorageError
 from storage.fingerprints import row_fingerprints
@@ -33,7 +34,7 @@ _Prints = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """The rows of one night of a horizon; public.
+    """The rows of one night of a horizon, of people those who are new in it; public.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ class Arrival:
     version : str
         The registered version in which they stand.
     rows : int
-        How many arrived.
+        How many records arrived.
     by_file : tuple of int
         How many with each party's own file, in order; empty where the rows have one owner.
     """
@@ -68,7 +69,7 @@ class Difference:
     Parameters
     ----------
     positions : array (m,) of int64
-        Of the rows that are new, among the training rows.
+        Of the rows that are new, among the training rows; of the records, where people are new.
     missing : int
         Rows of the version before that are not there any more, or not as they were.
     returning : int
@@ -159,7 +160,9 @@ def _prints_of(layout: Layout, ref: DatasetRef) -> tuple[_Prints, NDArray[np.boo
         # Of equal rows of two parties, each is its own party's, whichever arrived first.
         whose = [hashlib.blake2b(name.encode(), key=key, digest_size=8).digest() for name, _ in origins(layout, ref)]
         sizes = [rows for _, rows in origins(layout, ref)] or [0]
-        brought = np.repeat(np.frombuffer(b"".join(whose) or bytes(8), dtype="<u8").astype(np.uint64), sizes)
+        brought = np.frombuffer(b"".join(whose) or bytes(8), dtype="<u8").astype(np.uint64)
+        people = open_people(layout, ref)
+        brought = np.repeat(brought, sizes) if people is None else people[0].named()[people[1]["train"]]
         every = np.concatenate(prints)
         data = pack_arrays({"prints": every ^ brought if len(brought) else every, "null": np.concatenate(null)})
         with writing(layout.arrivals):

@@ -67,7 +67,7 @@ class Disjoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
-    """So many nights of a data set, whose rows are disjoint from those of its other horizons.
+    """So many nights of a data set, whose rows are disjoint from those of its other horizons; people come in each.
 
     Parameters
     ----------
@@ -75,11 +75,11 @@ class Horizon:
         From 1.
     nights : int
     participations, separation : int
-        In how many of its nights one row may take part, and how far apart at least.
+        In how many of its nights one record may take part, and how far apart at least.
     arrivals : tuple of Arrival
-        Nights in which rows came, in order; not those in which none did.
+        Nights in which records came, in order; not those in which none did.
     versions : tuple of str
-        All versions that were compared, those without a new row included, in order.
+        All versions that were compared, those without a new record included, in order.
     """
 
     number: int
@@ -93,6 +93,11 @@ class Horizon:
     def full(self) -> bool:
         """Whether all its nights have come."""
         return len(self.arrivals) == self.nights
+
+    def taking_part(self, night: int, *, people: bool) -> tuple[Arrival, ...]:
+        """Return whose records take part in a night: the night's own, and of people those whose turn it is again."""
+        nights = range(night, 0, -self.separation)[: self.participations if people else 1]
+        return tuple(self.arrivals[one - 1] for one in nights)
 
 
 class Catalog:

@@ -187,6 +187,11 @@ class Roster:
         """Return the files that are trained on, with their entries, in the order of their records."""
         return [(name, self.records(name)) for name in self.files if name != TEST]
 
+    def named(self) -> Digests:
+        """Return the digest of each record that is trained on, and 0 at the end: who is behind position -1."""
+        each = [self.digest[self.file == self.files.index(name)] for name, _ in self.trained_on()]
+        return np.concatenate([*each, np.zeros(1, dtype=np.uint64)])
+
     def positions(self, file: str, digests: Digests) -> Positions:
         """Return which record of its part each row belongs to; -1 where the person counts in another file.
 

@@ -72,6 +72,7 @@ def write_shards(
     *,
     part: str = "train",
     allow_empty: bool = False,
+    among: NDArray[np.int64] | None = None,
 ) -> tuple[ShardRef, ...]:
     """Deal rows to parties, streaming; sound shards that are there already are kept.
 
@@ -86,6 +87,8 @@ def write_shards(
         Which rows are dealt.
     allow_empty : bool
         Whether a party may have no row.
+    among : int64 array, optional
+        Of people: positions of the rows that count, here and in how many rows somebody has; all by default.
 
     Returns
     -------
@@ -110,6 +113,9 @@ def write_shards(
         dealing = _Partitioning(layout, ref, partition, rows, rows.format, owners, None, sizes, digests)
     else:
         whose = people[1].get(part, np.zeros(0, dtype=np.int32))
+        if among is not None:
+            counted = np.isin(np.arange(len(whose)), among)
+            whose = np.where(counted, whose, np.int32(-1))
         # Without a record, the last owner is looked up, and not taken.
         owners = np.where(whose >= 0, owners[whose], np.int32(-1)) if len(whose) else owners[:0]
         # A person has all rows in one shard, so that they are counted once, over the whole part.

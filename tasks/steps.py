@@ -84,7 +84,8 @@ def arrive(config: TrainingConfig, night: Night, release: PlannedRelease) -> tup
     shards = partition_night(config, night)
     for shard in shards:
         note_arrival(release.stream_key, night.night, shard)
-    say("arrival", f"{sum(shard.rows for shard in shards)} rows, {release.label}")
+    unit = night.registered.unit.several
+    say("arrival", f"{sum(shard.rows for shard in shards)} {unit}, {release.label}")
     return shards
 
 

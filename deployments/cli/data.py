@@ -87,6 +87,7 @@ def ingest(
 ) -> Answer:
     """Bring rows in: validated, stored, registered under an account."""
     from tasks.datasets.description import report_of
+    from tasks.datasets.horizons import rows_left_out
     from tasks.datasets.registration import ingest as bring_in
     from tasks.datasets.schedules import schedule_of
     from tasks.runtime.stores import open_catalog
@@ -107,6 +108,10 @@ def ingest(
         f"account {reference.account}",
         *_accounted(report, reference, open_catalog().account_of(reference.name).group_size),
     ]
+    if (told := rows_left_out(name, reference)) is not None:
+        night, rows = told
+        which = f"night {night} of the horizon" if night else "no night of the horizon: nobody is new"
+        lines.append(f"{which}; {rows} new rows of people who came before are in no night yet (for you alone to know)")
     if schedule is not None and schedule.on_new_version:
         epsilon = schedule.config.epsilon
         lines.append(f"a new version starts federated-training/{name} where it is served: epsilon {epsilon}")

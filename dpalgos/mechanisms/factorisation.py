@@ -45,7 +45,9 @@ the release moves by Σ_i Ĉ e_{s_i} δ_i, ‖δ_i‖ ≤ Δ. Entries of Ĉ are 
 increase, with s − r. The i-th participation is no earlier than night 1 + (i−1)p and the i-th and j-th at least |i −
 j| p apart, so every term is at most that of the nights 1, 1 + p, …, 1 + (k−1)p: these are the worst, and
 :meth:`ToeplitzFactor.norm` is theirs, exactly. (Adaptively: given the past, night t has sensitivity Δ Σ_i ĉ_{t−s_i}
-over the participations so far, the same sum.)
+over the participations so far, the same sum.) The same holds of a person, whose rows of one night are one record of
+that night, where the nights s_i are public and so the same for both neighbours; not where they depend on when rows
+come, which neighbours differ in.
 
 References
 ----------

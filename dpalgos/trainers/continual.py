@@ -93,7 +93,10 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
     """
 
     source: ClassVar[str] = "DP-FTRL, Kairouz et al. 2021"
-    people: ClassVar[str] = Refused("nights of people are not derived")
+    people: ClassVar[str] = (
+        "each of k rows' gradients is weighed 1/k in the factor that makes no score, at weights of earlier releases: "
+        "their sum is no longer than one row's"
+    )
     adaptive: ClassVar[bool] = True
 
     def sums(self, setting: Setting) -> GradientSums:
@@ -150,7 +153,7 @@ class ContinualTrainer(GaussianAlgorithm):
     nights: int = 8
     bands: int | None = None
 
-    people: ClassVar[str] = Refused("nights of people are not derived")
+    people: ClassVar[str] = Refused("it divides rows among its nights by their places, a person's into several of them")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,11 +11,25 @@ the same but for that row, in whatever order. Where new rows are dealt in turn a
 which (dropouts, colluders), one row would send all new ones to other parties. There a version with new rows has to
 hold the rows of the one before at the beginning of each file, in their order, so that a row's place alone says which
 night and party are its own (:attr:`storage.arrivals.Difference.appended`).
+
+*People.* Neighbours have one roster, and differ in one entry's rows, in any of the versions. So the roster alone says
+what exists and who takes part, never a row: a version is a night if somebody is new in it, and whoever came in night r
+takes part in the nights r, r + p, …, r + (k − 1)p, as often and as far apart as the horizon declares (k participations,
+separation p), and in no other. What comes in between waits for the next of these nights, and what comes after the last
+is null. In each of them the person's rows are those of that version that the version p nights before did not hold, of
+which there is none before night r: a comparison within the person, of at most ``rows_per_person`` rows, which are
+counted there and weighed as one record. Both neighbours so have the record in the same nights, with whatever rows, and
+each of its sums moves by no more than a row's: the bound is that of a row that comes k times, p nights apart
+(:mod:`dpalgos.mechanisms.factorisation`), and of one that comes once where nothing is declared. (Nights chosen by when
+rows come would differ between neighbours, by up to 2k of them, which no sensitivity of one night bounds.)
+
+A horizon of people begins with everybody who has come so far: they take part in each horizon again, and what horizons
+cost is added up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +38,7 @@ from numpy.typing import NDArray
 from storage.arrivals import Arrival, Difference, difference
 from storage.atomic import locked_directory
 from storage.catalog import Catalog, Horizon
-from storage.datasets import dataset_ref, origins
+from storage.datasets import dataset_ref, open_people, origins
 from storage.errors import InputError, RefusedError
 from storage.fingerprints import ADMITTED_SHARE
 from storage.layout import Layout
@@ -44,7 +58,8 @@ def arrival_of(layout: Layout, catalog: Catalog, name: str, version: DatasetRef)
     ------
     RefusedError
         If rows of the version before are missing and others are new, or new rows were there before, and the horizon is
-        not declared for rows that come back; or if a run of the horizon needs new rows to stand after the old ones.
+        not declared for rows that come back; or if a run of the horizon needs new rows to stand after the old ones. Of
+        people if the version is of another account than the horizon.
     """
     horizons = catalog.horizons(name)
     if not horizons or _is_known(horizons, version.version):
@@ -106,8 +121,9 @@ def _is_known(horizons: list[Horizon], version: str) -> bool:
 
 
 def _compared(layout: Layout, horizons: list[Horizon], version: DatasetRef) -> Difference:
-    """Compare a version with the last one that was, and with those that were before rows went."""
-    _require_rows(version)
+    """Compare a version with the last one that was, and with those that were before rows went; of people, rosters."""
+    if version.person:
+        return Difference(_newcomers(layout, horizons, version), 0, 0, appended=True)
     before: list[str] = []
     for known in (one for horizon in horizons for one in horizon.versions):
         if known == version.version:
@@ -122,12 +138,38 @@ def _compared(layout: Layout, horizons: list[Horizon], version: DatasetRef) -> D
     return difference(layout, version, refs[before[-1]], tuple(refs[one] for one in gone))
 
 
-def _require_rows(version: DatasetRef) -> None:
-    if version.person:
-        raise RefusedError(
-            f"the rows of {version.name} are people's ({version.person}), who come back in other nights, and horizons "
-            "add up new rows: train on each version as a whole, without --horizon"
-        )
+def _newcomers(layout: Layout, horizons: list[Horizon], version: DatasetRef) -> NDArray[np.int64]:
+    """Return the records of a version's people who are not in the nights of the last horizon."""
+    known = horizons[-1].arrivals if horizons else ()
+    if known and (account := dataset_ref(layout, known[-1].version).account) != version.account:
+        if not horizons[-1].full:
+            raise RefusedError(
+                f"{version.name} stands in a night of people of account {account}, and these are people of account "
+                f"{version.account}, whose roster is another; bring them in under another name"
+            )
+        known = ()
+    return _records(layout, version, known)
+
+
+def _records(
+    layout: Layout, version: DatasetRef, known: Sequence[Arrival], latest: Sequence[Arrival] | None = None
+) -> NDArray[np.int64]:
+    """Return the records of a version that came after some nights, by the end of others where these are given.
+
+    Of each file they follow one another, for a roster only grows.
+    """
+    sizes = np.array([records for _, records in origins(layout, version)] or [version.rows])
+
+    def came(nights: Sequence[Arrival]) -> NDArray[np.int64]:
+        counts = np.zeros(len(sizes), dtype=np.int64)
+        for by_file in (one.by_file or (one.rows,) for one in nights):
+            # A file that came later is at the end.
+            counts[: len(by_file)] += by_file
+        return counts
+
+    first = np.cumsum(sizes) - sizes
+    starts, stops = first + came(known), first + (sizes if latest is None else came(latest))
+    return np.concatenate([np.arange(start, stop) for start, stop in zip(starts, stops, strict=True)])
 
 
 def _require_arriving(name: str, difference: Difference, participations: int) -> None:
@@ -165,14 +207,17 @@ def find_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
             difference = _compared(layout, horizons, version)
             _require_arriving(name, difference, horizons[-1].participations if horizons else standing.participations)
             if not len(difference.positions):
-                raise InputError(f"the horizon of {name} is over and no row has come since: ingest new rows first")
+                came, ingest = ("nobody new", "those who are") if version.person else ("no row", "new rows")
+                raise InputError(f"the horizon of {name} is over and {came} has come since: ingest {ingest} first")
             catalog.open_horizon(
                 name,
                 nights=standing.nights,
                 participations=standing.participations,
                 separation=standing.separation,
             )
-            catalog.record_arrival(name, _arrival(layout, version, standing.number, 1, difference))
+            # Rows that are new, but everybody who has ever come.
+            first = _arrival(layout, version, standing.number, 1, difference)
+            catalog.record_arrival(name, standing.arrivals[0] if version.person else first)
         elif (arrival := arrival_of(layout, catalog, name, version)) is not None:
             # Its ingestion was killed after the version was registered.
             catalog.record_arrival(name, arrival)
@@ -187,10 +232,14 @@ def drafted_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
     InputError
         If another one stands.
     RefusedError
-        If the rows are people's.
+        If the rows are people's and public: what is named by its content has no roster of who came when.
     """
     assert config.horizon is not None
-    _require_rows(version)
+    if version.person and not version.private:
+        raise RefusedError(
+            f"the rows of {version.name} are public and people's ({version.person}), and who came in which night is "
+            "kept of private ones: train on each version as a whole, without --horizon"
+        )
     horizons = open_catalog().horizons(config.dataset)
     everything = Difference(np.arange(version.rows, dtype=np.int64), 0, 0, appended=True)
     fresh = Horizon(
@@ -213,6 +262,43 @@ def drafted_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
             "it is over"
         )
     return last
+
+
+def night_of_people(
+    version: DatasetRef, horizon: Horizon, night: int
+) -> tuple[list[NDArray[np.int64]], NDArray[np.int64] | None]:
+    """Return who takes part in a night, and with which rows of its version.
+
+    Returns
+    -------
+    list of int64 array
+        Records of those who are new, and of those whose turn it is again, night by night of their arrival.
+    int64 array or None
+        Positions of the rows that were not there when it was anybody's turn before; None: all.
+    """
+    layout, arrivals = current_layout(), horizon.arrivals
+    came = [one.night for one in horizon.taking_part(night, people=True)]
+    before = dataset_ref(layout, arrivals[came[1] - 1].version) if len(came) > 1 else None
+    records = [_records(layout, version, arrivals[: one - 1], arrivals[:one]) for one in came]
+    return records, None if before is None else difference(layout, version, before, ()).positions
+
+
+def rows_left_out(name: str, version: DatasetRef) -> tuple[int, int] | None:
+    """Return a version's night (0 where it is none, for nobody is new) and how many rows came that are in no night yet.
+
+    For the owner alone: how many rows anybody has is not public. None where rows are no people's or in no horizon.
+    """
+    layout = current_layout()
+    horizon = next((one for one in open_catalog().horizons(name) if version.version in one.versions), None)
+    people = open_people(layout, version)
+    if horizon is None or people is None:
+        return None
+    night = next((one.night for one in horizon.arrivals if one.version == version.version), 0)
+    taking_part = night_of_people(version, horizon, night)[0] if night else []
+    place = horizon.versions.index(version.version)
+    before = dataset_ref(layout, horizon.versions[place - 1]) if place else None
+    whose = people[1]["train"][difference(layout, version, before, ()).positions]
+    return night, int(np.count_nonzero((whose >= 0) & ~np.isin(whose, np.concatenate([[], *taking_part]))))
 
 
 def positions_of(version: DatasetRef, arrival: Arrival, name: str) -> NDArray[np.int64]:

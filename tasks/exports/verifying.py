@@ -16,6 +16,7 @@ from dpalgos.algorithms import require_people
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact, decode
+from dpalgos.registry import lookup
 from storage.confined import admitted_memory, confined
 from storage.documents import parse_json
 from storage.errors import InputError, RefusedError, StorageError
@@ -436,7 +437,7 @@ def _guarantees(contents: _Contents) -> str:
         if (sorted(content["parties"]), content["partition"], content.get("stream", "")) != where:
             raise _RefutedError(f"release {key[:12]} was charged to others than those whose rows it reads")
         if identity.dataset.person:
-            require_people(type(planned.build()))
+            require_people(lookup(planned.algorithm.kind, planned.name))
         if planned.setting.rows_per_person != identity.dataset.rows_per_person:
             raise _RefutedError(f"release {key[:12]} was priced for other people than those whose rows it reads")
         if identity.dataset.private and charge["account"] != identity.dataset.account:

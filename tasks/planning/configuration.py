@@ -371,7 +371,10 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         ),
     ] = None
     participations: Annotated[
-        int, Field(ge=1, description="With --horizon: the most nights in which one row comes, edited or again.")
+        int,
+        Field(
+            ge=1, description="With --horizon: the most nights in which one row comes, edited or again, or one person."
+        ),
     ] = 1
     separation: Annotated[
         int, Field(ge=1, description="With --participations: the least number of nights between two of them.")

@@ -153,6 +153,7 @@ def fix_terms(
         neighbours=neighbours,
         trust=resolved.trust,
         noise_factor=trust.build().noise_factor(len(shards)),
+        rows_per_person=dataset.rows_per_person,
     )
     trainer = resolved.parts["trainer"]
     inner = require_gaussian_sum(one_night(trainer, budget, factor), setting)
@@ -160,7 +161,7 @@ def fix_terms(
     if bands != factor.bands:
         factor = replace(factor, bands=bands)
         require_gaussian_sum(one_night(trainer, budget, factor), setting)
-    alone = [horizon.number] if config.participations > 1 else []
+    alone = [horizon.number] if config.participations > 1 or dataset.person else []
     release = PlannedRelease(
         label=f"night 1 of {factor.nights}",
         code=_code(trainer, trust),
@@ -178,7 +179,8 @@ def fix_terms(
         delta=config.stated_delta,
         outside=tuple(step.outside for step in features if step.outside),
         stream=Stream(
-            # Rows that may come back are in no part of a partition: what such a horizon costs is added to all others.
+            # Rows that may come back, and people, who are in each horizon, are in no part of a partition: what such a
+            # horizon costs is added to all others.
             partition=identity(account=dataset.account, dataset=dataset.name, nights=alone)[:32],
             horizon=horizon.number,
             nights=factor.nights,
@@ -301,6 +303,7 @@ def _projection(config: TrainingConfig, resolved: Resolved, shards: Sequence[Sha
             dimension=dataset.dimension,
             classes=max(len(dataset.classes), 1),
             trust=Trust.CENTRAL,
+            rows_per_person=dataset.rows_per_person,
         ),
         trust=central,
         parties=tuple(shard.party for shard in shards),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from storage.errors import InputError
 from storage.refs import DatasetRef, ShardRef
 from storage.shards import write_shards
 from tasks.accounts.budget import relation_of
-from tasks.datasets.horizons import drafted_horizon, find_horizon, positions_of, require_appended
+from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_people, positions_of, require_appended
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.nights import StreamTerms, fix_terms, night_partition
@@ -38,7 +39,7 @@ class Night(BaseModel, frozen=True, extra="forbid"):
         The version that the rows came with.
     features : tuple of FeatureStep
     shards : tuple of ShardRef
-        The parties' rows; a party may have none.
+        The parties' rows, or people whose turn it is; a party may have none.
     """
 
     night: int
@@ -56,7 +57,7 @@ class Nights(BaseModel, frozen=True, extra="forbid"):
     unreleased : tuple of Night
         Nights whose release is not stored, in order; the last night, tonight, in any case.
     arrived : tuple of int
-        Rows of each party so far.
+        Rows of each party so far; of people all turns.
     """
 
     terms: StreamTerms
@@ -112,10 +113,12 @@ def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix
     store = open_releases()
     stored = [store.exists(one) for one in terms.release.night_keys[:last]]
     pending = [arrival for arrival in horizon.arrivals if arrival.night == last or not stored[arrival.night - 1]]
-    each = [_sizes(config, arrival) for arrival in horizon.arrivals]
+    unreleased = tuple(_night(config, horizon, arrival, normalisation) for arrival in pending)
+    people = bool(unreleased[-1].registered.person)
+    each = [_sizes(config, horizon, night, people=people) for night in range(1, last + 1)]
     return Nights(
         terms=terms,
-        unreleased=tuple(_night(config, horizon, arrival, normalisation) for arrival in pending),
+        unreleased=unreleased,
         arrived=tuple(sum(sizes) for sizes in zip(*each, strict=True)),
     )
 
@@ -129,9 +132,10 @@ def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisa
     own = _uses_own_files(config, files)
     parties = [name for name, _ in files] if own else [str(party) for party in range(config.parties)]
     partition = night_partition(registered, horizon.number, OWN_FILES if own else config.parties)
+    sizes = _sizes(config, horizon, arrival.night, people=bool(registered.person))
     shards = tuple(
         ShardRef(dataset=stored, partition=partition, party=party, rows=rows)
-        for party, rows in zip(parties, _sizes(config, arrival), strict=True)
+        for party, rows in zip(parties, sizes, strict=True)
     )
     return Night(night=arrival.night, registered=registered, features=features, shards=shards)
 
@@ -157,10 +161,15 @@ def _uses_own_files(config: TrainingConfig, files: Sequence[object]) -> bool:
     return bool(files) and config.partition != "even"
 
 
-def _sizes(config: TrainingConfig, arrival: Arrival) -> tuple[int, ...]:
-    if _uses_own_files(config, arrival.by_file):
-        return arrival.by_file
-    return tuple(len(range(party, arrival.rows, config.parties)) for party in range(config.parties))
+def _sizes(config: TrainingConfig, horizon: Horizon, night: int, *, people: bool) -> tuple[int, ...]:
+    """Return how many records of each party take part in a night: from public numbers of who came when."""
+    each = [
+        arrival.by_file
+        if _uses_own_files(config, arrival.by_file)
+        else [len(range(party, arrival.rows, config.parties)) for party in range(config.parties)]
+        for arrival in horizon.taking_part(night, people=people)
+    ]
+    return tuple(map(sum, zip_longest(*each, fillvalue=0)))
 
 
 def partition_night(config: TrainingConfig, night: Night) -> tuple[ShardRef, ...]:
@@ -170,16 +179,22 @@ def partition_night(config: TrainingConfig, night: Night) -> tuple[ShardRef, ...
         for one in open_catalog().horizons(config.dataset)
         if night.registered.version in {arrival.version for arrival in one.arrivals}
     )
-    arrival = horizon.arrivals[night.night - 1]
-    positions = positions_of(night.registered, arrival, config.dataset)
+    if night.registered.person:
+        groups, among = night_of_people(night.registered, horizon, night.night)
+    else:
+        groups, among = [positions_of(night.registered, horizon.arrivals[night.night - 1], config.dataset)], None
     files = origins(current_layout(), night.registered)
     parties = [shard.party for shard in night.shards]
-    partitioned = {party: positions[number :: len(parties)] for number, party in enumerate(parties)}
-    if _uses_own_files(config, files):
-        partitioned = _by_file(files, positions)
-    return write_shards(
-        current_layout(), night.shards[0].dataset, partitioned, night.shards[0].partition, allow_empty=True
-    )
+    # Whoever comes back is dealt as at first, among those who came in the same night.
+    each = [
+        _by_file(files, group)
+        if _uses_own_files(config, files)
+        else {party: group[number :: len(parties)] for number, party in enumerate(parties)}
+        for group in groups
+    ]
+    partitioned = {party: np.concatenate([one[party] for one in each]) for party in parties}
+    stored, partition = night.shards[0].dataset, night.shards[0].partition
+    return write_shards(current_layout(), stored, partitioned, partition, allow_empty=True, among=among)
 
 
 def _by_file(files: Sequence[tuple[str, int]], positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Numerics
+from dpalgos.registry import lookup
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
 from storage.errors import InputError, RefusedError
@@ -126,7 +127,7 @@ def _admissible(
     if any(shard.dataset.person for shard in shards):
         # By what is declared, and not by how many rows somebody has.
         for release in readers:
-            require_people(type(release.build()))
+            require_people(lookup(release.algorithm.kind, release.name))
     for release in readers:
         release.trust_model().require(release.build(), release.setting)
     for release in readers:

@@ -192,6 +192,23 @@ def test_experiments_are_listed(browser: Any, address: str) -> None:
     Page(browser, f"{address}/#/experiments?workflowType=machine_learning").wait_for("digits", "Time created")
 
 
+def test_an_experiment_that_is_clicked_opens_on_its_runs(browser: Any, address: str) -> None:
+    """From the bare address: what a page is of, traces or runs, a browser that was never asked takes from ours."""
+    browser.get(address)
+    browser.execute_script("localStorage.clear()")
+    page = Page(browser, address)
+    page.wait_for("digits")
+    click = "[...document.querySelectorAll('a')].find(item => item.innerText.trim() === 'digits').click()"
+    browser.execute_script(click)
+    page.wait_for("noisy-gd ε=1")
+    assert "/runs" in browser.current_url
+    # Who chose otherwise is left alone.
+    browser.execute_script("""localStorage.setItem('mlflow.workflowType_v1', '"genai"')""")
+    Page(browser, address).wait_for("digits")
+    assert "genai" in browser.execute_script("return localStorage.getItem('mlflow.workflowType_v1')")
+    browser.execute_script("localStorage.clear()")
+
+
 def test_runs_and_their_guarantees_are_in_the_table(browser: Any, address: str, root: Path) -> None:
     path = comparison_path(root, "digits")
     assert path is not None

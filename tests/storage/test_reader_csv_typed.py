@@ -68,6 +68,18 @@ def test_it_gives_what_looking_at_every_cell_gives(
     assert len(typed[0]) >= 300
 
 
+def test_a_line_ends_alike_in_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n".join(["age,colour,note,sick", *GOOD * 20])
+    found, expected = source(tmp_path, []), taken(source(tmp_path, GOOD * 20))
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 97)
+    for written in (text, text.replace("\n", "\r\n"), "\ufeff" + text + "\n" * 3):
+        (tmp_path / "rows.csv").write_bytes(written.encode())
+        assert taken(found) == expected
+    (tmp_path / "rows.csv").write_bytes(text.replace("\n", "\r").encode())
+    with pytest.raises(InputError, match="line 1: new-line character"):
+        taken(found)
+
+
 def test_what_is_in_order_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the test above would compare one way with itself."""
     monkeypatch.setattr(module._Rows, "_line_by_line", None)

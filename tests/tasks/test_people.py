@@ -258,7 +258,7 @@ def test_plans_are_made_of_people(most: int, root: Path, tmp_path: Path) -> None
         ({"trainer": "dp-sgd", "neighbours": "replace-special"}, "drawn more often"),
         ({"trainer": "smo-output-perturbation"}, "weigh the same"),
         ({"algorithm": "noisy-gd", "tune": {"iterations": [5, 9]}}, "holds out rows, and not people"),
-        ({"algorithm": "noisy-gd", "horizon": 4}, "without --horizon"),
+        ({"trainer": "continual-class-means", "trust": "central"}, "divides rows among its nights by their places"),
         ({"algorithm": "noisy-gd", "partition": "by-label"}, "depends on what rows contain"),
     ],
 )

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from dpalgos.audit.observables import Value, compare
 
 from dpalgos.algorithms import TrustedSummation
+from dpalgos.audit.events import Value, compare
 from dpalgos.errors import ParameterError
 from dpalgos.secure import summation as stepwise
 from storage.errors import RefusedError
