@@ -41,6 +41,7 @@ from storage.documents import read_yaml
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.readers.bundled import BUNDLED
+from tasks.accounts.budget import open_ledger
 from tasks.datasets.schedules import Schedule, schedules
 from tasks.release.admission import runs_that_fit
 from tasks.release.preflight import require_feasible
@@ -148,28 +149,49 @@ async def keep_settled(runner: Runner, deployments: Collection[UUID]) -> None:
                 logging.getLogger(__name__).warning("runs are not looked after: %s", type(error).__name__)
 
 
-async def offer(client: PrefectClient, deployments: Collection[UUID], datasets: Sequence[str]) -> None:
-    """Name the data sets that there are where a deployment's form asks for one.
+async def offer(
+    client: PrefectClient, deployments: Collection[UUID], datasets: Sequence[str], descriptions: Sequence[str]
+) -> None:
+    """Name the data sets that there are where a deployment's form asks for one, and say what now fits for schedules.
 
     In its description: a list to choose from would refuse a set that was registered a moment ago.
+
+    Parameters
+    ----------
+    descriptions : sequence of str
+        Of deployments of schedules, as they are now; each replaces the one that is the same up to its colon.
     """
+    described = {one.partition(":")[0]: one for one in descriptions}
     for deployment in deployments:
-        schema = (await client.read_deployment(deployment)).parameter_openapi_schema or {}
+        found = await client.read_deployment(deployment)
+        schema, told = found.parameter_openapi_schema or {}, found.description or ""
+        told = described.get(told.partition(":")[0], told)
         for definition in schema.get("definitions", {}).values():
             if "dataset" in definition.get("properties", {}):
                 definition["properties"]["dataset"]["description"] = f"A registered data set: {', '.join(datasets)}."
-        await client.update_deployment(deployment, DeploymentUpdate(parameter_openapi_schema=schema))
+        await client.update_deployment(deployment, DeploymentUpdate(parameter_openapi_schema=schema, description=told))
+
+
+def _known() -> tuple[list[str], int]:
+    """Return the data sets that there are, and how many releases their accounts were charged."""
+    ledger = open_ledger()
+    charged = sum(len(ledger.charges(account.name)) for account in ledger.accounts())
+    return sorted({*BUNDLED, *(one.name for one in open_catalog().datasets())}), charged
 
 
 async def keep_offered(deployments: Collection[UUID]) -> None:
-    """Offer data sets as they are registered, until cancelled; a server that does not answer is asked again."""
-    offered: list[str] = []
+    """Offer data sets as they are registered, and tell what fits, until cancelled.
+
+    A server that does not answer is asked again.
+    """
+    offered: object = None
     async with get_client() as client:
         while True:
             try:
-                known = sorted({*BUNDLED, *(one.name for one in open_catalog().datasets())})
+                known = await asyncio.to_thread(_known)
                 if known != offered:
-                    await offer(client, deployments, known)
+                    standing = await asyncio.to_thread(scheduled_deployments)
+                    await offer(client, deployments, known[0], [one["description"] for one in standing])
                     offered = known
             except Exception as error:
                 logging.getLogger(__name__).warning("data sets are not offered: %s", type(error).__name__)

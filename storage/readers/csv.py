@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from storage.columns.column import named_twice
+from storage.columns import named_twice
 from storage.errors import InputError, RefusedError
 from storage.readers.files import open_text, reading, require_file
 from storage.readers.raw import text_rows

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.columns.column import as_numbers
+from storage.columns import as_numbers
 from storage.errors import InputError
 from storage.people import identifiers
 from storage.readers.files import require_file

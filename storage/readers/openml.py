@@ -16,8 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from storage.columns.column import Column, Ignored, MissingRows
-from storage.columns.types import Category, Label, Numeric
+from storage.columns import Category, Column, Ignored, Label, MissingRows, Numeric
 from storage.documents import parse_json
 from storage.errors import InputError, StorageError
 from storage.readers.files import bounded, bounded_lines, open_binary, reading

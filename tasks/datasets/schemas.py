@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
-from storage.columns.column import Column, named_twice
-from storage.columns.types import Category, Label, Person
+from storage.columns import Category, Column, Label, Person, named_twice
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
 from storage.people import identifiers, keyed_digests

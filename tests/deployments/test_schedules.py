@@ -65,14 +65,16 @@ def test_a_form_names_the_data_sets_there_are() -> None:
         async def read_deployment(self, deployment: UUID) -> Any:
             field = {"type": "string", "description": "Name of a registered data set."}
             found = {"definitions": {"TrainingConfig": {"properties": {"dataset": field}}, "Other": {}}}
-            return SimpleNamespace(parameter_openapi_schema=found)
+            return SimpleNamespace(parameter_openapi_schema=found, description="Train on clinic, as set: 3 more runs.")
 
         async def update_deployment(self, deployment: UUID, update: Any) -> None:
-            changed[deployment] = update.parameter_openapi_schema
+            changed[deployment] = update
 
-    number = UUID(int=1)
-    asyncio.run(offer(cast(PrefectClient, Client()), [number], ["clinic", "digits"]))
-    field = changed[number]["definitions"]["TrainingConfig"]["properties"]["dataset"]
+    number, now = UUID(int=1), ["Score it, as set: …", "Train on clinic, as set: 2 more runs."]
+    asyncio.run(offer(cast(PrefectClient, Client()), [number], ["clinic", "digits"], now))
+    # What fitted when the server was started is not what fits after a run.
+    assert changed[number].description == now[1]
+    field = changed[number].parameter_openapi_schema["definitions"]["TrainingConfig"]["properties"]["dataset"]
     assert field == {"type": "string", "description": "A registered data set: clinic, digits."}
 
 

@@ -122,7 +122,7 @@ class TestCaps:
             ledger.charge(request(release("more")), {})
         ledger.raise_cap("clinic", Cap(4, 1e-5), by="owner", why="one more study")
         ledger.charge(request(release("more")), {})
-        (change,) = ledger.cap_changes("clinic")
+        (change,) = ledger.terms("clinic").changes
         assert (change.cap, change.before, change.by, change.why) == (
             Cap(4, 1e-5),
             Cap(3, 1e-5),
@@ -158,7 +158,7 @@ class TestCaps:
 
     def test_the_cap_in_force_again_is_not_recorded(self, ledger: Ledger) -> None:
         ledger.raise_cap("clinic", Cap(3, 1e-5), by="owner", why="again")
-        assert ledger.cap_changes("clinic") == []
+        assert ledger.terms("clinic").changes == ()
 
     def test_a_public_account_has_none(self, ledger: Ledger) -> None:
         ledger.open_account("digits", None)
@@ -377,7 +377,7 @@ class TestReports:
             "1": ["a", "b"],
         }
 
-    @pytest.mark.parametrize("query", ["account", "history", "charges", "cap_changes", "standing", "charges_by_party"])
+    @pytest.mark.parametrize("query", ["account", "history", "charges", "terms", "standing", "charges_by_party"])
     def test_an_unknown_account_is_an_error_not_an_empty_list(self, ledger: Ledger, query: str) -> None:
         with pytest.raises(InputError, match="no account 'nobody'"):
             getattr(ledger, query)("nobody")
