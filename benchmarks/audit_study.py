@@ -18,9 +18,8 @@ from functools import partial
 from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Algorithm
-from dpalgos.audit.experiment import Effort
+from dpalgos.audit.experiment import Effort, Verdict
 from dpalgos.audit.releases import audit_algorithm, audit_release
-from dpalgos.audit.report import Verdict
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting
 from dpalgos.projections.covariance import LaplaceCovariance
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from shared import data, draw, head, line
 
-from dpalgos.algorithms import DirectAlgorithm, fit
+from dpalgos.algorithms import DirectAlgorithm, SumAlgorithm, fit
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
@@ -24,7 +24,6 @@ from dpalgos.models import Projection
 from dpalgos.projections.covariance import AnalyzeGauss, LaplaceCovariance, ModSulq
 from dpalgos.projections.published import Ppca, PublishedPpca
 from dpalgos.rows import ArrayRows, Floats
-from dpalgos.summation import SumAlgorithm
 
 EPSILON, DELTA, DIRECTIONS = 0.1, 0.01, 4
 PURE, BOTH = PureEpsilon(EPSILON), ApproximateDP(EPSILON, DELTA)

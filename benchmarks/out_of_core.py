@@ -22,13 +22,12 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 from shared import Stage, head, line, unit_blocks
 
-from dpalgos.algorithms import fit
+from dpalgos.algorithms import TrustedSummation, fit
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.keystream import KeyedNoise
 from dpalgos.partitioning import Even
 from dpalgos.registry import lookup
 from dpalgos.resources import set_memory_limit
-from dpalgos.summation import TrustedSummation
 from storage.datasets import write_dataset
 from storage.layout import Layout
 from storage.refs import Visibility

@@ -41,7 +41,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from sklearn.decomposition import PCA
 from sklearn.svm import SVC
 
-from dpalgos.algorithms import fit
+from dpalgos.algorithms import TrustedSummation, fit
 from dpalgos.gradient_sums import GradientSums
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting
 from dpalgos.kernels import GaussianKernel, LinearKernel
@@ -53,7 +53,6 @@ from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.smo.solver import solve
 from dpalgos.smo.working_sets import SecondOrder
-from dpalgos.summation import TrustedSummation
 from storage.datasets import write_dataset
 from storage.layout import Layout
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge

@@ -1,12 +1,13 @@
-"""The contract every projection, trainer and evaluator keeps, its base classes, and the one function that runs any."""
+"""The contract of projections, trainers and evaluators: neighbouring pairs, sums of integers, bases, what runs any."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, ClassVar, Protocol, cast, overload, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from dpalgos.guarantees import (
     RELATIONS,
     ApproximateDP,
     Claim,
+    GaussianMu,
     Guarantee,
     Loss,
     Neighbours,
@@ -22,17 +24,287 @@ from dpalgos.guarantees import (
     PureEpsilon,
     Setting,
     Trust,
+    ZeroConcentrated,
     nothing_proved,
 )
 from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.mechanisms.rounded_gaussian import total_mu
 from dpalgos.models import Artefact
-from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
-from dpalgos.noise import NoiseSource
-from dpalgos.parameters import Bounded
+from dpalgos.noise import NoiseSource, RandomStream
+from dpalgos.parallel import SpreadRows
+from dpalgos.parameters import Bound, Bounded
 from dpalgos.resources import Work, gathering_work
-from dpalgos.rows import Array, ArrayRows, Ints, Rows
-from dpalgos.summation import GAUSSIAN_BUDGETS, IntegerNoise, SumAlgorithm, Summation, TrustedSummation, run_sums
-from dpalgos.validation import require_budget, require_relation
+from dpalgos.rows import NULL_LABEL, Array, ArrayRows, Floats, Ints, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbouringPair:
+    """Two data sets of one party that differ in one row; the other parties' rows are the same on both sides.
+
+    Parameters
+    ----------
+    left, right : ArrayRows
+        Of the party that differs, as many rows as ``setting.sizes[party]`` says.
+    party : int
+        Its position in ``setting.sizes``.
+    """
+
+    left: ArrayRows
+    right: ArrayRows
+    party: int = 0
+
+
+def one_row_apart(
+    setting: Setting, left: Floats, right: Floats, *, labels: tuple[float, float] = (0, 0)
+) -> NeighbouringPair:
+    """Return data sets whose first records are ``left`` and ``right``; all others are null records.
+
+    They are rows of the smallest party that has any, where one row weighs most. Under ``replace-special`` the right one
+    is a null record too.
+
+    Parameters
+    ----------
+    setting : Setting
+    left, right : array (d,)
+    labels : (float, float)
+        Of the two rows: class indices, or real labels where the setting has one class.
+
+    Raises
+    ------
+    ParameterError
+        If no party has rows.
+    """
+    inhabited = [index for index, size in enumerate(setting.sizes) if size > 0]
+    if not inhabited:
+        raise ParameterError(f"the parties' sizes are {setting.sizes}; give one row at least, to differ in")
+    party = min(inhabited, key=lambda index: setting.sizes[index])
+    null = NULL_LABEL if setting.classes > 1 else math.nan
+
+    def side(row: Floats, label: float) -> ArrayRows:
+        features, known = np.zeros((setting.sizes[party], len(row))), np.full(setting.sizes[party], null)
+        features[0], known[0] = row, label
+        return ArrayRows(features, known.astype(np.int64) if setting.classes > 1 else known)
+
+    if setting.neighbours.records == 1:
+        right, labels = np.zeros_like(right), (labels[0], null)
+    return NeighbouringPair(left=side(left, labels[0]), right=side(right, labels[1]), party=party)
+
+
+def of_people(pair: NeighbouringPair, rows: int) -> NeighbouringPair:
+    """Return neighbours that differ in one person, who has so many of the row in which they differed."""
+
+    def side(single: ArrayRows) -> ArrayRows:
+        times = np.where(np.arange(single.count) == 0, rows, 1)
+        features, labels = np.repeat(single.features, times, axis=0), np.repeat(single.labels, times)
+        return ArrayRows(features, labels, shares=np.repeat(times, times), people=single.count)
+
+    return NeighbouringPair(left=side(pair.left), right=side(pair.right), party=pair.party)
+
+
+def antipodal_pair(setting: Setting) -> NeighbouringPair:
+    """Return e₁ against −e₁ in one class: ‖x − z‖ = 2, the most there is; against a null record, 1."""
+    row = np.eye(1, setting.dimension)[0]
+    return one_row_apart(setting, row, -row)
+
+
+def orthogonal_pair(setting: Setting) -> NeighbouringPair:
+    """Return e₁ against e₂ (zero where there is one feature): ‖xxᵀ − zzᵀ‖_F = √2, the most; against null, 1."""
+    rows = np.eye(2, setting.dimension)
+    return one_row_apart(setting, rows[0], rows[1])
+
+
+@runtime_checkable
+class Calibrated(Protocol):
+    """An algorithm whose noise is calibrated to the sensitivity of one statistic of the rows.
+
+    ``sensitivity`` is the supremum over neighbours under the relation of the setting, null records included, in the
+    units of ``statistic``; rounding to a grid, where there is any, is added by the noise's distribution.
+    """
+
+    measured: ClassVar[str]
+    """The statistic and the norm in which it moves, for people."""
+    norm: ClassVar[int]
+    """Order of that norm, 1 or 2."""
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the statistic, at most."""
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the exact statistic of one party's rows, without noise: for made-up rows, never for release."""
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return the neighbours that the proof says are worst."""
+
+
+def moved(algorithm: Calibrated, setting: Setting, pair: NeighbouringPair) -> float:
+    """Return how far the statistic moves from one neighbour to the other, in its norm.
+
+    Parameters
+    ----------
+    algorithm : Calibrated
+    setting : Setting
+    pair : NeighbouringPair
+        Of made-up rows; the other parties' part of the statistic is the same on both sides.
+    """
+    difference = algorithm.statistic(pair.left, setting) - algorithm.statistic(pair.right, setting)
+    return float(np.linalg.norm(difference.ravel(), ord=algorithm.norm))
+
+
+def attained(algorithm: Calibrated, setting: Setting) -> float:
+    """Return the share of the sensitivity by which the algorithm's own pair of neighbours moves its statistic."""
+    return moved(algorithm, setting, algorithm.neighbouring_pair(setting)) / algorithm.sensitivity(setting)
+
+
+class IntegerNoise(Protocol):
+    """A law of integer noise with a proved cost (for example ``mechanisms.rounded_gaussian.RoundedGaussian``)."""
+
+    def sample(self, count: int, stream: RandomStream) -> Ints:
+        """Return ``count`` independent integers, drawn from a :class:`~dpalgos.noise.RandomStream`."""
+
+
+class Summation(Protocol):
+    """How the parties' integer vectors become one noisy integer vector."""
+
+    def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
+        """Return the sum of the contributions (equal shapes) plus noise; ask for each of them once."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedSummation:
+    """The plain sum with noise added once: one party by itself (local), or a trusted curator (central)."""
+
+    noise: NoiseSource
+
+    def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
+        """Add exactly, then draw noise keyed by the exact sum."""
+        one_by_one = iter(contributions)
+        total = sum(one_by_one, start=next(one_by_one))
+        return total + distribution.sample(total.size, self.noise.stream(step, total)).reshape(total.shape)
+
+
+class SumAlgorithm(Protocol):
+    """An algorithm whose every look at the rows is a noisy sum; what a party does and what the server does are apart.
+
+    ``contribution`` is run by a party on its own rows; ``initial``, ``update`` and ``result`` see noisy sums only,
+    so they are post-processing.
+    """
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return what all steps together are proved to cost; depends on public facts only."""
+
+    def steps(self, setting: Setting) -> int:
+        """Return the number of sums, public."""
+
+    def distribution(self, setting: Setting) -> IntegerNoise:
+        """Return the noise of each sum, in grid units."""
+
+    def initial(self, setting: Setting) -> Any:
+        """Return the server's state before the first sum."""
+
+    def contribution(self, state: Any, rows: Rows, setting: Setting) -> Ints:
+        """Return one party's integer vector; total in what the rows contain."""
+
+    def update(self, state: Any, noisy_sum: Ints, setting: Setting) -> Any:
+        """Return the server's next state."""
+
+    def result(self, state: Any, setting: Setting) -> Any:
+        """Return the artefact."""
+
+
+class _Contributions(Sequence[Ints]):
+    """The parties' vectors of one sum, each formed when it is asked for: thousands of them are never there at once."""
+
+    def __init__(self, algorithm: SumAlgorithm, state: Any, parties: Sequence[Rows], setting: Setting) -> None:
+        self._algorithm, self._state, self._parties, self._setting = algorithm, state, parties, setting
+
+    def __len__(self) -> int:
+        return len(self._parties)
+
+    def __iter__(self) -> Iterator[Ints]:
+        # An IndexError of a contribution would end a sequence's own iteration: a sum of fewer parties, silently.
+        return map(self.__getitem__, range(len(self)))
+
+    @overload
+    def __getitem__(self, party: int) -> Ints: ...
+
+    @overload
+    def __getitem__(self, party: slice) -> Sequence[Ints]: ...
+
+    def __getitem__(self, party: int | slice) -> Ints | Sequence[Ints]:
+        if isinstance(party, slice):
+            return _Contributions(self._algorithm, self._state, self._parties[party], self._setting)
+        rows = self._parties[party]
+        if isinstance(rows, SpreadRows):
+            return rows.total(partial(_contribution, self._algorithm, self._state, self._setting))
+        return self._algorithm.contribution(self._state, rows, self._setting)
+
+
+def _contribution(algorithm: SumAlgorithm, state: Any, setting: Setting, rows: Rows) -> Ints:
+    return algorithm.contribution(state, rows, setting)
+
+
+def run_sums(
+    algorithm: SumAlgorithm,
+    parties: Sequence[Rows],
+    setting: Setting,
+    summation: Summation,
+    progress: Callable[[int, int], None] | None = None,
+) -> Any:
+    """Drive a sum algorithm to its end over the parties' rows and return its artefact.
+
+    An algorithm of many steps may have a method ``prepare(rows, setting)``, run once a party: what it returns is handed
+    to ``contribution`` in the rows' place, so that encoding is not done again at every step. It may also have a method
+    ``merge(prepared)``, which returns fewer parties with the same sum of contributions: where one curator adds up
+    anyway, thousands of parties of a few rows cost no more than one.
+
+    ``progress`` is called after each step with how many are done, and of how many; both are public.
+    """
+    prepare, merge = getattr(algorithm, "prepare", None), getattr(algorithm, "merge", None)
+    if prepare is not None:
+        # Rows that are summed elsewhere stay there.
+        parties = [rows if isinstance(rows, SpreadRows) else prepare(rows, setting) for rows in parties]
+    if merge is not None and isinstance(summation, TrustedSummation):
+        parties = merge(parties)
+    state = algorithm.initial(setting)
+    distribution = algorithm.distribution(setting)
+    steps = algorithm.steps(setting)
+    for step in range(steps):
+        contributions = _Contributions(algorithm, state, parties, setting)
+        state = algorithm.update(state, summation.release(f"sum-{step}", contributions, distribution), setting)
+        if progress is not None:
+            progress(step + 1, steps)
+    return algorithm.result(state, setting)
+
+
+GAUSSIAN_BUDGETS: tuple[type[Loss], ...] = (GaussianMu, ZeroConcentrated)
+"""Budgets that Gaussian noise can be calibrated to: rho-zCDP follows from mu = sqrt(2 rho)."""
+
+# The grid is as fine as this where the noise allows: the encoding error is then far below any noise worth adding.
+_FINEST = 16
+_COARSEST = 6
+_NOISE_ROOM = 2.0**43
+_ROWS_ROOM = 60
+
+
+def grid(budget: Loss, sensitivity: float, steps: int, setting: Setting) -> float:
+    """Return the grid units per unit, a power of two, for both factors of a sum of outer products.
+
+    Public: it depends on the budget and the sizes. Fine enough not to matter, coarse enough that neither the noise
+    nor the sum over all rows leaves 64-bit integers.
+
+    Parameters
+    ----------
+    budget : Loss
+    sensitivity : float
+        l2 sensitivity of one sum, before encoding.
+    steps : int
+        Number of sums.
+    setting : Setting
+    """
+    noise = sensitivity * math.sqrt(steps) / total_mu(budget)
+    for_noise = (math.log2(_NOISE_ROOM) - math.log2(noise)) / 2.0
+    for_rows = (_ROWS_ROOM - math.log2(max(setting.rows, 1))) / 2.0
+    return 2.0 ** max(_COARSEST, min(_FINEST, math.floor(min(for_noise, for_rows))))
 
 
 class Refused(str):
@@ -78,7 +350,11 @@ class Algorithm(Bounded, ABC):
         ParameterError
             Naming what does not fit the setting; subclasses add their own conditions.
         """
-        require_relation(setting, self.relations)
+        if setting.neighbours.in_force() not in self.relations:
+            raise ParameterError(
+                f"the sensitivity of this algorithm is not derived for {setting.neighbours}; "
+                f"use {' or '.join(self.relations)}"
+            )
         if setting.rows_per_person > 1:
             require_people(type(self))
 
@@ -163,7 +439,12 @@ class PrivateAlgorithm(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_budget(self.budget, self.budgets)
+        if not isinstance(self.budget, self.budgets):
+            kind = getattr(self.budget, "kind", type(self.budget).__name__)
+            kinds = " or ".join(loss.kind for loss in self.budgets)
+            raise ParameterError(f"the budget is of type {kind!r}; this algorithm accepts {kinds}")
+        for name, value in asdict(self.budget).items():
+            Bound(0.0, open_low=True).require(f"the budget's {name}", value)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget, which the noise is calibrated to; a class of which that is not true says what is."""

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from dpalgos.errors import ParameterError
-from dpalgos.metrics import LEVELS, Margins, Noise, shares, widened, with_margins
+from dpalgos.metrics import LEVELS, Margins, Noise, ratio, shares, widened, with_margins
 from dpalgos.rows import Floats
 
 _SEED, _DRAWS = 20260702, 4_000
@@ -154,12 +154,12 @@ def operating_points(histogram: Floats, noise: Noise) -> tuple[dict[str, Floats]
         "balanced_accuracy": _band(*((one + other) / 2 for one, other in zip(recall, specificity, strict=True))),
     }
     hits, missed, alarms, quiet = (np.maximum(part[0], 0.0) for part in _counts(histogram[None]))
-    hit_rates, same = _ratio(hits, missed), _ratio(hits, missed + alarms)
+    hit_rates, same = ratio(hits, hits + missed), ratio(hits, hits + missed + alarms)
     values = {
         "recall": hit_rates,
-        "precision": _ratio(hits, alarms),
+        "precision": ratio(hits, hits + alarms),
         "f1": 2 * same / (1 + same),
-        "balanced_accuracy": (hit_rates + _ratio(quiet, alarms)) / 2,
+        "balanced_accuracy": (hit_rates + ratio(quiet, quiet + alarms)) / 2,
     }
     return values, bands
 
@@ -169,11 +169,6 @@ def _counts(histograms: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     below = np.cumsum(histograms, axis=2)
     above = below[:, :, -1:] - below
     return above[:, 1, :-1], below[:, 1, :-1], above[:, 0, :-1], below[:, 0, :-1]
-
-
-def _ratio(part: Floats, rest: Floats) -> Floats:
-    whole = part + rest
-    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
 
 
 def choose(histogram: Floats, noise: Noise, deviation: float, aim: str) -> tuple[Calibration, dict[str, float]]:

@@ -17,7 +17,7 @@ from typing import ClassVar, Protocol, cast, runtime_checkable
 import numpy as np
 
 from dpalgos.aggregators import Aggregator
-from dpalgos.algorithms import Algorithm, OneSum
+from dpalgos.algorithms import GAUSSIAN_BUDGETS, Algorithm, IntegerNoise, OneSum
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.factorisation import GRID, ToeplitzFactor
@@ -26,7 +26,6 @@ from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
 from dpalgos.models import Artefact, Statistic
 from dpalgos.resources import Work
 from dpalgos.rows import Floats, Ints, Rows
-from dpalgos.summation import GAUSSIAN_BUDGETS, IntegerNoise
 
 _LARGEST_SUM = 2.0**62
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.mechanisms.fixed_point import (
+    EXACT,
     by_norm,
     by_square,
     encode_into,
@@ -139,7 +140,6 @@ class ClassSums:
         return ClassMeans(means=sums / counts[:, None], variance=(deviation / counts) ** 2, counts=counts)
 
 
-_EXACT = 2**53
 # Eight megabytes of encoded rows at a time: enough for fast products, next to nothing of memory.
 _PART_ENTRIES = 2**20
 # From this many numbers on, encoding is worth the start of the compiler.
@@ -157,7 +157,7 @@ class _Gram:
         self._space = np.empty((0, width))
         self._sum, self._product = np.zeros((width, width)), np.empty((width, width))
         self._moved = np.zeros((width, width), dtype=np.int64)
-        self._most, self._held = max(1, int(_EXACT / radius**2)), 0
+        self._most, self._held = max(1, int(EXACT / radius**2)), 0
 
     def space(self, rows: int) -> Floats:
         """Return room for so many encoded rows, the same memory each time."""

@@ -89,15 +89,11 @@ class KeyStream:
         if count < 0:
             raise ParameterError(f"{count} words were asked of a keystream; the number must be at least 0")
         out = np.zeros(count, dtype="<u8")
-        self._fill(out)
-        return out.astype(np.uint64, copy=False)
-
-    def _fill(self, out: NDArray[np.uint64]) -> None:
-        """Overwrite ``out``, which holds zeros, with the next words."""
-        if out.size:
+        if count:
             view = out.data.cast("B")
             with self._lock:
                 self._encryptor.update_into(view, view)
+        return out.astype(np.uint64, copy=False)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a keystream cannot be pickled: its key must not leave the process")

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.algorithms import Algorithm
+from dpalgos.algorithms import Algorithm, NeighbouringPair, one_row_apart
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.losses import ScoreLoss, Squared, make_loss, outputs
 from dpalgos.models import LinearModel
-from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.parameters import NON_NEGATIVE, Bounded
 from dpalgos.rows import NULL_LABEL, Array, Features, Floats, Rows, clip_to_unit_ball, sanitise
 from dpalgos.solvers import Problem

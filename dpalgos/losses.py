@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import singledispatch
@@ -60,7 +61,7 @@ class ScoreLoss(Protocol):
         """Return the map from directions (n, outputs) to second derivative times direction, at these scores."""
 
 
-class _Margin(Bounded):
+class _Margin(Bounded, ABC):
     """Losses of the margin z = y s, one-vs-rest: what they share."""
 
     separable: ClassVar[bool] = True
@@ -73,14 +74,17 @@ class _Margin(Bounded):
         """Return ±1 targets (n, outputs)."""
         return signs(labels, classes)
 
+    @abstractmethod
     def margin_value(self, margins: Floats) -> Floats:
-        raise NotImplementedError
+        """Return ℓ(z)."""
 
+    @abstractmethod
     def margin_slope(self, margins: Floats) -> Floats:
-        raise NotImplementedError
+        """Return ℓ′(z)."""
 
+    @abstractmethod
     def margin_curvature(self, margins: Floats) -> Floats:
-        raise NotImplementedError
+        """Return ℓ″(z)."""
 
     def value(self, scores: Floats, targets: Floats) -> Floats:
         """Return ℓ(y s), (n, outputs)."""

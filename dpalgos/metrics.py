@@ -27,7 +27,8 @@ def confusion_matrix(labels: Ints, predicted: Ints, classes: int, weights: Float
     return np.bincount(cells, weights, minlength=classes * classes).reshape(classes, classes).astype(np.float64)
 
 
-def _ratio(part: Floats, whole: Floats) -> Floats:
+def ratio(part: Floats, whole: Floats) -> Floats:
+    """Return the share of each whole that its part is; 0 of nothing."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
 
 
@@ -44,8 +45,8 @@ def per_class(counts: Floats) -> tuple[Floats, Floats, Floats]:
     hits, wrong, missed = (
         np.maximum(part, 0.0) for part in (diagonal, counts.sum(axis=0) - diagonal, counts.sum(axis=1) - diagonal)
     )
-    precision, recall = _ratio(hits, hits + wrong), _ratio(hits, hits + missed)
-    return precision, recall, _ratio(2.0 * precision * recall, precision + recall)
+    precision, recall = ratio(hits, hits + wrong), ratio(hits, hits + missed)
+    return precision, recall, ratio(2.0 * precision * recall, precision + recall)
 
 
 def metrics_of_confusion(counts: Floats) -> dict[str, float]:

@@ -112,13 +112,8 @@ class MinMax(Normalisation):
 
     def learn(self, blocks: Iterable[Floats]) -> RowMap:
         """Return the map for the columns' ranges over all (finite) rows."""
-        low: Floats | None = None
-        high: Floats | None = None
+        low, high = np.array(np.inf), np.array(-np.inf)
         for features in blocks:
-            block_low = np.fmin.reduce(features, axis=0, initial=np.inf)
-            block_high = np.fmax.reduce(features, axis=0, initial=-np.inf)
-            low = block_low if low is None else np.minimum(low, block_low)
-            high = block_high if high is None else np.maximum(high, block_high)
-        if low is None or high is None:
-            return Unchanged()
-        return AffineMap(low=low, high=high)
+            low = np.minimum(low, np.fmin.reduce(features, axis=0, initial=np.inf))
+            high = np.maximum(high, np.fmax.reduce(features, axis=0, initial=-np.inf))
+        return AffineMap(low=low, high=high) if low.ndim else Unchanged()

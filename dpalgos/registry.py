@@ -20,11 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from dpalgos.errors import ParameterError, UnknownNameError
 
 if TYPE_CHECKING:
-    from dpalgos.aggregators import Aggregator
     from dpalgos.algorithms import Algorithm, ProjectionAlgorithm
-    from dpalgos.models import Artefact
     from dpalgos.normalisation import Normalisation
-    from dpalgos.partitioning import Partition
     from dpalgos.systems.system import System
     from dpalgos.trust.model import TrustModel
 
@@ -95,11 +92,7 @@ def lookup(kind: Literal["projections"], name: str) -> type[ProjectionAlgorithm]
 @overload
 def lookup(kind: Literal["trainers", "evaluators"], name: str) -> type[Algorithm]: ...
 @overload
-def lookup(kind: Literal["aggregators"], name: str) -> type[Aggregator[Artefact]]: ...
-@overload
 def lookup(kind: Literal["normalisations"], name: str) -> type[Normalisation]: ...
-@overload
-def lookup(kind: Literal["partitions"], name: str) -> type[Partition]: ...
 @overload
 def lookup(kind: Literal["systems"], name: str) -> System: ...
 @overload

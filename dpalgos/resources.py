@@ -113,35 +113,13 @@ def machine_memory() -> int:
 
 
 class _Account:
-    """Bytes that are reserved, under a lock."""
+    """Bytes that are kept by reservation and claimed for a while; whoever changes them holds ``changed``."""
 
     def __init__(self) -> None:
         self.limit = machine_memory() // 4
         self.held = 0
         self.claimed = 0
-        self._lock = threading.Lock()
-        self._given = threading.Condition(self._lock)
-
-    def take(self, count: int) -> bool:
-        with self._lock:
-            if self.held + self.claimed + count > self.limit:
-                return False
-            self.held += count
-            return True
-
-    def claim(self, count: int) -> None:
-        with self._lock:
-            self._given.wait_for(lambda: not self.claimed or self.claimed + count <= self.limit)
-            self.claimed += count
-
-    def unclaim(self, count: int) -> None:
-        with self._lock:
-            self.claimed -= count
-            self._given.notify_all()
-
-    def give(self, count: int) -> None:
-        with self._lock:
-            self.held -= count
+        self.changed = threading.Condition()
 
 
 _account = _Account()
@@ -150,10 +128,7 @@ _account = _Account()
 class Reserved:
     """A reservation, given back when nobody refers to it any more."""
 
-    __slots__ = ("__weakref__", "size")
-
-    def __init__(self, size: int) -> None:
-        self.size = size
+    __slots__ = ("__weakref__",)
 
 
 def reserve(size: int) -> Reserved | None:
@@ -161,11 +136,18 @@ def reserve(size: int) -> Reserved | None:
 
     Whether they are kept changes no result, only how often they are read.
     """
-    if not _account.take(size):
-        return None
-    reserved = Reserved(size)
-    weakref.finalize(reserved, _account.give, size)
+    with _account.changed:
+        if _account.held + _account.claimed + size > _account.limit:
+            return None
+        _account.held += size
+    reserved = Reserved()
+    weakref.finalize(reserved, _give_back, size)
     return reserved
+
+
+def _give_back(size: int) -> None:
+    with _account.changed:
+        _account.held -= size
 
 
 @contextmanager
@@ -179,11 +161,15 @@ def claim(size: int) -> Iterator[None]:
     if size <= 0:
         yield
         return
-    _account.claim(size)
+    with _account.changed:
+        _account.changed.wait_for(lambda: not _account.claimed or _account.claimed + size <= _account.limit)
+        _account.claimed += size
     try:
         yield
     finally:
-        _account.unclaim(size)
+        with _account.changed:
+            _account.claimed -= size
+            _account.changed.notify_all()
 
 
 def memory_limit() -> int:

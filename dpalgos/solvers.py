@@ -90,7 +90,11 @@ class Problem:
 
     def gradient(self, weights: Floats) -> Floats:
         """Return ∇J(W), (m, d)."""
-        slopes = self.loss.slope(self.scores(weights), self.targets)
+        return self.gradient_at(self.scores(weights), weights)
+
+    def gradient_at(self, scores: Floats, weights: Floats) -> Floats:
+        """Return ∇J(W) where the rows' scores are known."""
+        slopes = self.loss.slope(scores, self.targets)
         gradient = self._mean(slopes) + self.regularisation * weights
         return gradient if self.linear is None else gradient + self.linear
 
@@ -237,10 +241,7 @@ def _newton(problem: Problem, weights: Floats, tolerance: float) -> Floats:
     part, best = problem, math.inf
     stalled = 0
     for _ in range(_NEWTON_STEPS):
-        slopes = part.loss.slope(scores, part.targets)
-        gradient = part._mean(slopes) + part.regularisation * weights[active]
-        if part.linear is not None:
-            gradient = gradient + part.linear
+        gradient = part.gradient_at(scores, weights[active])
         norms = _norms(part, gradient)
         open_rows = norms > _goal(part, weights[active], tolerance)
         if not open_rows.any():

@@ -38,16 +38,20 @@ from numpy.typing import NDArray
 from dpalgos.accounting.composition import compose
 from dpalgos.algorithms import (
     Algorithm,
+    Calibrated,
+    NeighbouringPair,
     ProjectionAlgorithm,
     Refused,
+    SumAlgorithm,
     admission,
+    attained,
     fit,
     is_sum_algorithm,
     planned_artefact,
+    run_sums,
 )
-from dpalgos.audit.experiment import Effort
+from dpalgos.audit.experiment import AuditReport, Effort, Verdict
 from dpalgos.audit.releases import audit_algorithm
-from dpalgos.audit.report import AuditReport, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import ConfusionMatrix
 from dpalgos.guarantees import (
@@ -68,11 +72,9 @@ from dpalgos.guarantees import (
 )
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Artefact, KernelModel, LinearModel, Projection, Statistic, decode
-from dpalgos.neighbouring import Calibrated, NeighbouringPair, attained
 from dpalgos.registry import construct, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, MappedRows, Rows, clip_to_unit_ball
 from dpalgos.secure.summation import lengths_of, state_after
-from dpalgos.summation import SumAlgorithm, run_sums
 from dpalgos.systems.system import Scope
 from dpalgos.trust.model import EVERYONE, TrustModel
 

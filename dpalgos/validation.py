@@ -6,8 +6,7 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import ApproximateDP, Loss, Neighbours, Setting
-from dpalgos.parameters import Bound
+from dpalgos.guarantees import Setting
 
 
 def require_components(components: int, setting: Setting) -> None:
@@ -16,29 +15,6 @@ def require_components(components: int, setting: Setting) -> None:
         raise ParameterError(
             f"{components} directions were asked of rows with {setting.dimension} features; "
             f"ask for at most {setting.dimension}"
-        )
-
-
-_NUMBERS = {"pure-epsilon": "epsilon", "gaussian-mu": "mu", "zero-concentrated": "rho", "approximate": "epsilon"}
-
-
-def require_budget(budget: Loss, accepted: tuple[type[Loss], ...]) -> None:
-    """Raise unless the budget is of an accepted type and above 0 (and delta too, where it has one)."""
-    kinds = " or ".join(loss.kind for loss in accepted)
-    if not isinstance(budget, accepted):
-        kind = getattr(budget, "kind", type(budget).__name__)
-        raise ParameterError(f"the budget is of type {kind!r}; this algorithm accepts {kinds}")
-    positive = Bound(0.0, open_low=True)
-    positive.require(f"the budget's {_NUMBERS[budget.kind]}", getattr(budget, _NUMBERS[budget.kind]))
-    if isinstance(budget, ApproximateDP):
-        positive.require("the budget's delta", budget.delta)
-
-
-def require_relation(setting: Setting, derived: tuple[Neighbours, ...]) -> None:
-    """Raise unless the neighbouring relation in force is one that the guarantee is derived for."""
-    if setting.neighbours.in_force() not in derived:
-        raise ParameterError(
-            f"the sensitivity of this algorithm is not derived for {setting.neighbours}; use {' or '.join(derived)}"
         )
 
 

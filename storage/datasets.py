@@ -264,7 +264,7 @@ def _ingest_part(
             seen.update(np.unique(labels).tolist())
             # Null records are alike whosever they are.
             known = features if block.plain is None else block.plain
-            exact = prints.add(known if block.null is None else known[~block.null])
+            exact = prints.add(known if block.null is None else known[~block.null], digests)
             if passing is not None and digests is not None:
                 passing.store(part, block.origin, digests, exact, labels)
             writer.write(layout.encode(features, labels))
@@ -415,13 +415,29 @@ def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> 
         )
         for part in _PARTS:
             if part in body["parts"]:
-                for features, labels, _ in _open_part(layout, version, body, part).blocks():
-                    known = features[~(np.isnan(labels) if labels.dtype.kind == "f" else labels == NULL_CLASS)]
-                    prints.add(known if schema is None else schema.plain(known))
+                for features, _, counted, whose in _counted_blocks(layout, version, body, part):
+                    known = features[counted]
+                    prints.add(known if schema is None else schema.plain(known), whose)
     except StorageError:
         return False
     prints.save(layout.dataset(version), exact=exact)
     return True
+
+
+def _counted_blocks(
+    layout: Layout, version: str, body: Mapping[str, Any], part: str
+) -> Iterator[tuple[NDArray[np.float32], NDArray[Any], NDArray[np.bool_], Digests | None]]:
+    """Yield a part's rows, labels, which of them count, and of people what stands for the person of each that does."""
+    whose: Any = None
+    if "people" in body:
+        whose = load_people(layout.dataset(version) / PEOPLE, body["people"]["digest"])[1][part]
+    for features, labels, _ in _open_part(layout, version, body, part).blocks():
+        if whose is None:
+            null = np.isnan(labels) if labels.dtype.kind == "f" else labels == NULL_CLASS
+            yield features, labels, ~null, None
+        else:
+            here, whose = np.split(whose, [len(labels)])
+            yield features, labels, here >= 0, here[here >= 0].astype(np.uint64) + np.uint64(_PARTS.index(part) << 32)
 
 
 def unregistered_versions(layout: Layout) -> list[str]:
@@ -769,12 +785,12 @@ def transform_dataset(
         for part in [part for part in _PARTS if part in body["parts"]]:
             writer = RowWriter(stage.path / part, row_format, row_objects(layout))
             try:
-                for features, labels, _ in open_dataset(layout, ref, part).blocks():
+                for features, labels, counted, whose in _counted_blocks(layout, ref.version, body, part):
                     mapped = _mapped(
                         row_map(features.astype(np.float64)), (len(labels), size), normalisation, unit_ball=unit_ball
                     )
                     if prints is not None:
-                        prints.add(mapped)
+                        prints.add(mapped[counted], whose)
                     writer.write(row_format.encode(mapped, labels))
                 written[part] = writer.close().to_json()
             finally:

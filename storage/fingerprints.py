@@ -27,6 +27,7 @@ ADMITTED_SHARE = 0.01
 """The share of distinct rows of either set above which two sets overlap; a public constant."""
 
 _SCALED_FROM = 5
+_PLAIN = np.uint64(2**64 - 1)
 _Prints = NDArray[np.uint64]
 
 
@@ -68,7 +69,7 @@ def row_fingerprints(features: Any, key: bytes) -> _Prints:
 
 
 def row_patterns(features: Any, key: bytes) -> _Prints:
-    """Return the patterns of those rows that have two different values or more, in no particular order.
+    """Return the pattern of each row, of one with fewer than two different values :data:`_PLAIN`.
 
     A ratio computed from float32 values is off by about 2.4e-7 at most, so of k values rounded to multiples of 2⁻ᵇ
     about ``k 2ᵇ⁻²²`` fall on the other side of a boundary; with ``b = 20 − log2 k`` (8 to 16) most rows keep theirs.
@@ -92,8 +93,12 @@ def row_patterns(features: Any, key: bytes) -> _Prints:
     within = np.sort(rows << 34 | np.where(scaled[rows], ratios, exact) + (1 << 32)) & (1 << 34) - 1
     data = within.astype("<i8").tobytes()
     bounds = list(pairwise((8 * starts).tolist()))
-    worth = np.flatnonzero(different >= 2).tolist()
-    return _hashed((data[slice(*bounds[row])] + (b"s" if scaled[row] else b"e") for row in worth), key)
+    worth = np.flatnonzero(different >= 2)
+    patterns = np.full(len(sizes), _PLAIN)
+    patterns[worth] = _hashed(
+        (data[slice(*bounds[row])] + (b"s" if scaled[row] else b"e") for row in worth.tolist()), key
+    )
+    return patterns
 
 
 def _ordered(parts: list[_Prints]) -> _Prints:
@@ -112,6 +117,12 @@ def _differ(ordered: _Prints) -> NDArray[np.bool_]:
 
 def _first_of(ordered: _Prints) -> _Prints:
     return ordered[_differ(ordered)]
+
+
+def _least_of(prints: _Prints, whose: _Prints) -> _Prints:
+    """Return each one's least fingerprint."""
+    order = np.lexsort((prints, whose))
+    return prints[order][_differ(whose[order])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +165,13 @@ class Fingerprints:
         self.columns = ColumnSketches() if patterns and columns else None
         self._exact: list[_Prints] = []
         self._patterns: list[_Prints] = []
+        self._whose: list[_Prints] = []
 
-    def add(self, features: Any) -> _Prints:
-        """Take note of a block of rows, and return their exact fingerprints; cells that are NaN are missing."""
+    def add(self, features: Any, whose: _Prints | None = None) -> _Prints:
+        """Take note of a block of rows, and return their exact fingerprints; cells that are NaN are missing.
+
+        ``whose``: of rows of people, what stands for each row's person, (m,).
+        """
         known = features if sparse.issparse(features) else np.nan_to_num(features)
         exact = row_fingerprints(known, self._key)
         self._exact.append(exact)
@@ -165,6 +180,8 @@ class Fingerprints:
             self._patterns.append(row_patterns(cells, self._key))
         if self.columns is not None:
             self.columns.add(features)
+        if whose is not None:
+            self._whose.append(whose)
         return exact
 
     def save(self, folder: Path, *, exact: bool = True) -> None:
@@ -182,12 +199,22 @@ class Fingerprints:
         return self.columns is not None and path.exists() and self.columns.agree(load_sketches(path, self._key))
 
     def kinds(self) -> tuple[_Prints, _Prints]:
-        """Return the distinct exact fingerprints and the distinct patterns, sorted."""
-        return _first_of(_ordered(self._exact)), _first_of(_ordered(self._patterns))
+        """Return the distinct exact fingerprints and the distinct patterns, sorted; of people each one's least.
+
+        So a person is at most one of either kind, as a row is: whether a table overlaps with another depends on
+        somebody with many rows no more than on somebody with one. In two tables the same person has the same least one
+        with the probability that a row of theirs, of either table, is in both.
+        """
+        kinds = [self._exact, self._patterns]
+        if self._whose:
+            whose = np.concatenate(self._whose)
+            kinds = [[_least_of(np.concatenate(parts), whose)] if parts else [] for parts in kinds]
+        exact, patterns = (_first_of(_ordered(parts)) for parts in kinds)
+        return exact, patterns[patterns != _PLAIN]
 
     def duplicates(self) -> Duplicates:
         """Return how often the rows that passed come again; none of them is to be a null record."""
-        ordered = _ordered(self._exact)
+        ordered = _ordered([*self._exact] if self._whose else self._exact)
         starts = np.flatnonzero(_differ(ordered))
         return Duplicates(len(ordered) - len(starts), int(np.diff(starts, append=len(ordered)).max(initial=1)))
 

@@ -47,7 +47,7 @@ def _taken(folder: Path, *, keep: bool) -> dict[str, int]:
     few, many = (_opened(folder / name) for name in ("few", "many"))
     parallel.cores = lambda: 2
     if keep:
-        memory.reserve = GradientSums.prepare.__globals__["reserve"] = memory.Reserved
+        memory.reserve = GradientSums.prepare.__globals__["reserve"] = lambda size: memory.Reserved()
     set_memory_limit(kept_memory())
     setting = Setting(sizes=(_ROWS,), dimension=_FEATURES, classes=_CLASSES, neighbours=Neighbours.REPLACE_ONE)
     covariance = AnalyzeGauss(budget=GaussianMu(1.0))

@@ -15,7 +15,7 @@ from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 
 if TYPE_CHECKING:
-    from dpalgos.audit.report import AuditReport, BoundReport
+    from dpalgos.audit.experiment import AuditReport, BoundReport
     from tasks.auditing.systems import Arguments, Subject
 
 

@@ -24,6 +24,7 @@ from dpalgos.guarantees import (
     loss_to_json,
 )
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
+from dpalgos.parameters import Bound
 
 # How many steps of the first relation make up one step of the second; pairs that are missing have no proof.
 _STEPS = {
@@ -60,8 +61,7 @@ def group_loss(loss: Loss, rows: int) -> Loss:
     ParameterError
         If ``rows`` is not a whole number of at least 1, or the loss type is unknown.
     """
-    if not (isinstance(rows, int) and rows >= 1):
-        raise ParameterError(f"rows a person is {rows!r}; it must be a whole number, at least 1")
+    Bound(1, whole=True).require("rows a person", rows)
     return loss if rows == 1 else _group(loss, rows)
 
 
@@ -201,8 +201,7 @@ def _kind(kind: type[Loss]) -> _Kind:
 
 
 def _require_target(epsilon: float, delta: float) -> None:
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise ParameterError(f"epsilon is {epsilon!r}; a budget must be a finite number above 0")
+    Bound(0.0, open_low=True).require("epsilon", epsilon)
     require_delta(delta)
 
 
@@ -298,10 +297,11 @@ def allocate(
         raise ParameterError(f"shares are {tuple(shares)!r}; each must be a finite number above 0")
     total = math.fsum(shares)
     parts = tuple(share / total for share in shares)
-    if ApproximateDP in kinds and share_delta:
-        rule, losses = "(share * epsilon, share * delta)", _added_up(kinds, parts, epsilon, delta)
-    elif ApproximateDP in kinds:
-        rule, losses = "(share * epsilon, delta) as published", _as_published(kinds, parts, epsilon, delta)
+    if ApproximateDP in kinds:
+        rule = "(share * epsilon, share * delta)" if share_delta else "(share * epsilon, delta) as published"
+        deltas = [part * (delta * (1 - _HEADROOM)) if share_delta else delta for part in parts]
+        buyers = [ApproximateDP if kind is ApproximateDP else _kind(kind).whole for kind in kinds]
+        losses = tuple(buy(part * epsilon, at) for buy, part, at in zip(buyers, parts, deltas, strict=True))
     elif len(set(kinds)) == 1:
         kind = _kind(kinds[0])
         whole = kind.whole(epsilon * (1 - _HEADROOM), delta)
@@ -318,21 +318,6 @@ def allocate(
         composed=compose(losses).epsilon(delta_spent),
         delta_spent=delta_spent,
     )
-
-
-def _as_published(
-    kinds: Sequence[type[Loss]], shares: Sequence[float], epsilon: float, delta: float
-) -> tuple[Loss, ...]:
-    return tuple(_buyer(kind)(share * epsilon, delta) for kind, share in zip(kinds, shares, strict=True))
-
-
-def _added_up(kinds: Sequence[type[Loss]], shares: Sequence[float], epsilon: float, delta: float) -> tuple[Loss, ...]:
-    below = delta * (1 - _HEADROOM)
-    return tuple(_buyer(kind)(share * epsilon, share * below) for kind, share in zip(kinds, shares, strict=True))
-
-
-def _buyer(kind: type[Loss]) -> Callable[[float, float], Loss]:
-    return ApproximateDP if kind is ApproximateDP else _kind(kind).whole
 
 
 def _to_common_scale(

@@ -16,7 +16,6 @@ from dpalgos.accounting.profiles import (
     GaussianProfile,
     LeastProfile,
     PrivacyProfile,
-    UnboundedProfile,
     ZeroConcentratedProfile,
     atom_count,
     gaussian_curve,
@@ -299,7 +298,7 @@ def _composed(losses: tuple[Loss, ...]) -> PrivacyProfile:
         together = tuple(loss.all_candidates if isinstance(loss, PrivateSelection) else loss for loss in losses)
         return LeastProfile((_composed(selected), _composed(together)))
     parts = components(losses)
-    return UnboundedProfile(parts.unproved) if parts.unproved is not None else _tight(parts)
+    return _tight(parts) if parts.unproved is None else _BasicProfile(math.inf, 1.0, ())
 
 
 def as_selected(losses: Sequence[Loss]) -> tuple[Loss, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpalgos.accounting.calibration import group_loss
 from dpalgos.accounting.composition import components, compose, least_mu
@@ -93,7 +93,46 @@ def loss_of_deadline_misses(losses: tuple[Loss, ...], probability: float) -> Los
 
 # Of a plan's delta, what the far tail of a mixture takes; the least mu hardly depends on it.
 _TAIL = 2.0**-20
-_QUANTITIES = ("mu_squared", "rho", "slack", "epsilon", "delta")
+
+
+class Totals(NamedTuple):
+    """The quantities that add up from plan to plan; infinity where one does not exist.
+
+    Attributes
+    ----------
+    mu_squared : float
+        For the Gaussian-DP filter: the least mu^2 under which a plan's joint curve lies as a whole
+        (:mod:`~dpalgos.accounting.composition`). Infinite with a rho: no mu follows from zCDP alone.
+    rho : float
+        For the zCDP filter: the least rho with ``D_alpha <= alpha rho`` for all alpha > 1, which is the sum of
+        ``mu^2 / 2`` of the Gaussians, ``epsilon tanh(epsilon / 2)`` of the pure epsilons, and the rhos.
+    slack : float
+        Probability outside which the two hold: the sum of the deltas of (epsilon, delta) losses, each of which is a
+        pure-epsilon pair outside an event of probability delta (Murtagh, Vadhan 2016, Lemma 3.2), and a millionth of
+        the plan's delta where pure epsilons and Gaussians are mixed.
+    epsilon, delta : float
+        For the basic filter: a plan's tight epsilon at its declared delta, or its pure epsilon at 0.
+    """
+
+    mu_squared: float = 0.0
+    rho: float = 0.0
+    slack: float = 0.0
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+    @classmethod
+    def of(cls, costs: Iterable[PlanCost]) -> Totals:
+        """Add costs up, each sum rounded once."""
+        rows = [cost.totals for cost in costs]
+        return cls(*map(math.fsum, zip(*rows, strict=True))) if rows else cls()
+
+    def plus(self, other: Totals) -> Totals:
+        """Return the sums of both."""
+        return Totals(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def largest(self, other: Totals) -> Totals:
+        """Return the larger of each quantity."""
+        return Totals(*(max(a, b) for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,30 +145,15 @@ class PlanCost:
         What the plan's releases cost this party, Gaussian and zCDP ones merged. A
         :class:`~dpalgos.guarantees.PrivateSelection` here says that its mu was booked for the filters below; an
         (epsilon, delta) that stands in its place, that its delta was.
-    mu_squared : float
-        For the Gaussian-DP filter: the least mu^2 under which the plan's joint curve lies as a whole
-        (:mod:`~dpalgos.accounting.composition`). Infinite with a rho: no mu follows from zCDP alone.
-    rho : float
-        For the zCDP filter: the least rho with ``D_alpha <= alpha rho`` for all alpha > 1, which is the sum of
-        ``mu^2 / 2`` of the Gaussians, ``epsilon tanh(epsilon / 2)`` of the pure epsilons, and the rhos.
-    slack : float
-        Probability outside which the two hold: the sum of the deltas of (epsilon, delta) losses, each of which is a
-        pure-epsilon pair outside an event of probability delta (Murtagh, Vadhan 2016, Lemma 3.2), and a millionth of
-        the plan's delta where pure epsilons and Gaussians are mixed.
-    epsilon, delta : float
-        For the basic filter: the plan's tight epsilon at its declared delta, or its pure epsilon at 0.
+    totals : Totals
+        What the filters add up.
     """
 
     losses: tuple[Loss, ...]
-    mu_squared: float
-    rho: float
-    slack: float
-    epsilon: float
-    delta: float
+    totals: Totals
 
     def __post_init__(self) -> None:
-        for name in _QUANTITIES:
-            value = getattr(self, name)
+        for name, value in self.totals._asdict().items():
             if isinstance(value, bool) or not (isinstance(value, float | int) and value >= 0):
                 raise ParameterError(f"a plan's {name} is {value!r}; it must be a number of at least 0, or infinite")
 
@@ -147,20 +171,18 @@ class PlanCost:
         parts = components(losses)
         pure = not (parts.gaussians or parts.rhos or parts.slacks)
         at_delta = 0.0 if pure else delta
-        return cls(_merged(losses), mu_squared, rho, slack, compose(losses).epsilon(at_delta), at_delta)
+        epsilon = compose(losses).epsilon(at_delta)
+        return cls(_merged(losses), Totals(mu_squared, rho, slack, epsilon, at_delta))
 
     @property
     def is_zero(self) -> bool:
         """Whether nothing was released that depends on the party's rows."""
-        return self.mu_squared == 0 and self.rho == 0 and self.slack == 0 and self.epsilon == 0
+        return not any(self.totals[:-1])
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; the inverse of :meth:`from_json`."""
-        numbers = {name: getattr(self, name) for name in _QUANTITIES}
-        return {
-            "losses": [loss_to_json(loss) for loss in self.losses],
-            **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
-        }
+        numbers = {name: value if math.isfinite(value) else None for name, value in self.totals._asdict().items()}
+        return {"losses": [loss_to_json(loss) for loss in self.losses], **numbers}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PlanCost:
@@ -173,15 +195,15 @@ class PlanCost:
         """
         if data.keys() != _KEYS:
             raise ParameterError(f"a plan's cost has the keys {sorted(data)}; it must have exactly {sorted(_KEYS)}")
-        numbers = [math.inf if data[name] is None else data[name] for name in _QUANTITIES]
+        numbers = [math.inf if data[name] is None else data[name] for name in Totals._fields]
         try:
             losses = tuple(map(loss_from_json, data["losses"]))
         except TypeError as error:
             raise ParameterError(f"the losses {data['losses']!r} of a plan's cost cannot be read: {error}") from None
-        return cls(losses, *numbers)
+        return cls(losses, Totals(*numbers))
 
 
-_KEYS = frozenset(field.name for field in fields(PlanCost))
+_KEYS = frozenset({"losses", *Totals._fields})
 
 
 def additive_costs(losses: Sequence[Loss], delta: float) -> tuple[float, float, float]:

@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
 
-from dpalgos.accounting.costs import PlanCost
+from dpalgos.accounting.costs import PlanCost, Totals
 from dpalgos.accounting.profiles import (
     GaussianProfile,
     gaussian_epsilon,
@@ -22,30 +21,6 @@ from dpalgos.mechanisms.gaussian import SMALLEST_DELTA, mu_from_epsilon_delta
 
 # Dyadic, so that the parts add up to 1 exactly.
 _FAVOURITE, _OTHER = 7 / 8, 1 / 16
-
-
-class Totals(NamedTuple):
-    """Sums over plans of the quantities of :class:`~dpalgos.accounting.costs.PlanCost`."""
-
-    mu_squared: float = 0.0
-    rho: float = 0.0
-    slack: float = 0.0
-    epsilon: float = 0.0
-    delta: float = 0.0
-
-    @classmethod
-    def of(cls, costs: Iterable[PlanCost]) -> Totals:
-        """Add costs up, each sum rounded once."""
-        rows = [(cost.mu_squared, cost.rho, cost.slack, cost.epsilon, cost.delta) for cost in costs]
-        return cls(*map(math.fsum, zip(*rows, strict=True))) if rows else cls()
-
-    def plus(self, other: Totals) -> Totals:
-        """Return the sums of both."""
-        return Totals(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def largest(self, other: Totals) -> Totals:
-        """Return the larger of each quantity."""
-        return Totals(*(max(a, b) for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

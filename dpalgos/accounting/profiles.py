@@ -29,6 +29,7 @@ import scipy
 
 from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.gaussian import LARGEST, SMALLEST_DELTA, delta_of_mu, epsilon_of_mu
+from dpalgos.parameters import Bound
 from dpalgos.rows import Floats
 
 # Relative error granted to float64 special functions; scipy documents a few 1e-16 to 1e-15 for those used here.
@@ -38,8 +39,7 @@ _LARGEST_ALPHA_STEPS = 200
 
 def require_epsilon(epsilon: float) -> None:
     """Raise ParameterError unless epsilon is finite and at least 0."""
-    if not (math.isfinite(epsilon) and epsilon >= 0):
-        raise ParameterError(f"epsilon is {epsilon!r}; it must be a finite number, at least 0")
+    Bound(0.0).require("epsilon", epsilon)
 
 
 def require_delta(delta: float) -> None:
@@ -201,23 +201,6 @@ def smallest_epsilon(curve: Callable[[float], float], delta: float, high: float)
     while curve(epsilon) > delta and epsilon < high:
         epsilon, step = epsilon * (1 + step), 2 * step
     return min(epsilon, high)
-
-
-@dataclass(frozen=True, slots=True)
-class UnboundedProfile:
-    """The profile of releases about which nothing is proved: no epsilon is large enough, no delta below 1."""
-
-    reason: str
-
-    def epsilon(self, delta: float) -> float:
-        """Return infinity."""
-        require_delta(delta)
-        return math.inf
-
-    def delta(self, epsilon: float) -> float:
-        """Return 1."""
-        require_epsilon(epsilon)
-        return 1.0
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

@@ -27,8 +27,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dpalgos.accounting.composition import compose
-from dpalgos.accounting.costs import PlanCost, unproved
-from dpalgos.accounting.filters import Totals, least_epsilon, shares, within_any
+from dpalgos.accounting.costs import PlanCost, Totals, unproved
+from dpalgos.accounting.filters import least_epsilon, shares, within_any
 from dpalgos.accounting.profiles import require_delta, rho_of_mu
 from dpalgos.guarantees import Loss
 from dpalgos.parameters import NON_NEGATIVE, Bounded, between
@@ -182,10 +182,14 @@ class _Account:
 
     @classmethod
     def of(cls, costs: Sequence[PlanCost]) -> _Account:
-        return cls(tuple(zip(*map(_quantities, costs), strict=True)), len(costs), _losses_of(costs))
+        return cls(
+            tuple(zip(*(cost.totals for cost in costs), strict=True)),
+            len(costs),
+            costs[0].losses if len(costs) == 1 else (),
+        )
 
     def with_cost(self, cost: PlanCost) -> _Account:
-        grown = zip(self.sums, _quantities(cost), strict=True)
+        grown = zip(self.sums, cost.totals, strict=True)
         return _Account(
             tuple(
                 _grown(parts, (value,)) if len(parts) <= _FEW else _grown((), (*parts, value)) for parts, value in grown
@@ -197,14 +201,6 @@ class _Account:
     def total_cost(self) -> _TotalCost:
         """Return it with each sum rounded once."""
         return _TotalCost(Totals(*map(math.fsum, self.sums)), self.plans, self.losses)
-
-
-def _quantities(cost: PlanCost) -> tuple[float, ...]:
-    return cost.mu_squared, cost.rho, cost.slack, cost.epsilon, cost.delta
-
-
-def _losses_of(costs: Sequence[PlanCost]) -> tuple[Loss, ...]:
-    return costs[0].losses if len(costs) == 1 else ()
 
 
 @dataclass(frozen=True, slots=True)

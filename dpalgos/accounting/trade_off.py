@@ -59,17 +59,18 @@ def gaussian_mu(losses: Sequence[Loss]) -> float | None:
 
 # Parties of one plan mostly make releases that cost the same.
 @lru_cache(maxsize=256)
-def _of_profile(losses: tuple[Loss, ...], levels: tuple[float, ...]) -> Floats:
-    alphas = np.array(levels)
+def lines(losses: tuple[Loss, ...]) -> Floats:
+    """Return points of the composed privacy profile: delta, e^epsilon and e^−epsilon of each, (3, points).
+
+    A test of type I error α has a type II error of at least 1 − delta − e^epsilon α, and of at least
+    e^−epsilon (1 − delta − α).
+    """
     profile, corner = compose(losses), components(losses).epsilon
     finite = (epsilon for delta in _DELTAS if math.isfinite(epsilon := profile.epsilon(delta)))
     # The sum of pure epsilons is a corner of the curve; other points lie evenly up to the widest epsilon.
     epsilons = [corner, *np.linspace(0.0, next(finite, corner), _POINTS).tolist()]
-    bounds = [np.zeros_like(alphas)]
-    for epsilon in epsilons:
-        left = 1.0 - profile.delta(epsilon)
-        bounds += [left - math.exp(min(epsilon, 700.0)) * alphas, math.exp(-epsilon) * (left - alphas)]
-    return np.asarray(np.max(bounds, axis=0), dtype=np.float64)
+    points = [(profile.delta(epsilon), math.exp(min(epsilon, 700.0)), math.exp(-epsilon)) for epsilon in epsilons]
+    return np.array(points).T
 
 
 def trade_off(losses_by_party: Iterable[Sequence[Loss]], alphas: Sequence[float] = TYPE_I_ERRORS) -> Floats:
@@ -103,7 +104,9 @@ def trade_off(losses_by_party: Iterable[Sequence[Loss]], alphas: Sequence[float]
         shifted = -scipy.special.ndtri(levels) - max(gaussian.values())
         curve = np.minimum(curve, scipy.special.ndtr(shifted) * (1 - 1e-12))
     for losses in distinct - gaussian.keys():
-        curve = np.minimum(curve, _of_profile(losses, tuple(alphas)) - 1e-15)
+        deltas, rises, falls = lines(losses)
+        bounds = np.maximum(1.0 - deltas - rises * levels[:, None], falls * (1.0 - deltas - levels[:, None]))
+        curve = np.minimum(curve, bounds.max(axis=1, initial=0.0) - 1e-15)
     return np.array([max(rounded_down(value, _DIGITS), 0.0) for value in curve.tolist()])
 
 

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dpalgos.accounting.composition import components, compose
-from dpalgos.accounting.trade_off import gaussian_mu, trade_off
-from dpalgos.audit.bounds import largest_refuted
+from dpalgos.accounting.composition import components
+from dpalgos.accounting.trade_off import gaussian_mu, lines, trade_off
+from dpalgos.audit.events import largest_refuted
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
+from dpalgos.parameters import Bound
 from dpalgos.rows import Floats, Ints
 
 _FEWEST = 8
@@ -117,8 +118,6 @@ TypeIError = Callable[[float], float]
 
 _STEPS = 45
 _SMALLEST = 1e-30
-_POINTS = 48
-_DELTAS = (1e-12, 1e-9, 1e-6, 1e-3, 0.1)
 
 
 def guess(scores: Floats, guesses: int) -> Ints:
@@ -227,18 +226,10 @@ def curve_of(losses: Sequence[Loss]) -> TypeIError:
     mu = gaussian_mu(losses)
     if mu is not None:
         return gaussian_curve(mu)
-    profile = compose(losses)
-    widest = next(epsilon for delta in _DELTAS if math.isfinite(epsilon := profile.epsilon(delta)))
-    points = [(epsilon, profile.delta(epsilon)) for epsilon in np.linspace(0.0, widest, _POINTS).tolist()]
-
-    def least(power: float) -> float:
-        return max(
-            0.0,
-            *(math.exp(-epsilon) * (power - delta) for epsilon, delta in points),
-            *(1.0 - delta - math.exp(min(epsilon, 700.0)) * (1.0 - power) for epsilon, delta in points),
-        )
-
-    return least
+    deltas, rises, falls = lines(tuple(losses))
+    return lambda power: float(
+        np.maximum(falls * (power - deltas), 1.0 - deltas - rises * (1.0 - power)).max(initial=0.0)
+    )
 
 
 def epsilon_lower_bound_of_guesses(
@@ -266,6 +257,5 @@ def mu_lower_bound_of_guesses(correct: int, guesses: int, canaries: int, *, conf
 
 
 def _error(confidence: float) -> float:
-    if not 0 < confidence < 1:
-        raise ParameterError(f"the confidence is {confidence!r}; it must lie strictly between 0 and 1")
+    Bound(0.0, 1.0, open_low=True, open_high=True).require("the confidence", confidence)
     return 1.0 - confidence

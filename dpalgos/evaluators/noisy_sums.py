@@ -10,14 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import OneSum, PrivateAlgorithm
+from dpalgos.algorithms import NeighbouringPair, OneSum, PrivateAlgorithm, PureAlgorithm, one_row_apart
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import RELATIONS, GaussianMu, Loss, Neighbours, Numerics, PureEpsilon, Setting
+from dpalgos.guarantees import RELATIONS, GaussianMu, Loss, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.fixed_point import portions
 from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
-from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.parameters import at_least
 from dpalgos.registry import register
 from dpalgos.rows import NULL_LABEL, Array, Floats, Ints, Rows, null_records
@@ -90,12 +89,10 @@ class GaussianSums(NoisySums):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaplaceSums(NoisySums):
+class LaplaceSums(PureAlgorithm, NoisySums):
     """Sums with discrete Laplace noise: epsilon-DP for the l1 sensitivity (see ``mechanisms.discrete_laplace``)."""
 
-    budget: PureEpsilon
     source: ClassVar[str] = "Dwork, McSherry, Nissim, Smith 2006, Theorem 1"
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
     norm: ClassVar[int] = 1
 
     def distribution(self, setting: Setting) -> DiscreteLaplace:

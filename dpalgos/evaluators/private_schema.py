@@ -10,13 +10,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import ApproximateAlgorithm, Refused
+from dpalgos.algorithms import ApproximateAlgorithm, NeighbouringPair, Refused, one_row_apart
 from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import LaplaceSums
 from dpalgos.guarantees import RELATIONS, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.laplace import PartitionSelection
 from dpalgos.models import Statistic
-from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.noise import NoiseSource
 from dpalgos.parameters import COUNT, NATURAL, at_least
 from dpalgos.registry import register

@@ -1,4 +1,4 @@
-"""Features centred, whitened and reduced by covariances of public rows or of synthetic images."""
+"""Maps made of others: side by side, or whitened and reduced by covariances of public rows or of synthetic images."""
 
 from __future__ import annotations
 
@@ -24,6 +24,118 @@ from dpalgos.registry import AlgorithmSpec, lookup, register
 from dpalgos.resources import Work
 from dpalgos.rows import Array, Floats, Rows, null_records, row_products, unit_rows
 from dpalgos.validation import require_components
+
+
+@released_kind
+class SideBySideFeatures(RowFeatures):
+    """The features of several public maps, one map's after the other's.
+
+    Parameters
+    ----------
+    kinds : array of uint8
+        The maps' kinds, a comma between them, as UTF-8 bytes.
+    **of_maps : arrays
+        Those of the maps, each with ``map0_``, ``map1_``, … before its name.
+    """
+
+    kind: ClassVar[str] = "side-by-side-features"
+    kept: ClassVar[bool] = True
+
+    def __init__(self, kinds: NDArray[np.uint8], **of_maps: Array) -> None:
+        self._kinds, self._of_maps = kinds, of_maps
+        self.maps: list[RowFeatures] = []
+        for number, kind in enumerate(kinds.tobytes().decode().split(",")):
+            before = f"map{number}_"
+            own = {name.removeprefix(before): array for name, array in of_maps.items() if name.startswith(before)}
+            self.maps.append(decode(kind, own))
+
+    @classmethod
+    def of(cls, maps: Sequence[RowFeatures]) -> SideBySideFeatures:
+        """Return the map made of these."""
+        arrays = {
+            f"map{number}_{name}": array for number, one in enumerate(maps) for name, array in one.arrays().items()
+        }
+        return cls(np.frombuffer(",".join(one.kind for one in maps).encode(), dtype=np.uint8), **arrays)
+
+    @property
+    def classes(self) -> tuple[type, ...]:
+        """Its own and those of the maps."""
+        return (SideBySideFeatures, *(cls for one in self.maps for cls in one.classes))
+
+    @property
+    def dimension(self) -> int:
+        """Number of all features."""
+        return sum(self.blocks)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Numbers of the maps' features."""
+        return tuple(one.dimension for one in self.maps)
+
+    def transform(self, features: Floats) -> Floats:
+        """Map (m, d) to (m, dimension)."""
+        return np.hstack([one.transform(features) for one in self.maps])
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the kinds and the arrays of the maps."""
+        return {"kinds": self._kinds, **self._of_maps}
+
+
+@register("projections", "side-by-side")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide(PublicMap):
+    """Several public maps of the same rows, their features side by side.
+
+    Guarantee
+    ---------
+    Costs nothing: each of the maps does. Norms are not bounded by 1: whatever reads the rows next clips them, or
+    :class:`~dpalgos.features.whitening.PublicWhitening` brings them to the unit sphere.
+
+    Parameters
+    ----------
+    maps : mapping
+        Names of registered public maps to their parameters.
+    mirror : bool, optional
+        Handed to each of the maps where it is given.
+    shape : sequence of int, optional
+        Of images, handed to the maps.
+    """
+
+    maps: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"scattering": {}, "dictionary": {}})
+    mirror: bool | None = None
+    shape: Sequence[int] | None = None
+    source: ClassVar[str] = "ours"
+    kept: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.maps:
+            raise ParameterError("maps is empty; name public maps, for example scattering and dictionary")
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of all features."""
+        return sum(one.output_dimension(dimension) for one in self.parts())
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> SideBySideFeatures:
+        """Return the map."""
+        return SideBySideFeatures.of([one.fit((), setting, noise) for one in self.parts()])
+
+    @classmethod
+    def composed_of(cls, parameters: Mapping[str, Any]) -> tuple[type, ...]:
+        """Return the maps' classes: their code is this one's too."""
+        maps = parameters.get("maps", {"scattering": {}, "dictionary": {}})
+        return tuple(one for name, own in maps.items() for one in AlgorithmSpec("projections", name, own).classes())
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of all maps."""
+        works = [one.work(setting) for one in self.parts()]
+        return Work(operations=sum(work.operations for work in works), row=sum(work.row for work in works))
+
+    def parts(self) -> list[Any]:
+        """Return the maps."""
+        shared = {"mirror": self.mirror, "shape": self.shape}
+        known = {name: value for name, value in shared.items() if value is not None}
+        return [AlgorithmSpec("projections", name, {**known, **own}).build() for name, own in self.maps.items()]
+
 
 _MOST_COMPONENTS = 200
 

@@ -15,7 +15,6 @@ from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, require_sigma
 from dpalgos.noise import RandomStream
-from dpalgos.parameters import Bound
 from dpalgos.rows import Ints
 
 _BITS = 127
@@ -108,12 +107,6 @@ class DiscreteGaussian:
 
     def __post_init__(self) -> None:
         require_sigma(self.sigma)
-
-    @classmethod
-    def calibrated(cls, rho: float, sensitivity: float) -> DiscreteGaussian:
-        """Return the distribution that gives rho-zCDP for an l2 sensitivity in grid units, sigma rounded up."""
-        Bound(0.0, open_low=True).require("rho", rho)
-        return cls(sensitivity / math.sqrt(2.0 * rho) * (1.0 + 2.0**-50))
 
     def rho(self, sensitivity: float) -> float:
         """Return the zCDP parameter for an l2 sensitivity in grid units, rounded up."""

@@ -16,7 +16,7 @@ from dpalgos.guarantees import Neighbours
 from dpalgos.parallel import pieces
 from dpalgos.rows import Features, Floats, Ints, Shares, clip_to_unit_ball
 
-EXACT = 2.0**53
+EXACT = 2**53
 """float64 holds every whole number up to here."""
 
 
@@ -106,7 +106,6 @@ _Number = TypeVar("_Number", np.int64, np.float64, np.float32)
 
 # Squared norms and products of two encoded coordinates then stay below 2^52 and are exact in float64.
 _LARGEST_RADIUS = 2.0**26
-_EXACT = 2**53
 # Leaves room for the noise before int64 overflows.
 _LARGEST_SUM = 2**62
 
@@ -263,11 +262,6 @@ def encode_into(
     return out
 
 
-def decode(integers: Ints, scale: float) -> Floats:
-    """Return integers divided by the scale; for a sum of outer products the scale is the product of both scales."""
-    return integers / scale
-
-
 def exact_outer_sum(left: NDArray[np.int64], right: NDArray[np.int64]) -> Ints:
     """Return the sum over rows of the outer products, ``left.T @ right``, exactly.
 
@@ -300,7 +294,7 @@ def exact_outer_sum(left: NDArray[np.int64], right: NDArray[np.int64]) -> Ints:
             f"{len(left)} rows with entries up to {left_bound} and {right_bound} could overflow 64-bit sums; "
             "the product must stay below 2^62: encode on coarser grids"
         )
-    block = _EXACT // max(1, left_bound * right_bound)
+    block = EXACT // max(1, left_bound * right_bound)
     if block < min(len(left), 1024) and left_bound > 1:
         half = (left_bound.bit_length() + 1) // 2
         high = left >> half

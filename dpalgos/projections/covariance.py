@@ -14,10 +14,14 @@ import scipy
 from dpalgos.algorithms import (
     ApproximateAlgorithm,
     GaussianAlgorithm,
+    NeighbouringPair,
     OneSum,
     ProjectionAlgorithm,
     PureAlgorithm,
     Unproved,
+    grid,
+    one_row_apart,
+    orthogonal_pair,
 )
 from dpalgos.guarantees import RELATIONS, Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting
 from dpalgos.integer_sums import packed_gram
@@ -34,13 +38,11 @@ from dpalgos.mechanisms.symmetric import (
     unpack,
 )
 from dpalgos.models import Projection
-from dpalgos.neighbouring import NeighbouringPair, one_row_apart, orthogonal_pair
 from dpalgos.noise import NoiseSource, normals
 from dpalgos.parameters import COUNT, SHARE
 from dpalgos.registry import register
 from dpalgos.resources import Work, covariance_work
 from dpalgos.rows import Array, Features, Floats, Ints, Rows, null_labels, sanitise
-from dpalgos.summation import grid
 from dpalgos.validation import require_components
 
 
@@ -87,23 +89,30 @@ class TruncatedDirections(PrincipalDirections):
     variance_share: float | None = field(default=None, metadata=SHARE)
 
 
-class CovarianceSum(TruncatedDirections, OneSum):
-    """The exact XᵀX of all parties' rows as one sum of integers, packed; what is made of it once noise is added.
+class SecondMoments(OneSum):
+    """The exact Σ zzᵀ of vectors z made of the rows as one sum of integers, packed.
 
-    A null record adds zero. For rows of norm at most R, XᵀX moves in the Frobenius norm by at most √2 R² where a row is
-    replaced and by R² against a null record (:func:`~dpalgos.mechanisms.fixed_point.gram_sensitivity`).
+    A null record adds zero. For vectors of norm at most R, the sum moves in the Frobenius norm by at most √2 R² where a
+    row is replaced and by R² against a null record (:func:`~dpalgos.mechanisms.fixed_point.gram_sensitivity`).
     """
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    measured: ClassVar[str] = "XᵀX, Frobenius"
     norm: ClassVar[int] = 2
+
+    @abstractmethod
+    def width(self, setting: Setting) -> int:
+        """Return the length of z."""
+
+    @abstractmethod
+    def _scale(self, setting: Setting) -> float:
+        """Return the grid units per unit in which vectors are encoded."""
 
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record moves the statistic."""
         return gram_sensitivity(1.0, setting.neighbours)
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the party's exact XᵀX as a vector of the same length."""
+        """Return the party's exact sum as a vector of the same length."""
         return to_vector(unpack(self._upper_triangle(rows, setting)))
 
     def _upper_triangle(self, rows: Rows, setting: Setting) -> Floats:
@@ -111,7 +120,29 @@ class CovarianceSum(TruncatedDirections, OneSum):
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the number of entries of the upper triangle."""
-        return (packed_size(setting.dimension),)
+        return (packed_size(self.width(setting)),)
+
+
+class GaussianMoments(GaussianAlgorithm, SecondMoments):
+    """Σ zzᵀ plus symmetric Gaussian noise, on integers from the row on."""
+
+    def distribution(self, setting: Setting) -> SymmetricRoundedGaussian:
+        """Return the noise of the packed upper triangle."""
+        sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
+        return SymmetricRoundedGaussian.calibrated(self.budget, sensitivity, self.width(setting))
+
+    def _scale(self, setting: Setting) -> float:
+        return grid(self.budget, gram_sensitivity(1.0, setting.neighbours), 1, setting)
+
+
+class CovarianceSum(TruncatedDirections, SecondMoments):
+    """The exact XᵀX of all parties' rows; what is made of it once noise is added."""
+
+    measured: ClassVar[str] = "XᵀX, Frobenius"
+
+    def width(self, setting: Setting) -> int:
+        """Return the number of features."""
+        return setting.dimension
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the packed upper triangle of the party's exact integer covariance."""
@@ -126,10 +157,6 @@ class CovarianceSum(TruncatedDirections, OneSum):
         """Return the basis; its spectrum is that of the noisy XᵀX/n."""
         covariance = unpack(state) / self._scale(setting) ** 2 / max(setting.rows, 1)
         return leading_basis(covariance, self.components, self.variance_share)
-
-    @abstractmethod
-    def _scale(self, setting: Setting) -> float:
-        """Return the grid units per unit in which rows are encoded."""
 
 
 def gram_matrix(parties: Sequence[Rows], setting: Setting) -> Floats:
@@ -191,7 +218,7 @@ def _directions_for(values: Floats, trace: float, variance_share: float) -> int:
 
 @register("projections", "analyze-gauss")
 @dataclass(frozen=True, kw_only=True)
-class AnalyzeGauss(GaussianAlgorithm, CovarianceSum):
+class AnalyzeGauss(GaussianMoments, CovarianceSum):
     """The top eigenvectors of XᵀX plus symmetric Gaussian noise, on integers from the row on.
 
     Guarantee
@@ -222,14 +249,6 @@ class AnalyzeGauss(GaussianAlgorithm, CovarianceSum):
         "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
     )
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Dwork et al. 2014, Theorem 4")
-
-    def distribution(self, setting: Setting) -> SymmetricRoundedGaussian:
-        """Return the noise of the packed upper triangle."""
-        sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
-        return SymmetricRoundedGaussian.calibrated(self.budget, sensitivity, setting.dimension)
-
-    def _scale(self, setting: Setting) -> float:
-        return grid(self.budget, gram_sensitivity(1.0, setting.neighbours), 1, setting)
 
 
 @register("projections", "analyze-gauss-published")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping
-from dataclasses import Field, dataclass
+from dataclasses import Field, dataclass, field
 from functools import lru_cache
 from typing import ClassVar
 
 from dpalgos.errors import ParameterError
-from dpalgos.secure.graph import SparseGraph
+from dpalgos.parameters import COUNT, Bounded
 from dpalgos.secure.primitives import ELEMENT, KEY, MessageError
-from dpalgos.secure.tolerance import Tolerance
+from dpalgos.secure.tolerance import SparseGraph, Tolerance
 from dpalgos.secure.wire import Wire
 
 SELF, ESCROW = 0, 1
 """The two secrets a party shares out for each step: the key of its own mask, and the lock of its pair masks' keys."""
-KINDS = (SELF, ESCROW)
+KINDS = {SELF: "self-mask", ESCROW: "escrow"}
 
 _TAG = 16
 
@@ -56,7 +56,7 @@ def _size(name: str, value: bytes, expected: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundParameters(Wire):
+class RoundParameters(Wire, Bounded):
     """What everybody knows before a session starts; its digest enters every key, so nothing carries over.
 
     A session is one key agreement and a fixed number of sums (steps) of equal length under it.
@@ -76,17 +76,14 @@ class RoundParameters(Wire):
 
     identity: str
     tolerance: Tolerance
-    length: int
-    steps: int = 1
+    length: int = field(metadata=COUNT)
+    steps: int = field(default=1, metadata=COUNT)
     graph: SparseGraph | None = None
 
     def __post_init__(self) -> None:
+        Bounded.__post_init__(self)
         if not self.identity:
             raise ParameterError("identity is empty; name the release the round belongs to")
-        for name in ("length", "steps"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ParameterError(f"{name} is {value!r}; it must be a whole number, at least 1")
         if self.graph is not None and self.graph.degree >= self.tolerance.quorum:
             raise ParameterError(
                 f"degree {self.graph.degree} is not below the {self.tolerance.quorum} parties that must remain; "
@@ -109,19 +106,19 @@ def _session(parameters: RoundParameters) -> bytes:
     return hashlib.sha256(parameters.encode()).digest()
 
 
-_DIGESTS = ("session", "survivor_set", "numbers")
+_OF_32_BYTES = ("session", "survivor_set", "numbers", "public_key")
 _NEIGHBOURS = ("neighbours", "recipients", "survivors", "dropped")
 
 
 class Message(Wire):
-    """A message of a session: digests have their length, and lists of parties are in increasing order."""
+    """A message of a session: digests and keys have their length, and lists of parties are in increasing order."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[Mapping[str, Field[object]]]
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if name in _DIGESTS:
+            if name in _OF_32_BYTES:
                 _size(name, getattr(self, name), KEY)
             elif name in _NEIGHBOURS:
                 _ascending(name, getattr(self, name))
@@ -134,10 +131,6 @@ class Advertisement(Message):
     session: bytes
     sender: int
     public_key: bytes
-
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
-        _size("public_key", self.public_key, KEY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -413,7 +413,7 @@ _BLOCK = 2**12
 
 
 @dataclass(frozen=True, slots=True)
-class LaplaceShare:
+class LaplaceShare(Bounded):
     """One party's share of discrete Laplace noise: independent differences of two Pólya (negative binomial) variables.
 
     Guarantee
@@ -466,13 +466,12 @@ class LaplaceShare:
     """
 
     scale: float
-    shares: int
+    shares: int = field(metadata=COUNT)
     numerics: ClassVar[Numerics] = Numerics.EXACT
 
     def __post_init__(self) -> None:
+        Bounded.__post_init__(self)
         DiscreteLaplace(self.scale)
-        if self.shares < 1:
-            raise ParameterError(f"shares is {self.shares!r}; at least 1 share has to carry the noise")
 
     @property
     def _end(self) -> int:

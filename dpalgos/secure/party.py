@@ -82,7 +82,6 @@ from dpalgos.secure.primitives import (
 )
 from dpalgos.secure.wire import Wire
 
-_LABELS = {SELF: "self-mask", ESCROW: "escrow"}
 _ZERO_NONCE = bytes(12)
 
 
@@ -205,7 +204,7 @@ def share(state: PartyState, introduction: Introduction) -> tuple[PartyState, Sh
     shares: list[list[bytes]] = [[] for _ in holders]
     for step in range(steps):
         for kind in KINDS:
-            secret = keys.step_secret(state.seed, session, party, _LABELS[kind], step)
+            secret = keys.step_secret(state.seed, session, party, KINDS[kind], step)
             polynomial = keys.party_key(state.seed, session, party, "polynomial", step, kind)
             randomness = keystream(polynomial, ELEMENT * (parameters.threshold - 1))
             values = [to_bytes(value) for value in split(secret, parameters.threshold, points[1:], randomness)]
@@ -315,7 +314,7 @@ def mask(state: PartyState, step: int, vector: Ints) -> tuple[PartyState, Masked
     if not state.owners:
         raise ViolationError(None, f"asked party {state.party} for a masked vector before shares were delivered")
     words = to_words(vector)
-    secret = keys.step_secret(state.seed, parameters.session, state.party, _LABELS[SELF], step)
+    secret = keys.step_secret(state.seed, parameters.session, state.party, KINDS[SELF], step)
     add_stream(words, to_bytes(secret))
     for peer in state.owners:
         if peer != state.party:

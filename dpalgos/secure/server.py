@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from dpalgos.rows import Ints
 from dpalgos.secure import primitives as keys
-from dpalgos.secure.graph import Neighbourhoods, order_seed
 from dpalgos.secure.messages import (
     ESCROW,
     KINDS,
@@ -58,9 +57,9 @@ from dpalgos.secure.primitives import (
     to_bytes,
     to_integers,
 )
+from dpalgos.secure.tolerance import Neighbourhoods, order_seed
 from dpalgos.secure.wire import Wire
 
-_KIND_NAMES = {SELF: "self-mask", ESCROW: "escrow"}
 _Sent = TypeVar("_Sent", Advertisement, ShareBundle, MaskedVector, UnmaskResponse)
 
 
@@ -467,16 +466,14 @@ def _check_response(agreement: Agreement, survivors: SurvivorSet, message: Unmas
         if seen.setdefault(owner, kind) != kind:
             raise ViolationError(sender, f"returned both kinds of share for party {owner}; its input would be revealed")
         if kind != (SELF if owner in survivors.alive else ESCROW):
-            raise ViolationError(
-                sender, f"returned the {_KIND_NAMES[kind]} share of party {owner} instead of the other"
-            )
+            raise ViolationError(sender, f"returned the {KINDS[kind]} share of party {owner} instead of the other")
         share = message.shares[ELEMENT * place : ELEMENT * (place + 1)]
         if int.from_bytes(share, "big") >= PRIME:
             raise ViolationError(sender, f"returned a share of party {owner} that is not a field element")
         if keys.commitment(session, owner, step, kind, point(sender), share) != agreement.expected(
             owner, sender, step, kind
         ):
-            raise ViolationError(sender, f"returned a wrong {_KIND_NAMES[kind]} share of party {owner}")
+            raise ViolationError(sender, f"returned a wrong {KINDS[kind]} share of party {owner}")
     if len(seen) != len(message.owners):
         raise ViolationError(sender, "returned a share twice")
 
@@ -490,7 +487,7 @@ def _open(agreement: Agreement, owner: int, step: int, kind: int, pieces: Sequen
     secret = to_bytes(reconstruct(points, shares))
     session = agreement.parameters.session
     if keys.commitment(session, owner, step, kind, 0, secret) != agreement.expected(owner, -1, step, kind):
-        raise ViolationError(owner, f"dealt {_KIND_NAMES[kind]} shares that do not give the secret it committed to")
+        raise ViolationError(owner, f"dealt {KINDS[kind]} shares that do not give the secret it committed to")
     return secret
 
 

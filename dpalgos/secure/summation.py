@@ -10,11 +10,11 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from dpalgos.algorithms import IntegerNoise, SumAlgorithm, TrustedSummation
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Guarantee, Setting
 from dpalgos.noise import NoiseSource
 from dpalgos.rows import ArrayRows, Ints, Rows
-from dpalgos.secure.graph import SparseGraph
 from dpalgos.secure.messages import RoundParameters
 from dpalgos.secure.noise_shares import NoiseShare, share_distribution
 from dpalgos.secure.party import PartyState
@@ -30,13 +30,12 @@ from dpalgos.secure.rounds import (
     SumRecord,
     carry_out,
 )
-from dpalgos.secure.tolerance import Tolerance
+from dpalgos.secure.tolerance import SparseGraph, Tolerance
 from dpalgos.secure.wire import Wire
-from dpalgos.summation import IntegerNoise, SumAlgorithm, TrustedSummation
 
 
 def step_name(step: int) -> str:
-    """Return the name of a sum, as :func:`~dpalgos.summation.run_sums` calls it; it keys the noise."""
+    """Return the name of a sum, as :func:`~dpalgos.algorithms.run_sums` calls it; it keys the noise."""
     return f"sum-{step}"
 
 
@@ -459,7 +458,7 @@ def _no_vector(party: int) -> Ints:
 
 
 class SecureSummation:
-    """Sums of which the server sees masked vectors and the result only (a :class:`dpalgos.summation.Summation`).
+    """Sums of which the server sees masked vectors and the result only (a :class:`dpalgos.algorithms.Summation`).
 
     Guarantee
     ---------

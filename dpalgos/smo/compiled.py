@@ -226,7 +226,7 @@ def second_order_steps(
     """Take up to ``budget`` steps of WSS 2, the last of equals as in LIBSVM, while no kernel row is missing.
 
     Returns the number of steps, the position of the row that is missing (−1 if none is), and the clock of
-    :class:`dpalgos.smo.rows_cache.KernelRows`.
+    :class:`dpalgos.kernels.KernelRows`.
     """
     done = 0
     while done < budget:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dpalgos.kernels import Kernel
+from dpalgos.kernels import Kernel, KernelRows
 from dpalgos.rows import Floats, Ints
-from dpalgos.smo.rows_cache import KernelRows
 from dpalgos.smo.working_sets import Extremes, WorkingSetRule
 
 # LIBSVM's numbers: iterations between two shrinkings, and the limit nobody should meet.

@@ -14,10 +14,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.kernels import KernelRows
 from dpalgos.noise import RandomStream
 from dpalgos.parameters import Bounded, between
 from dpalgos.rows import Features, Floats, Ints
-from dpalgos.smo.rows_cache import KernelRows
 
 _DRAWS = 1024
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dpalgos.algorithms import is_sum_algorithm
-from dpalgos.guarantees import Claim, Neighbours
-from dpalgos.registry import AlgorithmSpec, lookup, names
+from dpalgos.guarantees import Claim, Setting
+from dpalgos.registry import AlgorithmSpec, lookup, names, register
 
 
 class Scope(StrEnum):
@@ -48,24 +48,16 @@ class Arrangement:
     projection_share: float = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicFacts:
+@dataclass(frozen=True, kw_only=True)
+class PublicFacts(Setting):
     """What is known of a run before any row is read: all that a choice of parts may depend on.
 
     Parameters
     ----------
-    sizes : tuple of int
-        Rows of each party, n in all.
-    dimension : int
-        Features d of a row.
-    classes : int
-        K; 1 for real labels.
+    sizes, dimension, classes, neighbours, trust, noise_factor, rows_per_person
+        See :class:`~dpalgos.guarantees.Setting`.
     epsilon, delta : float
         Total budget.
-    neighbours : Neighbours
-    trust : str
-    noise_factor : float
-        How many times its distribution's standard deviation the noise of a sum over all parties has.
     image_shape : tuple of int or None
         Of rows that are declared to be images.
     encoded : bool
@@ -78,24 +70,13 @@ class PublicFacts:
         Whether an image and its mirror image are the same thing, where that is declared.
     """
 
-    sizes: tuple[int, ...]
-    dimension: int
-    classes: int
     epsilon: float
     delta: float
-    neighbours: Neighbours
-    trust: str
-    noise_factor: float = 1.0
     image_shape: tuple[int, ...] | None = None
     encoded: bool = False
     public_head: bool = False
     components: int | None = None
     mirror: bool | None = None
-
-    @property
-    def rows(self) -> int:
-        """All rows n."""
-        return sum(self.sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,3 +150,9 @@ def sums_only(arrangement: Arrangement) -> bool:
             parts.append(projection)
             scopes.add(arrangement.projection_scope)
     return scopes == {Scope.JOINT} and all(is_sum_algorithm(part) for part in parts)
+
+
+def register_systems(paper: str, systems: Mapping[str, System]) -> None:
+    """Register the systems of a paper, each under its name; those of no paper are our own."""
+    for name, system in systems.items():
+        register("systems", name)(replace(system, paper=paper))

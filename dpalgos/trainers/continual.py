@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import GaussianAlgorithm, OneSum, Refused
+from dpalgos.algorithms import GaussianAlgorithm, OneSum, Refused, grid
 from dpalgos.continual import model_of, nightly_budget, state_after
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import GradientSums
@@ -23,7 +23,6 @@ from dpalgos.parameters import POSITIVE, SHARE
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows, sanitise
-from dpalgos.summation import grid
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant, ClassSumTrainer
 from dpalgos.trainers.gradient_descent import ClippedGradientTrainer
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.algorithms import GaussianAlgorithm, OneSum
+from dpalgos.algorithms import GaussianAlgorithm, NeighbouringPair, OneSum, antipodal_pair, grid
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
@@ -20,12 +20,10 @@ from dpalgos.linear import LinearTask
 from dpalgos.losses import make_loss
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
-from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.parameters import NATURAL, POSITIVE, SHARE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import Block, Floats, Ints, Rows, sanitise
-from dpalgos.summation import grid
 from dpalgos.trainers.gradient_descent import DescentState
 
 

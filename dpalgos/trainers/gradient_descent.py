@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.accounting.composition import gaussian_part, noise_multiplier
-from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, Refused
+from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, Refused, grid
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting, SlackGaussian, Trust
@@ -26,7 +26,6 @@ from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import ChosenRows, Floats, Ints, Rows, fingerprints
 from dpalgos.secure.noise_shares import TruexGaussian, share_sigma
-from dpalgos.summation import grid
 
 State = TypeVar("State")
 
@@ -98,11 +97,8 @@ class GradientSumTrainer(ClippedGradientTrainer, Generic[State]):
 
     def sums(self, setting: Setting) -> GradientSums:
         """Return how gradients are clipped, encoded and added."""
-        return GradientSums(task=self.task, clip=self.clip, scale=self.grid(setting), class_weight=self.class_weight)
-
-    def grid(self, setting: Setting) -> float:
-        """Return the grid units per unit of both factors of a gradient."""
-        return grid(self.mu(), 2.0, self.iterations, setting)
+        scale = grid(self.mu(), 2.0, self.iterations, setting)
+        return GradientSums(task=self.task, clip=self.clip, scale=scale, class_weight=self.class_weight)
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact sum at the first weights."""
@@ -174,6 +170,13 @@ class PlainDescent(GradientSumTrainer[Floats]):
 # random walk over all steps may reach this length in each coordinate before momentum.
 _WALK = 0.25
 _LARGEST_STEP = 4.0
+
+
+def chosen_step(step_size: float | None, deviation: float, iterations: int) -> float:
+    """Return the step size that is given, or the one at which noise of this deviation walks as far as is good."""
+    if step_size is not None:
+        return step_size
+    return min(_LARGEST_STEP, _WALK / (math.sqrt(iterations) * deviation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +314,9 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         return replace(super().sums(setting), mean_weight=self.mean_weight)
 
     def _step_size(self, setting: Setting) -> float:
-        if self.step_size is not None:
-            return self.step_size
         mean_mu = self.mu().mu * max(setting.rows, 1)
         deviation = setting.noise_factor * self.sensitivity(setting) * math.sqrt(self.iterations) / mean_mu
-        return min(_LARGEST_STEP, _WALK / (math.sqrt(self.iterations) * deviation))
+        return chosen_step(self.step_size, deviation, self.iterations)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -691,7 +692,8 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
         ends = np.cumsum([rows.count for rows in parties])
         prints = fingerprints(parties)
         expected = max(self._threshold / 2.0**_RATE_BITS * setting.rows, 1.0)
-        step_size = self._step_size(distribution.sigma / sums.scale**2 * self.clip / expected)
+        deviation = distribution.sigma / sums.scale**2 * self.clip / expected
+        step_size = chosen_step(self.step_size, deviation, self.iterations)
         zero = np.zeros(self.task.shape(setting))
         state = DescentState(0, zero, zero, zero)
         for step in range(self.iterations):
@@ -718,11 +720,6 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     @property
     def _mu(self) -> float:
         return gaussian_part(self.budget.epsilon, self.budget.delta, self._slack)
-
-    def _step_size(self, deviation: float) -> float:
-        if self.step_size is not None:
-            return self.step_size
-        return min(_LARGEST_STEP, _WALK / (math.sqrt(self.iterations) * deviation))
 
 
 def _chosen(kept: Rows | EncodedRows, taking_part: NDArray[np.bool_]) -> Rows | EncodedRows:

@@ -36,16 +36,16 @@ TOLERANCE_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What a classifier's epsilon buys.
+    """What a budget buys.
 
     Parameters
     ----------
     regularisation : float
         Λ, the one asked for or the larger one that the Jacobian needs.
     noise_scale : float
-        Scale b of the linear term's density ∝ exp(−‖R‖/b).
+        Scale b of the linear term's density ∝ exp(−‖R‖/b), or the standard deviation of each of its entries.
     tolerance_scale : float
-        Scale of the noise that hides the solver's tolerance; 0 where none is added.
+        Scale (radial) or standard deviation (Gaussian) of the noise that hides the solver's tolerance; 0 for none.
     """
 
     regularisation: float
@@ -263,25 +263,6 @@ class PublishedObjectivePerturbation(Unproved, PureAlgorithm):
 _COARSE_SHARE = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GaussianCalibration:
-    """What (epsilon, delta) buys.
-
-    Parameters
-    ----------
-    regularisation : float
-        Λ, the one asked for or the larger one that the Jacobian needs.
-    sigma : float
-        Standard deviation of each entry of the linear term.
-    tolerance_scale : float
-        Scale (radial) or standard deviation (Gaussian) of the noise that hides the solver's tolerance.
-    """
-
-    regularisation: float
-    sigma: float
-    tolerance_scale: float
-
-
 def _calibrate(
     task: LinearTask, setting: Setting, least_regularisation: float, epsilon: float, delta: float
 ) -> tuple[float, float]:
@@ -323,7 +304,7 @@ class GaussianPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     """The noise that hides it."""
 
     @abstractmethod
-    def calibration(self, setting: Setting) -> GaussianCalibration:
+    def calibration(self, setting: Setting) -> Calibration:
         """Return regularisation and noise, from public facts."""
 
     def solver_tolerance(self, setting: Setting) -> float:
@@ -332,12 +313,12 @@ class GaussianPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the perturbed minimiser over all given rows."""
-        task, centroids, shape = self.task, self.calibration(setting), self.task.shape(setting)
+        task, calibration, shape = self.task, self.calibration(setting), self.task.shape(setting)
         stream = noise.stream("objective", fingerprints(parties))
-        linear = GaussianNoise(centroids.sigma).sample(math.prod(shape), stream).reshape(shape)
-        problem = task.problem(parties, setting, centroids.regularisation, linear / max(setting.rows, 1))
+        linear = GaussianNoise(calibration.noise_scale).sample(math.prod(shape), stream).reshape(shape)
+        problem = task.problem(parties, setting, calibration.regularisation, linear / max(setting.rows, 1))
         weights = minimise(problem, self.solver_tolerance(setting))
-        hidden = self.hiding(centroids.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
+        hidden = self.hiding(calibration.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
         return task.model(weights + hidden.reshape(shape), setting)
 
 
@@ -405,7 +386,7 @@ class GaussianObjectivePerturbation(GaussianPerturbation):
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP for the exact minimiser", "Kifer et al. 2012, Theorem 2")
     hiding: ClassVar[type[RadialLaplace] | type[GaussianNoise]] = RadialLaplace
 
-    def calibration(self, setting: Setting) -> GaussianCalibration:
+    def calibration(self, setting: Setting) -> Calibration:
         """Return regularisation and noise, from public facts."""
         for_tolerance = TOLERANCE_SHARE * self.budget.epsilon
         objective_delta = self.budget.delta * math.exp(-min(for_tolerance / 2.0, 700.0))
@@ -413,8 +394,8 @@ class GaussianObjectivePerturbation(GaussianPerturbation):
             self.task, setting, self.regularisation, self.budget.epsilon - for_tolerance, objective_delta
         )
         distance = math.sqrt(outputs(setting.classes)) * TOLERANCE / regularisation
-        return GaussianCalibration(
-            regularisation=regularisation, sigma=sigma, tolerance_scale=2.0 * distance / for_tolerance
+        return Calibration(
+            regularisation=regularisation, noise_scale=sigma, tolerance_scale=2.0 * distance / for_tolerance
         )
 
 
@@ -457,7 +438,7 @@ class ApproximateMinimaPerturbation(GaussianPerturbation):
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Iyengar et al. 2019, Theorem 1")
     hiding: ClassVar[type[RadialLaplace] | type[GaussianNoise]] = GaussianNoise
 
-    def calibration(self, setting: Setting) -> GaussianCalibration:
+    def calibration(self, setting: Setting) -> Calibration:
         """Return regularisation and noise, from public facts."""
         epsilon, delta = self.budget.epsilon, self.budget.delta
         each = _COARSE_SHARE * epsilon / 2.0
@@ -466,9 +447,9 @@ class ApproximateMinimaPerturbation(GaussianPerturbation):
         objective_delta = (1.0 - _COARSE_SHARE) * delta / math.exp(min(each, 700.0))
         regularisation, sigma = _calibrate(self.task, setting, self.regularisation, objective_epsilon, objective_delta)
         distance = math.sqrt(outputs(setting.classes)) * self.solver_tolerance(setting) / regularisation
-        return GaussianCalibration(
+        return Calibration(
             regularisation=regularisation,
-            sigma=sigma,
+            noise_scale=sigma,
             tolerance_scale=sigma_analytic(each, tolerance_delta, distance),
         )
 

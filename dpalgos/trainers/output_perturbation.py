@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import GaussianAlgorithm, OneSum, PureAlgorithm, Unproved
+from dpalgos.algorithms import GaussianAlgorithm, IntegerNoise, OneSum, PureAlgorithm, Unproved
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Numerics, Setting, Trust, nothing_proved
 from dpalgos.linear import LinearTrainer
 from dpalgos.losses import ScoreLoss, Squared, outputs
@@ -23,7 +24,6 @@ from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.secure.noise_shares import RoundedRadial
 from dpalgos.solvers import Problem, certified_minimiser, minimise, rounding_bound
-from dpalgos.summation import IntegerNoise
 
 # What is charged for the solver at least; it is small against any slope.
 _TOLERANCE = 1e-9
@@ -338,9 +338,9 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
         """Return the mean over the parties, with the noise of the sum."""
         return self.task.model(state * self._unit(setting) / max(len(setting.sizes), 1), setting)
 
+    @abstractmethod
     def _multiple(self, setting: Setting) -> int:
         """Return how many changes of one classifier the scale of the sum's noise is, times ε."""
-        raise NotImplementedError
 
     def _slope(self) -> float:
         """Return G of one classifier, as the papers count."""

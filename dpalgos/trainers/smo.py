@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy
 
-from dpalgos.algorithms import Algorithm, GaussianAlgorithm, PureAlgorithm, Refused, Unproved
+from dpalgos.algorithms import Algorithm, GaussianAlgorithm, NeighbouringPair, PureAlgorithm, Refused, Unproved
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Neighbours, Setting
 from dpalgos.kernels import KERNELS, GaussianKernel, Kernel, LinearKernel
@@ -21,7 +21,6 @@ from dpalgos.losses import HuberHinge, outputs, signs
 from dpalgos.mechanisms.laplace import Laplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
-from dpalgos.neighbouring import NeighbouringPair
 from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, between
 from dpalgos.registry import register

@@ -9,24 +9,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import GaussianAlgorithm, OneSum
+from dpalgos.algorithms import NeighbouringPair, one_row_apart
 from dpalgos.guarantees import Setting
 from dpalgos.integer_sums import packed_gram
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Squared, outputs
-from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
-from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, packed_size, to_vector, unpack
+from dpalgos.mechanisms.symmetric import unpack
 from dpalgos.models import LinearModel
-from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.parameters import NON_NEGATIVE, POSITIVE
+from dpalgos.projections.covariance import GaussianMoments
 from dpalgos.registry import register
 from dpalgos.rows import Array, Features, Floats, Ints, Rows
-from dpalgos.summation import grid
 
 
 @register("trainers", "sufficient-statistics")
 @dataclass(frozen=True, kw_only=True)
-class SufficientStatistics(GaussianAlgorithm, OneSum):
+class SufficientStatistics(GaussianMoments):
     """Release Σ zzᵀ with noise once, z = (x, a t)/√(1 + a²), and solve ridge regression of the targets t from it.
 
     The blocks of Σ zzᵀ are XᵀX, XᵀT and TᵀT. Targets are one-hot classes (±1 for two classes) or real labels in
@@ -74,15 +72,6 @@ class SufficientStatistics(GaussianAlgorithm, OneSum):
         super().__post_init__()
         self._task()
 
-    def sensitivity(self, setting: Setting) -> float:
-        """Return how far one record moves the statistic."""
-        return gram_sensitivity(1.0, setting.neighbours)
-
-    def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the party's exact Σ zzᵀ as a vector of the same length."""
-        total = self.contribution(self.initial(setting), rows, setting)
-        return to_vector(unpack(total / self._scale(setting) ** 2))
-
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return rows x, x′ and targets t, t′ with z ⟂ z′, or as near to it as there are any.
 
@@ -98,15 +87,6 @@ class SufficientStatistics(GaussianAlgorithm, OneSum):
         row = np.eye(1, setting.dimension)[0]
         return one_row_apart(setting, row, other[: setting.dimension], labels=(low, high))
 
-    def distribution(self, setting: Setting) -> SymmetricRoundedGaussian:
-        """Return the noise of the packed upper triangle."""
-        sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
-        return SymmetricRoundedGaussian.calibrated(self.budget, sensitivity, self._width(setting))
-
-    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
-        """Return the number of entries of the upper triangle."""
-        return (packed_size(self._width(setting)),)
-
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the packed upper triangle of the party's exact integer sum."""
 
@@ -117,7 +97,7 @@ class SufficientStatistics(GaussianAlgorithm, OneSum):
                 targets = np.maximum(targets, 0.0)
             return np.hstack([clean, self.target_weight * targets]) / math.hypot(1.0, self.target_weight)
 
-        return packed_gram(rows.blocks(), joined, self._width(setting), self._scale(setting))
+        return packed_gram(rows.blocks(), joined, self.width(setting), self._scale(setting))
 
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Solve (Â + nλ) Wᵀ = B̂ with the negative eigenvalues of the noisy Â = XᵀX cut to zero."""
@@ -136,8 +116,6 @@ class SufficientStatistics(GaussianAlgorithm, OneSum):
     def _task(self) -> LinearTask:
         return LinearTask(loss=Squared(), intercept_scaling=self.intercept_scaling, label_range=self.label_range)
 
-    def _width(self, setting: Setting) -> int:
+    def width(self, setting: Setting) -> int:
+        """Return the features, the constant and the targets."""
         return sum(self._task().shape(setting))
-
-    def _scale(self, setting: Setting) -> float:
-        return grid(self.budget, gram_sensitivity(1.0, setting.neighbours), 1, setting)

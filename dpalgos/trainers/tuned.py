@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.profiles import GaussianProfile
 from dpalgos.accounting.selection import candidate_mu, selection_delta
-from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, Refused, fit
+from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, Calibrated, NeighbouringPair, Refused, fit
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     GaussianMu,
@@ -29,7 +29,6 @@ from dpalgos.guarantees import (
 )
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
-from dpalgos.neighbouring import Calibrated, NeighbouringPair
 from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.parameters import between
 from dpalgos.registry import construct, lookup, names, register

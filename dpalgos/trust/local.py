@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpalgos.algorithms import Algorithm, is_sum_algorithm
+from dpalgos.algorithms import Algorithm, IntegerNoise, SumAlgorithm, Summation, TrustedSummation, is_sum_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.rows import Ints
 from dpalgos.secure.rounds import SumRecord
-from dpalgos.summation import IntegerNoise, SumAlgorithm, Summation, TrustedSummation
 from dpalgos.systems.system import Scope
 from dpalgos.trust.model import EVERYONE, NoiseOfEach
 
@@ -54,7 +53,6 @@ class Local(NoiseOfEach):
 
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
         """Whether there are sums: each party's has all of its noise before it leaves."""
-        del setting
         return is_sum_algorithm(algorithm)
 
     def summation(

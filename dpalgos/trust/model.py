@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpalgos.algorithms import Algorithm
+from dpalgos.algorithms import Algorithm, SumAlgorithm, Summation, TrustedSummation
 from dpalgos.guarantees import Guarantee, Setting, Trust
 from dpalgos.noise import NoiseSource
 from dpalgos.secure.rounds import SumRecord
-from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation
 from dpalgos.systems.system import Arrangement, Scope, sums_only
 
 EVERYONE = "all"
@@ -68,7 +67,6 @@ class TrustModel:
 
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
         """Whether each party of a sum makes its part by itself, so that it may come from another machine."""
-        del algorithm, setting
         return False
 
     def summation(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
-from dpalgos.algorithms import Algorithm, is_sum_algorithm
+from dpalgos.algorithms import Algorithm, SumAlgorithm, Summation, is_sum_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee, Setting
 from dpalgos.noise import NoiseSource
@@ -23,7 +23,6 @@ from dpalgos.secure.summation import (
     weights_of,
 )
 from dpalgos.secure.tolerance import Tolerance
-from dpalgos.summation import SumAlgorithm, Summation
 from dpalgos.trust.model import NoiseOfEach
 
 _ABSENCE = re.compile(r"(\d{1,7}):(advertise|share|mask|unmask)")

@@ -11,7 +11,7 @@ from typing import TypedDict, cast
 
 from dpalgos.accounting.calibration import losses_under
 from dpalgos.accounting.composition import as_selected
-from dpalgos.accounting.costs import PlanCost, price
+from dpalgos.accounting.costs import PlanCost, Totals, price
 from dpalgos.accounting.filters import RESERVED, filter_in_force
 from dpalgos.accounting.spending import (
     Admission,
@@ -137,7 +137,7 @@ class AccountingPolicy:
             for name, spent in now.items()
         }
         lacks = {name: max(value, 0.0) if not math.isnan(value) else math.inf for name, value in lacks.items()}
-        return PlanCost(losses=_losses(lacks), **lacks).to_json()
+        return PlanCost(_losses(lacks), Totals(**lacks)).to_json()
 
     def stated(self, epsilon: float, delta: float) -> dict[str, object]:
         """Return the cost of a plan of which nothing is known but (epsilon, delta)."""
@@ -157,7 +157,9 @@ def _written(costs: Mapping[str, PlanCost]) -> dict[str, dict[str, object]]:
 def epsilon_of_person(plan: RunPlan, rows: int) -> float:
     """Return what a run costs a person of up to so many rows, at the run's delta."""
     releases = [(one.parties, one.guarantee().losses) for one in plan.releases if one.reads_rows]
-    return max((cost.epsilon for cost in price(releases, plan.delta, rows_per_person=rows).values()), default=0.0)
+    return max(
+        (cost.totals.epsilon for cost in price(releases, plan.delta, rows_per_person=rows).values()), default=0.0
+    )
 
 
 def _counted_once(new: Sequence[ReleaseCharge]) -> list[ReleaseCharge]:

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from sqlalchemy import MetaData, NullPool, create_engine, select
 
 from dpalgos.algorithms import Refused, admission
-from dpalgos.audit.observables import Comparison, Value, compare
-from dpalgos.audit.report import BoundReport, Verdict
+from dpalgos.audit.events import Comparison, Value, compare
+from dpalgos.audit.experiment import BoundReport, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup
@@ -247,7 +247,7 @@ def audit_chain(
     Guarantee
     ---------
     Runs are independent, so a lower bound above ``proved_epsilon`` has probability at most 1 − confidence where the
-    guarantee holds for all that is seen (:func:`~dpalgos.audit.observables.compare`). Nothing follows from a small
+    guarantee holds for all that is seen (:func:`~dpalgos.audit.events.compare`). Nothing follows from a small
     bound but that so many runs, on this pair, showed no more: it cannot exceed ``ceiling``.
 
     Parameters

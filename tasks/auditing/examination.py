@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 from scipy.special import ndtr, ndtri
 
+from dpalgos.audit.experiment import AuditReport, BoundReport, Verdict
 from dpalgos.audit.membership import (
     curve_of,
     epsilon_lower_bound_of_guesses,
@@ -24,7 +25,6 @@ from dpalgos.audit.membership import (
     tail_under_approximate_dp,
     tail_under_curve,
 )
-from dpalgos.audit.report import AuditReport, BoundReport, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import NULL_LABEL, Floats

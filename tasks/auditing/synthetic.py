@@ -13,10 +13,9 @@ from typing import cast
 import numpy as np
 
 from dpalgos.algorithms import Algorithm
-from dpalgos.audit.experiment import Experiment, one_by_one
+from dpalgos.audit.experiment import Experiment, Report, Stated, one_by_one
 from dpalgos.audit.membership import attack, bound_of, likelihood_ratios
-from dpalgos.audit.report import Report, Stated
-from dpalgos.audit.sums import WatchedRun, observed_ratio, run_watched
+from dpalgos.audit.releases import WatchedRun, observed_ratio, run_watched
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.keystream import KeyedNoise

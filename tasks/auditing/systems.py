@@ -14,9 +14,8 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Algorithm
-from dpalgos.audit.experiment import QUICK, Effort, Experiment
+from dpalgos.audit.experiment import QUICK, AuditReport, Effort, Experiment, audit_experiments
 from dpalgos.audit.releases import USUAL_BUDGET, audit_parameters, audit_release, audited, experiments_on, shape_of
-from dpalgos.audit.report import AuditReport, audit_experiments
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup, names

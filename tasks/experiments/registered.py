@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from dpalgos.algorithms import Refused, admission, is_sum_algorithm
+from dpalgos.algorithms import Calibrated, Refused, admission, attained, is_sum_algorithm
 from dpalgos.guarantees import (
     RELATIONS,
     ApproximateDP,
@@ -24,7 +24,6 @@ from dpalgos.guarantees import (
     Trust,
     ZeroConcentrated,
 )
-from dpalgos.neighbouring import Calibrated, attained
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, System
 

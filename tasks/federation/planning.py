@@ -17,14 +17,13 @@ from typing import cast
 import numpy as np
 from pydantic import BaseModel
 
-from dpalgos.algorithms import require_people
+from dpalgos.algorithms import SumAlgorithm, require_people
 from dpalgos.guarantees import Neighbours, Trust
 from dpalgos.metrics import held_out_fraction
 from dpalgos.models import Artefact
 from dpalgos.registry import names
 from dpalgos.rows import Ints
 from dpalgos.secure import summation as stepwise
-from dpalgos.summation import SumAlgorithm
 from dpalgos.trust.secagg import SecureAggregation
 from storage.errors import RefusedError
 from storage.layout import Layout

@@ -125,7 +125,8 @@ class Stream(_Planned):
     Attributes
     ----------
     partition : str
-        Of the data set's rows into horizons, for the ledger: rows of different horizons are disjoint.
+        Of the data set's rows into horizons, for the ledger: rows of different horizons are disjoint. Where they are
+        not (people, rows that come back), of one horizon alone.
     horizon : int
         Number of the horizon whose rows are read.
     nights, night : int
@@ -135,7 +136,7 @@ class Stream(_Planned):
     rows : str
         Identity of what rows pass through before they are stored: normalisation and public features.
     arrived : tuple of int
-        Rows of this night at each party.
+        Records of this night at each party.
     """
 
     partition: str

@@ -11,14 +11,13 @@ from typing import cast
 
 from threadpoolctl import threadpool_limits
 
-from dpalgos.algorithms import Algorithm, Diagnosing, fit, is_sum_algorithm
+from dpalgos.algorithms import Algorithm, Diagnosing, SumAlgorithm, fit, is_sum_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap
 from dpalgos.keystream import KeyedNoise
 from dpalgos.models import Artefact
 from dpalgos.resources import claim, set_memory_limit
 from dpalgos.rows import Rows
-from dpalgos.summation import SumAlgorithm
 from storage.atomic import write_bytes
 from storage.confined import kept_memory
 from storage.errors import RefusedError

@@ -16,6 +16,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
+from dpalgos.algorithms import SumAlgorithm
 from dpalgos.models import Artefact
 from dpalgos.rows import Ints
 from dpalgos.secure import summation as stepwise
@@ -25,7 +26,6 @@ from dpalgos.secure.primitives import ViolationError
 from dpalgos.secure.rounds import AGREEMENT, ANSWERS, REQUESTS, SUM, Party, RecordedSum, Server, Stage
 from dpalgos.secure.server import Agreement
 from dpalgos.secure.wire import Wire
-from dpalgos.summation import SumAlgorithm
 from dpalgos.trust.secagg import SecureAggregation
 from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef

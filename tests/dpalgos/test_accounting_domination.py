@@ -14,7 +14,7 @@ from scipy.stats import binom
 from dpalgos.accounting import PlanCost, allocate, compose, costs, spent
 from dpalgos.accounting.calibration import scaled
 from dpalgos.accounting.composition import least_mu
-from dpalgos.accounting.filters import Totals
+from dpalgos.accounting.costs import Totals
 from dpalgos.accounting.profiles import mu_of_pure, rho_of_pure
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
@@ -98,7 +98,7 @@ def test_the_rho_of_a_plan_is_the_least() -> None:
     pure, mu = {0.3: 2}, 0.4
     p, q = pair(pure, mu)
     p, q = p[(p > 0) & (q > 0)], q[(p > 0) & (q > 0)]
-    rho = PlanCost.of([GaussianMu(mu), PureEpsilon(0.3), PureEpsilon(0.3)], D).rho
+    rho = PlanCost.of([GaussianMu(mu), PureEpsilon(0.3), PureEpsilon(0.3)], D).totals.rho
 
     def per_alpha(alpha: float) -> float:
         return math.log(float(np.sum(p**alpha * q ** (1 - alpha)))) / (alpha - 1) / alpha
@@ -110,9 +110,9 @@ def test_the_rho_of_a_plan_is_the_least() -> None:
 def test_a_price_uses_the_joint_curve() -> None:
     losses: list[Loss] = [GaussianMu(0.18), *[PureEpsilon(0.067)] * 10, ApproximateDP(0.1, 1e-7)]
     cost = PlanCost.of(losses, D)
-    assert cost.mu_squared == pytest.approx(least_mu({0.067: 10, 0.1: 1}, 0.18, TAIL) ** 2, rel=1e-12)
-    assert cost.slack == pytest.approx(1e-7 + TAIL)
-    assert PlanCost.of([*losses, ZeroConcentrated(0.01)], D).mu_squared == math.inf
+    assert cost.totals.mu_squared == pytest.approx(least_mu({0.067: 10, 0.1: 1}, 0.18, TAIL) ** 2, rel=1e-12)
+    assert cost.totals.slack == pytest.approx(1e-7 + TAIL)
+    assert PlanCost.of([*losses, ZeroConcentrated(0.01)], D).totals.mu_squared == math.inf
 
 
 # ── what the filter then promises ────────────────────────────────────────────────────────────────────────────────────
@@ -190,4 +190,4 @@ def test_an_account_after_one_three_ten_and_thirty_mixtures() -> None:
 
 def test_sums_of_equal_plans_are_what_repeating_costs() -> None:
     cost = PlanCost.of(FIRST, D)
-    assert Totals.of([cost] * 3).mu_squared == pytest.approx(3 * cost.mu_squared)
+    assert Totals.of([cost] * 3).mu_squared == pytest.approx(3 * cost.totals.mu_squared)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
 from dpalgos.accounting import PlanCost
-from dpalgos.accounting.filters import FILTERS, Totals, least_epsilon, shares, within_any
+from dpalgos.accounting.costs import Totals
+from dpalgos.accounting.filters import FILTERS, least_epsilon, shares, within_any
 from dpalgos.accounting.profiles import mu_of_pure, rho_of_pure, zcdp_epsilon
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import delta_of_mu, epsilon_of_mu, mu_from_epsilon_delta
@@ -46,7 +47,7 @@ def test_basic_adds_epsilons_and_deltas() -> None:
     plans = [cost(PureEpsilon(0.2)), cost(GaussianMu(0.1), PureEpsilon(0.1), delta=1e-6)]
     totals = Totals.of(plans)
     assert totals.delta == 1e-6
-    assert FILTERS["basic"].epsilon(totals, D) == pytest.approx(0.2 + plans[1].epsilon)
+    assert FILTERS["basic"].epsilon(totals, D) == pytest.approx(0.2 + plans[1].totals.epsilon)
     assert FILTERS["basic"].epsilon(totals, 0.9e-6) == math.inf
     assert FILTERS["basic"].epsilon(Totals.of([cost(PureEpsilon(0.1))] * 3), 0.0) == pytest.approx(0.3)
 

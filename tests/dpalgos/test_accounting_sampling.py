@@ -111,15 +111,15 @@ def test_the_slack_lies_below_delta() -> None:
 def test_what_enters_an_account() -> None:
     loss = SlackGaussian(mu=MU, slack=SLACK)
     cost = PlanCost.of([loss], DELTA)
-    assert cost.slack == SLACK
-    assert cost.mu_squared == pytest.approx(MU**2)
+    assert cost.totals.slack == SLACK
+    assert cost.totals.mu_squared == pytest.approx(MU**2)
     assert PlanCost.from_json(cost.to_json()) == cost
     both = PlanCost.of([loss, GaussianMu(0.5)], DELTA)
-    assert both.mu_squared == pytest.approx(MU**2 + 0.25)
+    assert both.totals.mu_squared == pytest.approx(MU**2 + 0.25)
     # What is merged for storing costs what it did before.
     again = PlanCost.of(both.losses, DELTA)
-    assert again.mu_squared == pytest.approx(both.mu_squared)
-    assert again.slack == both.slack
+    assert again.totals.mu_squared == pytest.approx(both.totals.mu_squared)
+    assert again.totals.slack == both.totals.slack
 
 
 def test_groups_and_replaced_rows_are_not_covered() -> None:
@@ -131,5 +131,5 @@ def test_groups_and_replaced_rows_are_not_covered() -> None:
     (found,) = losses_under(guarantee, Neighbours.REPLACE_ONE)
     assert isinstance(found, NoGuarantee)
     cost = price([(["0"], guarantee.losses)], DELTA, rows_per_person=3)["0"]
-    assert math.isinf(cost.mu_squared)
-    assert math.isinf(cost.epsilon)
+    assert math.isinf(cost.totals.mu_squared)
+    assert math.isinf(cost.totals.epsilon)

@@ -27,8 +27,7 @@ from dpalgos.accounting import (
     spent,
     standing,
 )
-from dpalgos.accounting.costs import additive_costs
-from dpalgos.accounting.filters import Totals
+from dpalgos.accounting.costs import Totals, additive_costs
 from dpalgos.accounting.spending import SummedHistory
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
@@ -370,19 +369,19 @@ def test_a_cap_outside_its_range_is_refused(epsilon: float, delta: float) -> Non
 def test_a_plan_is_priced_party_by_party() -> None:
     total_costs = price([(["0"], [GaussianMu(0.1)]), (["1"], [PureEpsilon(0.2)]), (PARTIES, [GaussianMu(0.2)])], 1e-6)
     assert set(total_costs) == set(PARTIES)
-    assert total_costs["0"].mu_squared == pytest.approx(0.05)
+    assert total_costs["0"].totals.mu_squared == pytest.approx(0.05)
     (merged,) = total_costs["0"].losses
     assert isinstance(merged, GaussianMu)
     assert merged.mu == pytest.approx(math.sqrt(0.05))
-    assert total_costs["1"].epsilon == compose([GaussianMu(0.2), PureEpsilon(0.2)]).epsilon(1e-6)
-    assert total_costs["2"].epsilon == compose([GaussianMu(0.2)]).epsilon(1e-6)
+    assert total_costs["1"].totals.epsilon == compose([GaussianMu(0.2), PureEpsilon(0.2)]).epsilon(1e-6)
+    assert total_costs["2"].totals.epsilon == compose([GaussianMu(0.2)]).epsilon(1e-6)
 
 
 def test_pure_plans_are_priced_at_delta_zero() -> None:
     total_cost = everyone(PureEpsilon(0.1), PureEpsilon(0.2))["0"]
-    assert total_cost.delta == 0.0
-    assert total_cost.epsilon == pytest.approx(0.3)
-    assert everyone(PureEpsilon(0.1), GaussianMu(0.2), delta=1e-7)["0"].delta == 1e-7
+    assert total_cost.totals.delta == 0.0
+    assert total_cost.totals.epsilon == pytest.approx(0.3)
+    assert everyone(PureEpsilon(0.1), GaussianMu(0.2), delta=1e-7)["0"].totals.delta == 1e-7
 
 
 @given(
@@ -487,7 +486,9 @@ def test_books_that_grow_plan_by_plan_are_those_of_the_whole_history(seed: int) 
     history = []
     for _ in range(90):
         parties = rng.sample("abcd", rng.randint(0, 4))
-        costs = {party: PlanCost((), *(rng.choice(sizes) * rng.random() for _ in range(5))) for party in parties}
+        costs = {
+            party: PlanCost((), Totals(*(rng.choice(sizes) * rng.random() for _ in range(5)))) for party in parties
+        }
         history.append((rng.choice(["even", "by-site"]), costs))
     grown = SummedHistory.of(history[: 20 * seed])
     for plan in history[20 * seed :]:
@@ -496,13 +497,13 @@ def test_books_that_grow_plan_by_plan_are_those_of_the_whole_history(seed: int) 
     assert grown.first == SummedHistory.of(history).first
     paid = [plan[1]["a"] for plan in history if plan[0] == "even" and "a" in plan[1]]
     assert grown.total_costs["even"]["a"].totals == Totals.of(paid)
-    rounded = [sum(getattr(cost, name) for cost in paid) for name in Totals._fields]
+    rounded = [sum(getattr(cost.totals, name) for cost in paid) for name in Totals._fields]
     if seed == 0:
         assert grown.total_costs["even"]["a"].totals != Totals(*rounded)
-    endless = grown.with_plan("even", {"a": PlanCost((), math.inf, 1.0, 0.0, 1.0, 0.0)})
+    endless = grown.with_plan("even", {"a": PlanCost((), Totals(math.inf, 1.0, 0.0, 1.0, 0.0))})
     for _ in range(2):
         assert endless.total_costs["even"]["a"].totals.mu_squared == math.inf
-        endless = endless.with_plan("even", {"a": PlanCost((), 0.5, 1.0, 0.0, 1.0, 0.0)})
+        endless = endless.with_plan("even", {"a": PlanCost((), Totals(0.5, 1.0, 0.0, 1.0, 0.0))})
 
 
 def test_parties_that_pay_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

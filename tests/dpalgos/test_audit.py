@@ -8,11 +8,18 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpalgos.audit.bounds import gaussian_lower_bound
-from dpalgos.audit.events import Event, bound_of_event, learn_event
-from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO, Experiment, best_pair, examine, trade_off_bound
-from dpalgos.audit.report import Verdict, verdict_of
-from dpalgos.audit.sums import run_watched, score_of_sums
+from dpalgos.audit.events import Event, bound_of_event, gaussian_lower_bound, learn_event
+from dpalgos.audit.experiment import (
+    GAUSSIAN_RATIO,
+    RATIO,
+    Experiment,
+    Verdict,
+    best_pair,
+    examine,
+    trade_off_bound,
+    verdict_of,
+)
+from dpalgos.audit.releases import run_watched, score_of_sums
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.keystream import KeyedNoise
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent

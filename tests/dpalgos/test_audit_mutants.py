@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from dpalgos.algorithms import Algorithm, PrivateAlgorithm
-from dpalgos.audit.experiment import Effort
+from dpalgos.audit.experiment import AuditReport, Effort, Verdict
 from dpalgos.audit.releases import audit_algorithm
-from dpalgos.audit.report import AuditReport, Verdict
 from dpalgos.guarantees import GaussianMu, Loss, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, KeyStream
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian

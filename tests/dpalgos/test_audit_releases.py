@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from dpalgos.audit.experiment import Effort
+from dpalgos.audit.experiment import Effort, Verdict
 from dpalgos.audit.releases import audit_release, audited
-from dpalgos.audit.report import Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.gaussian import epsilon_of_mu, sigma_classical
 from dpalgos.registry import lookup, names

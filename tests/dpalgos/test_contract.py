@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 
 from dpalgos import registry, testing
-from dpalgos.algorithms import OneSum, PrivateAlgorithm, Refused, admission, is_sum_algorithm
+from dpalgos.algorithms import (
+    NeighbouringPair,
+    OneSum,
+    PrivateAlgorithm,
+    Refused,
+    TrustedSummation,
+    admission,
+    is_sum_algorithm,
+    one_row_apart,
+)
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, PureEpsilon, Setting, Trust, nothing_proved
 from dpalgos.integer_sums import ClassSums
@@ -21,10 +30,8 @@ from dpalgos.mechanisms.fixed_point import by_norm, encode_rows, row_weights, sq
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.mechanisms.symmetric import pack
 from dpalgos.models import Statistic, opened
-from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import ArrayRows, Block, Floats, Ints, Rows, Shares
-from dpalgos.summation import TrustedSummation
 from dpalgos.systems.system import Arrangement, Scope, System
 from dpalgos.testing import BUDGETS, KINDS, check_algorithm, check_trust_model
 from dpalgos.trust.central import Central

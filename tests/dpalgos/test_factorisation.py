@@ -10,8 +10,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpalgos.audit.bounds import gaussian_lower_bound
-from dpalgos.audit.report import Verdict
+from dpalgos.audit.events import gaussian_lower_bound
+from dpalgos.audit.experiment import Verdict
 from dpalgos.continual import NightSum, decode_running_sum, model_of, night_again, nightly_budget, require_gaussian_sum
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated

@@ -15,8 +15,8 @@ from scipy.fft import dctn
 from sklearn.metrics.pairwise import rbf_kernel
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.hog import Hog
 from dpalgos.features.linear_maps import AveragePooling, LowFrequencies, RandomFourier, RandomProjection
+from dpalgos.features.patches import Hog
 from dpalgos.features.public_map import image_shape
 from dpalgos.features.whitening import CentredDirections
 from dpalgos.guarantees import Setting

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from dpalgos.audit.bounds import gaussian_lower_bound
+from dpalgos.algorithms import IntegerNoise, TrustedSummation, run_sums
+from dpalgos.audit.events import gaussian_lower_bound
 from dpalgos.continual import NightSum, decode_running_sum, model_of, nightly_budget
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, Setting, Trust
@@ -15,7 +16,6 @@ from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints, Rows
-from dpalgos.summation import IntegerNoise, TrustedSummation, run_sums
 from dpalgos.trainers.continual import ContinualLeader, FollowTheRegularisedLeader
 from tests.support.training import blobs, noise, setting_of
 

@@ -21,7 +21,7 @@ from dpalgos.mechanisms.positive_parts import log_expected_excess
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.objective_perturbation import (
     ApproximateMinimaPerturbation,
-    GaussianCalibration,
+    Calibration,
     GaussianObjectivePerturbation,
 )
 from dpalgos.trainers.output_perturbation import EmpiricalRisk
@@ -32,7 +32,7 @@ BUDGET = ApproximateDP(1.0, 1e-3)
 ONE = Setting(sizes=(2,), dimension=1, classes=2)
 
 
-def density(loss: Any, row: tuple[float, float], grid: Array, calibration: GaussianCalibration) -> Array:
+def density(loss: Any, row: tuple[float, float], grid: Array, calibration: Calibration) -> Array:
     """Return the density of the exact minimiser on a grid, one feature, a zero row and one row (x, y)."""
     x, y = row
     margins = (y * x * grid)[:, None]
@@ -40,13 +40,13 @@ def density(loss: Any, row: tuple[float, float], grid: Array, calibration: Gauss
     strength = 2 * calibration.regularisation
     linear = -y * x * loss.slope(margins, ones)[:, 0] - strength * grid
     jacobian = x * x * loss.curvature_product(margins, ones)(ones)[:, 0] + strength
-    sigma = calibration.sigma
+    sigma = calibration.noise_scale
     return np.asarray(np.exp(-(linear**2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi)) * jacobian)
 
 
-def true_delta(loss: Any, calibration: GaussianCalibration, epsilon: float) -> float:
+def true_delta(loss: Any, calibration: Calibration, epsilon: float) -> float:
     """Return the largest ∫ max(p − e^ε p′, 0) over pairs of neighbours that replace a row."""
-    reach = (12 * calibration.sigma + 2) / (2 * calibration.regularisation)
+    reach = (12 * calibration.noise_scale + 2) / (2 * calibration.regularisation)
     grid = np.linspace(-reach, reach, 400_001)
     step = grid[1] - grid[0]
     worst = 0.0
@@ -70,7 +70,7 @@ def test_half_the_noise_or_no_pay_for_the_jacobian_overspends() -> None:
     loss = make_loss("smoothed-hinge")
     right = GaussianObjectivePerturbation(budget=BUDGET, regularisation=5.0).calibration(ONE)
     assert true_delta(loss, right, BUDGET.epsilon) > 0.0
-    half = dataclasses.replace(right, sigma=right.sigma / 2)
+    half = dataclasses.replace(right, noise_scale=right.noise_scale / 2)
     assert true_delta(loss, half, BUDGET.epsilon) > BUDGET.delta
     unpaid = dataclasses.replace(right, regularisation=0.01)
     assert true_delta(loss, unpaid, BUDGET.epsilon) > BUDGET.delta
@@ -79,12 +79,12 @@ def test_half_the_noise_or_no_pay_for_the_jacobian_overspends() -> None:
 # ── several classes: the joint privacy curve, the corners of the slopes, the bound on each pair of rows ──────────────
 
 
-def joint_delta(loss: Any, calibration: GaussianCalibration, epsilon: float, classes: int) -> float:
+def joint_delta(loss: Any, calibration: Calibration, epsilon: float, classes: int) -> float:
     """Return ∫ max(p − e^ε p′, 0) for all one-vs-rest problems and antipodal rows, of one class and of two.
 
     One feature, a zero row and one row. Given the rows the problems are independent, so their losses add up.
     """
-    reach = (12 * calibration.sigma + 2) / (2 * calibration.regularisation)
+    reach = (12 * calibration.noise_scale + 2) / (2 * calibration.regularisation)
     grid = np.linspace(-reach, reach, 100_001)
     step, cell, cells = grid[1] - grid[0], 2e-3, 2**14
 
@@ -119,7 +119,7 @@ def test_delta_holds_for_all_classes_together_and_mutants_overspend(classes: int
     right = algorithm.calibration(setting)
     assert joint_delta(make_loss(loss), right, 0.99 * BUDGET.epsilon, classes) <= BUDGET.delta
     if loss == "huber-hinge":
-        narrow = dataclasses.replace(right, sigma=right.sigma / (1.05 if classes == 2 else 1.2))
+        narrow = dataclasses.replace(right, noise_scale=right.noise_scale / (1.05 if classes == 2 else 1.2))
         assert joint_delta(make_loss(loss), narrow, BUDGET.epsilon, classes) > BUDGET.delta
     if loss == "huber-hinge" and classes > 2:
         alone = algorithm.calibration(dataclasses.replace(setting, classes=2))
@@ -179,7 +179,7 @@ def test_one_class_is_the_gaussian_mechanism_of_sensitivity_two_up_to_the_oversh
     setting = Setting(sizes=(10**9,), dimension=5, classes=2)
     for relation in (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL):
         given = dataclasses.replace(setting, neighbours=relation)
-        sigma = GaussianObjectivePerturbation(budget=ApproximateDP(1.0, 1e-5)).calibration(given).sigma
+        sigma = GaussianObjectivePerturbation(budget=ApproximateDP(1.0, 1e-5)).calibration(given).noise_scale
         z = 0.99 * sigma / relation.records - relation.records / (2 * sigma)
         excess = relation.records / sigma * (norm.pdf(z) - z * norm.sf(z))
         assert excess == pytest.approx(1e-5 * math.exp(-0.005), rel=1e-3)
@@ -200,7 +200,7 @@ def tail_bound(problems: int, epsilon: float, delta: float) -> float:
 @pytest.mark.parametrize(("classes", "factor"), [(2, 1.15), (10, 1.5)])
 def test_the_noise_is_less_than_by_a_tail_bound(classes: int, factor: float) -> None:
     setting = Setting(sizes=(10**9,), dimension=5, classes=classes)
-    sigma = GaussianObjectivePerturbation(budget=ApproximateDP(1.0, 1e-5)).calibration(setting).sigma
+    sigma = GaussianObjectivePerturbation(budget=ApproximateDP(1.0, 1e-5)).calibration(setting).noise_scale
     problems = 1 if classes == 2 else classes
     assert tail_bound(problems, 0.99, 1e-5 * math.exp(-0.005)) / sigma >= factor
 
@@ -212,12 +212,15 @@ def test_calibration_in_closed_form() -> None:
     assert spent_delta(calibration, 0.99 - 10 * math.log1p(1.5 / 100), 10) == pytest.approx(1e-3 * math.exp(-0.005))
     assert calibration.tolerance_scale == pytest.approx(2 * math.sqrt(10) * 1e-11 / 0.1 / 0.01)
     wide = dataclasses.replace(setting, dimension=5000)
-    assert GaussianObjectivePerturbation(budget=BUDGET, regularisation=0.1).calibration(wide).sigma == calibration.sigma
+    assert (
+        GaussianObjectivePerturbation(budget=BUDGET, regularisation=0.1).calibration(wide).noise_scale
+        == calibration.noise_scale
+    )
 
 
-def spent_delta(calibration: GaussianCalibration, epsilon: float, problems: int) -> float:
+def spent_delta(calibration: Calibration, epsilon: float, problems: int) -> float:
     """Return the proof's delta at an epsilon, the Jacobian's part taken off."""
-    sigma = calibration.sigma
+    sigma = calibration.noise_scale
     return 2 / sigma * math.exp(log_expected_excess(problems, 1 / sigma, epsilon * sigma / 2))
 
 
@@ -252,7 +255,7 @@ def test_released_noise_has_the_stated_deviation() -> None:
     algorithm = GaussianObjectivePerturbation(budget=BUDGET)
     calibration = algorithm.calibration(Setting(sizes=(4,), dimension=30, classes=3))
     found = np.concatenate([fitted(algorithm, [rows], 3, seed).weights.ravel() for seed in range(40)])
-    assert abs(found.std() * 4 * calibration.regularisation / calibration.sigma - 1) < 0.08
+    assert abs(found.std() * 4 * calibration.regularisation / calibration.noise_scale - 1) < 0.08
 
 
 def test_parameters_are_validated() -> None:

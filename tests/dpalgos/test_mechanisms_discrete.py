@@ -149,14 +149,11 @@ class TestDiscreteGaussian:
         assert law.numerics is Numerics.EXACT
 
     @pytest.mark.parametrize("sensitivity", [1.0, math.sqrt(2), 1e6])
-    def test_rho_in_closed_form_and_back(self, sensitivity: float) -> None:
+    def test_rho_in_closed_form(self, sensitivity: float) -> None:
         for sigma in (0.5, 10.0, 1e7):
             rho = DiscreteGaussian(sigma).rho(sensitivity)
             assert Fraction(rho) >= Fraction(sensitivity) ** 2 / Fraction(sigma) ** 2 / 2
             assert rho == pytest.approx(sensitivity**2 / (2 * sigma**2), rel=1e-14)
-        law = DiscreteGaussian.calibrated(0.37, sensitivity)
-        assert law.sigma == pytest.approx(sensitivity / math.sqrt(2 * 0.37))
-        assert 2 * Fraction(law.sigma) ** 2 * Fraction(0.37) >= Fraction(sensitivity) ** 2
 
     @pytest.mark.parametrize("sigma", [0.0, -1.0, 2.0**-21, 2.0**45, math.inf, math.nan])
     def test_sigma_out_of_range_is_refused(self, sigma: float) -> None:
@@ -248,5 +245,3 @@ class TestDiscreteLaplace:
             DiscreteLaplace(scale)
         with pytest.raises(ParameterError):
             DiscreteLaplace.calibrated(0.0, 1.0)
-        with pytest.raises(ParameterError):
-            DiscreteGaussian.calibrated(-1.0, 1.0)

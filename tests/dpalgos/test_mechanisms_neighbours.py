@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.audit.bounds import epsilon_lower_bound
+from dpalgos.audit.events import epsilon_lower_bound
 from dpalgos.guarantees import Neighbours
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
 from dpalgos.mechanisms.fixed_point import (

@@ -17,7 +17,7 @@ from scipy.special import ndtr
 
 from dpalgos.accounting.composition import compose
 from dpalgos.algorithms import is_sum_algorithm
-from dpalgos.audit.bounds import probability_lower_bound, probability_upper_bound
+from dpalgos.audit.events import probability_lower_bound, probability_upper_bound
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, Setting
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, SymmetricRoundedRadial, to_vector, unpack

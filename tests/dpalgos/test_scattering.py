@@ -13,8 +13,7 @@ import dpalgos.features.scattering as scattering_module
 from dpalgos.errors import ParameterError
 from dpalgos.features.random_images import deformed, random_strokes
 from dpalgos.features.scattering import Scattering, ScatteringFeatures
-from dpalgos.features.side_by_side import SideBySide
-from dpalgos.features.whitening import PublicWhitening, WhitenedFeatures
+from dpalgos.features.whitening import PublicWhitening, SideBySide, WhitenedFeatures
 from dpalgos.guarantees import Setting, Trust
 from dpalgos.models import decode
 from dpalgos.registry import AlgorithmSpec, lookup

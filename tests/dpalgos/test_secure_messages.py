@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from dpalgos.errors import ParameterError
 from dpalgos.secure import messages
 from dpalgos.secure import server as at_server
-from dpalgos.secure.graph import SparseGraph
 from dpalgos.secure.messages import RoundParameters
 from dpalgos.secure.party import PartyState, advertise, join, mask, receive, share, unmask
 from dpalgos.secure.primitives import MessageError, SecureAggregationError
 from dpalgos.secure.rounds import Party, RecordedSum, Stage
 from dpalgos.secure.server import Agreement, MaskedBlock, Roster, SurvivorSet, collect_advertisements
-from dpalgos.secure.tolerance import Tolerance
+from dpalgos.secure.tolerance import SparseGraph, Tolerance
 from dpalgos.secure.wire import Wire
 
 PARAMETERS = RoundParameters(identity="fuzz", tolerance=Tolerance(parties=4, dropouts=1), length=3, steps=2)

@@ -14,12 +14,11 @@ from dpalgos.errors import ParameterError
 from dpalgos.rows import Ints
 from dpalgos.secure import party as at_party
 from dpalgos.secure import server as at_server
-from dpalgos.secure.graph import Neighbourhoods, SparseGraph
 from dpalgos.secure.messages import ESCROW, SELF, MaskedVector, RoundParameters, ShareBundle, UnmaskResponse
 from dpalgos.secure.party import PartyState
 from dpalgos.secure.primitives import MessageError, RepeatedUseError, TooFewPartiesError, ViolationError
 from dpalgos.secure.server import Agreement, MaskedBlock, SurvivorSet
-from dpalgos.secure.tolerance import Tolerance
+from dpalgos.secure.tolerance import Neighbourhoods, SparseGraph, Tolerance
 from tests.support.secagg import Session, agree, draw, masked, parameters, plain_sum, responses, run_step
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dpalgos.algorithms import TrustedSummation, run_sums
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Setting, Trust, nothing_proved
 from dpalgos.keystream import KeyedNoise, public_secret
@@ -33,7 +34,6 @@ from dpalgos.secure.summation import (
     secagg_guarantee,
 )
 from dpalgos.secure.tolerance import Tolerance
-from dpalgos.summation import TrustedSummation, run_sums
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 from dpalgos.trainers.output_perturbation import OutputPerturbation
 from tests.support.statistics import fits

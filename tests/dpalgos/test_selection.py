@@ -281,8 +281,8 @@ def test_a_tuning_leaves_an_account_open(candidates: int, booked: float) -> None
     closed = admit([("all", {"0": PlanCost.of([selection.selected], 1e-5)})], ("all", {"0": run}), cap)
     assert not closed.admitted
     # The composition of the candidates is what is added up, and no less of it.
-    assert first.mu_squared >= candidates * selection.mu**2
-    assert first.slack == 0.0
+    assert first.totals.mu_squared >= candidates * selection.mu**2
+    assert first.totals.slack == 0.0
 
 
 def test_all_candidates_are_dominated_by_what_is_booked_for_them() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.algorithms import is_sum_algorithm
+from dpalgos.algorithms import Calibrated, attained, is_sum_algorithm, moved, one_row_apart
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     RELATIONS,
@@ -32,7 +32,6 @@ from dpalgos.guarantees import (
 )
 from dpalgos.losses import outputs
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, SymmetricRoundedRadial, to_vector, unpack
-from dpalgos.neighbouring import Calibrated, attained, moved, one_row_apart
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats
 from dpalgos.trainers.gradient_descent import DescentState, GradientSumTrainer, NoisyGradientDescent

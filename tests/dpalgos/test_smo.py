@@ -17,10 +17,9 @@ from sklearn.svm import SVC
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
-from dpalgos.kernels import GaussianKernel, Kernel, LinearKernel, squared_norms
+from dpalgos.kernels import GaussianKernel, Kernel, KernelRows, LinearKernel, squared_norms
 from dpalgos.models import KernelModel, LinearModel, decode
 from dpalgos.rows import ArrayRows
-from dpalgos.smo.rows_cache import KernelRows
 from dpalgos.smo.solver import Solution, _State, solve
 from dpalgos.smo.working_sets import (
     RULES,

@@ -12,7 +12,7 @@ import pytest
 
 from dpalgos import gradient_sums
 from dpalgos import integer_sums as gram_sums
-from dpalgos.algorithms import fit, is_sum_algorithm
+from dpalgos.algorithms import TrustedSummation, fit, is_sum_algorithm
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.keystream import KeyedNoise
 from dpalgos.models import LinearModel, Projection, RowMap
@@ -20,7 +20,6 @@ from dpalgos.parallel import SpreadRows
 from dpalgos.projections.covariance import AnalyzeGauss
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows, Ints, Rows
-from dpalgos.summation import TrustedSummation
 from dpalgos.trainers.gradient_descent import GradientPerturbation, NoisyGradientDescent
 from storage import rowfiles
 from storage.refs import Labels

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.audit.observables import compare
+from dpalgos.audit.events import compare
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.rows import Ints
 from flows.federated_training import chain_inline
@@ -360,7 +360,7 @@ def test_who_is_in_two_files_counts_in_the_first_by_roster_every_night(root: Pat
 
 @pytest.mark.parametrize("trainer", ["ftrl", "sufficient-statistics"])
 def test_a_night_of_people_is_exported_and_verified(trainer: str, root: Path, tmp_path: Path) -> None:
-    given = {"trainer": trainer, "participations": 2, "trust": "secagg", "parties": 3}
+    given = {"trainer": trainer, "participations": 2, "trust": "secagg", "parties": 3, "secure": {"dropouts": 1}}
     for lines in versions(WORLDS["many"]):
         bring_in(tmp_path / "input", lines)
         _, result = night(**given)

@@ -36,7 +36,6 @@ EPSILON = {
     "tasks/steps",
     "tasks/release/door",
     "dpalgos/algorithms",
-    "dpalgos/summation",
     "dpalgos/trainers/gradient_descent",
     "dpalgos/mechanisms/rounded_gaussian",
 }

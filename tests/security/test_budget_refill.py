@@ -23,8 +23,10 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_ledger_database
+from tasks.upkeep.checks import sweep_everything
 from tests.security.conftest import request_for, schema_for, write_csv
 from tests.support.command_line import CommandLine
+from tests.tasks.test_people import bring_in, visits
 
 Rows = NDArray[np.float64]
 
@@ -283,6 +285,57 @@ def test_most_rows_keep_their_pattern_when_they_are_scaled(random: np.random.Gen
 def test_other_rows_of_the_same_kind_are_taken_in(clinic: Path, tmp_path: Path, random: np.random.Generator) -> None:
     fresh = np.column_stack([random.normal(size=(400, 8)), np.arange(400) % 2])
     assert ingest(request_for(write_csv(tmp_path / "other.csv", fresh), "other")).account == "other"
+
+
+def _of(whose: object, line: str) -> str:
+    return f"{whose},{line.partition(',')[2]}"
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one of theirs", "fifty of theirs"])
+@pytest.mark.parametrize("heavy", [1, 50])
+def test_whether_people_overlap_does_not_depend_on_one_with_many_rows(
+    heavy: int, several: bool, root: Path, tmp_path: Path
+) -> None:
+    """Somebody's fifty rows are those of one or fifty people elsewhere: they were 1 % of the rows, and refused."""
+    rows = visits([50])
+    bring_in(tmp_path / "a", [*rows[:heavy], *visits([1, 2, 3] * 60, seed=1, first=1)], name="a", most=64)
+    theirs = [_of(f"q{number if several else 0}", line) for number, line in enumerate(rows)]
+    other = bring_in(tmp_path / "b", [*visits([2] * 200, seed=2, first=300), *theirs], name="b", most=64)
+    assert other.account == "b"
+    # The other way round: the heavy one comes second.
+    back = [_of("q", line) for line in visits([50], seed=3, first=600)]
+    bring_in(tmp_path / "c", [*back[:heavy], *visits([1, 2, 3] * 60, seed=4, first=601)], name="c", most=64)
+    assert bring_in(tmp_path / "d", [*back, *visits([2] * 150, seed=5, first=800)], name="d", most=64).account == "d"
+
+
+PEOPLE_COPIES: dict[str, Callable[[list[str], np.random.Generator], list[str]]] = {
+    "whole": lambda lines, random: lines,
+    "each row somebody's": lambda lines, random: [_of(number, line) for number, line in enumerate(lines)],
+    "dealt to others": lambda lines, random: [_of(random.integers(50), line) for line in lines],
+    "a tenth": lambda lines, random: random.permutation(lines)[: len(lines) // 10].tolist(),
+    "a row each": lambda lines, random: list({line.partition(",")[0]: line for line in lines}.values()),
+}
+
+
+@pytest.mark.parametrize("kind", ["", "ignore"], ids=["people", "rows"])
+@pytest.mark.parametrize("copy", PEOPLE_COPIES)
+def test_a_copy_of_peoples_rows_is_refused(
+    copy: str, kind: str, root: Path, tmp_path: Path, random: np.random.Generator
+) -> None:
+    """Whosever they are said to be, and brought in as rows; also where lost fingerprints were made again."""
+    lines = visits([1, 2, 3, 12] * 75)
+    again = PEOPLE_COPIES[copy](lines, random)
+    bring_in(tmp_path / "a", lines, name="a", most=64)
+    with pytest.raises(RefusedError, match="private rows of account 'a'"):
+        bring_in(tmp_path / "b", again, name="b", most=64, kind=kind)
+    ref = bring_in(tmp_path / "a", lines, name="a", most=64)
+    kept = current_layout().dataset(ref.version) / FINGERPRINTS
+    before = kept.stat().st_size
+    kept.unlink()
+    assert any("made the fingerprints" in done for done in sweep_everything(current_layout()))
+    assert kept.stat().st_size == before
+    with pytest.raises(RefusedError, match="private rows of account 'a'"):
+        bring_in(tmp_path / "b", again, name="b", most=64, kind=kind)
 
 
 def test_rows_of_zeros_are_nobodys(root: Path, tmp_path: Path, random: np.random.Generator) -> None:

@@ -11,11 +11,10 @@ import numpy as np
 from dpalgos.rows import Ints
 from dpalgos.secure import party as at_party
 from dpalgos.secure import server as at_server
-from dpalgos.secure.graph import SparseGraph
 from dpalgos.secure.messages import MaskedVector, RoundParameters, UnmaskResponse
 from dpalgos.secure.party import PartyState
 from dpalgos.secure.server import Agreement, SurvivorSet
-from dpalgos.secure.tolerance import Tolerance
+from dpalgos.secure.tolerance import SparseGraph, Tolerance
 
 NOBODY: frozenset[int] = frozenset()
 

@@ -153,7 +153,7 @@ def test_a_selection_is_booked_as_what_leaves_more_and_stays_booked() -> None:
     policy, cap = AccountingPolicy(), Cap(3.0, 1e-5)
     new = selection(1.0, 1e-5)
     together, selected = policy.prices(new, 1e-5)
-    assert (together["0"].slack, selected["0"].slack) == (0.0, 1e-5)
+    assert (together["0"].totals.slack, selected["0"].totals.slack) == (0.0, 1e-5)
     decision = policy.decide(History(), new, partition="even", delta=1e-5, cap=cap)
     assert decision.costs["0"] == together["0"].to_json()
     # One that was charged before both were known stays what it was, and closes the account as it did.

@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from dpalgos.audit.observables import compare
-from dpalgos.audit.report import Verdict
+from dpalgos.audit.events import compare
+from dpalgos.audit.experiment import Verdict
 from dpalgos.guarantees import Neighbours
 from dpalgos.models import Artefact
 from dpalgos.rows import sanitise

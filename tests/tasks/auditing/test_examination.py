@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dpalgos.audit.report import AuditReport, Verdict
+from dpalgos.audit.experiment import AuditReport, Verdict
 from dpalgos.guarantees import Neighbours
 from flows.federated_training import chain_inline
 from tasks.auditing import examination

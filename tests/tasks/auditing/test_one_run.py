@@ -7,11 +7,11 @@ from typing import cast
 import numpy as np
 import pytest
 
-from dpalgos.audit.report import Verdict
+from dpalgos.algorithms import TrustedSummation
+from dpalgos.audit.experiment import Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import Ints
-from dpalgos.summation import TrustedSummation
 from tasks.auditing.examination import audit_in_one_run
 from tests.support.command_line import CommandLine
 

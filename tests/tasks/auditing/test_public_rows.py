@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpalgos.audit.report import Verdict
+from dpalgos.audit.experiment import Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import NULL_LABEL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpalgos.audit.report import Verdict
+from dpalgos.audit.experiment import Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.registry import lookup, names
 from tasks.auditing.systems import audit_system, draws_noise

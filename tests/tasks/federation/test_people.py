@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dpalgos.audit.observables import Value, compare
+from dpalgos.algorithms import TrustedSummation
+from dpalgos.audit.events import Value, compare
 from dpalgos.errors import ParameterError
 from dpalgos.secure import summation as stepwise
-from dpalgos.summation import TrustedSummation
 from storage.errors import RefusedError
 from storage.releases import ReleaseStore
 from storage.secrets import root_secret

@@ -14,7 +14,7 @@ import pytest
 from dpalgos import registry
 from dpalgos.accounting.calibration import allocate
 from dpalgos.accounting.profiles import gaussian_epsilon
-from dpalgos.algorithms import Algorithm
+from dpalgos.algorithms import Algorithm, IntegerNoise, SumAlgorithm, Summation
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Setting
 from dpalgos.keystream import KeyedNoise
@@ -23,7 +23,6 @@ from dpalgos.noise import NoiseSource
 from dpalgos.registry import lookup, names, register
 from dpalgos.rows import ArrayRows, Ints
 from dpalgos.secure.rounds import SumRecord
-from dpalgos.summation import IntegerNoise, SumAlgorithm, Summation
 from dpalgos.systems.system import Arrangement
 from dpalgos.trust.model import TrustModel
 from dpalgos.trust.secagg import SecureAggregation

@@ -18,8 +18,8 @@ from sklearn.preprocessing import PolynomialFeatures
 from dpalgos import pipeline as module
 from dpalgos.calibration import Calibration
 from dpalgos.errors import ParameterError, UnknownNameError
-from dpalgos.features.hog import HogFeatures
 from dpalgos.features.linear_maps import FourierFeatures
+from dpalgos.features.patches import HogFeatures
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
