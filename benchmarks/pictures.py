@@ -42,7 +42,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "before: strokes, scattering": _BEFORE,
     "scattering alone": _SCATTERING,
     "dictionary alone": {"features": "dictionary", "feature_parameters": {"filters": 200}},
-    "no mirror images": {"mirror": False},
+    "not mirrored": {"mirror": False},
     "mirror images": {"mirror": True},
 }
 

@@ -304,6 +304,18 @@ def reading(database: Database) -> Iterator[Entries]:
         yield entries
 
 
+def found(database: Database, *kinds: Kind, **of: Any) -> list[Entry]:
+    """Return the entries of these kinds, read in a transaction of their own; see :meth:`Entries.find`."""
+    with reading(database) as entries:
+        return entries.find(*kinds, **of)
+
+
+def append(database: Database, kind: Kind, *, account: str = "", subject: str, content: Mapping[str, Any]) -> None:
+    """Add one entry in a transaction of its own."""
+    with writing(database) as entries:
+        entries.append(kind, account=account, subject=subject, content=content)
+
+
 @contextmanager
 def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]:
     """Read and append entries in one transaction that nobody else can write beside.
