@@ -40,6 +40,7 @@ from shared import head, line, stored_rows, unit_rows, write_lists, write_schema
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from sklearn.decomposition import PCA
 from sklearn.svm import SVC
+from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import TrustedSummation, fit
 from dpalgos.gradient_sums import GradientSums
@@ -453,9 +454,12 @@ def _processor() -> float:
     return time.process_time() + used.ru_utime + used.ru_stime
 
 
-def _once(work: Work) -> Taken:
-    wall, processor = time.perf_counter(), _processor()
-    found = work()
+def _once(work: Work, threads: int | None) -> Taken:
+    # Threads of OpenBLAS go on looking for work for a while after the side before.
+    time.sleep(0.1)
+    with threadpool_limits(threads, user_api="blas"):
+        wall, processor = time.perf_counter(), _processor()
+        found = work()
     if isinstance(found, Taken):
         return found
     peak = found if isinstance(found, int) else 0
@@ -463,12 +467,15 @@ def _once(work: Work) -> Taken:
 
 
 def measured(beside: Beside, repeat: int) -> list[Taken]:
-    """Return the medians of all sides, ours first, run in turn after a warm-up."""
-    sides = (beside.ours, *beside.others.values())
+    """Return the medians of all sides, ours first, run in turn after a warm-up.
+
+    Ours runs as the door runs it, one thread a matrix product; the others' as they come.
+    """
+    sides = [(beside.ours, 1), *((work, None) for work in beside.others.values())]
     if not beside.once:
-        for work in sides:
+        for work, _ in sides:
             work()
-    found = np.array([[astuple(_once(work)) for work in sides] for _ in range(1 if beside.once else repeat)])
+    found = np.array([[astuple(_once(*side)) for side in sides] for _ in range(1 if beside.once else repeat)])
     return [
         Taken(*median[:2], peak) for median, peak in zip(np.median(found, axis=0), found[:, :, 2].max(0), strict=True)
     ]

@@ -35,7 +35,7 @@ from dpalgos.rows import Block, Floats, Ints, Rows, clip_to_unit_ball, null_labe
 # From this many products a sum on, the compiled ones are worth the start of the compiler.
 _COMPILED_FROM = 2**23
 # Rows that stay in a core's cache between their scores and their sum.
-_PIECE_ENTRIES = 2**17
+_PIECE_ENTRIES = 2**18
 # Rows that a core takes at a time: enough of them to be worth handing over, few enough for all cores to end together.
 _SHARE_ENTRIES = 2**20
 # Up to this width rows are kept column after column: loops are then long, whatever the width.

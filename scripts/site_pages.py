@@ -21,7 +21,7 @@ from typer.core import TyperGroup, TyperOption
 import dpalgos
 import unitball
 from deployments.cli.entry_point import command_group, import_all
-from storage.columns.column import Column
+from storage.columns import Column
 from tasks.datasets.request import IngestRequest
 from tasks.datasets.schedules import Schedule
 from tasks.datasets.schemas import draft_schema

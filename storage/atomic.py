@@ -48,7 +48,8 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Put a file, or the names in a folder, on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -145,7 +146,7 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-            _sync(path.parent)
+            sync(path.parent)
         except BaseException:
             _remove(temporary)
             raise
@@ -180,7 +181,7 @@ def write_once(path: Path, *parts: bytes) -> None:
         # A hard link appears whole and, unlike a rename, never replaces what another process wrote first.
         with suppress(FileExistsError):
             os.link(fresh, path)
-        _sync(path.parent)
+        sync(path.parent)
 
 
 class Staging:
@@ -210,8 +211,8 @@ class Staging:
             if self._durable:
                 for folder, _, names in os.walk(self.path):
                     for name in names:
-                        _sync(Path(folder) / name)
-                    _sync(Path(folder))
+                        sync(Path(folder) / name)
+                    sync(Path(folder))
             target.parent.mkdir(parents=True, exist_ok=True)
             with locked_directory(target.parent):
                 if os.path.lexists(target):
@@ -220,7 +221,7 @@ class Staging:
                     discard(target)
                 self.path.rename(target)
                 if self._durable:
-                    _sync(target.parent)
+                    sync(target.parent)
         return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from storage.errors import InputError, RefusedError
 from storage.ledger.accounts import PERSON, ROW, Account, add_account, find_account, get_account
 from storage.ledger.charges import DEFAULT_RELATION, Cap
 from storage.ledger.database import Database
-from storage.ledger.entries import Entries, Entry, Kind, reading, require_name, writing
+from storage.ledger.entries import Entries, Entry, Kind, append, found, reading, require_name, writing
 from storage.people import People
 from storage.refs import Visibility
 
@@ -130,6 +130,7 @@ class Catalog:
         fingerprints: str | None = None,
         deltas: Mapping[str, Any] | None = None,
         people: People | None = None,
+        sharing: Collection[str] = (),
     ) -> Registration:
         """Register a version of a data set, opening its account where it is new; the same again changes nothing.
 
@@ -160,6 +161,9 @@ class Catalog:
             The series of deltas that later caps may spend, recorded when the account is opened; the policy's own JSON.
         people : People, optional
             What is declared of the people behind the rows; each row counts by itself where nothing is.
+        sharing : collection of str
+            Accounts under which people of the same namespace are stored: an older ledger that was restored may know
+            nothing of them.
 
         Raises
         ------
@@ -186,7 +190,7 @@ class Catalog:
                 _require_account(
                     entries, name, chosen, disjoint=bool(disjoint_people), overlapping=overlapping, earlier=earlier
                 )
-            _require_same_people(entries, name, chosen, people, visibility, earlier)
+            _require_same_people(entries, name, chosen, people, visibility, earlier, sharing)
             _declare_disjoint(entries, name, chosen, disjoint_people, [*overlapping, *(one.account for one in earlier)])
             opened = find_account(entries, chosen)
             if opened is None:
@@ -228,10 +232,9 @@ class Catalog:
 
     def disjoint_from(self, account: str) -> list[Disjoint]:
         """Return the declarations that an account's people are others than some other accounts', oldest first."""
-        with reading(self._database) as entries:
-            declarations = entries.find(Kind.DISJOINT, account=account)
         return [
-            Disjoint(tuple(entry.content["from"]), entry.content["reason"], entry.recorded_at) for entry in declarations
+            Disjoint(tuple(entry.content["from"]), entry.content["reason"], entry.recorded_at)
+            for entry in found(self._database, Kind.DISJOINT, account=account)
         ]
 
     def undeclared(self, account: str, others: Sequence[str]) -> list[str]:
@@ -242,8 +245,7 @@ class Catalog:
 
     def record_refusal(self, name: str, account: str, visibility: Visibility) -> None:
         """Record that rows were refused because they are private rows of this root."""
-        with writing(self._database) as entries:
-            entries.append(Kind.REFUSAL, account=account, subject=name, content={"visibility": str(visibility)})
+        append(self._database, Kind.REFUSAL, account=account, subject=name, content={"visibility": str(visibility)})
 
     def set_schedule(self, name: str, schedule: Mapping[str, Any]) -> None:
         """Record when a data set is trained on; an empty mapping ends its schedule.
@@ -254,13 +256,11 @@ class Catalog:
             If there is no such data set.
         """
         account = self.get(name).account
-        with writing(self._database) as entries:
-            entries.append(Kind.SCHEDULE, account=account, subject=name, content=dict(schedule))
+        append(self._database, Kind.SCHEDULE, account=account, subject=name, content=dict(schedule))
 
     def schedules(self) -> dict[str, Mapping[str, Any]]:
         """Return the schedules that stand, by data set."""
-        with reading(self._database) as entries:
-            newest = {entry.subject: entry.content for entry in entries.find(Kind.SCHEDULE)}
+        newest = {entry.subject: entry.content for entry in found(self._database, Kind.SCHEDULE)}
         return {name: newest[name] for name in sorted(newest) if newest[name]}
 
     def horizons(self, name: str) -> list[Horizon]:
@@ -342,13 +342,11 @@ class Catalog:
 
     def has(self, name: str) -> bool:
         """Whether there is a data set of this name."""
-        with reading(self._database) as entries:
-            return bool(entries.find(Kind.DATASET, subject=name))
+        return bool(found(self._database, Kind.DATASET, subject=name))
 
     def versions(self, name: str) -> list[Registration]:
         """Return all registrations of a name, oldest first; empty where there is none."""
-        with reading(self._database) as entries:
-            return [_registration(entry) for entry in entries.find(Kind.DATASET, subject=name)]
+        return [_registration(entry) for entry in found(self._database, Kind.DATASET, subject=name)]
 
     def datasets(self) -> list[Registration]:
         """Return the newest registration of each name, sorted by name."""
@@ -357,8 +355,7 @@ class Catalog:
 
     def registrations(self, visibility: Visibility | None = None) -> list[Registration]:
         """Return all registrations, oldest first: for the check that private rows do not come back as public ones."""
-        with reading(self._database) as entries:
-            registrations = [_registration(entry) for entry in entries.find(Kind.DATASET)]
+        registrations = [_registration(entry) for entry in found(self._database, Kind.DATASET)]
         return [one for one in registrations if visibility in (None, one.visibility)]
 
     def account(self, name: str) -> Account | None:
@@ -500,6 +497,7 @@ def _require_same_people(
     people: People | None,
     visibility: Visibility,
     earlier: list[Registration],
+    sharing: Collection[str],
 ) -> None:
     """Refuse what is declared of people in another way than before; decided by declarations, never by who is there."""
     if people is None:
@@ -512,13 +510,17 @@ def _require_same_people(
         )
     # What is public of somebody is in no account that is kept.
     named = people.namespace if visibility is Visibility.PRIVATE else ""
-    for other in map(_registration, entries.find(Kind.DATASET)):
-        theirs = other.people if other.visibility is visibility and other.account != account else None
-        if named and theirs is not None and theirs.namespace == named:
+    registered = map(_registration, entries.find(Kind.DATASET) if named else ())
+    same = [
+        one.account
+        for one in registered
+        if one.people and (one.visibility, one.people.namespace) == (visibility, named)
+    ]
+    for other in (*same, *sharing):
+        if other != account:
             raise RefusedError(
-                f"people of namespace {named!r} belong to account {other.account!r}, and {name} would be in "
-                f"{account!r}; give --account {other.account}, or name another namespace if these are other people's "
-                "identifiers"
+                f"people of namespace {named!r} belong to account {other!r}, and {name} would be in {account!r}; give "
+                f"--account {other}, or name another namespace if these are other people's identifiers"
             )
 
 

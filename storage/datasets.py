@@ -33,7 +33,7 @@ from storage.people import (
     named,
     save_people,
 )
-from storage.readers.files import most_rows
+from storage.readers.registry import most_rows
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import (
     NULL_CLASS,
@@ -319,6 +319,12 @@ class StagedDataset:
                 remake_fingerprints(self.layout, version, exact=False)
         versions = overlapping_versions(self.layout, self._prints)
         return tuple(dict.fromkeys(str(_load(self.layout, version)["account"]) for version in versions))
+
+    def sharing_accounts(self) -> set[str]:
+        """Return the accounts under which people of the same namespace are stored as private rows."""
+        named = self.people.namespace if self.private and self.people is not None else ""
+        bodies = [_load(self.layout, version) for version in private_versions(self.layout)] if named else []
+        return {str(body["account"]) for body in bodies if body.get("people", {}).get("namespace") == named}
 
     def publish(self, previous: Sequence[DatasetRef] = ()) -> DatasetRef:
         """Store the rows as a version.

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from storage.columns.column import MissingRows
+from storage.columns import MissingRows
 from storage.errors import InputError
 from storage.refs import OnViolation
 from storage.schema import Examined, Schema, Table, parse_schema

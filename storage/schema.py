@@ -14,8 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.columns.column import Column, Encoded, MissingRows, known_keys, missing_rule, named_twice, parse_column
-from storage.columns.types import Date, Days, Label, Numeric, Person
+from storage.columns import (
+    Column,
+    Date,
+    Days,
+    Encoded,
+    Label,
+    MissingRows,
+    Numeric,
+    Person,
+    known_keys,
+    missing_rule,
+    named_twice,
+    parse_column,
+)
 from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
 from storage.people import People
@@ -88,7 +100,7 @@ class Schema:
     Parameters
     ----------
     columns : tuple of columns
-        In the file's order. Exactly one is the :class:`~storage.columns.types.Label`.
+        In the file's order. Exactly one is the :class:`~storage.columns.Label`.
     delimiter : str
     header : bool
         Whether the first line names the columns (in any order).

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deployments.cli.entry_point import command_group
-from storage.columns.column import Column
+from storage.columns import Column
 from tasks.planning.configuration import TrainingConfig
 
 REPOSITORY = Path(__file__).resolve().parents[1]

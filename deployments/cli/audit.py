@@ -88,7 +88,7 @@ def membership_inference(name: str, arguments: Arguments, dataset: str, out: Pat
     """Attack a system's models of public rows: members are to be told from others."""
     from storage.atomic import write_bytes
     from tasks.auditing.examination import draw_membership
-    from tasks.auditing.synthetic import infer_membership
+    from tasks.auditing.systems import infer_membership
 
     options = _given(arguments, "epsilon", "delta", "neighbours", "seed", models="trials")
     with progress(f"membership inference on {name}"):

@@ -182,7 +182,7 @@ def draft(
     json: JsonFlag = False,
 ) -> None:
     """Write a commented schema from the names of a file's columns; types and ranges are left to fill in."""
-    from storage.columns.column import declared_range
+    from storage.columns import declared_range
     from tasks.datasets.schemas import draft_schema, fill_ranges, fill_values
 
     numbers, texts, account = _names(numeric), _names(categories), terms.account or output.stem

@@ -157,14 +157,8 @@ def add_account(entries: Entries, account: Account) -> Account:
 
 def account_terms(entries: Entries, account: Account) -> AccountTerms:
     """Return what the policy may need of an account besides its plans."""
-    return AccountTerms(
-        relation=account.relation, deltas=account.deltas, changes=tuple(cap_changes(entries, account.name))
-    )
-
-
-def cap_changes(entries: Entries, name: str) -> list[CapChange]:
-    """Return how an account's cap was changed, oldest first."""
-    return [_cap_change(entry) for entry in entries.find(Kind.CAP, account=name)]
+    changes = tuple(map(_cap_change, entries.find(Kind.CAP, account=account.name)))
+    return AccountTerms(relation=account.relation, deltas=account.deltas, changes=changes)
 
 
 def _cap_change(entry: Entry) -> CapChange:
@@ -176,5 +170,4 @@ def _cap_change(entry: Entry) -> CapChange:
         why=content["why"],
         recorded_at=entry.recorded_at,
         sequence=entry.sequence,
-        terms=content.get("terms", {}),
     )

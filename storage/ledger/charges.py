@@ -29,8 +29,6 @@ class CapChange:
     recorded_at : str
     sequence : int
         Number of its entry: plans with a smaller number were charged under `before`, later ones under `cap`.
-    terms : mapping
-        The policy's own JSON, such as which term of the account's series of deltas the new filter spends.
     """
 
     cap: Cap
@@ -39,7 +37,6 @@ class CapChange:
     why: str
     recorded_at: str
     sequence: int = 0
-    terms: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

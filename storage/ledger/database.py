@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import importlib.util
-import os
 import secrets
 import sqlite3
 import sys
@@ -40,7 +39,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
-from storage.atomic import locked_directory
+from storage.atomic import locked_directory, sync
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
 from storage.layout import FINGERPRINTS
 from storage.ledger import high_water_marks
@@ -488,7 +487,7 @@ def _create_sqlite_file(path: Path, head: Path, key: Path | Secret) -> None:
             with _begin(_sqlite_engine(temporary), str(path), write=True) as connection:
                 _create_schema(connection, key)
             temporary.replace(path)
-            sync_directory(path.parent)
+            sync(path.parent)
     except OSError as error:
         raise StorageError(
             f"ledger {path} cannot be made ({error.strerror}); give a root whose directory exists and may be written"
@@ -562,12 +561,3 @@ def _migrate(engine: Engine, place: str, key: Path | Secret, head: Path | None) 
             state = _read_meta(connection, lock=False)
     _require_version(state, place)
     return state
-
-
-def sync_directory(directory: Path) -> None:
-    """Put a rename in this directory on the disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,7 +14,6 @@ from storage.ledger.accounts import (
     account_names,
     account_terms,
     add_account,
-    cap_changes,
     find_account,
     get_account,
     require_cap,
@@ -31,7 +30,7 @@ from storage.ledger.charges import (
     ReleaseCharge,
 )
 from storage.ledger.database import Database
-from storage.ledger.entries import Entries, Kind, check_chain, reading, require_name, writing
+from storage.ledger.entries import Entries, Kind, check_chain, found, reading, require_name, writing
 from storage.ledger.plans import (
     ChargeRecord,
     Reservation,
@@ -188,7 +187,7 @@ class Ledger:
         with reading(self._database) as entries:
             return [get_account(entries, name) for name in account_names(entries)]
 
-    def raise_cap(self, name: str, cap: Cap, *, by: str, why: str, terms: Mapping[str, Any] | None = None) -> Account:
+    def raise_cap(self, name: str, cap: Cap, *, by: str, why: str) -> Account:
         """Change an account's cap: an explicit act of its owner, itself recorded.
 
         The policy must find the history within the new cap, the change itself counted among the account's.
@@ -198,8 +197,6 @@ class Ledger:
         name : str
         cap : Cap
         by, why : str
-        terms : mapping, optional
-            The policy's own JSON, handed back to it in :class:`~storage.ledger.charges.AccountTerms`.
 
         Raises
         ------
@@ -235,7 +232,6 @@ class Ledger:
                     "before": asdict(account.cap),
                     "by": by,
                     "why": why,
-                    "terms": dict(terms or {}),
                 },
             )
             return get_account(entries, name)
@@ -244,12 +240,6 @@ class Ledger:
         """Return what an account agreed at opening, and how its cap has changed since."""
         with reading(self._database) as entries:
             return account_terms(entries, get_account(entries, name))
-
-    def cap_changes(self, name: str) -> list[CapChange]:
-        """Return how an account's cap was changed, oldest first."""
-        with reading(self._database) as entries:
-            get_account(entries, name)
-            return cap_changes(entries, name)
 
     # ── charging ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -416,14 +406,12 @@ class Ledger:
 
     def is_charged(self, key: str) -> bool:
         """Whether a release was charged."""
-        with reading(self._database) as entries:
-            return bool(entries.find(Kind.CHARGE, subject=key))
+        return bool(self.charged([key]))
 
     def charged(self, keys: Iterable[str]) -> set[str]:
         """Return those of some releases that were charged."""
         wanted = list(keys)
-        with reading(self._database) as entries:
-            return {entry.subject for entry in entries.find(Kind.CHARGE, subjects=wanted)} if wanted else set()
+        return {entry.subject for entry in found(self._database, Kind.CHARGE, subjects=wanted)} if wanted else set()
 
     def charge_of(self, key: str) -> ChargeRecord:
         """Return the first charge of a release; InputError where it was never charged."""
@@ -498,11 +486,6 @@ class Ledger:
             if count > known:
                 account = charge_of(entries, key).account
                 entries.append(Kind.ANSWERS, account=account, subject=key, content={"count": count})
-
-    def outputs(self, key: str) -> tuple[str, ...]:
-        """Return the digests recorded for a release, oldest first."""
-        with reading(self._database) as entries:
-            return tuple(entry.content["digest"] for entry in entries.find(Kind.OUTPUT, subject=key))
 
     def _recharge(self, entries: Entries, first: ChargeRecord) -> None:
         account = get_account(entries, first.account)

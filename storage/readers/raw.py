@@ -9,10 +9,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from storage.columns.column import named_twice
+from storage.columns import named_twice
 from storage.errors import InputError
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.files import COMPRESSED, bounded_lines, open_text, reading, require_file
+from storage.readers.registry import COMPRESSED, bounded_lines, open_text, reading, require_file
 from storage.schema import Schema
 
 PARQUET = (".parquet", ".pq")

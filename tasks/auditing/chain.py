@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -10,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -63,8 +62,8 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
         "MLflow": {
             **{name: getattr(report, name) for name in ("experiment", "name", "facts", "params", "metrics", "curves")},
             **{name: getattr(report, name) for name in ("tags", "files", "note")},
-            "inputs": [dataclasses.asdict(one) for one in report.inputs],
-            "children": [dataclasses.asdict(one) for one in report.children],
+            "inputs": [asdict(one) for one in report.inputs],
+            "children": [asdict(one) for one in report.children],
             "model": None
             if report.model is None
             else [report.model.dimension, list(report.model.classes), report.model.registered_name],

@@ -29,8 +29,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import NULL_LABEL, Floats
 from tasks.auditing.chain import Chain, ChainReport, audit_chain
-from tasks.auditing.synthetic import MembershipReport, SyntheticRun
-from tasks.auditing.systems import audit_system, require_noise
+from tasks.auditing.systems import MembershipReport, SyntheticRun, audit_system, require_noise
 from tasks.planning.configuration import RegisteredName, RelationInForce
 from tasks.runtime.plots import BLUE, RED, png_of, styled_figure
 from tasks.tracking.models import AUDIT_TAG, AUDITS, VIOLATION

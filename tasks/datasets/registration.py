@@ -19,10 +19,8 @@ from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.ledger.accounts import require_cap, require_small_delta
 from storage.ledger.charges import Cap
-from storage.people import People
-from storage.readers.files import limited
 from storage.readers.raw import expected_rows
-from storage.readers.registry import read_source, reader_names
+from storage.readers.registry import limited, read_source, reader_names
 from storage.refs import DatasetRef, Visibility
 from storage.source import ReadOptions, Source, concatenate
 from tasks.datasets.horizons import arrival_of
@@ -111,7 +109,7 @@ def ingest(request: IngestRequest) -> DatasetRef:
         stored = staged.publish(previous)
         try:
             arrival = arrival_of(layout, catalog, request.name, stored)
-            _register(catalog, request, stored, cap, overlapping, staged.people)
+            _register(catalog, request, stored, cap, overlapping, staged)
         except Exception:
             # Rows that were not taken on are not kept, and do not stand in the way of another registration.
             if all(stored.version != one.version for one in catalog.registrations()):
@@ -168,7 +166,7 @@ def _register(
     stored: DatasetRef,
     cap: Cap | None,
     overlapping: tuple[str, ...],
-    people: People | None,
+    staged: StagedDataset,
 ) -> None:
     # A new version may have more rows than the account's cap was declared for.
     opened = catalog.account(request.account or stored.account)
@@ -194,5 +192,7 @@ def _register(
         idealised_allowed=request.allow_idealised or None,
         fingerprints=fingerprints_digest(current_layout(), stored),
         deltas={"reserved": RESERVED},
-        people=people,
+        people=staged.people,
+        # Of those that are stored: an older ledger that was put back does not know them all.
+        sharing=staged.sharing_accounts(),
     )

@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
-from storage.columns.column import Column, named_twice
-from storage.columns.types import Category, Label, Person
+from storage.columns import Category, Column, Label, Person, named_twice
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
 from storage.people import identifiers, keyed_digests
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.files import LONGEST_LINE, open_binary, reading, require_file
 from storage.readers.raw import PARQUET, RawRows, expected_rows, header_of, raw_rows
+from storage.readers.registry import LONGEST_LINE, open_binary, reading, require_file
 from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
 from tasks.runtime.progress import say
 

@@ -16,8 +16,8 @@ from dpalgos.errors import ParameterError
 from dpalgos.models import Artefact, opened, require_planned
 from dpalgos.rows import Array
 from storage.errors import RefusedError
-from storage.journal import Journal
 from storage.refs import ReleaseRef
+from storage.rounds import Journal
 from tasks.accounts.budget import open_ledger
 from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease

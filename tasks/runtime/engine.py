@@ -6,7 +6,6 @@ Prefect reads its settings when it is imported, so this module imports neither i
 from __future__ import annotations
 
 import atexit
-import contextlib
 import fcntl
 import gc
 import hashlib
@@ -26,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,7 +113,7 @@ class GuardedProcess:
 
         It is copied and cut, not renamed: the command has it open for appending.
         """
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if self.log.stat().st_size > _LOG_LIMIT:
                 shutil.copyfile(self.log, self.log.with_name(f"{self.log.name}.1"))
                 os.truncate(self.log, 0)
@@ -123,7 +122,7 @@ class GuardedProcess:
     def stop(self) -> None:
         """End it, as the end of this process would: SIGTERM, and after a while SIGKILL to its group."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
+        with suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
             self._process.wait(process_guard.GRACE_SECONDS + 10)

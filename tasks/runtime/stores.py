@@ -11,11 +11,10 @@ from storage.errors import InputError
 from storage.layout import Layout
 from storage.ledger.database import Database, Memory, open_database
 from storage.ledger.material import guard_material
-from storage.ledger.moving import is_retired, move_ledger
+from storage.ledger.moving import has_ledger, is_retired, make_databases, move_ledger
 from storage.model_records import ModelRecords
 from storage.object_releases import ObjectReleases
 from storage.objects import objects_of
-from storage.postgresql import has_ledger, make_databases
 from storage.releases import ReleaseStore
 from tasks.runtime.settings import (
     PARTS,

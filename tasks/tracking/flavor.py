@@ -15,7 +15,7 @@ import pandas as pd
 
 from dpalgos.pipeline import TRUSTED_TYPES
 from dpalgos.rows import Floats
-from storage.columns.column import Column
+from storage.columns import Column
 from storage.encoder import TableEncoder
 from storage.errors import InputError, StorageError
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -266,7 +265,7 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
     _log_metrics(client, run_id, report.metrics, report.curves, _of_model(run_id, model_id, report.inputs))
     for child in report.children:
         own = {**facts, "party": child.name}
-        part = dataclasses.replace(child, name=f"{report.name} · {child.name}", facts=own)
+        part = replace(child, name=f"{report.name} · {child.name}", facts=own)
         child_id = log_run(client, experiment, part, keys={PARENT: run_id})
         if inputs:
             client.log_inputs(child_id, inputs)

@@ -14,7 +14,7 @@ from deployments.cli.results import algorithms
 from dpalgos.registry import names
 from dpalgos.secure.rounds import Stage
 from dpalgos.trust.secagg import SecureAggregation
-from storage.columns.column import _TYPES, parse_column
+from storage.columns import _TYPES, parse_column
 from tasks.auditing.systems import KINDS
 from tasks.experiments.registered import describe_all
 from tasks.planning.configuration import SecureSettings, TrainingConfig

@@ -288,7 +288,9 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
     monkeypatch.setattr(chain, "_roles", of_all_nights)
     one = [rows_of("p0", 1, "no", 1), rows_of("p0", 1, "no", 1), rows_of("p0", 1, "no", 2)]
     seen = []
-    for number, own in enumerate((one, one, WORLDS["many"], WORLDS["many"])):
+    # The mutant: another newcomer in place of more rows.
+    more = [] if declared else 2 * [[[*own, "p99,1,0,no"] for own in one]]
+    for number, own in enumerate((one, one, WORLDS["many"], WORLDS["many"], *more)):
         runs.clear()
         with isolated_root(tmp_path / str(number) / "root"):
             for lines in versions(own):
@@ -296,9 +298,11 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
                 config = configured("visits", horizon=NIGHTS, trust="secagg", trainer="class-means", **declared)
                 runs.append(chain_inline(config))
             seen.append(chain.observe(current_layout(), config, runs[-1]))
-    report = compare(seen[:2], seen[2:], delta=1e-5, confidence=0.99)
+    report = compare(seen[:2], seen[2:4], delta=1e-5, confidence=0.99)
     assert report.differing == ()
     assert report.fields > 300
+    if more:
+        assert len(compare(seen[:2], seen[4:], delta=1e-5, confidence=0.99).differing) > 5
 
 
 def test_the_owner_is_told_of_rows_that_are_in_no_night(commands: CommandLine, tmp_path: Path) -> None:

@@ -32,8 +32,7 @@ from dpalgos.resources import memory_limit, set_memory_limit
 from storage import manifests
 from storage.documents import pack_arrays, parse_json, parse_yaml, unpack_arrays
 from storage.errors import DamagedError, InputError
-from storage.readers.files import limited
-from storage.readers.registry import read_source
+from storage.readers.registry import limited, read_source
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from storage.source import ReadOptions
@@ -49,7 +48,6 @@ from pathlib import Path
 from storage.errors import InputError
 from storage.datasets import write_dataset
 from storage.layout import Layout
-from storage.readers.registry import read_source
 from storage.source import ReadOptions
 form, path, schema, root = sys.argv[1:]
 options = ReadOptions(discover=True, schema=Path(schema) if schema else None)

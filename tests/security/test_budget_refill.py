@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from storage.fingerprints import ColumnSketches, load_sketches, row_patterns
 from storage.layout import COLUMNS, FINGERPRINTS
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Kind, reading
-from tasks.accounts.budget import budget_report
+from tasks.accounts.budget import budget_report, restore_ledger
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout
@@ -336,6 +337,20 @@ def test_a_copy_of_peoples_rows_is_refused(
     assert kept.stat().st_size == before
     with pytest.raises(RefusedError, match="private rows of account 'a'"):
         bring_in(tmp_path / "b", again, name="b", most=64, kind=kind)
+
+
+def test_people_of_a_namespace_have_one_account_after_an_older_ledger_was_put_back(root: Path, tmp_path: Path) -> None:
+    """Their rows are there, and the ledger that is left knows nothing of them; other rows do not overlap."""
+    named = "person, namespace: mrn"
+    bring_in(tmp_path / "before", visits([1] * 30), name="before")
+    shutil.copytree(root, tmp_path / "back-up")
+    bring_in(tmp_path / "a", visits([2] * 40, seed=1, first=100), name="a", kind=named)
+    for name in ("ledger.sqlite", "ledger.head"):
+        shutil.copy(tmp_path / "back-up" / name, root / name)
+    restore_ledger("the disk was lost", None, None)
+    with pytest.raises(RefusedError, match="namespace 'mrn' belong to account 'a', and b would be in 'b'"):
+        bring_in(tmp_path / "b", visits([2] * 40, seed=2, first=400), name="b", kind=named)
+    assert bring_in(tmp_path / "a", visits([2] * 40, seed=1, first=100), name="a", kind=named).account == "a"
 
 
 def test_rows_of_zeros_are_nobodys(root: Path, tmp_path: Path, random: np.random.Generator) -> None:

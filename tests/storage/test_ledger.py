@@ -24,6 +24,7 @@ from tests.support.ledgers import (
     database_of,
     open_ledger,
     opened,
+    outputs,
     release,
     request,
     spent,
@@ -122,7 +123,7 @@ class TestCaps:
             ledger.charge(request(release("more")), {})
         ledger.raise_cap("clinic", Cap(4, 1e-5), by="owner", why="one more study")
         ledger.charge(request(release("more")), {})
-        (change,) = ledger.cap_changes("clinic")
+        (change,) = ledger.terms("clinic").changes
         assert (change.cap, change.before, change.by, change.why) == (
             Cap(4, 1e-5),
             Cap(3, 1e-5),
@@ -158,7 +159,7 @@ class TestCaps:
 
     def test_the_cap_in_force_again_is_not_recorded(self, ledger: Ledger) -> None:
         ledger.raise_cap("clinic", Cap(3, 1e-5), by="owner", why="again")
-        assert ledger.cap_changes("clinic") == []
+        assert ledger.terms("clinic").changes == ()
 
     def test_a_public_account_has_none(self, ledger: Ledger) -> None:
         ledger.open_account("digits", None)
@@ -335,7 +336,7 @@ class TestOutputs:
         assert ledger.record_output("a", "d2") is OutputOutcome.UNCHANGED
         assert ledger.record_output("a", "d1") is OutputOutcome.UNCHANGED
         assert spent(ledger) == 2
-        assert ledger.outputs("a") == ("d1", "d2")
+        assert outputs(ledger, "a") == ["d1", "d2"]
         first, second = ledger.charges("clinic")
         assert (first.plan.recharge, second.plan.recharge) == (False, True)
         assert (second.guarantee, second.plan.key_ids, second.plan.run) == (first.guarantee, {"0": "s0"}, "night")
@@ -346,7 +347,7 @@ class TestOutputs:
         ledger.record_output("a", "d1")
         with pytest.raises(OverspendError, match=r"computed again with another result.*1 is left"):
             ledger.record_output("a", "d2")
-        assert ledger.outputs("a") == ("d1",)
+        assert outputs(ledger, "a") == ["d1"]
         assert spent(ledger) == 2
 
     def test_what_was_never_charged_has_no_output(self, ledger: Ledger) -> None:
@@ -377,7 +378,7 @@ class TestReports:
             "1": ["a", "b"],
         }
 
-    @pytest.mark.parametrize("query", ["account", "history", "charges", "cap_changes", "standing", "charges_by_party"])
+    @pytest.mark.parametrize("query", ["account", "history", "charges", "terms", "standing", "charges_by_party"])
     def test_an_unknown_account_is_an_error_not_an_empty_list(self, ledger: Ledger, query: str) -> None:
         with pytest.raises(InputError, match="no account 'nobody'"):
             getattr(ledger, query)("nobody")

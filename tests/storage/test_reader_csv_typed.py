@@ -101,3 +101,23 @@ def test_the_faulty_line_is_named(line: str, told: str, tmp_path: Path) -> None:
         file.write("\n".join(lines).encode("utf-8", "surrogateescape"))
     with pytest.raises(InputError, match=told):
         taken(found)
+
+
+def test_columns_whose_texts_repeat_are_typed_text_by_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "schema.yaml").write_text("""
+format_version: 1
+columns:
+  - {name: came, type: date, range: [2020-01-01, 2026-12-31], parts: [days, month]}
+  - {name: paid, type: numeric, range: [0, 5000], currency: "€", thousands: ","}
+  - {name: street, type: category, hash: 4}
+  - {name: smokes, type: boolean}
+  - {name: sick, type: label, classes: ["no", "yes"]}
+""")
+    lines = ["2021-03-04,€ 12.5,Main,Yes,no", '2026-12-31 ,"€ 1,200",Side, n ,yes', "2020-01-01,7,Main,1,no"]
+    (tmp_path / "rows.csv").write_text("\n".join(["came,paid,street,smokes,sick", *lines * 50]) + "\n")
+    options = ReadOptions(schema=tmp_path / "schema.yaml", discover=True)
+    with monkeypatch.context() as typed_only:
+        typed_only.setattr(module._Rows, "_line_by_line", None)
+        typed = taken(read_source("csv", tmp_path / "rows.csv", options))
+    monkeypatch.setattr(module._Rows, "_typed", lambda self: iter([None]))
+    assert typed == taken(read_source("csv", tmp_path / "rows.csv", options))

@@ -18,7 +18,7 @@ from storage.people import Positions
 from storage.refs import DatasetRef, ShardRef, Visibility
 from storage.rowfiles import RowFormat
 from storage.shards import open_shard
-from tasks.auditing.synthetic import public_sample
+from tasks.auditing.systems import public_sample
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run

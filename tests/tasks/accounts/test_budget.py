@@ -261,7 +261,7 @@ def test_a_cap_is_raised_on_record_only(clinic: PrivateRows) -> None:
         change_cap("clinic", 3.0, " ")
     change_cap("clinic", 3.0, "the board agreed on 1 May")
     assert budget_report("clinic")["cap"] == {"epsilon": 3.0, "delta": 1e-4}
-    (change,) = open_ledger().cap_changes("clinic")
+    (change,) = open_ledger().terms("clinic").changes
     assert change.why == "the board agreed on 1 May"
     with pytest.raises(InputError, match="above 0"):
         change_cap("clinic", 0.0, "why not")

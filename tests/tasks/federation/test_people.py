@@ -344,7 +344,11 @@ def differing(folder: Path, config: Mapping[str, Any], times: int = 3) -> list[s
 
 @pytest.mark.parametrize(
     "config",
-    [DESCENT, pytest.param({**DESCENT, "trust": "local"}, marks=pytest.mark.nightly), ALONE],
+    [
+        DESCENT,
+        pytest.param({**DESCENT, "trust": "local"}, marks=pytest.mark.nightly),
+        pytest.param(ALONE, marks=pytest.mark.nightly),
+    ],
     ids=["secagg", "sums", "models"],
 )
 def test_nothing_that_leaves_a_party_says_how_many_rows_a_person_has(config: dict[str, Any], tmp_path: Path) -> None:

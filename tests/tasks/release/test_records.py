@@ -15,7 +15,7 @@ from dpalgos.secure import party as at_party
 from dpalgos.secure import summation
 from dpalgos.secure.primitives import RepeatedUseError
 from storage.errors import DamagedError
-from storage.journal import Journal
+from storage.rounds import Journal
 from tasks.accounts.budget import open_ledger
 from tasks.planning.plans import PlannedRelease
 from tasks.release import door

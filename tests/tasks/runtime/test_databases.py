@@ -11,7 +11,7 @@ from storage.errors import InputError, SecretError, StorageError
 from storage.layout import Layout
 from storage.ledger.charges import Cap
 from storage.ledger.ledger import Ledger
-from storage.postgresql import make_databases
+from storage.ledger.moving import make_databases
 from tasks.runtime import stores
 from tasks.runtime.settings import PARTS, DatabaseServer, ledger_url, recorded_server
 from tasks.runtime.stores import open_ledger_database, use_database_server
