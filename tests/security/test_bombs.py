@@ -48,6 +48,7 @@ from pathlib import Path
 from storage.errors import InputError
 from storage.datasets import write_dataset
 from storage.layout import Layout
+from storage.readers.registry import read_source
 from storage.source import ReadOptions
 form, path, schema, root = sys.argv[1:]
 options = ReadOptions(discover=True, schema=Path(schema) if schema else None)
