@@ -11,7 +11,7 @@ from storage.errors import InputError, RefusedError
 from storage.ledger.accounts import PERSON, ROW, Account, add_account, find_account, get_account
 from storage.ledger.charges import DEFAULT_RELATION, Cap
 from storage.ledger.database import Database
-from storage.ledger.entries import Entries, Entry, Kind, reading, require_name, writing
+from storage.ledger.entries import Entries, Entry, Kind, append, found, reading, require_name, writing
 from storage.people import People
 from storage.refs import Visibility
 
@@ -232,10 +232,9 @@ class Catalog:
 
     def disjoint_from(self, account: str) -> list[Disjoint]:
         """Return the declarations that an account's people are others than some other accounts', oldest first."""
-        with reading(self._database) as entries:
-            declarations = entries.find(Kind.DISJOINT, account=account)
         return [
-            Disjoint(tuple(entry.content["from"]), entry.content["reason"], entry.recorded_at) for entry in declarations
+            Disjoint(tuple(entry.content["from"]), entry.content["reason"], entry.recorded_at)
+            for entry in found(self._database, Kind.DISJOINT, account=account)
         ]
 
     def undeclared(self, account: str, others: Sequence[str]) -> list[str]:
@@ -246,8 +245,7 @@ class Catalog:
 
     def record_refusal(self, name: str, account: str, visibility: Visibility) -> None:
         """Record that rows were refused because they are private rows of this root."""
-        with writing(self._database) as entries:
-            entries.append(Kind.REFUSAL, account=account, subject=name, content={"visibility": str(visibility)})
+        append(self._database, Kind.REFUSAL, account=account, subject=name, content={"visibility": str(visibility)})
 
     def set_schedule(self, name: str, schedule: Mapping[str, Any]) -> None:
         """Record when a data set is trained on; an empty mapping ends its schedule.
@@ -258,13 +256,11 @@ class Catalog:
             If there is no such data set.
         """
         account = self.get(name).account
-        with writing(self._database) as entries:
-            entries.append(Kind.SCHEDULE, account=account, subject=name, content=dict(schedule))
+        append(self._database, Kind.SCHEDULE, account=account, subject=name, content=dict(schedule))
 
     def schedules(self) -> dict[str, Mapping[str, Any]]:
         """Return the schedules that stand, by data set."""
-        with reading(self._database) as entries:
-            newest = {entry.subject: entry.content for entry in entries.find(Kind.SCHEDULE)}
+        newest = {entry.subject: entry.content for entry in found(self._database, Kind.SCHEDULE)}
         return {name: newest[name] for name in sorted(newest) if newest[name]}
 
     def horizons(self, name: str) -> list[Horizon]:
@@ -346,13 +342,11 @@ class Catalog:
 
     def has(self, name: str) -> bool:
         """Whether there is a data set of this name."""
-        with reading(self._database) as entries:
-            return bool(entries.find(Kind.DATASET, subject=name))
+        return bool(found(self._database, Kind.DATASET, subject=name))
 
     def versions(self, name: str) -> list[Registration]:
         """Return all registrations of a name, oldest first; empty where there is none."""
-        with reading(self._database) as entries:
-            return [_registration(entry) for entry in entries.find(Kind.DATASET, subject=name)]
+        return [_registration(entry) for entry in found(self._database, Kind.DATASET, subject=name)]
 
     def datasets(self) -> list[Registration]:
         """Return the newest registration of each name, sorted by name."""
@@ -361,8 +355,7 @@ class Catalog:
 
     def registrations(self, visibility: Visibility | None = None) -> list[Registration]:
         """Return all registrations, oldest first: for the check that private rows do not come back as public ones."""
-        with reading(self._database) as entries:
-            registrations = [_registration(entry) for entry in entries.find(Kind.DATASET)]
+        registrations = [_registration(entry) for entry in found(self._database, Kind.DATASET)]
         return [one for one in registrations if visibility in (None, one.visibility)]
 
     def account(self, name: str) -> Account | None:

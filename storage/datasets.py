@@ -33,7 +33,7 @@ from storage.people import (
     named,
     save_people,
 )
-from storage.readers.files import most_rows
+from storage.readers.registry import most_rows
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import (
     NULL_CLASS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage.ledger.database import Database
-from storage.ledger.entries import Entry, Kind, reading, writing
+from storage.ledger.entries import Kind, append, found
 
 WITHDRAWN = "withdrawn"
 """Outcome of an entry by which an owner takes back what audits have said of an algorithm."""
@@ -75,13 +75,18 @@ class ModelRecords:
 
     def record_version(self, model: str, version: str, *, run: str, digest: str, facts: Mapping[str, Any]) -> None:
         """Record a version that was registered."""
-        self._append(Kind.MODEL, model, {"version": version, "run": run, "digest": digest, "facts": dict(facts)})
+        append(
+            self._database,
+            Kind.MODEL,
+            subject=model,
+            content={"version": version, "run": run, "digest": digest, "facts": dict(facts)},
+        )
 
     def versions(self, model: str | None = None) -> list[VersionRecord]:
         """Return the versions on record, oldest first; of one model where it is named."""
         return [
             VersionRecord(model=entry.subject, sequence=entry.sequence, **entry.content)
-            for entry in self._found(Kind.MODEL, model)
+            for entry in found(self._database, Kind.MODEL, subject=model)
         ]
 
     def record_audit(
@@ -89,47 +94,41 @@ class ModelRecords:
     ) -> None:
         """Record what an audit has said, or with the outcome :data:`WITHDRAWN` that its owner takes that back."""
         content = {"outcome": outcome, "reason": reason, "run": run, "numbers": dict(numbers or {})}
-        self._append(Kind.AUDIT, algorithm, content)
+        append(self._database, Kind.AUDIT, subject=algorithm, content=content)
 
     def audits(self, algorithm: str) -> list[AuditRecord]:
         """Return the audits of an algorithm that stand, oldest first: those after the last withdrawal."""
         selected = [
             AuditRecord(algorithm=entry.subject, sequence=entry.sequence, **entry.content)
-            for entry in self._found(Kind.AUDIT, algorithm)
+            for entry in found(self._database, Kind.AUDIT, subject=algorithm)
         ]
         withdrawn = max((number for number, one in enumerate(selected, 1) if one.outcome == WITHDRAWN), default=0)
         return selected[withdrawn:]
 
     def record_comparison(self, model: str, version: str, outcome: Mapping[str, Any]) -> None:
         """Record how a version has compared with the champion."""
-        self._append(Kind.COMPARISON, model, {"version": version, "outcome": dict(outcome)})
+        append(self._database, Kind.COMPARISON, subject=model, content={"version": version, "outcome": dict(outcome)})
 
     def comparison(self, model: str, version: str) -> Mapping[str, Any] | None:
         """Return how a version has compared with the champion the last time; None where it has not."""
         comparisons = [
-            entry.content for entry in self._found(Kind.COMPARISON, model) if entry.content["version"] == version
+            entry.content
+            for entry in found(self._database, Kind.COMPARISON, subject=model)
+            if entry.content["version"] == version
         ]
         outcome: Mapping[str, Any] | None = comparisons[-1]["outcome"] if comparisons else None
         return outcome
 
     def record_champion(self, model: str, version: str, *, back: bool = False) -> None:
         """Record that a version is champion now, or with ``back`` is so again, the one after it being none any more."""
-        self._append(Kind.CHAMPION, model, {"version": version, "back": back})
+        append(self._database, Kind.CHAMPION, subject=model, content={"version": version, "back": back})
 
     def champions(self, model: str) -> list[str]:
         """Return the versions that were champion, in order, the present one last."""
         standing: list[str] = []
-        for entry in self._found(Kind.CHAMPION, model):
+        for entry in found(self._database, Kind.CHAMPION, subject=model):
             if entry.content["back"]:
                 standing.pop()
             else:
                 standing.append(entry.content["version"])
         return standing
-
-    def _append(self, kind: Kind, subject: str, content: Mapping[str, Any]) -> None:
-        with writing(self._database) as entries:
-            entries.append(kind, account="", subject=subject, content=content)
-
-    def _found(self, kind: Kind, subject: str | None) -> list[Entry]:
-        with reading(self._database) as entries:
-            return entries.find(kind, subject=subject)

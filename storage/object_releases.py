@@ -14,7 +14,7 @@ from pathlib import Path
 from storage.errors import DamagedError, StorageError
 from storage.layout import path_component
 from storage.ledger.database import Database
-from storage.ledger.entries import Entries, Kind, reading, writing
+from storage.ledger.entries import Entries, Kind, found, reading, writing
 from storage.objects import ObjectStore
 from storage.releases import ReleaseStore
 
@@ -43,8 +43,7 @@ class ObjectReleases:
     def keys(self) -> Iterable[str]:
         """Return the keys that the ledger names a copy of and that objects are there of."""
         there = {name.split("/")[1] for name in self._store.names(_FOLDER)}
-        with reading(self._database) as entries:
-            return {entry.subject for entry in entries.find(Kind.STORED)} & there
+        return {entry.subject for entry in found(self._database, Kind.STORED)} & there
 
     def shown(self, key: str, part: str = "") -> str:
         """Return the address of the copy that the ledger names, which holds all parts."""

@@ -166,38 +166,10 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     # Kept by pickling, too. What clones and fits is a search or a cross-validation, which scores in ways of its own.
     _cloned = False
 
-    # What scikit-learn reads is the signature of each class itself; only the assignments can be shared.
-    def __init__(
-        self,
-        epsilon: float,
-        delta: float,
-        algorithm: str | None,
-        account: str | None,
-        schema: Mapping[str, Any] | str | os.PathLike[str] | None,
-        bounds: Sequence[Any] | None,
-        public: bool,
-        root: str | os.PathLike[str] | None,
-        parameters: Mapping[str, Any] | None,
-        repetition: int,
-        random_state: Any,
-        rows_per_person: int,
-        disjoint_people: str,
-        on_violation: str,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.algorithm = algorithm
-        self.account = account
-        self.schema = schema
-        self.bounds = bounds
-        self.public = public
-        self.root = root
-        self.parameters = parameters
-        self.repetition = repetition
-        self.random_state = random_state
-        self.rows_per_person = rows_per_person
-        self.disjoint_people = disjoint_people
-        self.on_violation = on_violation
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        # What scikit-learn reads is the signature of each class itself; only the assignments can be shared.
+        for name in self._get_param_names():
+            setattr(self, name, given[name])
 
     def __sklearn_clone__(self) -> Any:
         cloned = super().__sklearn_clone__()
@@ -487,22 +459,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         disjoint_people: str = "",
         on_violation: str = "refuse",
     ) -> None:
-        common = (
-            algorithm,
-            account,
-            schema,
-            bounds,
-            public,
-            root,
-            parameters,
-            repetition,
-            random_state,
-            rows_per_person,
-            disjoint_people,
-            on_violation,
-        )
-        super().__init__(epsilon, delta, *common)
-        self.classes = classes
+        super().__init__(locals())
 
     @property
     def _algorithm(self) -> str:
@@ -638,22 +595,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         disjoint_people: str = "",
         on_violation: str = "refuse",
     ) -> None:
-        common = (
-            algorithm,
-            account,
-            schema,
-            bounds,
-            public,
-            root,
-            parameters,
-            repetition,
-            random_state,
-            rows_per_person,
-            disjoint_people,
-            on_violation,
-        )
-        super().__init__(epsilon, delta, *common)
-        self.label_range = label_range
+        super().__init__(locals())
 
     @property
     def _algorithm(self) -> str:

@@ -157,9 +157,10 @@ def require_name(what: str, name: str) -> None:
 class Entries:
     """The entries as one transaction sees them; made by :func:`reading` and :func:`writing`."""
 
-    def __init__(self, connection: Connection, chain: Chain) -> None:
+    def __init__(self, connection: Connection, chain: Chain, known: Known | None = None) -> None:
         self._connection = connection
         self._chain = chain
+        self._known = known
         self._end: Link | None = None
         self.uncounted = False
         """Whether entries before those that were looked at may have been removed since they were found in order."""
@@ -176,14 +177,17 @@ class Entries:
         Where something is to be written, that one of them was removed is noticed; but not of `subjects`, of which only
         those are to be asked for whose lack gains nobody anything.
         """
-        if self.kept is not None and not subjects and _DECISIVE.issuperset(kinds):
+        decisive = not subjects and _DECISIVE.issuperset(kinds)
+        if decisive and self._known is not None and self._known.end == self.last():
+            self.rely_on(self._known)
+        if decisive and self.kept is not None:
             found = [
                 entry
                 for kind in kinds
                 for entry in self.kept.get(kind, ())
                 if account in (None, entry.account) and subject in (None, entry.subject)
             ]
-            return sorted(found, key=lambda entry: entry.sequence)
+            return found if len(kinds) == 1 else sorted(found, key=lambda entry: entry.sequence)
         conditions = {"account": account, "subject": subject, "subjects": list(subjects) or None}
         parameters = {name: value for name, value in conditions.items() if value is not None}
         if self.uncounted and not subjects:
@@ -250,9 +254,8 @@ class Entries:
 
     def digest_at(self, sequence: int) -> str | None:
         """Return the digest of an entry, or None where there is none of this number."""
-        for place in (self.last(), self._chain.origin()):
-            if sequence == place.sequence:
-                return place.digest
+        if sequence in (0, self.last().sequence):
+            return self.last().digest if sequence else self._chain.origin().digest
         row = self._connection.execute(_AT, {"sequence": sequence}).one_or_none()
         return None if row is None else str(row.digest)
 
@@ -266,6 +269,7 @@ class Entries:
     def rely_on(self, known: Known) -> None:
         """Have at hand what was found in order before."""
         self.kept, self.notes = {kind: list(of) for kind, of in known.kept.items()}, dict(known.notes)
+        self._known = None
 
     def check(self, known: Known | None = None) -> list[str]:
         """Look at the chain, from where it was found in order on; return what is wrong with it, one sentence each."""
@@ -297,11 +301,19 @@ _NOTHING_CHARGED = "Nothing was charged. Put back the newest back-up of the ledg
 def reading(database: Database) -> Iterator[Entries]:
     """Read the entries in one transaction."""
     with database.transaction(write=False) as connection:
-        entries = Entries(connection, database.chain)
-        known = _remembered(database, entries)
-        if known is not None and known.end == entries.last():
-            entries.rely_on(known)
-        yield entries
+        yield Entries(connection, database.chain, _remembered(database))
+
+
+def found(database: Database, *kinds: Kind, **of: Any) -> list[Entry]:
+    """Return the entries of these kinds, read in a transaction of their own; see :meth:`Entries.find`."""
+    with reading(database) as entries:
+        return entries.find(*kinds, **of)
+
+
+def append(database: Database, kind: Kind, *, account: str = "", subject: str, content: Mapping[str, Any]) -> None:
+    """Add one entry in a transaction of its own."""
+    with writing(database) as entries:
+        entries.append(kind, account=account, subject=subject, content=content)
 
 
 @contextmanager
@@ -321,7 +333,9 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
     """
     with database.transaction(write=True) as connection:
         entries = Entries(connection, database.chain)
-        before, known, now = entries.last(), _remembered(database, entries), time.monotonic()
+        before, known, now = entries.last(), _remembered(database), time.monotonic()
+        if known is not None and entries.digest_at(known.end.sequence) != known.end.digest:
+            known = None
         # Read under the write lock: whoever wrote a mark had committed before, so an honest ledger is not behind it.
         seen = [high_water_marks.read(path, database.chain) for path in database.marks] if not restoring else []
         problems = entries.check(known)
@@ -342,13 +356,12 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
             high_water_marks.advance(path, HighWaterMark(after, spent), database.chain, restored=restoring)
 
 
-def _remembered(database: Database, entries: Entries) -> Known | None:
-    """Return what was found in order before, where it can be relied on."""
+def _remembered(database: Database) -> Known | None:
+    """Return what was found in order before, where it can be relied on as long as its end is still there."""
     known = database.memory.known if database.memory is not None else None
-    if known is None or entries.digest_at(known.end.sequence) != known.end.digest:
+    if known is None or not (database.is_file or time.monotonic() - known.looked < _RELIED_ON_SECONDS):
         return None
-    relied_on = database.is_file or time.monotonic() - known.looked < _RELIED_ON_SECONDS
-    return known if relied_on and database.state() == known.state else None
+    return known if database.state() == known.state else None
 
 
 def lacking(entries: Entries, mark: HighWaterMark | None) -> str | None:

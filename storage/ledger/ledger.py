@@ -30,7 +30,7 @@ from storage.ledger.charges import (
     ReleaseCharge,
 )
 from storage.ledger.database import Database
-from storage.ledger.entries import Entries, Kind, check_chain, reading, require_name, writing
+from storage.ledger.entries import Entries, Kind, check_chain, found, reading, require_name, writing
 from storage.ledger.plans import (
     ChargeRecord,
     Reservation,
@@ -406,14 +406,12 @@ class Ledger:
 
     def is_charged(self, key: str) -> bool:
         """Whether a release was charged."""
-        with reading(self._database) as entries:
-            return bool(entries.find(Kind.CHARGE, subject=key))
+        return bool(self.charged([key]))
 
     def charged(self, keys: Iterable[str]) -> set[str]:
         """Return those of some releases that were charged."""
         wanted = list(keys)
-        with reading(self._database) as entries:
-            return {entry.subject for entry in entries.find(Kind.CHARGE, subjects=wanted)} if wanted else set()
+        return {entry.subject for entry in found(self._database, Kind.CHARGE, subjects=wanted)} if wanted else set()
 
     def charge_of(self, key: str) -> ChargeRecord:
         """Return the first charge of a release; InputError where it was never charged."""
@@ -488,11 +486,6 @@ class Ledger:
             if count > known:
                 account = charge_of(entries, key).account
                 entries.append(Kind.ANSWERS, account=account, subject=key, content={"count": count})
-
-    def outputs(self, key: str) -> tuple[str, ...]:
-        """Return the digests recorded for a release, oldest first."""
-        with reading(self._database) as entries:
-            return tuple(entry.content["digest"] for entry in entries.find(Kind.OUTPUT, subject=key))
 
     def _recharge(self, entries: Entries, first: ChargeRecord) -> None:
         account = get_account(entries, first.account)

@@ -114,22 +114,19 @@ def append_plan(
     kind: Kind,
 ) -> int:
     """Enter a plan and the charges of its releases; return the number of the plan's entry."""
-    number = entries.append(
-        Kind.PLAN,
-        account=plan.account,
-        subject=plan.partition,
-        content={
-            "partition": plan.partition,
-            "delta": plan.delta,
-            "run": plan.run,
-            "releases": [release.key for release in new],
-            "costs": decision.costs,
-            "details": decision.details,
-            "totals": decision.totals,
-            "key_ids": dict(key_ids),
-            "recharge": kind is Kind.RECHARGE,
-        },
-    ).sequence
+    content = {
+        "partition": plan.partition,
+        "delta": plan.delta,
+        "run": plan.run,
+        "releases": [release.key for release in new],
+        "costs": decision.costs,
+        "details": decision.details,
+        "totals": decision.totals,
+        "key_ids": dict(key_ids),
+        "recharge": kind is Kind.RECHARGE,
+    }
+    (added,) = entries.extend(Kind.PLAN, account=plan.account, contents=[(plan.partition, content)])
+    number = int(added["sequence"])
     contents = [
         (
             release.key,

@@ -14,9 +14,8 @@ from pyarrow import csv as arrow_csv
 
 from storage.columns import named_twice
 from storage.errors import InputError, RefusedError
-from storage.readers.files import open_text, reading, require_file
 from storage.readers.raw import text_rows
-from storage.readers.registry import register_reader
+from storage.readers.registry import open_text, reading, register_reader, require_file
 from storage.schema import Schema, Table, load_schema
 from storage.source import Block, OnViolation, ReadOptions, Source, Tally, confirm
 

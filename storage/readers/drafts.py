@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from storage.columns import as_numbers
 from storage.errors import InputError
 from storage.people import identifiers
-from storage.readers.files import require_file
 from storage.readers.raw import RawRows, raw_rows
-from storage.readers.registry import register_reader
+from storage.readers.registry import register_reader, require_file
 from storage.schema import Schema, parse_schema, read_declaration
 from storage.source import Block, ReadOptions, Source, canonical_label
 

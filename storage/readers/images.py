@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import InputError
-from storage.readers.files import most_rows, open_binary, reading, require_file
-from storage.readers.registry import register_reader
+from storage.readers.registry import most_rows, open_binary, reading, register_reader, require_file
 from storage.source import Block, ReadOptions, Source, confirm, settle
 
 _UNSIGNED_BYTES = 0x08

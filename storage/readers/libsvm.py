@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage.errors import InputError
-from storage.readers.files import bounded_blocks, open_binary, reading, require_file
-from storage.readers.registry import register_reader
+from storage.readers.registry import bounded_blocks, open_binary, reading, register_reader, require_file
 from storage.source import Block, ReadOptions, Source, canonical_label, settle
 
 # Rows of a block, and bytes that are parsed at once: parsed, text takes some twenty times its size in memory.

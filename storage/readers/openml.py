@@ -19,9 +19,8 @@ import numpy as np
 from storage.columns import Category, Column, Ignored, Label, MissingRows, Numeric
 from storage.documents import parse_json
 from storage.errors import InputError, StorageError
-from storage.readers.files import bounded, bounded_lines, open_binary, reading
 from storage.readers.parquet import TableRows
-from storage.readers.registry import register_reader
+from storage.readers.registry import bounded, bounded_lines, open_binary, reading, register_reader
 from storage.refs import Scaling
 from storage.schema import Schema, Table
 from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, undeclared

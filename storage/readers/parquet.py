@@ -15,8 +15,7 @@ from storage.errors import InputError
 from storage.people import People, identifiers, named
 from storage.readers.arrow_batches import open_parquet
 from storage.readers.csv import require_schema, table_files, table_of
-from storage.readers.files import require_file
-from storage.readers.registry import register_reader
+from storage.readers.registry import register_reader, require_file
 from storage.schema import Schema, Table
 from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, settle
 

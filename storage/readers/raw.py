@@ -12,7 +12,7 @@ from typing import Any
 from storage.columns import named_twice
 from storage.errors import InputError
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.files import COMPRESSED, bounded_lines, open_text, reading, require_file
+from storage.readers.registry import COMPRESSED, bounded_lines, open_text, reading, require_file
 from storage.schema import Schema
 
 PARQUET = (".parquet", ".pq")

@@ -18,8 +18,8 @@ from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
 from storage.people import identifiers, keyed_digests
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.files import LONGEST_LINE, open_binary, reading, require_file
 from storage.readers.raw import PARQUET, RawRows, expected_rows, header_of, raw_rows
+from storage.readers.registry import LONGEST_LINE, open_binary, reading, require_file
 from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
 from tasks.runtime.progress import say
 

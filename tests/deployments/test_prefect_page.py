@@ -86,6 +86,9 @@ def test_the_form_of_a_deployment_refuses_a_bad_value_and_runs_a_good_one(served
         # Each field says whether it is needed and what it is, and names are chosen from what is registered.
         for said in ("Dataset (Optional)", "needed unless the algorithm draws no noise", "Neighbours (Optional)"):
             assert said in text(), said
+        labels = "return [...document.querySelectorAll('label')].map(item => item.innerText.split(' (')[0].trim())"
+        order = [label for label in browser.execute_script(labels) if label in ("Dataset", "Epsilon", "Algorithm")]
+        assert order == ["Dataset", "Epsilon", "Algorithm"], "what is asked first stands first"
         write("2000000")
         submit()
         # The box's own message: the schema's bound is the page's.

@@ -44,6 +44,7 @@ from tasks.runtime.stores import open_catalog
 from tests.support.chains import charges, configured, digests
 from tests.support.command_line import CommandLine
 from tests.support.leaks import found_in, needles_of
+from tests.support.ledgers import outputs
 from tests.support.private_rows import CLASSES, DIMENSION, ingestion, write_rows
 
 NIGHTS = 4
@@ -406,7 +407,7 @@ def test_a_killed_night_is_the_same_night(
             with pytest.raises(Killed):
                 tonight(trust=trust, parties=3)
     release, _ = tonight(trust=trust, parties=3)
-    assert len(open_ledger().outputs(release.key)) == 1
+    assert len(outputs(open_ledger(), release.key)) == 1
     assert charges() == [(key, False) for key in release.night_keys]
     assert spent() == price
     # The rows of the night before are not read again: their sums are frozen.

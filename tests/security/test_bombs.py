@@ -32,8 +32,7 @@ from dpalgos.resources import memory_limit, set_memory_limit
 from storage import manifests
 from storage.documents import pack_arrays, parse_json, parse_yaml, unpack_arrays
 from storage.errors import DamagedError, InputError
-from storage.readers.files import limited
-from storage.readers.registry import read_source
+from storage.readers.registry import limited, read_source
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from storage.source import ReadOptions

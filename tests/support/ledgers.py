@@ -14,6 +14,7 @@ from sqlalchemy import delete, select, text, update
 from storage.ledger.chain import Chain, Link
 from storage.ledger.charges import AccountTerms, Cap, Decision, History, PlanRequest, ReleaseCharge
 from storage.ledger.database import Database, Memory, entries, meta, open_database
+from storage.ledger.entries import Kind, found
 from storage.ledger.ledger import Ledger
 from storage.secrets import Secret
 
@@ -120,6 +121,11 @@ def as_version_1(location: Path | str) -> None:
 
 def spent(ledger: Ledger, account: str = "clinic") -> float:
     return float(ledger.standing(account).details["before"])
+
+
+def outputs(ledger: Ledger, key: str) -> list[str]:
+    """Return the digests that were recorded for a release, oldest first."""
+    return [entry.content["digest"] for entry in found(database_of(ledger), Kind.OUTPUT, subject=key)]
 
 
 def database_of(ledger: Ledger) -> Database:

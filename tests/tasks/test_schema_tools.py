@@ -12,7 +12,7 @@ import pytest
 
 from storage.documents import parse_yaml
 from storage.errors import InputError
-from storage.readers import files
+from storage.readers import registry as files
 from storage.schema import parse_schema
 from tasks.datasets.schemas import check_schema, draft_schema
 from tests.support.command_line import CommandLine

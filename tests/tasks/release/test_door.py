@@ -25,6 +25,7 @@ from tasks.release import storing as checkpoints
 from tasks.release.storing import is_stored
 from tasks.runtime.settings import current_layout
 from tests.support.chains import Prepared, charges, digests, ingest_private, prepare
+from tests.support.ledgers import outputs
 
 NOISY: dict[str, Any] = {"algorithm": "noisy-gd"}
 FEDERATED: dict[str, Any] = {"algorithm": "fed-dpdr-dpml", "dimension": 3}
@@ -57,7 +58,7 @@ def test_declare_charge_draw_store_in_this_order(clinic: Path, monkeypatch: pyte
     def reached(step: str) -> None:
         seen.append(step)
         charged, stored = open_ledger().is_charged(release.key), is_stored(release.key)
-        recorded = bool(open_ledger().outputs(release.key))
+        recorded = bool(outputs(open_ledger(), release.key))
         assert (charged, recorded, stored) == {
             "declared": (False, False, False),
             "charged": (True, False, False),
@@ -265,7 +266,7 @@ def test_a_recomputation_with_another_value_costs_the_release_once_more(
     prepared.make()
     assert digests() != first
     assert charges() == [(key, False), (key, True)]
-    assert len(open_ledger().outputs(key)) == 2
+    assert len(outputs(open_ledger(), key)) == 2
     # The same other value again is on record already.
     forget(key)
     prepared.make()
@@ -283,7 +284,7 @@ def test_another_value_that_does_not_fit_the_budget_is_thrown_away(
         prepared.make()
     assert digests() == {}
     assert len(charges()) == 1
-    assert len(open_ledger().outputs(only(prepared).key)) == 1
+    assert len(outputs(open_ledger(), only(prepared).key)) == 1
 
 
 def test_noise_differs_where_the_value_differs(clinic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
