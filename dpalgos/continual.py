@@ -28,6 +28,7 @@ from dpalgos.resources import Work
 from dpalgos.rows import Floats, Ints, Rows
 
 _LARGEST_SUM = 2.0**62
+_CHOICES = "--trainer class-means, --trainer ftrl or --trainer sufficient-statistics"
 
 
 @runtime_checkable
@@ -61,19 +62,26 @@ def night_again(budget: Loss, factor: ToeplitzFactor) -> GaussianMu:
     return GaussianMu(total_mu(budget) * (factor.largest_entry / factor.norm) * (1.0 + 2.0**-50))
 
 
-def require_gaussian_sum(algorithm: object, setting: Setting) -> OneSum:
+def require_gaussian_sum(algorithm: object, setting: Setting, also: tuple[int, ...] | None = None) -> OneSum:
     """Return an algorithm whose sums may be released night after night.
+
+    Parameters
+    ----------
+    algorithm : object
+    setting : Setting
+    also : tuple of int, optional
+        Sizes at which the noise is to be the same, for sums of all nights are decoded on one grid.
 
     Raises
     ------
     ParameterError
-        If it is not one Gaussian sum, or sums of a horizon could leave 64-bit integers.
+        If it is not one Gaussian sum, sums of a horizon could leave 64-bit integers, or its noise depends on the sizes.
     """
     distribution = algorithm.distribution(setting) if isinstance(algorithm, OneSum) else None
     if not (isinstance(algorithm, OneSum) and isinstance(distribution, RoundedGaussian | SymmetricRoundedGaussian)):
         raise ParameterError(
             f"{type(algorithm).__name__} is not one sum with Gaussian noise, which is what a horizon releases night "
-            "after night; choose --trainer class-means, --trainer ftrl or --trainer sufficient-statistics"
+            f"after night; choose {_CHOICES}"
         )
     (loss,) = algorithm.guarantee(setting).losses
     # A row adds no more than its sensitivity against a null record to any entry, and no coefficient exceeds the grid's.
@@ -82,6 +90,11 @@ def require_gaussian_sum(algorithm: object, setting: Setting) -> OneSum:
         raise ParameterError(
             f"{setting.rows} rows over a horizon could reach {largest:.2g} grid units, and sums must stay below 2^62; "
             "expect fewer rows, or choose a smaller --epsilon, whose grid is coarser"
+        )
+    if also is not None and algorithm.distribution(replace(setting, sizes=also)) != distribution:
+        raise ParameterError(
+            f"{type(algorithm).__name__} has other noise for {sum(also)} rows than for {setting.rows}, and a horizon "
+            f"has one noise however many have arrived; choose {_CHOICES}, or expect fewer rows (--expected-rows)"
         )
     return algorithm
 
@@ -227,12 +240,10 @@ def model_of(
     Raises
     ------
     ParameterError
-        If so many rows have arrived that the algorithm's grid is another one.
+        If the algorithm's noise for as many rows as have arrived is another one.
     """
-    arrived = replace(setting, sizes=sizes)
-    if inner.distribution(arrived) != inner.distribution(setting):
-        raise ParameterError(f"{sum(sizes)} rows have arrived, and the horizon's grid is made for fewer: begin another")
-    setting = arrived
+    require_gaussian_sum(inner, setting, sizes)
+    setting = replace(setting, sizes=sizes)
     louder = replace(setting, noise_factor=setting.noise_factor * factor.amplification(len(released)))
     return inner.result(cast(Ints, decode_running_sum(factor, released)), louder)
 

@@ -156,7 +156,8 @@ def fix_terms(
         rows_per_person=dataset.rows_per_person,
     )
     trainer = resolved.parts["trainer"]
-    inner = require_gaussian_sum(one_night(trainer, budget, factor), setting)
+    # What depends on sizes would be released, and then there would be no model of the nights: one row is the fewest.
+    inner = require_gaussian_sum(one_night(trainer, budget, factor), setting, (1,) * len(sizes))
     bands = _bands_that_fit(config, factor, 8 * math.prod(inner.sum_shape(setting)))
     if bands != factor.bands:
         factor = replace(factor, bands=bands)
@@ -376,12 +377,13 @@ def plan_night(
     Raises
     ------
     ParameterError
-        If more rows have arrived than sums of the horizon can hold.
+        If more rows have arrived than sums of the horizon can hold, or than its noise is made for.
     """
     tonight = planned_night(terms, night, shards)
     stream, budget = cast(Stream, tonight.stream), tonight.budget
     assert budget is not None
-    require_gaussian_sum(one_night(tonight.algorithm, budget, stream.factor), replace(tonight.setting, sizes=arrived))
+    inner, expected = one_night(tonight.algorithm, budget, stream.factor), tonight.setting.sizes
+    require_gaussian_sum(inner, replace(tonight.setting, sizes=arrived), expected)
     model = PlannedNightModel(
         label=f"model of night {stream.night}",
         code=tonight.code,

@@ -21,6 +21,7 @@ from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
 from dpalgos.normalisation import UnitNorm
+from dpalgos.registry import names
 from dpalgos.rows import Features, Floats, Ints, Rows
 from dpalgos.trainers.continual import FollowTheRegularisedLeader
 from flows.federated_training import chain_inline
@@ -261,6 +262,8 @@ def test_a_horizon_that_does_not_fit_is_refused_before_anything(root: Path, tmp_
     [
         ({"trust": "local"}, "secagg or --trust central"),
         ({"trainer": "noisy-gd"}, "class-means"),
+        ({"trainer": "output-perturbation"}, "other noise for 2 rows than for 160.*class-means"),
+        ({"trainer": "output-perturbation", "expected_rows": 40}, "other noise for 2 rows than for 40"),
         ({"trainer": None, "algorithm": "fed-dpdr-dpml"}, "class-means|rows that have not come"),
         ({"projection": "analyze-gauss"}, "have not come yet"),
         ({"partition": "sized", "sizes": [10, 30]}, "in turn"),
@@ -281,6 +284,30 @@ def test_what_cannot_be_released_night_after_night_opens_nothing(
         tonight(**config)
     assert charges() == []
     assert open_catalog().horizons("clinic") == []
+
+
+def test_whatever_a_horizon_admits_releases_its_nights_and_whatever_it_refuses_charges_nothing(
+    root: Path, tmp_path: Path
+) -> None:
+    rows = lines(180, tmp_path / "rows")
+    admitted: list[str | None] = []
+    arrive(rows[:20], tmp_path, "clinic-0")
+    for trainer in [None, *names("trainers")]:
+        name, first = f"clinic-{len(admitted)}", 40 * len(admitted)
+        try:
+            tonight(dataset=name, trainer=trainer)
+        except ValueError:
+            assert charges(name) == [], trainer
+            assert open_catalog().horizons(name) == [], trainer
+            continue
+        arrive(rows[first : first + 40], tmp_path, name)
+        release, _ = tonight(dataset=name, trainer=trainer)
+        assert release.stream is not None
+        assert release.stream.night == 2, trainer
+        assert [(key, False) in charges(name) for key in release.night_keys[:2]] == [True, True], trainer
+        admitted.append(trainer)
+        arrive(rows[first + 40 : first + 60], tmp_path, f"clinic-{len(admitted)}")
+    assert admitted == [None, "class-means", "ftrl", "sufficient-statistics"]
 
 
 @pytest.mark.parametrize("config", [{"participations": 2}, {"bands": 3}, {"expected_rows": 9}])
