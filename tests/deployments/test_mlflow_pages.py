@@ -379,6 +379,7 @@ def test_the_pages_contact_nothing_else(browser: Any, address: str, root: Path) 
     assert not outside
 
 
+@pytest.mark.nightly
 def test_a_reader_sees_the_comparison_and_a_card(tmp_path: Path, address: str, root: Path) -> None:
     secret = add_reader(root, "anna").read_text().strip()
     with chromium(tmp_path) as driver:

@@ -14,7 +14,7 @@ from tests.support.serving import Served, wait_for
 pytestmark = needs_browser
 
 
-@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("name", [pytest.param("127.0.0.1", marks=pytest.mark.nightly), "localhost"])
 def test_the_page_works_with_the_secret_typed_in(name: str, served: Served, tmp_path: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 

@@ -59,6 +59,7 @@ def test_a_bad_value_is_refused_by_its_name(field: str, value: Any, served: Serv
     assert value not in [config.get(field) for config in configs], "a run was made of it"
 
 
+@pytest.mark.nightly
 def test_runs_of_one_data_set_go_one_after_the_other(served: Served) -> None:
     config = {"dataset": "digits", "algorithm": "noisy-gd", "epsilon": 1.0}
     first, second = served.start_run(**config), served.start_run(**config, repetition=1)
@@ -103,6 +104,7 @@ def test_triggered_run(served: Served, tmp_path: Path) -> None:
     assert "unscheduled" not in [_dataset_of(one) for one in served.runs()]
 
 
+@pytest.mark.nightly
 def test_a_run_from_a_notebook_is_found_on_the_pages(served: Served) -> None:
     """The running server and its secret are found from the root alone, and shown nowhere."""
     code = (

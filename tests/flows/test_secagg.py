@@ -58,6 +58,7 @@ def test_many_steps_and_the_published_split(unitball: CommandLine) -> None:
     assert any("at least 3 parties are honest" in words for words in result["proved"]["assumptions"])
 
 
+@pytest.mark.nightly
 def test_published_laplace_noise_runs_in_shares(unitball: CommandLine) -> None:
     """With little noise the survivors' mean is about as accurate as the curator's; proved as published.
 

@@ -40,6 +40,7 @@ def csv(folder: Path) -> Path:
 DECLARED = ("--dimension", "2", "--classes=-1,1", "--account", "patients", "--epsilon-cap", "1", "--delta-cap", "1e-5")
 
 
+@pytest.mark.nightly
 def test_a_run_under_an_open_umask_leaves_nothing_open(tmp_path: Path) -> None:
     """Ingestion, a whole run with its engine, tracker and artifacts, budget and secret."""
     root = tmp_path / "root"

@@ -478,6 +478,7 @@ def test_a_holder_of_the_secret_cannot_choose_what_runs(served: Served, tmp_path
     assert not canary.exists()
 
 
+@pytest.mark.nightly
 def test_a_work_pool_has_nobody_to_run_its_command(served: Served, tmp_path: Path) -> None:
     """No worker polls: a pool made by a holder of the secret, as it was attacked before, starts nothing."""
     canary = tmp_path / "canary"

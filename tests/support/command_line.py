@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_group
 
 from tests.support.processes import clean_environment
 
@@ -17,6 +19,14 @@ from tests.support.processes import clean_environment
 _MAIN = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from deployments.cli import main; main()"
 )
+
+
+@cache
+def _commands(*registered: int) -> Any:
+    """Return Typer's commands as Click's: a process makes them once, and a worker of the tests a thousand times."""
+    from deployments.cli import entry_point
+
+    return get_group(entry_point.app)
 
 
 @dataclass(frozen=True)
@@ -50,11 +60,16 @@ class CommandLine:
         self._capture = capture
 
     def __call__(self, *arguments: object) -> Outcome:
-        from deployments.cli import main
+        from deployments.cli import entry_point
+
+        def made_once(app: Any) -> Any:
+            return _commands(len(app.registered_commands), len(app.registered_groups))
 
         self._capture.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(entry_point, "get_group", made_once)
+            with pytest.raises(SystemExit) as ended:
+                entry_point.main([str(argument) for argument in arguments])
         out, err = self._capture.readouterr()
         code = ended.value.code
         return Outcome(code if isinstance(code, int) else 0, out, err)

@@ -32,6 +32,7 @@ def test_a_name_means_a_system_first() -> None:
         find_subject("mpc-op", "things")
 
 
+@pytest.mark.nightly
 def test_what_was_finished_is_not_made_again(tmp_path: Path) -> None:
     wanted, arguments = [Subject("trainers", "class-means")], Arguments(trials=400)
     first = list(audit_all(wanted, arguments, tmp_path, processes=1))

@@ -169,7 +169,7 @@ def test_the_guard_of_the_offline_test_bites(tmp_path: Path) -> None:
     ("package", "size"),
     [
         pytest.param("prefect", 0, marks=pytest.mark.nightly),
-        ("prefect", 400_000),
+        pytest.param("prefect", 400_000, marks=pytest.mark.nightly),
         pytest.param("prefect", 1, marks=pytest.mark.nightly),
         pytest.param("prefect", 1_000_000, marks=pytest.mark.nightly),
         ("mlflow", 200_000),

@@ -74,6 +74,7 @@ def test_its_size_is_bounded_and_the_newest_stay(root: Path, monkeypatch: pytest
     assert kept == [float(number) for number in range(300 - len(kept), 300)]
 
 
+@pytest.mark.nightly
 def test_many_writers_cut_no_line(root: Path) -> None:
     def body(number: int) -> None:
         event_log.FILE_BYTES = 5000
