@@ -132,12 +132,12 @@ def chain_audit(name: str, arguments: Arguments) -> Answer:
     return Answer(report.to_json(), shown)
 
 
-def one_run_audit(name: str, arguments: Arguments, canaries: int) -> Answer:
+def one_run_audit(name: str, arguments: Arguments, canaries: int, rows_per_person: int | None) -> Answer:
     """Audit one training run."""
     from tasks.auditing.examination import audit_in_one_run
 
     options = _given(arguments, "epsilon", "delta", "neighbours", "confidence", "seed")
-    report = audit_in_one_run(name, canaries=canaries, **options)
+    report = audit_in_one_run(name, canaries=canaries, rows_per_person=rows_per_person, **options)
     shown = _lines(
         f"{name}, one run: {_verdict(report)}",
         [
@@ -226,6 +226,9 @@ def audit(
     canaries: Annotated[
         int | None, typer.Option(help="Audit from one training run on so many synthetic canaries, some hundreds.")
     ] = None,
+    rows_per_person: Annotated[
+        int | None, typer.Option(min=1, help="--canaries: each is a person, of one row to so many.")
+    ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="Audit on rows of this public data set that differ in a canary.")
     ] = None,
@@ -252,6 +255,8 @@ def audit(
     chosen = [every, chain, canaries is not None, dataset is not None, membership is not None]
     if sum(chosen) > 1:
         raise ParameterError("--all, --chain, --canaries, --dataset and --membership are different audits: choose one")
+    if rows_per_person is not None and canaries is None:
+        raise ParameterError("--rows-per-person is of canaries: give --canaries too")
     arguments = Arguments(
         epsilon=epsilon,
         delta=delta,
@@ -264,7 +269,7 @@ def audit(
     if name is None:
         return all_audits(arguments)
     if canaries is not None:
-        return one_run_audit(name, arguments, canaries)
+        return one_run_audit(name, arguments, canaries, rows_per_person)
     if membership is not None:
         return membership_inference(name, arguments, membership, out)
     if dataset is not None:

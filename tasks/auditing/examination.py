@@ -72,6 +72,7 @@ def audit_in_one_run(
     canaries: int = 1000,
     confidence: float = 0.99,
     neighbours: Neighbours = Neighbours.REPLACE_ONE,
+    rows_per_person: int | None = None,
     seed: int = 0,
 ) -> OneRunReport:
     """Train a registered system once, on rows that are all canaries, and guess the state of each from its model.
@@ -81,6 +82,9 @@ def audit_in_one_run(
     score is the margin of the row in the model of its party, or of all, in input coordinates; nothing is learnt from
     other runs. There are four times as many features as canaries a party, so that canaries hardly get in each other's
     way. What a release tells beside the model is not looked at here.
+
+    With ``rows_per_person`` a canary is a person: that row as often as a draw from 1 to so many says, so that a system
+    that lets a person with many rows weigh more gives itself away.
 
     Guarantee
     ---------
@@ -96,14 +100,16 @@ def audit_in_one_run(
         At least 10.
     confidence : float
     neighbours : Neighbours
+    rows_per_person : int, optional
+        The most rows of a person, at least 1; None: each row is a canary.
     seed : int
         Of rows, coins and noise: all are synthetic.
 
     Raises
     ------
     UnknownNameError, ParameterError
-        For a name that is not registered, numbers out of range, a system that draws no noise, or one whose model is
-        not linear in the features of a row.
+        For a name that is not registered, numbers out of range, a system that draws no noise, one whose model is not
+        linear in the features of a row, or people where it takes none.
     """
     if canaries < 10:
         raise ParameterError(
@@ -112,17 +118,28 @@ def audit_in_one_run(
     require_noise(name)
     started = time.monotonic()
     rows = -(-canaries // 2)
-    run = SyntheticRun.of(name, epsilon=epsilon, delta=delta, rows=rows, dimension=4 * rows, neighbours=neighbours)
+    run = SyntheticRun.of(
+        name,
+        epsilon=epsilon,
+        delta=delta,
+        rows=rows,
+        dimension=4 * rows,
+        neighbours=neighbours,
+        rows_per_person=rows_per_person,
+    )
     random = np.random.default_rng(seed)
     coins = random.choice([-1, 1], 2 * rows)
     directions = random.standard_normal((2 * rows, 4 * rows))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     # Every other canary of either party is of the one class.
     labels = np.arange(2 * rows) // 2 % 2
-    held = coins[:, None] * directions, labels
+    features, of_class = coins[:, None] * directions, labels
     if neighbours is Neighbours.REPLACE_SPECIAL:
-        held = np.where(coins[:, None] == 1, directions, 0.0), np.where(coins == 1, labels, NULL_LABEL)
-    scores = run.margins(held, directions, labels, hashlib.sha256(f"one run/{seed}".encode()).digest())
+        features, of_class = np.where(coins[:, None] == 1, directions, 0.0), np.where(coins == 1, labels, NULL_LABEL)
+    each = None if rows_per_person is None else random.integers(1, rows_per_person + 1, 2 * rows)
+    scores = run.margins(
+        (features, of_class, each), directions, labels, hashlib.sha256(f"one run/{seed}".encode()).digest()
+    )
     guesses = max(1, round(_GUESSED * len(scores)))
     correct = int((guess(scores, guesses) == coins).sum())
     stated, counts = run.stated, (correct, guesses, len(scores))

@@ -19,7 +19,7 @@ from typing import cast
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dpalgos.algorithms import Algorithm
+from dpalgos.algorithms import Algorithm, require_people
 from dpalgos.audit.experiment import (
     QUICK,
     AuditReport,
@@ -86,9 +86,17 @@ class Neighbouring:
     right: Held
 
 
-def partitioned(features: Floats, labels: Ints) -> dict[str, ArrayRows]:
-    """Return rows as the two parties hold them: every other row."""
-    return {party: ArrayRows(features[place::2], labels[place::2]) for place, party in enumerate(_PARTIES)}
+def partitioned(features: Floats, labels: Ints, each: Ints | None = None) -> dict[str, ArrayRows]:
+    """Return rows as the two parties hold them: every other row; or every other person, so many times ``each`` row."""
+    if each is None:
+        return {party: ArrayRows(features[place::2], labels[place::2]) for place, party in enumerate(_PARTIES)}
+    held = {}
+    for place, party in enumerate(_PARTIES):
+        times = each[place::2]
+        shares = np.repeat(times, times).astype(np.int32)
+        rows, of_class = np.repeat(features[place::2], times, axis=0), np.repeat(labels[place::2], times)
+        held[party] = ArrayRows(rows, of_class, shares=shares, people=len(times))
+    return held
 
 
 def differing(
@@ -137,8 +145,15 @@ class SyntheticRun:
         classes: int = 2,
         neighbours: Neighbours = Neighbours.REPLACE_ONE,
         parameters: Mapping[str, object] | None = None,
+        rows_per_person: int | None = None,
     ) -> SyntheticRun:
-        """Plan a system over two parties (one, where all rows are read together) of ``rows`` rows each."""
+        """Plan a system over two parties (one, where all rows are read together) of ``rows`` rows, or people, each.
+
+        Raises
+        ------
+        ParameterError
+            If there are people, and it takes none.
+        """
         config = TrainingConfig(
             algorithm=system,
             dataset=_NAME,
@@ -157,9 +172,15 @@ class SyntheticRun:
             test_rows=0,
             dimension=dimension,
             classes=tuple(f"class {index}" for index in range(classes)),
+            person="" if rows_per_person is None else "person",
+            rows_per_person=rows_per_person or 1,
         )
         shards = [ShardRef(dataset=dataset, partition=_NAME, party=party, rows=rows) for party in _PARTIES]
-        return cls(plan_run(config, shards))
+        plan = plan_run(config, shards)
+        for release in plan.releases:
+            if dataset.person and release.reads_rows:
+                require_people(lookup(release.algorithm.kind, release.name))
+        return cls(plan)
 
     @property
     def stated(self) -> Stated:
@@ -176,9 +197,14 @@ class SyntheticRun:
         return Experiment(label, one_by_one(partial(self.outputs, pair, secret)))
 
     def margins(
-        self, held: tuple[Floats, Ints], features: Floats, labels: Ints, secret: bytes, trial: int = 0
+        self,
+        held: tuple[Floats, Ints] | tuple[Floats, Ints, Ints | None],
+        features: Floats,
+        labels: Ints,
+        secret: bytes,
+        trial: int = 0,
     ) -> Floats:
-        """Train on the rows held, and return the margin of each of some rows in the model of its party, (n,).
+        """Train on the rows held (:func:`partitioned`); return each of some rows' margin in its party's model, (n,).
 
         Raises
         ------
@@ -247,7 +273,7 @@ def _mapped(rows: ArrayRows, maps: Sequence[Artefact]) -> ArrayRows:
     features = rows.features
     for one in maps:
         features = cast(RowMap, one).apply(features)
-    return ArrayRows(features, rows.labels)
+    return replace(rows, features=features)
 
 
 def neighbouring_rows(run: SyntheticRun, rows: int, dimension: int, neighbours: Neighbours) -> list[Neighbouring]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from dpalgos import gradient_sums
 from dpalgos.algorithms import TrustedSummation
 from dpalgos.audit.experiment import Verdict
 from dpalgos.errors import ParameterError
@@ -49,6 +50,19 @@ def test_forgotten_noise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.correct >= 0.95 * report.guesses
 
 
+def test_people_are_canaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of up to 50 rows each; where a row weighs as much as a person, a person weighs as many rows."""
+    options: dict[str, Any] = {"epsilon": 4.0, "canaries": 200, "confidence": 1 - 1e-9, "rows_per_person": 50}
+    for name in ("noisy-gd", "sufficient-statistics"):
+        assert audit_in_one_run(name, **options).verdict is Verdict.CONSISTENT
+    with pytest.raises(ParameterError, match="takes no people"):
+        audit_in_one_run("wishart-svm", **options)
+    forgotten = lambda shares, limit, *_: (np.ones(len(shares)), np.full(len(shares), float(limit)))  # noqa: E731
+    monkeypatch.setattr(gradient_sums, "row_weights", forgotten)
+    report = audit_in_one_run("noisy-gd", **options | {"epsilon": 1.0, "canaries": 400, "confidence": 1 - 1e-6})
+    assert report.verdict is Verdict.VIOLATES, report
+
+
 def test_nothing_to_audit_and_too_few_canaries() -> None:
     with pytest.raises(ParameterError, match="nothing to audit"):
         audit_in_one_run("non-private", canaries=20)
@@ -61,6 +75,7 @@ def test_the_command(commands: CommandLine) -> None:
     assert report["verdict"] == "violates its claim"
     assert {"lower_bound", "lower_mu", "p_value", "correct", "guesses", "canaries", "seed"} <= set(report)
     commands("audit", "noisy-gd", "--chain", "--canaries", "20").refused(2, "choose one")
+    commands("audit", "noisy-gd", "--rows-per-person", "20").refused(2, "give --canaries too")
 
 
 @pytest.mark.nightly
