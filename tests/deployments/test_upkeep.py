@@ -136,8 +136,8 @@ def test_prefects_vacuum_takes_what_is_older_than_its_time(
     with contextlib.closing(sqlite3.connect(database)) as opened, opened:
         # Other tests' runs may be under way or have been broken off; a start of `unitball serve` ends those.
         opened.execute("DELETE FROM flow_run WHERE state_type != 'COMPLETED'")
-        opened.execute("DELETE FROM log WHERE flow_run_id NOT IN (SELECT id FROM flow_run)")
-        opened.execute("DELETE FROM artifact WHERE flow_run_id NOT IN (SELECT id FROM flow_run)")
+        for table in ("flow_run_state", "log", "artifact"):
+            opened.execute(f"DELETE FROM {table} WHERE flow_run_id NOT IN (SELECT id FROM flow_run)")
 
     def vacuum() -> dict[str, int]:
         settings = {
