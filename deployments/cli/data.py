@@ -108,8 +108,8 @@ def ingest(
         f"account {reference.account}",
         *_accounted(report, reference, open_catalog().account_of(reference.name).group_size),
     ]
-    if (told := rows_left_out(name, reference)) is not None:
-        night, rows = told
+    if (left_out := rows_left_out(name, reference)) is not None:
+        night, rows = left_out
         which = f"night {night} of the horizon" if night else "no night of the horizon: nobody is new"
         lines.append(f"{which}; {rows} new rows of people who came before are in no night yet (for you alone to know)")
     if schedule is not None and schedule.on_new_version:

@@ -52,12 +52,10 @@ class _Rows:
     def __iter__(self) -> Iterator[Block]:
         """Yield blocks: columns typed as a whole as long as every cell is in order, then line by line."""
         self.tally.reset()
-        done = 0
         for block in self._typed():
             if block is None:
-                yield from self._line_by_line(done)
+                yield from self._line_by_line(self.tally.read)
                 return
-            done += len(block.labels)
             self.tally.read += len(block.labels)
             yield block
 

@@ -1,6 +1,6 @@
 """Run a command that ends, with its whole process group, when whoever started it is gone.
 
-Run by file name with the command behind it; standard input is the leash: a pipe that ends with the parent.
+Run by file name with the command behind it; standard input is a pipe that ends with the parent.
 """
 
 from __future__ import annotations
