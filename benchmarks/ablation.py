@@ -77,7 +77,7 @@ def scattering(pixels: Matrix, order: NDArray[np.int64], cache: Path | None) -> 
 
 
 def whitened(name: str, features: Matrix) -> Matrix:
-    """Return features of a map whitened by deformations of made-up strokes."""
+    """Return features of a map whitened by deformations of synthetic strokes."""
     made = made_of("public-whitening", features=name, components=COMPONENTS, floor=FLOOR)
     return CentredDirections(mean=made.mean, basis=made.basis).transform(features)
 

@@ -42,7 +42,7 @@ CAUGHT: dict[str, int] = {
     "analyze-gauss-published": 3_000_000,
 }
 FEW = Effort(pilot=16)
-# Laws that are attained: each event far enough in their tails has exactly the ratio that is proved.
+# Distributions that are attained: each event far enough in their tails has exactly the ratio that is proved.
 PURE, MU = PureEpsilon(1.0), GaussianMu(1.0)
 CORRECT: dict[str, Algorithm] = {
     "Laplace covariance": LaplaceCovariance(budget=PURE, components=2),

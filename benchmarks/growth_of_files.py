@@ -1,4 +1,4 @@
-"""How seconds and peak memory grow with rows where files are ingested, dealt to parties, predicted and evaluated.
+"""How seconds and peak memory grow with rows where files are ingested, partitioned, predicted and evaluated.
 
 ``python benchmarks/growth_of_files.py [--most 1000000]`` prints a table. Each point is a process of its own, which does
 one thing with rows of 20 features that were written before: seconds are its processor seconds after its imports, and
@@ -98,8 +98,8 @@ def ingesting(format: str, *, private: bool = False) -> Callable[[Path], Callabl
     return prepared
 
 
-def dealing(folder: Path) -> Callable[[], Any]:
-    """Return what deals stored rows to five parties and holds a fifth out, positions included."""
+def partitioning(folder: Path) -> Callable[[], Any]:
+    """Return what divides stored rows among five parties and holds a fifth out, positions included."""
     ingesting("parquet")(folder)
 
     dataset, config = find_dataset("rows"), TrainingConfig(dataset="rows", algorithm="noisy-gd", epsilon=1.0)
@@ -115,7 +115,7 @@ def predicting(folder: Path) -> Callable[[], object]:
 
 def evaluating(folder: Path) -> Callable[[], object]:
     """Return what measures a model exactly on the fifth of the rows that is held out."""
-    held_out = dealing(folder)().held_out
+    held_out = partitioning(folder)().held_out
     assert held_out is not None
 
     model = LinearModel(np.eye(_CLASSES, _FEATURES))
@@ -127,7 +127,7 @@ STAGES: dict[str, Callable[[Path], Callable[[], object]]] = {
     "ingest private CSV": ingesting("csv", private=True),
     "ingest LIBSVM": ingesting("libsvm"),
     "ingest Parquet": ingesting("parquet"),
-    "deal to five parties": dealing,
+    "partition over five parties": partitioning,
     "predict a file": predicting,
     "evaluate a fifth": evaluating,
 }

@@ -9,8 +9,8 @@ the same cost, in closed form: (a) a new release of all rows every night, (b) fr
 of those, (c) the binary tree, with Honaker's estimates too, (d) the square-root factor on integers, whole and cut to 64
 bands.
 
-``mnist`` deals 50,000 of MNIST's training rows to the nights and releases class sums of the recommended features, on
-one budget for all nights (delta 1e-5, replace-one, one curator), in these ways; one line has the whole budget each
+``mnist`` divides 50,000 of MNIST's training rows among the nights and releases class sums of the recommended features,
+on one budget for all nights (delta 1e-5, replace-one, one curator), in these ways; one line has the whole budget each
 night, which nobody has, and the last releases gradients, each row's taken once, in place of class sums.
 """
 

@@ -1,9 +1,9 @@
-"""How long a set of 16,000,000 × 125 made-up rows (8 GB) takes, from a stream to ten gradient sums: a table.
+"""How long a set of 16,000,000 × 125 synthetic rows (8 GB) takes, from a stream to ten gradient sums: a table.
 
 ``python benchmarks/out_of_core.py --folder /somewhere/with/20G [--rows 1000000]``. Rows are ingested from a stream,
-dealt to 100 parties, and read from there: a DP covariance, ten steps of noisy gradient descent, nothing kept between
-passes. *Bound* is what cannot be saved: each pass's reading of the Parquet files, measured, and its arithmetic alone,
-measured with NumPy on one block in memory (covariance in float64, gradient in float32). All on processor time.
+partitioned over 100 parties, and read from there: a DP covariance, ten steps of noisy gradient descent, nothing kept
+between passes. *Bound* is what cannot be saved: each pass's reading of the Parquet files, measured, and its arithmetic
+alone, measured with NumPy on one block in memory (covariance in float64, gradient in float32). All on processor time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CLASSES, _STEPS = 10, 10
 
 
 @dataclass(frozen=True, slots=True)
-class MadeUp:
+class Synthetic:
     """Blocks of rows of norm 1, readable again from the start."""
 
     rows: int
@@ -61,7 +61,7 @@ def shown(name: str) -> Iterator[Stage]:
 
 def arithmetic(rows: int, features: int) -> tuple[float, float]:
     """Return the processor seconds of a covariance's and a gradient's arithmetic alone, from one block in memory."""
-    block = next(iter(MadeUp(65_536, features, 65_536)))
+    block = next(iter(Synthetic(65_536, features, 65_536)))
     wide, single = block.features.astype(np.float64), block.features
     targets = np.eye(_CLASSES, dtype=np.float32)[block.labels]
     weights = np.zeros((_CLASSES, features), dtype=np.float32)
@@ -94,24 +94,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         layout = Layout(Path(folder))
         layout.prepare()
-        made = MadeUp(arguments.rows, arguments.features)
+        made = Synthetic(arguments.rows, arguments.features)
         with shown("making the rows up (part of ingesting them)"):
             for _ in made:
                 pass
         source = Source(
-            format="made-up",
+            format="synthetic",
             place="made up",
             dimension=arguments.features,
             parts={"train": made},
             classes=tuple(map(str, range(_CLASSES))),
         )
         with shown("ingestion"):
-            ref = write_dataset(layout, source, name="made-up", account="made-up", visibility=Visibility.PUBLIC)
+            ref = write_dataset(layout, source, name="synthetic", account="synthetic", visibility=Visibility.PUBLIC)
         with shown(f"partition over {arguments.parties} parties"):
-            dealt = Even(parties=arguments.parties).assign(arguments.rows)
-            assignment = {str(party): positions for party, positions in dealt.items()}
+            places = Even(parties=arguments.parties).assign(arguments.rows)
+            assignment = {str(party): positions for party, positions in places.items()}
             shards = write_shards(layout, ref, assignment, "even")
-            del dealt, assignment
+            del places, assignment
         with shown("shards' digests verified"):
             parties = [open_shard(layout, shard) for shard in shards]
         with shown("reading once") as reading:

@@ -4,7 +4,7 @@
 turn after one warm-up, so that a busy machine slows all; what counts is the ratio. Libraries that Unitball does not
 need run in an environment of their own (``benchmarks/peers.py``), whose interpreter ``--peers`` names; without it their
 lines are left out. What is a process of its own is run beside an empty one, its children included, with the peak of its
-memory. Rows are made up, or scikit-learn's digits, or read from ``UNITBALL_DATA``; the environment's
+memory. Rows are synthetic, or scikit-learn's digits, or read from ``UNITBALL_DATA``; the environment's
 ``OMP_NUM_THREADS`` applies to all.
 """
 
@@ -245,7 +245,7 @@ def _support_vectors(features: Any, signs: np.ndarray, gamma: float | None) -> B
     )
 
 
-@row("smo", "SMO, 5,000 made-up rows of 22 features, one in ten of the class, Gaussian kernel")
+@row("smo", "SMO, 5,000 synthetic rows of 22 features, one in ten of the class, Gaussian kernel")
 def _smo(folder: Path) -> Beside:
     random = np.random.default_rng(12)
     signs = np.where(random.random(5_000) < 0.1, 1.0, -1.0)
@@ -260,7 +260,7 @@ row("smo-ijcnn1", "SMO, ijcnn1, Gaussian kernel")(
 )
 
 
-@row("smo-w5a", "SMO, 9,888 × 300 made-up sparse rows of w5a's shape, 3 % of the class, linear kernel")
+@row("smo-w5a", "SMO, 9,888 × 300 synthetic sparse rows of w5a's shape, 3 % of the class, linear kernel")
 def _smo_w5a(folder: Path) -> Beside:
 
     random = np.random.default_rng(5)

@@ -3,8 +3,8 @@
     UNITBALL_DATA=/path/to/data python benchmarks/recommended.py [--trust secagg] [--parties 5] [--seeds 5]
         [--epsilons 0.03,0.1,0.5,1,3] [--relations replace-one,replace-special] [--keep FOLDER]
 
-50,000 of MNIST's training rows (``$UNITBALL_DATA/mnist``) dealt to the parties, delta 1e-5, the standard 10,000 test
-rows. Map and trainer are what the system chooses (``dpalgos.systems.recommended``), and the sums are formed by the
+50,000 of MNIST's training rows (``$UNITBALL_DATA/mnist``) partitioned over the parties, delta 1e-5, the standard 10,000
+test rows. Map and trainer are what the system chooses (``dpalgos.systems.recommended``), and the sums are formed by the
 trust model as in a run; what a run has besides (root, ledger, door) is left out, so that scattering is computed once
 instead of once a run. One line a point: mean, smallest and largest over the seeds. ``--none`` adds softmax regression
 without noise on the same features. ``--keep`` stores the scattering features in a folder for the next time.

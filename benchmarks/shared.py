@@ -37,7 +37,7 @@ def mnist(part: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def unit_blocks(rows: int, dimension: int, block: int) -> Iterator[np.ndarray]:
-    """Yield made-up rows of norm 1 in float32, block by block."""
+    """Yield synthetic rows of norm 1 in float32, block by block."""
     random = np.random.default_rng(1)
     for start in range(0, rows, block):
         made = random.standard_normal((min(block, rows - start), dimension), dtype=np.float32)

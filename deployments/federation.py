@@ -111,11 +111,11 @@ def posting(seconds: float) -> Transport:
         How long a party has to answer. A request that was not begun by then is taken back.
     """
 
-    def post(party: str, request: Request) -> Answer | None:
+    def transport(party: str, request: Request) -> Answer | None:
         with get_client(sync_client=True) as client:
             return _asked(client, party, request, time.monotonic() + seconds)
 
-    return post
+    return transport
 
 
 def _asked(client: SyncPrefectClient, party: str, request: Request, deadline: float) -> Answer | None:

@@ -110,7 +110,7 @@ _SECONDS = 30.0
 _UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
 
-async def settle(
+async def reap_orphaned_runs(
     client: PrefectClient, deployments: Collection[UUID], alive: Collection[UUID], suspects: Collection[UUID]
 ) -> set[UUID]:
     """Mark runs as crashed that were suspected before and still have no process; return those suspected now.
@@ -143,7 +143,7 @@ async def keep_settled(runner: Runner, deployments: Collection[UUID]) -> None:
             await asyncio.sleep(_SECONDS)
             try:
                 alive = runner._process_manager.flow_run_ids()
-                suspects = await settle(client, deployments, alive, suspects)
+                suspects = await reap_orphaned_runs(client, deployments, alive, suspects)
             except Exception as error:
                 suspects = set()
                 logging.getLogger(__name__).warning("runs are not looked after: %s", type(error).__name__)
@@ -190,8 +190,8 @@ async def keep_offered(deployments: Collection[UUID]) -> None:
             try:
                 known = await asyncio.to_thread(_known)
                 if known != offered:
-                    standing = await asyncio.to_thread(scheduled_deployments)
-                    await offer(client, deployments, known[0], [one["description"] for one in standing])
+                    current = await asyncio.to_thread(scheduled_deployments)
+                    await offer(client, deployments, known[0], [one["description"] for one in current])
                     offered = known
             except Exception as error:
                 logging.getLogger(__name__).warning("data sets are not offered: %s", type(error).__name__)
@@ -258,9 +258,9 @@ def _deployment(path: Path, spec: dict[str, Any]) -> dict[str, Any]:
 
 def scheduled_deployments() -> list[dict[str, Any]]:
     """Return a deployment for each thing that a data set's owner has set: when it is trained on, what is scored."""
-    standing = schedules()
-    trainings = [_training(schedule) for schedule in standing if schedule.trains]
-    return trainings + [_scoring(schedule) for schedule in standing if schedule.scoring_input is not None]
+    current = schedules()
+    trainings = [_training(schedule) for schedule in current if schedule.trains]
+    return trainings + [_scoring(schedule) for schedule in current if schedule.scoring_input is not None]
 
 
 def outlook(schedule: Schedule) -> str:

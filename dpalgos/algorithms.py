@@ -130,7 +130,7 @@ class Calibrated(Protocol):
         """Return how far one record moves the statistic, at most."""
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the exact statistic of one party's rows, without noise: for made-up rows, never for release."""
+        """Return the exact statistic of one party's rows, without noise: for synthetic rows, never for release."""
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return the neighbours that the proof says are worst."""
@@ -144,7 +144,7 @@ def moved(algorithm: Calibrated, setting: Setting, pair: NeighbouringPair) -> fl
     algorithm : Calibrated
     setting : Setting
     pair : NeighbouringPair
-        Of made-up rows; the other parties' part of the statistic is the same on both sides.
+        Of synthetic rows; the other parties' part of the statistic is the same on both sides.
     """
     difference = algorithm.statistic(pair.left, setting) - algorithm.statistic(pair.right, setting)
     return float(np.linalg.norm(difference.ravel(), ord=algorithm.norm))
@@ -156,7 +156,7 @@ def attained(algorithm: Calibrated, setting: Setting) -> float:
 
 
 class IntegerNoise(Protocol):
-    """A law of integer noise with a proved cost (for example ``mechanisms.rounded_gaussian.RoundedGaussian``)."""
+    """A distribution of integer noise with a proved cost (such as ``mechanisms.rounded_gaussian.RoundedGaussian``)."""
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` independent integers, drawn from a :class:`~dpalgos.noise.RandomStream`."""

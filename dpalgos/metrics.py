@@ -347,7 +347,7 @@ _MOST_CLASSES = 30
 
 
 def simulated(algorithm: NoisySums, setting: Setting) -> Noise:
-    """Return the noise of released sums, drawn anew from its law: that of the full number of parties, the most."""
+    """Return the noise of released sums, drawn anew from its distribution: that of all the parties, the most."""
     scale = setting.noise_factor / algorithm.units(setting)
     if isinstance(algorithm, LaplaceSums):
         stop = -np.expm1(-1.0 / algorithm.distribution(setting).scale)

@@ -1,4 +1,4 @@
-"""How rows are dealt to simulated parties."""
+"""How rows are divided among simulated parties."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _require_enough(count: int, parties: int) -> None:
 @register("partitions", "even")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Even(Partition):
-    """Deal row positions in equal shares (differing by at most one), in the order of a public permutation.
+    """Divide row positions in equal shares (differing by at most one), in the order of a public permutation.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Even(Partition):
 @register("partitions", "sized")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized(Partition):
-    """Deal row positions in shares of given sizes, in the order of a public permutation.
+    """Divide row positions in shares of given sizes, in the order of a public permutation.
 
     Parameters
     ----------

@@ -372,19 +372,19 @@ class StagedDataset:
         counts = {"train": sum(count for _, count in trained_on)}
         if TEST in joined.files and TEST in self._body["parts"]:
             counts[TEST] = joined.records(TEST)
-        said = {
+        people = {
             **self._body["people"],
             "entries": len(joined.file),
             "records": counts,
             "digest": save_people(self._stage.path / PEOPLE, joined, positions),
         }
-        return {"people": said, "origins": [list(file) for file in trained_on]}
+        return {"people": people, "origins": [list(file) for file in trained_on]}
 
 
 def _longest_roster(layout: Layout, versions: Sequence[DatasetRef], account: str) -> Roster:
     """Return the roster that all other versions' are the beginning of: that of the most entries."""
-    found = [(_load(layout, one.version).get("people"), one) for one in versions if one.account == account]
-    known = [(people["entries"], one) for people, one in found if people is not None]
+    rosters = [(_load(layout, one.version).get("people"), one) for one in versions if one.account == account]
+    known = [(people["entries"], one) for people, one in rosters if people is not None]
     if not known:
         return Roster()
     opened = open_people(layout, max(known, key=lambda each: each[0])[1])

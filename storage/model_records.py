@@ -125,10 +125,10 @@ class ModelRecords:
 
     def champions(self, model: str) -> list[str]:
         """Return the versions that were champion, in order, the present one last."""
-        standing: list[str] = []
+        entered: list[str] = []
         for entry in found(self._database, Kind.CHAMPION, subject=model):
             if entry.content["back"]:
-                standing.pop()
+                entered.pop()
             else:
-                standing.append(entry.content["version"])
-        return standing
+                entered.append(entry.content["version"])
+        return entered

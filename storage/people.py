@@ -269,6 +269,6 @@ def load_people(path: Path, digest: str) -> tuple[Roster, dict[str, Positions]]:
     if hashlib.sha256(content).hexdigest() != digest:
         raise DamagedError(f"{path} is damaged: its digest does not match; restore it from a back-up")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        found = {name: arrays[name] for name in arrays.files}
-    files = tuple(json.loads(found.pop("files").tobytes()))
-    return Roster(files, found.pop("entries"), found.pop("digests")), found
+        stored = {name: arrays[name] for name in arrays.files}
+    files = tuple(json.loads(stored.pop("files").tobytes()))
+    return Roster(files, stored.pop("entries"), stored.pop("digests")), stored

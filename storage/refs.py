@@ -147,10 +147,10 @@ class DatasetRef(_Ref):
     @model_serializer(mode="wrap")
     def _said(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Say of people only where there are: what is told of rows, and every identity made of it, is as ever."""
-        said: dict[str, Any] = serialise(self)
+        fields: dict[str, Any] = serialise(self)
         if not self.person:
-            said = {name: value for name, value in said.items() if name not in ("person", "rows_per_person")}
-        return said
+            fields = {name: value for name, value in fields.items() if name not in ("person", "rows_per_person")}
+        return fields
 
     @property
     def unit(self) -> Unit:

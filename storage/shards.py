@@ -74,7 +74,7 @@ def write_shards(
     allow_empty: bool = False,
     among: NDArray[np.int64] | None = None,
 ) -> tuple[ShardRef, ...]:
-    """Deal rows to parties, streaming; sound shards that are there already are kept.
+    """Divide rows among parties, streaming; sound shards that are there already are kept.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def write_shards(
     partition : str
         Identity of the partition.
     part : {"train", "test"}
-        Which rows are dealt.
+        Which rows.
     allow_empty : bool
         Whether a party may have no row.
     among : int64 array, optional
@@ -110,7 +110,7 @@ def write_shards(
     sizes = {party: len(positions) for party, positions in positions_of.items()}
     people = open_people(layout, ref)
     if people is None:
-        dealing = _Partitioning(layout, ref, partition, rows, rows.format, owners, None, sizes, digests)
+        partitioning = _Partitioning(layout, ref, partition, rows, rows.format, owners, None, sizes, digests)
     else:
         whose = people[1].get(part, np.zeros(0, dtype=np.int32))
         if among is not None:
@@ -120,14 +120,14 @@ def write_shards(
         owners = np.where(whose >= 0, owners[whose], np.int32(-1)) if len(whose) else owners[:0]
         # A person has all rows in one shard, so that they are counted once, over the whole part.
         kept = replace(rows.format, shares=True)
-        dealing = _Partitioning(layout, ref, partition, rows, kept, owners, shares(whose, records), sizes, digests)
-    missing = {number: party for number, party in enumerate(positions_of) if not dealing.has(party)}
+        partitioning = _Partitioning(layout, ref, partition, rows, kept, owners, shares(whose, records), sizes, digests)
+    missing = {number: party for number, party in enumerate(positions_of) if not partitioning.has(party)}
     stored = np.bincount(owners[owners >= 0], minlength=len(positions_of))
     large, small = _groups({number: int(stored[number]) for number in missing}, rows.format.row_bytes)
     for group in large:
-        dealing.stream({number: missing[number] for number in group})
+        partitioning.stream({number: missing[number] for number in group})
     for group in small:
-        dealing.gather({number: missing[number] for number in group})
+        partitioning.gather({number: missing[number] for number in group})
     return tuple(
         ShardRef(dataset=ref, partition=partition, party=party, rows=len(positions))
         for party, positions in positions_of.items()
@@ -170,7 +170,7 @@ class _Partitioning:
         Raises
         ------
         StorageError
-            If the party holds other rows under this partition: another process may have dealt them just now.
+            If the party holds other rows under this partition: another process may have written them just now.
         """
         folder = self.layout.shard(party, self.partition, self.ref.version)
         try:
@@ -228,7 +228,7 @@ class _Partitioning:
     def _staging(self, party: str) -> AbstractContextManager[Staging]:
         folder = self.layout.shard(party, self.partition, self.ref.version).parent
         _private_folder(self.layout, folder)
-        # Not durable: after a power cut the digest tells, and the shard is dealt again.
+        # Not durable: after a power cut the digest tells, and the shard is written again.
         return staging(folder, durable=False)
 
     def _writer(self, stage: Staging, party: str) -> RowWriter:

@@ -71,7 +71,7 @@ def extract_features(dataset: DatasetRef, features: tuple[FeatureStep, ...]) -> 
 
 @step(task_run_name="partition {dataset.name}", whole=are_stored_whole)
 def partition(dataset: DatasetRef, config: TrainingConfig) -> Shards:
-    """Deal a data set's rows to parties by a rule that is fixed before any row is looked at."""
+    """Divide a data set's rows among parties by a rule that is fixed before any row is looked at."""
     shards = partition_rows(dataset, config)
     of = f"{sum(shard.rows for shard in shards.training)} {dataset.unit.several}"
     say("partition", f"{of} to {len(shards.training)} parties")

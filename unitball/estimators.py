@@ -198,7 +198,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         labels, classes, label_range = self._label_facts(y)
         features = np.asarray(self._encoding(rows))
         pure = self.delta == 0
-        given = {
+        fields = {
             "dataset": "estimator",
             ("algorithm" if self._algorithm in names("systems") else "trainer"): self._algorithm,
             "epsilon": self.epsilon,
@@ -210,7 +210,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             "parameters": self._parameters(len(y) if grouped is None else grouped.records, features.shape[1]),
         }
         try:
-            config = TrainingConfig.model_validate(given)
+            config = TrainingConfig.model_validate(fields)
         except ValidationError as error:
             faults = (
                 f"{fault['loc'][-1] if fault['loc'] else ''} is {fault['input']!r}: {fault['msg']}"

@@ -397,8 +397,8 @@ def fit_private(
     """
     try:
         with charged_root(root):
-            asked = (classes, label_range, account, root is not None, pure, grouped, disjoint_people)
-            return _through_the_door(config, features, labels, *asked)
+            settings = (classes, label_range, account, root is not None, pure, grouped, disjoint_people)
+            return _through_the_door(config, features, labels, *settings)
     except RefusedError as refusal:
         # The ways out in the words of Python.
         words = re.sub(r"--account (\S+?)(?=,|$)", r"account='\1'", str(refusal))

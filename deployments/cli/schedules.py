@@ -88,9 +88,9 @@ def schedule(
 @answered
 def schedules() -> Answer:
     """List the schedules and triggers of all data sets."""
-    from tasks.datasets.schedules import schedules as standing
+    from tasks.datasets.schedules import schedules as current_schedules
 
-    entries = standing()
+    entries = current_schedules()
     rows = (
         (one.dataset, _when(one), one.config.algorithm or one.config.trainer, one.config.epsilon, one.config.delta)
         for one in entries

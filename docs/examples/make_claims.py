@@ -1,4 +1,4 @@
-"""Write the table of docs/rare-classes.md: 20,000 made-up insurance claims of 6,300 customers, 3.9 % of them fraud.
+"""Write the table of docs/rare-classes.md: 20,000 synthetic insurance claims of 6,300 customers, 3.9 % of them fraud.
 
 python docs/examples/make_claims.py claims.csv new_claims.csv
 """

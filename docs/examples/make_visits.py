@@ -1,4 +1,4 @@
-"""Write the messy table of docs/your-data.md: 5,000 made-up visits of some 1,800 patients, as a hospital exports them.
+"""Write the messy table of docs/your-data.md: 5,000 synthetic visits of some 1,800 patients, as hospitals export them.
 
 python docs/examples/make_visits.py visits.csv new_visits.csv
 """

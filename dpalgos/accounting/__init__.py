@@ -3,7 +3,7 @@
 - within a plan: :func:`compose`, :func:`allocate`;
 - a plan's price for each party: :func:`price`, :class:`PlanCost`; :func:`losses_under` puts a guarantee under the
   relation in force first;
-- across plans, parties and partitions: :func:`spent`, :func:`standing`, :func:`admit`,
+- across plans, parties and partitions: :func:`spent`, :func:`status`, :func:`admit`,
   :func:`repeats_left`.
 
 All functions take plain values and depend on public facts only.
@@ -20,7 +20,7 @@ from dpalgos.accounting.spending import (
     admit,
     repeats_left,
     spent,
-    standing,
+    status,
 )
 
 __all__ = [
@@ -38,5 +38,5 @@ __all__ = [
     "price",
     "repeats_left",
     "spent",
-    "standing",
+    "status",
 ]

@@ -341,7 +341,7 @@ def tightened(
     epsilon: float,
     delta: float,
 ) -> tuple[Loss, ...]:
-    """Return the stages' budgets, all scaled alike, with which the dearest bill comes to epsilon at delta.
+    """Return the stages' budgets, all scaled alike, with which the largest cost comes to epsilon at delta.
 
     A stage may cost less than its budget looks: ten pure releases of a tenth each compose with a Gaussian more tightly
     than one pure release. Or more: the sparse graph of a secure sum may fail, which is charged on top.
@@ -360,7 +360,7 @@ def tightened(
     Returns
     -------
     tuple of Loss
-        The budgets as they were where the bill meets the target already, proves nothing, or is above the target with
+        The budgets as they were where the cost meets the target already, proves nothing, or is above the target with
         any noise.
     """
 

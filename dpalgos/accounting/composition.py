@@ -290,7 +290,7 @@ def basic(parts: Components) -> PrivacyProfile:
     return _BasicProfile(parts.epsilon, parts.slack, tuple(curves))
 
 
-# Few, since a profile may hold a few megabytes; a decision asks for the same bills again and again.
+# Few, since a profile may hold a few megabytes; a decision asks for the same costs again and again.
 @lru_cache(maxsize=64)
 def _composed(losses: tuple[Loss, ...]) -> PrivacyProfile:
     if selected := as_selected(losses):

@@ -143,7 +143,7 @@ class PlanCost:
     ----------
     losses : tuple of Loss
         What the plan's releases cost this party, Gaussian and zCDP ones merged. A
-        :class:`~dpalgos.guarantees.PrivateSelection` here says that its mu was booked for the filters below; an
+        :class:`~dpalgos.guarantees.PrivateSelection` here says that its mu was charged to the filters below; an
         (epsilon, delta) that stands in its place, that its delta was.
     totals : Totals
         What the filters add up.
@@ -255,15 +255,15 @@ def price(
     Notes
     -----
     Several rows a person. Each loss is replaced by that of a group. Where one person's rows may lie in several parties,
-    a party's own bill is a bound for all of the person's rows if every release reads one party or all and the parties'
-    bills are equal: take the i-th of equal losses at each party, and let a_p be the person's rows there,
+    a party's own cost is a bound for all of the person's rows if every release reads one party or all and the parties'
+    costs are equal: take the i-th of equal losses at each party, and let a_p be the person's rows there,
     ``sum a_p = k``. Together these releases are no easier to tell apart than one release for k rows: for Gaussians
     ``sum a_p^2 <= k^2``, so for rho; pure epsilons add up to ``k epsilon``; (epsilon, delta) to
     ``(k epsilon, delta sum g(a_p))`` with g convex, g(0) = 0, so ``sum g(a_p) <= g(k)``. Otherwise every party is
     charged the composition of all the plan's releases, which needs no argument.
     """
     losses_by_party = _billed(releases, rows_per_person=rows_per_person)
-    # Parties of one plan mostly pay the same; each distinct bill is priced once.
+    # Parties of one plan mostly pay the same; each distinct cost is priced once.
     grouped = {
         losses_of_party: [group_loss(loss, rows_per_person) for loss in losses_of_party]
         for losses_of_party in set(losses_by_party.values())

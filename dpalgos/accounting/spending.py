@@ -2,8 +2,8 @@
 
 Parties and partitions
 ----------------------
-A *partition* deals an account's rows to parties, once and for all: by position or by the parties' own files, not by
-what rows contain. Under replace-one a row's position, and so its party in every partition, is the same in both
+A *partition* divides an account's rows among parties, once and for all: by position or by the parties' own files, not
+by what rows contain. Under replace-one a row's position, and so its party in every partition, is the same in both
 neighbouring data sets. (Under add-remove-one the added row has one party a partition, and the same holds.)
 
 A row pays for the releases that read its party's rows, joint ones included, and for nothing else: given what it does
@@ -211,7 +211,7 @@ class SummedHistory:
 
     Attributes
     ----------
-    total_costs : mapping of partition to mapping of party to bill
+    total_costs : mapping of partition to mapping of party to cost
     first : tuple of PlanCost
         What the first plan that cost anything cost its parties.
     """
@@ -247,9 +247,9 @@ class SummedHistory:
             (account, cost): account.with_cost(cost) if account is not None else _Account.of([cost])
             for account, cost in set(requested.values())
         }
-        billed = {pair: account.total_cost() for pair, account in formed.items()}
+        priced = {pair: account.total_cost() for pair, account in formed.items()}
         changed = {party: formed[pair] for party, pair in requested.items()}
-        total_costs = {party: billed[pair] for party, pair in requested.items()}
+        total_costs = {party: priced[pair] for party, pair in requested.items()}
         return SummedHistory(
             {**self.accounts, partition: {**before, **changed}},
             {**self.total_costs, partition: {**self.total_costs.get(partition, {}), **total_costs}},
@@ -267,7 +267,7 @@ class SummedHistory:
         )
 
     def rows(self) -> list[_TotalCost]:
-        """Return bills that bound every row's: the parties' own, or one for all where partitions cross."""
+        """Return costs that bound every row's: the parties' own, or one for all where partitions cross."""
         if len(self.total_costs) == 1:
             (total_costs,) = self.total_costs.values()
             return list(set(total_costs.values()))
@@ -336,7 +336,7 @@ class _Candidate:
 
 
 def _largest(total_costs: Iterable[_TotalCost]) -> _TotalCost:
-    """Return a bill no smaller than any of these in any sum.
+    """Return a cost no smaller than any of these in any sum.
 
     Used where plans of another partition come on top, so that it is never a single plan's.
     """
@@ -405,7 +405,7 @@ def _with_earlier(spent: Spent, cap: FilterCap) -> Spent:
     return dataclasses.replace(spent, epsilon=math.nextafter(cap.earlier + spent.epsilon, math.inf))
 
 
-def standing(history: History | SummedHistory, cap: FilterCap) -> Admission:
+def status(history: History | SummedHistory, cap: FilterCap) -> Admission:
     """Return where an account stands under a cap, with nothing new; admitted if what is charged is within it."""
     return admit(history, ("", {}), cap)
 
@@ -488,22 +488,22 @@ def _reason(
     admitted: bool, cap: FilterCap, before: Spent, after: Spent, left: float, costs: Mapping[str, PlanCost]
 ) -> str:
     limit = f"the cap of epsilon {cap.epsilon:g} at delta {cap.delta:g}"
-    standing = f"spent {_up(before.epsilon)}, left {_down(left)} at delta {cap.delta:g}"
+    so_far = f"spent {_up(before.epsilon)}, left {_down(left)} at delta {cap.delta:g}"
     if not costs and admitted and after.epsilon > cap.epsilon:
-        return f"this plan costs nothing; {standing}"
+        return f"this plan costs nothing; {so_far}"
     if admitted:
-        return f"within {limit}: {standing} before, {_up(after.epsilon)} spent after (composition: {after.filter})"
+        return f"within {limit}: {so_far} before, {_up(after.epsilon)} spent after (composition: {after.filter})"
     if not costs:
         return f"{_up(after.epsilon)} is spent (composition: {after.filter}), above {limit}"
     why = next((reason for reason in map(unproved, costs.values()) if reason is not None), None)
     if why is not None:
-        return f"nothing is proved about this plan ({why}), so it fits under no cap; {standing}"
+        return f"nothing is proved about this plan ({why}), so it fits under no cap; {so_far}"
     would = (
         f"would bring the account to epsilon {_up(after.epsilon)} (composition: {after.filter})"
         if math.isfinite(after.epsilon)
         else f"spends more delta than is left, so that no epsilon holds at delta {cap.delta:g}"
     )
-    return f"this plan {would}, above {limit}; {standing}"
+    return f"this plan {would}, above {limit}; {so_far}"
 
 
 def _up(value: float) -> str:

@@ -93,7 +93,7 @@ def largest_refuted(refuted: Callable[[float], bool]) -> float:
 
 
 def gaussian_lower_bound(left: Floats, right: Floats, confidence: float) -> float:
-    """Return a mu that the distance of two normal laws of equal variance exceeds or meets, at the given confidence.
+    """Return a mu that the distance of two normals of equal variance exceeds or meets, at the given confidence.
 
     Guarantee
     ---------
@@ -312,7 +312,7 @@ def _principal(covariance: Floats, floor: float) -> tuple[Floats, Floats]:
 
 
 def _normal(means: Sequence[Floats], spreads: Sequence[tuple[Floats, Floats | None]]) -> _Score:
-    """Return the log-likelihood ratio of two normal laws: means, variances and axes (None: the coordinates' own)."""
+    """Return the log-likelihood ratio of two normals: means, variances and axes (None: the coordinates' own)."""
 
     def log_density(values: Floats, world: int) -> Floats:
         variances, axes = spreads[world]

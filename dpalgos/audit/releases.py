@@ -165,7 +165,7 @@ def observed_ratio(runs: Sequence[WatchedRun]) -> dict[str, Floats]:
 
 
 class _WatchedSummation:
-    """The plain sum with noise added once, and of each step its law, the noisy sum and the exact one of either world.
+    """The plain sum with noise added once, and each step's distribution, the noisy sum and either world's exact one.
 
     Parameters
     ----------
@@ -256,8 +256,8 @@ USUAL_BUDGET = (1.0, 1e-5)
 _LONG = 1e3
 # Rows of a person, where people are taken.
 _HEAVY = 50
-# Laws whose draws are independent of each other, so that those of many runs are one long draw; others take so many
-# times as long.
+# Distributions whose draws are independent of each other, so that those of many runs are one long draw; others take
+# so many times as long.
 _INDEPENDENT = (RoundedGaussian, DiscreteGaussian, DiscreteLaplace)
 _SLOWER = 100
 

@@ -420,7 +420,7 @@ def unmask_sum(
     ------
     ViolationError
         Naming a party that answered twice, for another step or set, with a share that it does not hold, with both kinds
-        of share for one peer, with the wrong kind, or with a wrong share; or that dealt inconsistent shares or locks.
+        of share for one peer, with the wrong kind, or with a wrong share; or that sent inconsistent shares or locks.
     TooFewPartiesError
         If fewer than N - dropouts answered, or too few of some party's neighbours.
     """
@@ -487,7 +487,7 @@ def _open(agreement: Agreement, owner: int, step: int, kind: int, pieces: Sequen
     secret = to_bytes(reconstruct(points, shares))
     session = agreement.parameters.session
     if keys.commitment(session, owner, step, kind, 0, secret) != agreement.expected(owner, -1, step, kind):
-        raise ViolationError(owner, f"dealt {KINDS[kind]} shares that do not give the secret it committed to")
+        raise ViolationError(owner, f"sent {KINDS[kind]} shares that do not give the secret it committed to")
     return secret
 
 

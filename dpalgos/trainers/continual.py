@@ -313,8 +313,8 @@ class ContinualLeader(ContinualTrainer, LeaderTrainer):
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact stream (T, m, p) at zero weights, in units of gradients."""
-        once, dealt = self.once(), self.prepare(rows, setting)
-        sums = [once.contribution(once.initial(setting), night, setting) for night in dealt]
+        once, nights = self.once(), self.prepare(rows, setting)
+        sums = [once.contribution(once.initial(setting), night, setting) for night in nights]
         stream = [self.mixed(sums[:night]) for night in range(1, self.nights + 1)]
         return once.sums(setting).decode(np.stack(stream))
 
@@ -329,9 +329,9 @@ class ContinualLeader(ContinualTrainer, LeaderTrainer):
 
     def contribution(self, state: _Nights, rows: Rows | _GradientNights, setting: Setting) -> Ints:
         """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
-        once, dealt = self.once(), rows if isinstance(rows, tuple) else self.prepare(rows, setting)
+        once, nights = self.once(), rows if isinstance(rows, tuple) else self.prepare(rows, setting)
         before = (state_after(self.factor(), state[:night], once, setting) for night in range(len(state) + 1))
-        return self.mixed([once.contribution(then, dealt[night], setting) for night, then in enumerate(before)])
+        return self.mixed([once.contribution(then, nights[night], setting) for night, then in enumerate(before)])
 
     def once(self) -> FollowTheRegularisedLeader:
         """Return the leader on a night's part of the budget."""

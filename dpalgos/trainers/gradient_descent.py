@@ -544,7 +544,7 @@ class TruexDescent(PlainDescent):
         assumed = f"at least {self._honest(setting)} parties are honest, of whom one may be curious"
         return replace(super().guarantee(setting), assumptions=(assumed,))
 
-    def distribution(self, setting: Setting) -> TruexGaussian:  # type: ignore[override]  # another law, of the same deviation
+    def distribution(self, setting: Setting) -> TruexGaussian:  # type: ignore[override]  # another distribution, of the same deviation
         """Return the noise of each sum, with its published split."""
         honest = self._honest(setting)
         whole = super().distribution(setting).sigma

@@ -279,7 +279,7 @@ class Tuned(ApproximateAlgorithm):
 
     @property
     def _distribution(self) -> RoundedGaussian:
-        """Noise of a score, of which one row moves at most one: no dearer than the training."""
+        """Noise of a score, of which one row moves at most one: no costlier than the training."""
         return RoundedGaussian((1.0 + 2.0**-48) / self.mu)
 
     def _training(self, setting: Setting) -> Setting:

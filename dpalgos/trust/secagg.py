@@ -71,7 +71,7 @@ class SecureAggregation(NoiseOfEach):
         object.__setattr__(self, "absent", tuple(sorted(set(self.absent))))
 
     def noise_factor(self, parties: int) -> float:
-        """Return √(N / u): every one of N parties adds 1/u of the variance, so that any u of them carry the law's."""
+        """Return √(N / u): every one of N parties adds 1/u of the variance, so that any u of them suffice."""
         return math.sqrt(parties / self.tolerance(parties).unknown_shares)
 
     def tolerance(self, parties: int) -> Tolerance:

@@ -125,7 +125,7 @@ class PlanRecord:
         The delta at which its run states its cost.
     run : str
     releases : tuple of str
-        Keys of what was charged with it; none where a restored ledger booked it.
+        Keys of what was charged with it; none where a restored ledger recorded it.
     key_ids : mapping of party to str
         Identities of the secrets in force when it was charged: noise may be drawn with these only.
     recharge : bool

@@ -50,7 +50,7 @@ class Kind(StrEnum):
     SEAL = "seal"
     """The first entry with a keyed digest, in a ledger that began without."""
     RESTORE = "restore"
-    """An older ledger was accepted; what it lacked was booked."""
+    """An older ledger was accepted; what it lacked was recorded."""
     DISJOINT = "disjoint"
     """The owner's declaration that the people of two accounts differ although rows agree."""
     REFUSAL = "refusal"
@@ -181,13 +181,13 @@ class Entries:
         if decisive and self._known is not None and self._known.end == self.last():
             self.rely_on(self._known)
         if decisive and self.kept is not None:
-            found = [
+            matching = [
                 entry
                 for kind in kinds
                 for entry in self.kept.get(kind, ())
                 if account in (None, entry.account) and subject in (None, entry.subject)
             ]
-            return found if len(kinds) == 1 else sorted(found, key=lambda entry: entry.sequence)
+            return matching if len(kinds) == 1 else sorted(matching, key=lambda entry: entry.sequence)
         conditions = {"account": account, "subject": subject, "subjects": list(subjects) or None}
         parameters = {name: value for name, value in conditions.items() if value is not None}
         if self.uncounted and not subjects:

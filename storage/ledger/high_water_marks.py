@@ -95,7 +95,7 @@ def advance(path: Path, mark: HighWaterMark, chain: Chain, *, restored: bool = F
     Parameters
     ----------
     restored : bool
-        Whether what an older ledger lacked has been booked, so that the mark may go back.
+        Whether what an older ledger lacked has been recorded, so that the mark may go back.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -217,11 +217,11 @@ class Ledger:
             change = CapChange(
                 cap=cap, before=account.cap, by=by, why=why, recorded_at="", sequence=entries.last().sequence + 1
             )
-            standing = self._decide(entries, account, (), partition="", delta=cap.delta, cap=cap, change=change)
-            if not standing.admitted:
+            status = self._decide(entries, account, (), partition="", delta=cap.delta, cap=cap, change=change)
+            if not status.admitted:
                 raise OverspendError(
                     f"the cap of account {name!r} cannot become epsilon {cap.epsilon:g} at delta {cap.delta:g}: "
-                    f"{standing.reason}"
+                    f"{status.reason}"
                 )
             entries.append(
                 Kind.CAP,
@@ -540,7 +540,7 @@ class Ledger:
 
     # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def standing(self, account: str) -> Decision:
+    def status(self, account: str) -> Decision:
         """Return what the policy says of an account's history at its cap, with nothing new."""
         with reading(self._database) as entries:
             account_entry = get_account(entries, account)

@@ -1,4 +1,4 @@
-"""A ledger that is older than what its high-water marks have seen, accepted: what it lacks is booked as spent."""
+"""A ledger that is older than what its high-water marks have seen, accepted: what it lacks is recorded as spent."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from storage.ledger.plans import append_plan, history_of
 def restore_ledger(
     database: Database, policy: ChargePolicy, *, by: str, why: str, stated: Cap | None = None
 ) -> tuple[str, ...]:
-    """Accept a ledger that is older than its high-water marks, by booking what it lacks as spent.
+    """Accept a ledger that is older than its high-water marks, by recording what it lacks as spent.
 
     For every account that the marks know, the difference between what it had spent by the newest mark and what
-    this ledger says is booked as one plan that every row pays; accounts that the ledger lacks are opened again.
+    this ledger says is recorded as one plan charged to every row; accounts that the ledger lacks are opened again.
 
     Parameters
     ----------
@@ -30,13 +30,13 @@ def restore_ledger(
     by, why : str
         Recorded.
     stated : Cap, optional
-        What the owner says was spent beyond this ledger by each private account, at most; booked where the marks
+        What the owner says was spent beyond this ledger by each private account, at most; recorded where the marks
         do not say it. Also without any mark that is ahead.
 
     Returns
     -------
     tuple of str
-        The accounts for which something was booked.
+        The accounts for which something was recorded.
 
     Raises
     ------

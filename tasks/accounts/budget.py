@@ -20,7 +20,7 @@ from dpalgos.accounting.spending import (
     admit,
     repeats_left,
     spent,
-    standing,
+    status,
     worst_totals,
 )
 from dpalgos.guarantees import (
@@ -111,7 +111,7 @@ class AccountingPolicy:
     ) -> list[dict[str, PlanCost]]:
         """Return what each party may be charged for new releases: one price, or two where one is a private selection.
 
-        A selection is proved twice over (:class:`~dpalgos.guarantees.PrivateSelection`), and is booked as all of its
+        A selection is proved twice over (:class:`~dpalgos.guarantees.PrivateSelection`), and is recorded as all of its
         candidates, which spends no delta, or at its own (epsilon, delta).
 
         Raises
@@ -281,7 +281,7 @@ class _Status:
         bounds = [*(starts[closed.changes] for closed in in_force.earlier), starts[in_force.changes]]
         broken = None
         for closed, start, end in zip(in_force.earlier, bounds, bounds[1:], strict=False):
-            held = standing(_summed(history, start, end), FilterCap(closed.epsilon, closed.delta))
+            held = status(_summed(history, start, end), FilterCap(closed.epsilon, closed.delta))
             if not held.admitted:
                 broken = (
                     "a raised cap opens a new filter, and earlier charges have spent the delta that is kept for it: "
@@ -506,7 +506,7 @@ def runs_left(account: str, plan: PlanRequest | None = None) -> int | None:
 
 def account_reading(account: str) -> dict[str, object]:
     """Return what an account has spent and left, as a charge's outcome names it."""
-    return dict(open_ledger().standing(account).details)
+    return dict(open_ledger().status(account).details)
 
 
 def low_budget(account: str) -> dict[str, str | float | None]:
@@ -515,7 +515,7 @@ def low_budget(account: str) -> dict[str, str | float | None]:
     cap = ledger.account(account).cap
     if cap is None:
         return {}
-    reading = ledger.standing(account).details
+    reading = ledger.status(account).details
     spent_now = reading["spent_after"]
     if spent_now is not None and spent_now <= LOW * cap.epsilon:
         return {}
@@ -572,7 +572,7 @@ def check_releases() -> list[str]:
 
 
 def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> tuple[str, ...]:
-    """Accept a ledger older than its high-water marks, by booking what it lacks as spent; return the accounts.
+    """Accept a ledger older than its high-water marks, by recording what it lacks as spent; return the accounts.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ is public.
 
 Of equal rows the last is the new one, so one row's content decides which position of the version is new. Where each
 party brings a file of its own, or all rows are in what is released, that matters to nothing: what is new of a file is
-the same but for that row, in whatever order. Where new rows are dealt in turn and what is seen depends on who holds
+the same but for that row, in whatever order. Where new rows go to parties in turn and what is seen depends on who holds
 which (dropouts, colluders), one row would send all new ones to other parties. There a version with new rows has to
 hold the rows of the one before at the beginning of each file, in their order, so that a row's place alone says which
 night and party are its own (:attr:`storage.arrivals.Difference.appended`).
@@ -90,7 +90,7 @@ def _arrival(layout: Layout, version: DatasetRef, horizon: int, night: int, diff
 
 
 def _needs_appended(terms: Mapping[str, object], version: DatasetRef, horizon: int) -> bool:
-    """Whether a run, as it was fixed, deals the horizon's nights in turn and tells parties apart."""
+    """Whether a run, as it was fixed, divides the horizon's nights in turn and tells parties apart."""
     fixed = StreamTerms.model_validate(terms)
     dealt_in_turn = fixed.release.partition == night_partition(version, horizon, len(fixed.release.parties))
     return dealt_in_turn and fixed.tells_parties_apart
@@ -110,7 +110,7 @@ def _require_appended(name: str, difference: Difference) -> None:
     if len(difference.positions) and not difference.appended:
         raise RefusedError(
             f"new rows of {name} do not stand after those of the version before, or these are in another order. Its "
-            "nights are dealt to parties in turn, some of which may be lost or collude, so that a row's place alone "
+            "nights go to parties in turn, some of which may be lost or collude, so that a row's place alone "
             "has to say whose it is: ingest the rows of the version before in their order with the new ones after "
             "them, or train without dropouts and colluders, under --trust central, or on the parties' own files"
         )
@@ -201,23 +201,23 @@ def find_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
     """
     layout, catalog, name = current_layout(), open_catalog(), config.dataset
     with locked_directory(layout.private):
-        standing = drafted_horizon(config, version)
-        if standing.number > len(catalog.horizons(name)):
+        draft = drafted_horizon(config, version)
+        if draft.number > len(catalog.horizons(name)):
             horizons = catalog.horizons(name)
             difference = _compared(layout, horizons, version)
-            _require_arriving(name, difference, horizons[-1].participations if horizons else standing.participations)
+            _require_arriving(name, difference, horizons[-1].participations if horizons else draft.participations)
             if not len(difference.positions):
                 came, ingest = ("nobody new", "those who are") if version.person else ("no row", "new rows")
                 raise InputError(f"the horizon of {name} is over and {came} has come since: ingest {ingest} first")
             catalog.open_horizon(
                 name,
-                nights=standing.nights,
-                participations=standing.participations,
-                separation=standing.separation,
+                nights=draft.nights,
+                participations=draft.participations,
+                separation=draft.separation,
             )
             # Rows that are new, but everybody who has ever come.
-            first = _arrival(layout, version, standing.number, 1, difference)
-            catalog.record_arrival(name, standing.arrivals[0] if version.person else first)
+            first = _arrival(layout, version, draft.number, 1, difference)
+            catalog.record_arrival(name, draft.arrivals[0] if version.person else first)
         elif (arrival := arrival_of(layout, catalog, name, version)) is not None:
             # Its ingestion was killed after the version was registered.
             catalog.record_arrival(name, arrival)

@@ -213,7 +213,7 @@ Not covered:
   probability of that (`--overrun`, on any rows) is charged as a delta of at least twice its size
   (`dpalgos/accounting/costs.py` has the proof). Not covered even then: the use of processor, caches, memory and
   files before the deadline, how soon a sleeping process is woken, and an overrun declared rarer than it is. Choose the
-  deadline by runs on made-up or public rows of the same sizes;
+  deadline by runs on synthetic or public rows of the same sizes;
 - a ledger file that is replaced together with its high-water mark by somebody who may write both;
 - people in several accounts whose owners declared the people disjoint;
 - whose rows an encoder of one's own (`--features onnx:FILE`) was trained on, and the rows of `--public-dataset`: such a

@@ -264,7 +264,7 @@ def verify(path: Path, *, signer: str | None = None) -> Verified:
 
     What follows where all holds: the releases are those the archive was made of, and their identities are digests of
     what the manifests say; the algorithms that these name guarantee what was charged, *as the code that is installed
-    here derives it*; the plans cost what the ledger booked; the run's epsilon is the composition of its releases.
+    here derives it*; the plans cost what the ledger recorded; the run's epsilon is the composition of its releases.
     What does not follow, and rests on the word of whoever holds the signing key: that the rows were those, that the
     noise was drawn and kept secret, that no other release was made, and what else the account has spent. Where the
     ledger itself is at hand, with its key, its entries are compared as well.
@@ -433,7 +433,7 @@ def _guarantees(contents: _Contents) -> str:
             raise _RefutedError(f"release {key[:12]} drawn again would cost another price than is derived here")
         if other := _differing(derived, content["guarantee"]):
             raise _RefutedError(f"release {key[:12]} was charged with another {other} than is derived here")
-        where = (sorted(planned.payers), planned.charged_partition, planned.stream_key if stream else "")
+        where = (sorted(planned.charged_parties), planned.charged_partition, planned.stream_key if stream else "")
         if (sorted(content["parties"]), content["partition"], content.get("stream", "")) != where:
             raise _RefutedError(f"release {key[:12]} was charged to others than those whose rows it reads")
         if identity.dataset.person:
@@ -503,7 +503,7 @@ def _prices(contents: _Contents) -> str:
     if strange := {one["content"]["plan"] for one in contents.of(Kind.CHARGE, Kind.RECHARGE)} ^ plans:
         raise _RefutedError(f"the plan with number {strange} is missing, or nothing was charged with it")
     for plan in contents.of(Kind.PLAN):
-        # Of two prices that are proved, the ledger booked the one that left more of what the account had then.
+        # Of two prices that are proved, the ledger recorded the one that left more of what the account had then.
         differing = [_differing(costs, plan["content"]["costs"]) for costs in _proved_costs(contents, plan)]
         if all(differing):
             other = differing[0]

@@ -95,7 +95,7 @@ class Federated(BaseModel, frozen=True):
 def federate(
     config: TrainingConfig,
     roster: Roster,
-    post: Transport,
+    transport: Transport,
     *,
     measured_on: str | None = None,
     progress: Callable[[str], None] = lambda line: None,
@@ -109,7 +109,7 @@ def federate(
         ``local``: each party releases its own models, or its own noisy sums. Where no colluders are named, as many are
         tolerated as the roster's floors ask for.
     roster : Roster
-    post : callable
+    transport : callable
     measured_on : str, optional
         A public data set of the coordinator's root on whose rows the model is measured exactly; no party holds out
         rows then. Without it the parties' held-out rows are counted with noise, as in one root.
@@ -131,7 +131,7 @@ def federate(
     if config.trust == Trust.SECAGG and "colluders" not in config.secure.model_fields_set:
         least = roster.floors.colluders_of(len(roster.parties))
         config = config.model_copy(update={"secure": config.secure.model_copy(update={"colluders": least})})
-    asking = _Asking(config, roster, post, progress)
+    asking = _Asking(config, roster, transport, progress)
     asking.describe()
     rows = asking.featured()
     public = None if measured_on is None else _public_rows(measured_on, rows, asking.plan)
@@ -194,9 +194,9 @@ class _Asking:
     columns: Columns
 
     def __init__(
-        self, config: TrainingConfig, roster: Roster, post: Transport, progress: Callable[[str], None]
+        self, config: TrainingConfig, roster: Roster, transport: Transport, progress: Callable[[str], None]
     ) -> None:
-        self._config, self._roster, self._post, self._progress = config, roster, post, progress
+        self._config, self._roster, self._transport, self._progress = config, roster, transport, progress
         self.said: tuple[Signed, ...] = ()
 
     # ── before anything is charged ───────────────────────────────────────────────────────────────────────────────────
@@ -414,7 +414,7 @@ class _Asking:
         asks = {str(request.ask) for request in requests.values()}
         self._progress(f"{', '.join(sorted(asks))}: {', '.join(requests)}")
         with ThreadPoolExecutor(max(len(requests), 1)) as pool:
-            return dict(zip(requests, pool.map(self._post, requests, requests.values()), strict=True))
+            return dict(zip(requests, pool.map(self._transport, requests, requests.values()), strict=True))
 
     def request(self, stage: Stage, release: PlannedRelease, block: int, message: bytes) -> Request:
         """Return a request of a stage of a secure sum."""
@@ -447,7 +447,7 @@ def encoded_sum(numbers: Ints | None) -> str:
 
 @dataclass
 class _Posted:
-    """Messages of a secure sum that travel by post (a :class:`dpalgos.secure.rounds.Transport`)."""
+    """Messages of a secure sum that travel over the transport (a :class:`dpalgos.secure.rounds.Transport`)."""
 
     asking: _Asking
     release: PlannedRelease

@@ -395,7 +395,7 @@ def _derived(
     Raises
     ------
     RefusedError
-        If the party's rows are dealt otherwise than everybody expects.
+        If the party's rows are partitioned otherwise than everybody expects.
     """
     del root
     config = TrainingConfig.model_validate_json(run_asked_for)
@@ -403,8 +403,8 @@ def _derived(
     reference = _normalised(dataset, config)
     if shared.features:
         reference = map_features(reference, shared.features)
-    dealing = TrainingConfig(dataset=dataset, test_fraction=test_fraction(config, descriptions))
-    shards = partition_rows(reference, dealing)
+    partitioning = TrainingConfig(dataset=dataset, test_fraction=test_fraction(config, descriptions))
+    shards = partition_rows(reference, partitioning)
     own = federated_plan(config, descriptions, run, (number, shards))
     sizes = {shard.party: shard.rows for shard in shards.all}
     for release in own_releases(own, shards):

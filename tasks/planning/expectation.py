@@ -145,10 +145,10 @@ def expect(
     ----------
     plan : RunPlan
     dataset : DatasetRef
-        The rows that are dealt.
+        The rows that are partitioned.
     speeds : Speeds
     to_store : int
-        How many times all rows are written on the way: mapped, or dealt to parties, for the first time.
+        How many times all rows are written on the way: mapped, or partitioned, for the first time.
     limit : int
         Bytes of rows that may be kept between passes.
     new_root : bool
@@ -199,8 +199,8 @@ def _memory(
 ) -> int:
     """Return the peak of the process: the most of its stages, each what it holds above the libraries.
 
-    Rows are mapped and dealt; public maps are made; releases read blocks, keep rows or hold them, and add up; test rows
-    are scored.
+    Rows are mapped and partitioned; public maps are made; releases read blocks, keep rows or hold them, and add up;
+    test rows are scored.
     """
     block = min(dataset.most_rows, RowFormat(dataset.dimension, dataset.labels).block_rows)
     mapping = [one.build().work(one.setting) for one in maps]

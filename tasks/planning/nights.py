@@ -84,7 +84,7 @@ def night_partition(dataset: DatasetRef, horizon: int, rule: str | int) -> str:
     horizon : int
         Its number.
     rule : str or int
-        What deals each night's rows: the parties' own files, or in turn to so many parties.
+        What partitions each night's rows: the parties' own files, or in turn to so many parties.
     """
     return identity(dataset=dataset.name, account=dataset.account, horizon=horizon, rule=rule)[:32]
 

@@ -94,7 +94,7 @@ class Shards(_Planned):
 
 
 class FeatureStep(_Planned):
-    """One public map that all rows of a run pass through before they are dealt to parties.
+    """One public map that all rows of a run pass through before they are partitioned.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ class _Identified(_Planned):
     dataset : str
         The version of the rows that everything is made of.
     partition : str
-        How these rows are dealt to parties.
+        How these rows are partitioned.
     repetition : int
         Another number is another release, drawn and charged anew.
     seed : int or None
@@ -277,13 +277,13 @@ class PlannedRelease(_Identified):
         return self.setting.sizes if self.stream is None else self.stream.arrived
 
     @property
-    def payers(self) -> tuple[str, ...]:
+    def charged_parties(self) -> tuple[str, ...]:
         """Who pays, in the ledger: the parties whose rows are read, or the rows of a whole horizon."""
         return self.parties if self.stream is None else (f"horizon {self.stream.horizon}",)
 
     @property
     def charged_partition(self) -> str:
-        """What these payers are parts of."""
+        """What these charged_parties are parts of."""
         return self.partition if self.stream is None else self.stream.partition
 
     @property
@@ -494,7 +494,7 @@ class RunIdentity(_Planned):
     model : str or None
         Key of what was made of them.
     dataset : DatasetRef
-        The rows that were dealt to the parties.
+        The rows that were partitioned.
     system : str
     evaluation : (bool, tuple of str)
         Whether the run was to be measured, and the keys of the releases that measure it.

@@ -147,7 +147,7 @@ def kept_rows(shard: ShardRef, rows: StoredRows, features: RowFeatures) -> Store
 def plan_features(dataset: DatasetRef, config: TrainingConfig) -> tuple[FeatureStep, ...]:
     """Return the public maps that a configuration puts before everything else; no row is read.
 
-    An encoder's file is read, tried on a made-up row, and copied into the root by its content.
+    An encoder's file is read, tried on a synthetic row, and copied into the root by its content.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Dealing the rows of each night to the parties, and fixing what is released of them when the first night comes."""
+"""Dividing the rows of each night among the parties, and fixing what is released of them when the first night comes."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisa
 
 
 def _uses_own_files(config: TrainingConfig, files: Sequence[object]) -> bool:
-    """Return whether the parties' files deal the rows; otherwise each night's are dealt to parties in turn.
+    """Return whether the parties' files partition the rows; otherwise each night's go to parties in turn.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def partition_night(config: TrainingConfig, night: Night) -> tuple[ShardRef, ...
         groups, among = [positions_of(night.registered, horizon.arrivals[night.night - 1], config.dataset)], None
     files = origins(current_layout(), night.registered)
     parties = [shard.party for shard in night.shards]
-    # Whoever comes back is dealt as at first, among those who came in the same night.
+    # Whoever comes back is placed as at first, among those who came in the same night.
     each = [
         _by_file(files, group)
         if _uses_own_files(config, files)

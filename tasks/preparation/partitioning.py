@@ -1,4 +1,4 @@
-"""Dealing rows to simulated parties, and holding rows out for testing."""
+"""Dividing rows among simulated parties, and holding rows out for testing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PUBLIC_FRACTION = 0.2
 
 
 def partition_rows(dataset: DatasetRef, config: TrainingConfig) -> Shards:
-    """Deal a data set's rows to parties by a rule that is fixed before any row is looked at.
+    """Divide a data set's rows among parties by a rule that is fixed before any row is looked at.
 
     Held-out rows are a party of the same partition: they are disjoint from the others', so an evaluation of them costs
     nobody else.
@@ -160,7 +160,7 @@ def _spec(dataset: DatasetRef, config: TrainingConfig, files: Sequence[tuple[str
         if files and config.parties not in (len(files), TrainingConfig.model_fields["parties"].default):
             raise InputError(
                 f"{dataset.name} has {len(files)} parties of its own, {config.parties} are asked for; leave --parties "
-                "out, or deal its rows to simulated parties with --partition even"
+                "out, or divide its rows among simulated parties with --partition even"
             )
         return None
     cls = lookup("partitions", name)
@@ -172,7 +172,7 @@ def _spec(dataset: DatasetRef, config: TrainingConfig, files: Sequence[tuple[str
     if cls.content_dependent and dataset.person:
         raise RefusedError(
             f"the partition {name!r} goes by the label of each row, and the rows of {dataset.name} are people's, who "
-            f"are dealt with all theirs; use even, sized or the parties' own files"
+            f"are kept together with all theirs; use even, sized or the parties' own files"
         )
     offered: dict[str, object] = {
         "parties": config.parties,

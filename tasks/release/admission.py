@@ -341,10 +341,10 @@ def _charges(release: PlannedRelease, ledger: Ledger) -> Iterator[ReleaseCharge]
     key, guarantee, stream = release.key, release.guarantee().to_json(), release.stream
     if stream is None or ledger.is_charged(key):
         name = "" if stream is None else release.stream_key
-        yield ReleaseCharge(key, release.payers, guarantee, release.label, name)
+        yield ReleaseCharge(key, release.charged_parties, guarantee, release.label, name)
         return
     drawn_again = release.drawn_again()
     again = {} if drawn_again is None else drawn_again.to_json()
     for night, one in enumerate(release.night_keys, 1):
         label = f"night {night} of {stream.nights}"
-        yield ReleaseCharge(one, release.payers, guarantee, label, release.stream_key, again)
+        yield ReleaseCharge(one, release.charged_parties, guarantee, label, release.stream_key, again)

@@ -101,7 +101,7 @@ def require_feasible(config: TrainingConfig) -> RunPlan | None:
     InputError, ParameterError
         Naming every fault.
     RefusedError
-        If there is nothing else to say against it than that it may not touch private rows, or is too dear.
+        If there is nothing else to say against it than that it may not touch private rows, or costs too much.
     """
     faults = _Faults()
     plan: RunPlan | None = None
@@ -160,7 +160,7 @@ def largest_epsilon(config: TrainingConfig) -> float:
 
 
 class _Partitioned(NamedTuple):
-    """The rows of a run as their references say, mapped and dealt, and the public maps that they pass through."""
+    """The rows of a run as their references say, mapped and partitioned, and the public maps that they pass through."""
 
     mapped: DatasetRef
     shards: Shards

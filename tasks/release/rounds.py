@@ -60,9 +60,9 @@ class _StoredState:
 
     def keep(self, stage: Stage, state: PartyState) -> PartyState:
         """Store the state of a stage, once."""
-        standing = PartyState.decode(self._notes.put(_noted(stage, self._block, self._step), state.encode()))
+        kept = PartyState.decode(self._notes.put(_noted(stage, self._block, self._step), state.encode()))
         checkpoints.reached(f"kept {stage}")
-        return standing
+        return kept
 
     def _names(self, stage: Stage) -> list[str]:
         agreed = [_noted(one, self._block, 0) for one in AGREEMENT]
@@ -89,9 +89,9 @@ class _StoredDecisions:
 
     def put(self, name: str, value: _W) -> _W:
         """Store something under a name, once."""
-        standing = type(value).decode(self._store.put(self._named(name), value.encode()))
+        kept = type(value).decode(self._store.put(self._named(name), value.encode()))
         checkpoints.reached(f"kept {name}")
-        return standing
+        return kept
 
     def _named(self, name: str) -> str:
         step = self._step if name in _OF_A_STEP else 0

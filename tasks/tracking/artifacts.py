@@ -102,8 +102,8 @@ def show_result(result: RunResult) -> None:
     table = f"\n\n| metric | value (95 % margin) |\n|---|---|\n{numbers}" if numbers else ""
     about = f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."
     known = [result.proved.recognised()] if result.proved else []
-    said = [about, guarantee_of(result), *known, claim_of(result)]
-    create_markdown_artifact("\n\n".join(filter(None, said)) + table, key="result", description="Result")
+    lines = [about, guarantee_of(result), *known, claim_of(result)]
+    create_markdown_artifact("\n\n".join(filter(None, lines)) + table, key="result", description="Result")
     if result.mlflow_run_id:
         create_link_artifact(
             mlflow_page(result.mlflow_run_id),

@@ -577,7 +577,7 @@ def _unfit(records: ModelRecords, version: VersionRecord) -> str | None:
         return f"{algorithm} was not audited; prefect deployment run privacy-audit/weekly does, and charges nothing"
     if not open_catalog().has(dataset):
         return f"this root does not know the data set {dataset!r}, so that nobody can say whether its cap holds"
-    if not open_ledger().standing(open_catalog().account_of(dataset).name).admitted:
+    if not open_ledger().status(open_catalog().account_of(dataset).name).admitted:
         return f"the account of {dataset} is above its cap; unitball budget {dataset} says by how much"
     if not champions or champions[-1] == version.version:
         measured = {"accuracy", "r2"} & set(version.facts["metrics"])

@@ -170,7 +170,7 @@ def proved_of(plan: RunPlan) -> Proved | None:
     """Return what is proved of a whole run, or None.
 
     The run's releases are one plan, known beforehand, so they are composed tightly; every party pays for its own
-    releases and for the joint ones, and the largest bill is the run's.
+    releases and for the joint ones, and the largest cost is the run's.
     """
     spent = epsilon_by_party(plan)
     if spent is None:
@@ -198,11 +198,11 @@ def _delta(plan: RunPlan) -> float:
 
 
 def epsilon_by_party(plan: RunPlan) -> dict[str, float] | None:
-    """Return the epsilon of each party's bill, or None where something is not proved, or not at this delta."""
+    """Return the epsilon of each party's cost, or None where something is not proved, or not at this delta."""
     losses_by_party = plan.losses_by_party()
     if not losses_by_party or not plan.proved:
         return None
-    # Parties of one plan mostly pay the same; each distinct bill is composed once.
+    # Parties of one plan mostly pay the same; each distinct cost is composed once.
     epsilons = {
         losses_of_party: compose(losses_of_party).epsilon(_delta(plan))
         for losses_of_party in set(losses_by_party.values())

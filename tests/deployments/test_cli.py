@@ -43,9 +43,9 @@ COMMANDS = ("datasets", "ingest", "algorithms", "train", "compare", "budget", "r
 
 
 @pytest.fixture(scope="module")
-def story(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def shared_root(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a root that several tests read and add runs to."""
-    root = tmp_path_factory.mktemp("story") / "root"
+    root = tmp_path_factory.mktemp("shared_root") / "root"
     engine.prepare(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNITBALL_ROOT", str(root))
@@ -53,9 +53,9 @@ def story(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def told(story: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    monkeypatch.setenv("UNITBALL_ROOT", str(story))
-    return CommandLine(story, capfd)
+def shared(shared_root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    monkeypatch.setenv("UNITBALL_ROOT", str(shared_root))
+    return CommandLine(shared_root, capfd)
 
 
 DIGITS = ("--dataset", "digits", "--parties", 3, "--rows-per-party", 300, "--dimension", 6)
@@ -85,8 +85,8 @@ def nothing_kept(root: Path) -> bool:
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_json_of_a_proved_run(told: CommandLine) -> None:
-    outcome = told("train", *DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1, "--json")
+def test_json_of_a_proved_run(shared: CommandLine) -> None:
+    outcome = shared("train", *DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1, "--json")
     assert outcome.code == 0, outcome
     result = json.loads(outcome.out)
     assert result.keys() >= KEYS
@@ -104,51 +104,51 @@ def test_json_of_a_proved_run(told: CommandLine) -> None:
     assert result["measured_on"] == "test rows"
 
 
-def test_the_same_words_again_are_served_from_the_cache_and_charge_nothing(told: CommandLine) -> None:
-    words = (*DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1)
-    first = told.trained(*words)
-    before = charges_of(told, "digits")
-    second = told.trained(*words)
+def test_the_same_words_again_are_served_from_the_cache_and_charge_nothing(shared: CommandLine) -> None:
+    arguments = (*DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1)
+    first = shared.trained(*arguments)
+    before = charges_of(shared, "digits")
+    second = shared.trained(*arguments)
     assert second["cached"] is True
-    assert charges_of(told, "digits") == before
+    assert charges_of(shared, "digits") == before
     changing = {"cached", "seconds", "prefect_flow_run_id", "releasing_seconds"}
     assert {k: v for k, v in first.items() if k not in changing} == {
         k: v for k, v in second.items() if k not in changing
     }
-    timed = told.succeeds("results", f"SELECT seconds FROM runs WHERE run_key = '{first['run_key']}'")["rows"]
+    timed = shared.succeeds("results", f"SELECT seconds FROM runs WHERE run_key = '{first['run_key']}'")["rows"]
     assert timed != [{"seconds": second["seconds"]}], "the time of a run is that of the run that computed it"
 
 
-def test_a_deleted_release_is_made_again_with_equal_bytes_and_no_new_charge(told: CommandLine) -> None:
-    words = (*DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1)
-    first = told.trained(*words)
-    before = charges_of(told, "digits")
+def test_a_deleted_release_is_made_again_with_equal_bytes_and_no_new_charge(shared: CommandLine) -> None:
+    arguments = (*DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1)
+    first = shared.trained(*arguments)
+    before = charges_of(shared, "digits")
     for key in first["releases"]:
-        folder = Layout(told.root).release(key)
+        folder = Layout(shared.root).release(key)
         kept = files_of(folder)
         for file in folder.iterdir():
             file.unlink()
         folder.rmdir()
-        again = told.trained(*words)
+        again = shared.trained(*arguments)
         assert again["cached"] is False
         assert files_of(folder) == kept
         assert again["metrics"] == first["metrics"]
         assert again["mlflow_run_id"] == first["mlflow_run_id"]
-    assert charges_of(told, "digits") == before
+    assert charges_of(shared, "digits") == before
 
 
-def test_a_damaged_release_is_named_and_nothing_is_built_on_it(told: CommandLine) -> None:
-    words = (*DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1)
-    arrays = Layout(told.root).release(told.trained(*words)["releases"][0]) / "arrays.npz"
+def test_a_damaged_release_is_named_and_nothing_is_built_on_it(shared: CommandLine) -> None:
+    arguments = (*DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1)
+    arrays = Layout(shared.root).release(shared.trained(*arguments)["releases"][0]) / "arrays.npz"
     sound = arrays.read_bytes()
     arrays.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-    told("train", *words).refused(1, str(arrays), "damaged", "remove it")
+    shared("train", *arguments).refused(1, str(arrays), "damaged", "remove it")
     arrays.write_bytes(sound)
-    assert told.trained(*words)["cached"] is True
+    assert shared.trained(*arguments)["cached"] is True
 
 
-def test_published_and_non_private_runs_say_that_nothing_is_proved(told: CommandLine) -> None:
-    published = told.trained(*DIGITS, "--algorithm", "fed-dpdr-dpml-published", "--epsilon", 1)
+def test_published_and_non_private_runs_say_that_nothing_is_proved(shared: CommandLine) -> None:
+    published = shared.trained(*DIGITS, "--algorithm", "fed-dpdr-dpml-published", "--epsilon", 1)
     assert published["proved"] is None
     assert published["epsilon_spent"] is None
     assert published["delta_spent"] is None
@@ -156,44 +156,44 @@ def test_published_and_non_private_runs_say_that_nothing_is_proved(told: Command
     assert published["claim"]["epsilon"] == 1
     assert published["sound_counterpart"] == "fed-dpdr-dpml"
     # Not needed where no noise is drawn.
-    exact = told.trained(*DIGITS, "--algorithm", "non-private")
+    exact = shared.trained(*DIGITS, "--algorithm", "non-private")
     assert exact["proved"] is None
     assert exact["claim"] is None
     assert exact["accuracy"] > 0.6
 
 
-def test_a_table_for_people(told: CommandLine) -> None:
-    outcome = told(
+def test_a_table_for_people(shared: CommandLine) -> None:
+    outcome = shared(
         "compare", "--dataset", "digits", "--parties", 2, "--algorithms", "non-private,fed-dpdr-dpml-published"
     )
     assert outcome.code == 0, outcome
-    for words in ("algorithm", "trust", "proved", "claim", "ε spent", "δ spent", "accuracy", "seconds"):
-        assert words in outcome.out
+    for arguments in ("algorithm", "trust", "proved", "claim", "ε spent", "δ spent", "accuracy", "seconds"):
+        assert arguments in outcome.out
     assert "fed-dpdr-dpml-published" in outcome.out
     assert "none" in outcome.out
     assert "Sound counterpart: fed-dpdr-dpml" in outcome.out
-    for words in ("balanced", "Guessing the most frequent class gives an accuracy of 0."):
-        assert words in outcome.out
+    for arguments in ("balanced", "Guessing the most frequent class gives an accuracy of 0."):
+        assert arguments in outcome.out
     *_, look, last = outcome.out.splitlines()
     assert look.endswith("unitball serve")
-    assert last == f"root: {told.root}"
+    assert last == f"root: {shared.root}"
 
 
-def test_compare_prints_one_object(told: CommandLine) -> None:
-    results = told.succeeds("compare", "--parties", 2, "--algorithms", "non-private")["results"]
+def test_compare_prints_one_object(shared: CommandLine) -> None:
+    results = shared.succeeds("compare", "--parties", 2, "--algorithms", "non-private")["results"]
     assert [result["algorithm"] for result in results] == ["non-private"]
 
 
-def test_training_accuracy_is_said_to_be_one(told: CommandLine) -> None:
-    result = told.trained(*DIGITS, "--algorithm", "non-private", "--test-fraction", 0)
+def test_training_accuracy_is_said_to_be_one(shared: CommandLine) -> None:
+    result = shared.trained(*DIGITS, "--algorithm", "non-private", "--test-fraction", 0)
     assert result["measured_on"] == "training rows"
     assert result["metrics"]["train_accuracy"] == result["accuracy"]
-    assert "(training rows)" in told("train", *DIGITS, "--algorithm", "non-private", "--test-fraction", 0).out
+    assert "(training rows)" in shared("train", *DIGITS, "--algorithm", "non-private", "--test-fraction", 0).out
 
 
-def test_budget_of_a_public_set_is_what_its_runs_would_have_cost(told: CommandLine) -> None:
-    told.trained("--dataset", "iris", "--algorithm", "noisy-gd", "--epsilon", 0.5, "--parties", 2)
-    report = told.succeeds("budget", "iris")
+def test_budget_of_a_public_set_is_what_its_runs_would_have_cost(shared: CommandLine) -> None:
+    shared.trained("--dataset", "iris", "--algorithm", "noisy-gd", "--epsilon", 0.5, "--parties", 2)
+    report = shared.succeeds("budget", "iris")
     assert report["cap"] is None
     assert [party["party"] for party in report["parties"]] == ["0", "1"]
     for party in report["parties"]:
@@ -202,10 +202,10 @@ def test_budget_of_a_public_set_is_what_its_runs_would_have_cost(told: CommandLi
         assert party["delta_spent"] == 1e-5
         (charge,) = party["charges"]
         assert charge["label"] == "model of all parties"
-    told.trained("--dataset", "iris", "--algorithm", "noisy-gd", "--epsilon", 0.5, "--parties", 2, "--repetition", 1)
-    more = told.succeeds("budget", "iris")["parties"]
+    shared.trained("--dataset", "iris", "--algorithm", "noisy-gd", "--epsilon", 0.5, "--parties", 2, "--repetition", 1)
+    more = shared.succeeds("budget", "iris")["parties"]
     assert all(0.5 < party["epsilon_spent"] <= 1.0 for party in more)
-    assert "no cap" in told("budget", "iris").out
+    assert "no cap" in shared("budget", "iris").out
 
 
 def test_parties_that_stand_alike_are_one_line_where_there_are_many() -> None:
@@ -224,9 +224,9 @@ def test_parties_that_stand_alike_are_one_line_where_there_are_many() -> None:
     ]
 
 
-def test_results_answer_sql(told: CommandLine) -> None:
-    told.trained(*DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1)
-    rows = told.succeeds(
+def test_results_answer_sql(shared: CommandLine) -> None:
+    shared.trained(*DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1)
+    rows = shared.succeeds(
         "results",
         "SELECT r.algorithm, r.accuracy, m.value FROM runs r JOIN metrics m USING (run_key) "
         "WHERE r.algorithm = 'noisy-gd' AND r.dataset = 'digits' AND m.party = 'all' AND m.metric = 'accuracy'",
@@ -236,21 +236,23 @@ def test_results_answer_sql(told: CommandLine) -> None:
     joined = (
         "SELECT count(*) AS n FROM charges c JOIN releases r USING (key) WHERE r.reads_rows AND r.losses = c.losses"
     )
-    charged = told.succeeds("results", "SELECT count(*) AS n FROM charges")["rows"]
-    assert told.succeeds("results", joined)["rows"] == charged
-    assert "noisy-gd" in told("results").out
-    figure, several = told.root / "run.png", told.root / "runs.png"
-    told.succeeds("results", "SELECT * FROM runs WHERE algorithm = 'noisy-gd' LIMIT 1", "--plot", figure)
-    told.succeeds("results", "--plot", several)
+    charged = shared.succeeds("results", "SELECT count(*) AS n FROM charges")["rows"]
+    assert shared.succeeds("results", joined)["rows"] == charged
+    assert "noisy-gd" in shared("results").out
+    figure, several = shared.root / "run.png", shared.root / "runs.png"
+    shared.succeeds("results", "SELECT * FROM runs WHERE algorithm = 'noisy-gd' LIMIT 1", "--plot", figure)
+    shared.succeeds("results", "--plot", several)
     assert figure.read_bytes()[:4] == several.read_bytes()[:4] == b"\x89PNG"
-    told("results", "--plot", figure).refused(2, "exists; name another file")
-    told("results", "SELECT algorithm FROM runs", "--plot", told.root / "no.png").refused(2, "ask for two numbers")
-    wide = told("results", "SELECT * FROM runs").out
+    shared("results", "--plot", figure).refused(2, "exists; name another file")
+    shared("results", "SELECT algorithm FROM runs", "--plot", shared.root / "no.png").refused(2, "ask for two numbers")
+    wide = shared("results", "SELECT * FROM runs").out
     assert "row 1 of" in wide, "what is too wide for a table is printed record after record"
     assert "config_epsilon" in wide
-    assert "no rows" in told("results", "SELECT * FROM runs WHERE algorithm = 'absent'").out
-    told("results", "SELECT nothing FROM runs").refused(2, "nothing", "the views are: runs, metrics, releases, charges")
-    told("results", "DROP TABLE runs").refused(2, "one SELECT")
+    assert "no rows" in shared("results", "SELECT * FROM runs WHERE algorithm = 'absent'").out
+    shared("results", "SELECT nothing FROM runs").refused(
+        2, "nothing", "the views are: runs, metrics, releases, charges"
+    )
+    shared("results", "DROP TABLE runs").refused(2, "one SELECT")
 
 
 def test_equal_results_in_two_roots_with_a_seed(
@@ -271,7 +273,7 @@ def test_equal_results_in_two_roots_with_a_seed(
 
 
 @pytest.mark.parametrize(
-    ("words", "field", "value"),
+    ("arguments", "field", "value"),
     [
         (["--dataset", "wine"], "dataset", "wine"),
         (["--algorithm", "dpml"], "algorithm", "dpml"),
@@ -315,7 +317,7 @@ def test_equal_results_in_two_roots_with_a_seed(
     ],
 )
 def test_every_option_reaches_the_run(
-    words: list[str], field: str, value: object, commands: CommandLine, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], field: str, value: object, commands: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[TrainingConfig] = []
 
@@ -324,7 +326,7 @@ def test_every_option_reaches_the_run(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(training, "_run", run)
-    assert commands("train", *words).code != 0
+    assert commands("train", *arguments).code != 0
     assert getattr(taken[0], field) == value
     defaults = TrainingConfig()
     changed = {name for name in TrainingConfig.model_fields if getattr(taken[0], name) != getattr(defaults, name)}
@@ -387,8 +389,8 @@ def test_algorithms_are_listed_with_claim_and_proof(commands: CommandLine) -> No
     assert {entry["name"] for entry in proved} >= {"noisy-gd", "dpml", "dpdr-dpml", "fed-dpdr-dpml"}
     assert all("published" not in entry["name"] and entry["name"] != "non-private" for entry in proved)
     table = commands("algorithms").out
-    for words in ("name", "kind", "trust", "proved", "claim", "source"):
-        assert words in table
+    for arguments in ("name", "kind", "trust", "proved", "claim", "source"):
+        assert arguments in table
 
 
 def test_datasets_are_listed_and_public_ones_answer_sql(commands: CommandLine) -> None:
@@ -408,12 +410,12 @@ def test_explain_says_what_would_run_and_why_and_runs_nothing(unitball: CommandL
         return set((unitball.root / "releases").glob("*"))
 
     before = releases()
-    words = ("train", "--dataset", "digits", "--epsilon", 1, "--repetition", 77, "--explain")
-    explained = unitball.succeeds(*words)
+    arguments = ("train", "--dataset", "digits", "--epsilon", 1, "--repetition", 77, "--explain")
+    explained = unitball.succeeds(*arguments)
     assert explained["system"] == "unitball"
     assert "8 x 8" in explained["reasons"][0]
     assert explained["parts"]["projection"]["name"] == "public-whitening"
-    said = unitball(*words)
+    said = unitball(*arguments)
     assert said.code == 0
     assert all(reason in said.out for reason in explained["reasons"])
     assert releases() == before
@@ -421,10 +423,10 @@ def test_explain_says_what_would_run_and_why_and_runs_nothing(unitball: CommandL
 
 def test_train_on_a_file_ingested_on_the_way(unitball: CommandLine, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.txt", 300)
-    words = ("--dataset", "mine", "--path", rows.path, "--format", "libsvm", "--public", "--parties", 3)
-    result = unitball.trained(*words, "--algorithm", "non-private", "--dimension", 4)
+    arguments = ("--dataset", "mine", "--path", rows.path, "--format", "libsvm", "--public", "--parties", 3)
+    result = unitball.trained(*arguments, "--algorithm", "non-private", "--dimension", 4)
     assert result["accuracy"] > 0.85
-    assert unitball.trained(*words, "--algorithm", "non-private", "--dimension", 4)["cached"] is True
+    assert unitball.trained(*arguments, "--algorithm", "non-private", "--dimension", 4)["cached"] is True
     (listed,) = unitball.succeeds("datasets", "mine")["datasets"]
     assert (listed["rows"], listed["visibility"], listed["versions"]) == (300, "public", 1)
 
@@ -445,9 +447,20 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     rows = write_rows(tmp_path / "rows.txt", 500)
     reference = unitball.succeeds(*ingestion(rows, epsilon=2.0, delta=1e-4))
     assert reference["visibility"] == "private"
-    words = ("--dataset", "clinic", "--algorithm", "noisy-gd", "--parties", 4, "--test-fraction", 0.3, "--epsilon", 1)
+    arguments = (
+        "--dataset",
+        "clinic",
+        "--algorithm",
+        "noisy-gd",
+        "--parties",
+        4,
+        "--test-fraction",
+        0.3,
+        "--epsilon",
+        1,
+    )
 
-    result = unitball.trained(*words, "--no-evaluation")
+    result = unitball.trained(*arguments, "--no-evaluation")
     assert result["accuracy"] is None
     assert result["metrics"] == {}
     assert result["seconds"] is None
@@ -460,7 +473,7 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     assert all(0 < party["epsilon_spent"] < 1 for party in report["parties"]), "at the cap's delta, which is larger"
 
     # A measured model: it is the same release, and the held-out rows pay for themselves.
-    evaluated = unitball.trained(*words, "--roc")
+    evaluated = unitball.trained(*arguments, "--roc")
     assert evaluated["measured_on"] == "held-out rows, noisy"
     assert 0.5 < evaluated["accuracy"] <= 1
     assert evaluated["metrics"].keys() >= {"accuracy", "precision", "recall", "f1", "mcc", "auc"}
@@ -472,7 +485,7 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
 
     spent = []
     for repetition in range(1, 12):
-        outcome = unitball("train", *words, "--repetition", repetition, "--json")
+        outcome = unitball("train", *arguments, "--repetition", repetition, "--json")
         if outcome.code:
             break
         spent.append(outcome.json["epsilon_spent"])
@@ -485,17 +498,17 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     assert before["epsilon_spent"] <= 2.0
 
     largest = float(outcome.err.split("would still fit a plan of this kind is ")[1].split(" ")[0])
-    fitting = (*words[:-1], largest, "--repetition", 99)
+    fitting = (*arguments[:-1], largest, "--repetition", 99)
     assert unitball.trained(*fitting)["epsilon_spent"] <= largest
     assert unitball.succeeds("budget", "clinic")["epsilon_spent"] <= 2.0
     assert "one more run of unitball at" in unitball("budget", "clinic").out
     # What was paid for stays free.
-    assert unitball.trained(*words, "--roc")["cached"] is True
+    assert unitball.trained(*arguments, "--roc")["cached"] is True
     assert unitball.succeeds("budget", "clinic", "--verify") == {"dataset": "clinic", "verified": True, "problems": []}
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "named"),
     [
         (["--algorithm", "fed-dpdr-dpml-published", "--epsilon", "1"], ["not proved", "fed-dpdr-dpml"]),
         (["--algorithm", "non-private"], ["not proved"]),
@@ -507,10 +520,10 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     ],
 )
 def test_what_may_not_touch_private_rows_is_refused(
-    words: list[str], named: list[str], unitball: CommandLine, tmp_path: Path
+    arguments: list[str], named: list[str], unitball: CommandLine, tmp_path: Path
 ) -> None:
     unitball.succeeds(*ingestion(write_rows(tmp_path / "rows.txt", 200)))
-    unitball("train", "--dataset", "clinic", "--parties", 2, *words).refused(3, *named)
+    unitball("train", "--dataset", "clinic", "--parties", 2, *arguments).refused(3, *named)
     assert charges_of(unitball, "clinic") == []
     assert not list((unitball.root / "releases").iterdir())
 
@@ -540,7 +553,7 @@ def test_private_rows_do_not_come_back_as_public(commands: CommandLine, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "named"),
     [
         (["--epsilon", "0"], ["epsilon", "greater than 0"]),
         (["--epsilon", "-1"], ["epsilon", "greater than 0", "-1"]),
@@ -581,15 +594,15 @@ def test_private_rows_do_not_come_back_as_public(commands: CommandLine, tmp_path
         ),
     ],
 )
-def test_bad_arguments_are_told_at_once(words: list[str], named: list[str], commands: CommandLine) -> None:
+def test_bad_arguments_are_told_at_once(arguments: list[str], named: list[str], commands: CommandLine) -> None:
     """No engine has to start for these: the fixture has none."""
-    commands("train", *words).refused(2, *named)
+    commands("train", *arguments).refused(2, *named)
     assert not list(Layout(commands.root).prepare().releases.iterdir())
     assert not [one for one in open_ledger().accounts() if open_ledger().charges(one.name)]
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "named"),
     [
         (["--algorithm", "noisy-gd"], ["--epsilon"]),
         (["--algorithm", "noisy-gd", "--epsilon", "1", "--param", "trainer.clip=-1"], ["clip", "-1"]),
@@ -601,22 +614,24 @@ def test_bad_arguments_are_told_at_once(words: list[str], named: list[str], comm
         (["--epsilon", "1", "--test-fraction", "0.0001"], ["test fraction", "1797"]),
     ],
 )
-def test_what_does_not_fit_the_rows(words: list[str], named: list[str], told: CommandLine) -> None:
-    before = charges_of(told, "digits")
-    kept = sorted(path.name for path in (told.root / "releases").iterdir())
-    told("train", *words).refused(2, *named)
-    assert charges_of(told, "digits") == before
-    assert sorted(path.name for path in (told.root / "releases").iterdir()) == kept
-    assert not temporaries(told.root)
+def test_what_does_not_fit_the_rows(arguments: list[str], named: list[str], shared: CommandLine) -> None:
+    before = charges_of(shared, "digits")
+    kept = sorted(path.name for path in (shared.root / "releases").iterdir())
+    shared("train", *arguments).refused(2, *named)
+    assert charges_of(shared, "digits") == before
+    assert sorted(path.name for path in (shared.root / "releases").iterdir()) == kept
+    assert not temporaries(shared.root)
 
 
 def test_kernel_models_of_several_parties_have_no_mean(unitball: CommandLine) -> None:
-    words = ["--dataset", "iris", "--algorithm", "wss2", "--trust", "local", "--parties", "2"]
-    unitball("train", *words, "--param", "kernel=rbf").refused(2, "kernel-model", "kernel=linear", "--trust central")
+    arguments = ["--dataset", "iris", "--algorithm", "wss2", "--trust", "local", "--parties", "2"]
+    unitball("train", *arguments, "--param", "kernel=rbf").refused(
+        2, "kernel-model", "kernel=linear", "--trust central"
+    )
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "named"),
     [
         (["ingest"], ["name", "unitball ingest --help"]),
         (["budget", "nothere"], ["nothere", "ingest"]),
@@ -627,8 +642,8 @@ def test_kernel_models_of_several_parties_have_no_mean(unitball: CommandLine) ->
         (["nonsense"], ["nonsense"]),
     ],
 )
-def test_other_commands_say_what_is_wrong(words: list[str], named: list[str], commands: CommandLine) -> None:
-    commands(*words).refused(2, *named)
+def test_other_commands_say_what_is_wrong(arguments: list[str], named: list[str], commands: CommandLine) -> None:
+    commands(*arguments).refused(2, *named)
 
 
 # ── bad input ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -724,15 +739,15 @@ def test_what_is_declared_of_private_rows(
         "--delta-cap": "1e-5",
         **changes,
     }
-    words = [f"{name}={value}" for name, value in options.items() if value is not None]
-    commands("ingest", "clinic", "--format", "libsvm", "--path", rows.path, *words).refused(code, *named)
+    arguments = [f"{name}={value}" for name, value in options.items() if value is not None]
+    commands("ingest", "clinic", "--format", "libsvm", "--path", rows.path, *arguments).refused(code, *named)
     assert nothing_kept(commands.root)
     # What was refused does not stand in the way of the public registration of the same rows.
     commands.succeeds("ingest", "clinic", "--format", "libsvm", "--path", rows.path, "--public")
 
 
 def test_one_class_of_private_rows_is_not_told(commands: CommandLine, tmp_path: Path) -> None:
-    """That all labels agree is something the rows say, and only of public ones is it told."""
+    """That all labels agree is something the rows say, and only of public ones is it shared."""
     path = tmp_path / "rows.txt"
     path.write_text("+1 1:0.5\n" * 20)
     declared = ["--dimension", 2, "--classes=-1,1", "--epsilon-cap", 1, "--delta-cap", 1e-5]
@@ -744,8 +759,8 @@ def test_an_unwritable_root(tmp_path: Path, capfd: pytest.CaptureFixture[str], m
     place = tmp_path / "file"
     place.write_text("a file, not a folder")
     commands = CommandLine(place, capfd)
-    for words in (["budget", "digits"], ["train", "--epsilon", 1], ["ingest", "iris", "--public"]):
-        commands(*words, "--root", place / "root").refused(2, str(place), "--root")
+    for arguments in (["budget", "digits"], ["train", "--epsilon", 1], ["ingest", "iris", "--public"]):
+        commands(*arguments, "--root", place / "root").refused(2, str(place), "--root")
     if os.geteuid() != 0:
         closed = tmp_path / "closed"
         closed.mkdir(mode=0o500)
@@ -759,14 +774,14 @@ def secret_file(root: Path) -> Path:
 
 def test_secrets_that_are_missing_or_reachable(unitball: CommandLine, tmp_path: Path) -> None:
     unitball.succeeds(*ingestion(write_rows(tmp_path / "rows.txt", 200)))
-    words = ("--dataset", "clinic", "--parties", 2, "--algorithm", "noisy-gd", "--epsilon", 1)
-    result = unitball.trained(*words)
+    arguments = ("--dataset", "clinic", "--parties", 2, "--algorithm", "noisy-gd", "--epsilon", 1)
+    result = unitball.trained(*arguments)
     charged = charges_of(unitball, "clinic")
     path = secret_file(unitball.root)
     assert path.stat().st_mode & 0o777 == 0o600
 
     path.chmod(0o644)
-    unitball("train", *words, "--repetition", 1).refused(2, str(path), "0644", "chmod 600")
+    unitball("train", *arguments, "--repetition", 1).refused(2, str(path), "0644", "chmod 600")
     assert charges_of(unitball, "clinic") == charged
     path.chmod(0o600)
 
@@ -774,11 +789,11 @@ def test_secrets_that_are_missing_or_reachable(unitball: CommandLine, tmp_path: 
     for file in Layout(unitball.root).release(result["releases"][0]).iterdir():
         file.unlink()
     aside = path.rename(tmp_path / "kept")
-    unitball("train", *words).refused(2, "secret", "all", "missing", "--repetition")
+    unitball("train", *arguments).refused(2, "secret", "all", "missing", "--repetition")
     assert not path.exists()
     assert charges_of(unitball, "clinic") == charged
     aside.rename(path)
-    assert unitball.trained(*words)["releases"] == result["releases"]
+    assert unitball.trained(*arguments)["releases"] == result["releases"]
     assert charges_of(unitball, "clinic") == charged
 
 

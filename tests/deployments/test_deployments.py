@@ -222,5 +222,5 @@ def test_no_row_and_no_secret_is_seen_after_such_a_day(day: Served) -> None:
     assert found_in(private, needles), "the needles are of the rows"
     public = [path for path in day.root.rglob("*") if path.is_file() and layout.private not in path.parents]
     assert {"events.jsonl", "ledger.sqlite", "mlflow.db", "prefect.db"} <= {path.name for path in public}
-    told = [folder / name for name in ("alerts.json", "budgets.html", "run.zip")] + [day.output]
-    assert found_in([*public, *told], [*needles, *forms]) == []
+    written = [folder / name for name in ("alerts.json", "budgets.html", "run.zip")] + [day.output]
+    assert found_in([*public, *written], [*needles, *forms]) == []

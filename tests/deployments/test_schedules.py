@@ -83,9 +83,9 @@ def test_a_schedule_says_how_many_runs_fit_and_when_the_first_is_refused(
 ) -> None:
     """In the terminal and on the deployment's page; the number is the accountant's, the day follows from it."""
     monkeypatch.setenv("UNITBALL_ROOT", str(clinic.root))
-    told = clinic("schedule", "clinic", "--cron", "30 12 * * *", "--algorithm", "noisy-gd", "--epsilon", "0.3").out
-    found = re.search(r"(\d+) more runs on new versions fit under the cap; .* is on (\d+-\d+-\d+)", told)
-    assert found, told
+    output = clinic("schedule", "clinic", "--cron", "30 12 * * *", "--algorithm", "noisy-gd", "--epsilon", "0.3").out
+    found = re.search(r"(\d+) more runs on new versions fit under the cap; .* is on (\d+-\d+-\d+)", output)
+    assert found, output
     left, day = int(found[1]), datetime.fromisoformat(found[2]).date()
     # Two of mu like that of 0.3 are below 1 together, a dozen are not.
     assert 2 <= left <= 11

@@ -90,13 +90,13 @@ def test_triggered_run(served: Served, tmp_path: Path) -> None:
     assert not triggered()
     names = ("unscheduled", "unscheduled", "arrivals")
     paths = [rows_file(tmp_path / f"{number}.libsvm", 210 + number) for number in range(3)]
-    told = served.unitball_each(
+    outputs = served.unitball_each(
         *(
             ["ingest", name, "--format", "libsvm", "--path", path, "--public"]
             for name, path in zip(names, paths, strict=True)
         )
     )
-    assert ["federated-training/arrivals" in said for said in told] == [False, False, True]
+    assert ["federated-training/arrivals" in output for output in outputs] == [False, False, True]
     (run,) = wait_for("a run after the event", triggered)
     assert not run["auto_scheduled"]
     finished = served.finished(run["id"])
@@ -258,7 +258,7 @@ def test_a_port_that_is_no_number(commands: CommandLine, monkeypatch: pytest.Mon
 
 
 def test_the_leash_ends_the_whole_process_group(tmp_path: Path) -> None:
-    """A grandchild that ignores SIGTERM ends with whoever holds the leash, and so does one that its parent left."""
+    """A grandchild that ignores SIGTERM ends with whoever holds the guard, and so does one that its parent left."""
     note = tmp_path / "pids"
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     code = (

@@ -55,17 +55,17 @@ def test_the_table_of_commands_is_what_their_modules_register() -> None:
 import json, typer.main
 from deployments.cli import entry_point as commands
 from deployments.cli.entry_point import app
-told = commands.command_group(["--help"]).commands
+listed = commands.command_group(["--help"]).commands
 commands.import_all()
 shown = lambda found: [[name, type(one).__name__, one.get_short_help_str(1000)] for name, one in found.items()]
-print(json.dumps([shown(told), shown(typer.main.get_group(app).commands)]))
+print(json.dumps([shown(listed), shown(typer.main.get_group(app).commands)]))
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=clean_environment(), check=True
     )
-    told, registered = json.loads(done.stdout)
-    assert len(told) > 20
-    assert sorted(told) == sorted(registered)
+    listed, registered = json.loads(done.stdout)
+    assert len(listed) > 20
+    assert sorted(listed) == sorted(registered)
 
 
 def test_only_the_module_of_the_command_is_imported(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from dpalgos.accounting import (
     repeats_left,
     spending,
     spent,
-    standing,
+    status,
 )
 from dpalgos.accounting.costs import Totals, additive_costs
 from dpalgos.accounting.spending import SummedHistory
@@ -264,7 +264,7 @@ def test_what_was_admitted_stays_within_the_cap(population: Population, epsilon:
         if decision.admitted:
             admitted.append(plan)
             kept = Population(population.rows, (*kept.plans, planned))
-            assert standing(admitted, cap).admitted
+            assert status(admitted, cap).admitted
             assert spent(admitted, D).epsilon == decision.after.epsilon <= epsilon
         else:
             assert decision.after.epsilon > epsilon
@@ -284,7 +284,7 @@ def test_a_first_plan_outside_every_filter_is_admitted_and_is_the_last() -> None
     smallest: list[Loss] = [GaussianMu(1e-6), PureEpsilon(1e-9), ZeroConcentrated(1e-12)]
     for small in smallest:
         assert not admit([whole], ("even", everyone(small)), cap).admitted
-    assert standing([whole], cap).admitted
+    assert status([whole], cap).admitted
     # What costs nothing depends on nobody's rows, and other people's rows are untouched.
     assert admit([whole], ("even", everyone(GaussianMu(0.0))), cap).admitted
     assert admit([whole], ("even", everyone(GaussianMu(0.1), parties=["9"])), cap).admitted
@@ -325,8 +325,8 @@ def test_repeats_take_account_of_parties_that_the_plan_does_not_touch() -> None:
     plan, cap = ("even", everyone(PureEpsilon(0.05), parties=["0"])), FilterCap(1.0, D)
     count = repeats_left(history, plan, cap)
     assert count > 1
-    assert standing([*history, *[plan] * count], cap).admitted
-    assert not standing([*history, *[plan] * (count + 1)], cap).admitted
+    assert status([*history, *[plan] * count], cap).admitted
+    assert not status([*history, *[plan] * (count + 1)], cap).admitted
 
 
 def test_on_an_empty_account_the_whole_cap_fits() -> None:
@@ -343,8 +343,8 @@ def test_repeats_are_counted() -> None:
         plan = ("even", everyone(*losses, delta=1e-8))
         count = repeats_left([], plan, cap)
         assert 2 < count < 100
-        assert standing([plan] * count, cap).admitted
-        assert not standing([plan] * (count + 1), cap).admitted
+        assert status([plan] * count, cap).admitted
+        assert not status([plan] * (count + 1), cap).admitted
         assert repeats_left([plan] * 2, plan, cap) == count - 2
         assert repeats_left([plan] * count, plan, cap) == 0
     assert repeats_left([], ("even", everyone(GaussianMu(0.0))), cap) == 1_000_000
@@ -352,9 +352,9 @@ def test_repeats_are_counted() -> None:
 
 def test_a_lowered_cap_is_noticed() -> None:
     history: History = [("even", everyone(GaussianMu(0.1)))] * 2
-    assert standing(history, FilterCap(1.0, D)).admitted
-    assert not standing(history, FilterCap(0.1, D)).admitted
-    assert "above the cap" in standing(history, FilterCap(0.1, D)).reason
+    assert status(history, FilterCap(1.0, D)).admitted
+    assert not status(history, FilterCap(0.1, D)).admitted
+    assert "above the cap" in status(history, FilterCap(0.1, D)).reason
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(-1.0, D), (math.inf, D), (1.0, 1.0), (1.0, -D), (math.nan, D)])

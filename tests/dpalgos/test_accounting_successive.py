@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from dpalgos.accounting import FilterCap, PlanCost, admit, standing
+from dpalgos.accounting import FilterCap, PlanCost, admit, status
 from dpalgos.accounting.filters import RESERVED, filter_in_force
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon
@@ -75,7 +75,7 @@ def test_only_a_single_plan_may_use_the_reserved_delta() -> None:
     cap = FilterCap(1.0, D, reserved=RESERVED)
     whole = plan(mu_from_epsilon_delta(1.0, D))
     assert admit([], whole, cap).admitted
-    assert not standing([whole], FilterCap(1.0, D * (1 - RESERVED))).admitted
+    assert not status([whole], FilterCap(1.0, D * (1 - RESERVED))).admitted
     halves = plan(mu_from_epsilon_delta(1.0, D * 7 / 8 * (1 - RESERVED)) / math.sqrt(2) * (1 - 1e-9))
     assert admit([halves], halves, cap).admitted
     more = plan(mu_from_epsilon_delta(1.0, D * 7 / 8) / math.sqrt(2) * (1 - 1e-9))
@@ -97,4 +97,4 @@ def test_what_earlier_filters_hold_is_counted_whole() -> None:
     assert "cap of epsilon 3" in refused.reason
     # Lowered below what earlier filters hold: nothing is admitted.
     assert not admit([], ("p", {"0": PlanCost.of([PureEpsilon(1e-9)], D)}), FilterCap(1.5, D, earlier=2.0)).admitted
-    assert np.isfinite(standing([pure], cap).after.epsilon)
+    assert np.isfinite(status([pure], cap).after.epsilon)

@@ -46,7 +46,7 @@ def test_each_projection_runs_with_each_trainer(projection: str) -> None:
 
 
 def small(spec: AlgorithmSpec) -> dict[str, object]:
-    """Few steps, few made-up images and few features of them, where a part has any."""
+    """Few steps, few synthetic images and few features of them, where a part has any."""
     few = {"iterations": 5, "images": 100, "features": "hog", "feature_parameters": {"cell": 4, "block": 1}}
     fields = {field.name for field in dataclasses.fields(lookup(spec.kind, spec.name))}
     return {name: value for name, value in few.items() if name in fields}

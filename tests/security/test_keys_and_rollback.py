@@ -179,7 +179,7 @@ def test_an_account_that_the_back_up_lacks_is_opened_again(
     _put_back(tmp_path / "back-up", "ledger.sqlite", "ledger.head")
     assert restore_ledger("the disk was lost", None, None) == ("clinic", "later")
     assert open_ledger().account("later").cap == Cap(1.0, 1e-5)
-    assert open_ledger().standing("later").details["spent_before"] > 0
+    assert open_ledger().status("later").details["spent_before"] > 0
 
 
 def test_without_any_mark_only_the_owners_statement_is_booked(clinic: Path, tmp_path: Path) -> None:

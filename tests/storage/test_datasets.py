@@ -34,7 +34,7 @@ from storage.layout import Layout
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import RowFormat, RowWriter, StoredRows
 from storage.secrets import root_secret
-from tests.support.data import files_of, flip, gathered, made_up, source_of, stored, temporaries
+from tests.support.data import files_of, flip, gathered, source_of, stored, synthetic, temporaries
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def _wide(rows: int, seed: int, dimension: int = 3000) -> tuple[Any, NDArray[np.
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("dimension", [1, 2, 30])
 def test_dense_rows_come_back(layout: Layout, private: bool, dimension: int) -> None:
-    train, test = made_up(101, dimension, seed=1, classes=3), made_up(13, dimension, seed=2, classes=3)
+    train, test = synthetic(101, dimension, seed=1, classes=3), synthetic(13, dimension, seed=2, classes=3)
     names = np.array(["a", "b", "c"])
     named = [(features, names[labels]) for features, labels in (train, test)]
     ref = stored(layout, source_of(*named, classes=("a", "b", "c")), private=private)
@@ -80,7 +80,7 @@ def test_sparse_rows_come_back_and_small_ones_are_stored_densely(layout: Layout)
 
 
 def test_real_labels_come_back_exactly(layout: Layout) -> None:
-    features, _ = made_up(50, 3, seed=4)
+    features, _ = synthetic(50, 3, seed=4)
     labels = np.random.default_rng(5).uniform(-1, 1, 50)
     ref = stored(layout, source_of((features, labels), label_range=(-1.0, 1.0)), private=True)
     assert (ref.labels, ref.label_range, ref.classes) == (Labels.REAL, (-1.0, 1.0), ())
@@ -112,7 +112,7 @@ def test_rows_are_rounded_to_float32(layout: Layout) -> None:
 def test_blocks_parts_and_row_groups_do_not_change_what_is_read(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = made_up(1000, 5, seed=6)
+    train = synthetic(1000, 5, seed=6)
     monkeypatch.setattr(RowFormat, "block_rows", property(lambda _format: 64))
     monkeypatch.setattr(RowFormat, "part_rows", property(lambda _format: 300))
     ref = stored(layout, source_of(train, block=37))
@@ -138,7 +138,7 @@ def test_what_hardly_shrinks_is_not_compressed(tmp_path: Path) -> None:
 
 
 def test_public_versions_are_named_by_their_content(layout: Layout, tmp_path: Path) -> None:
-    train, test = made_up(60, 4, seed=7), made_up(10, 4, seed=8)
+    train, test = synthetic(60, 4, seed=7), synthetic(10, 4, seed=8)
     other_root = Layout(tmp_path / "other").prepare()
     ref = stored(layout, source_of(train, test, block=7), name="one")
     same = stored(other_root, source_of(train, test, block=60), name="two")
@@ -164,7 +164,7 @@ def test_public_versions_are_named_by_their_content(layout: Layout, tmp_path: Pa
 
 
 def test_private_versions_are_named_at_random_and_say_nothing(layout: Layout) -> None:
-    train = made_up(60, 4, seed=9)
+    train = synthetic(60, 4, seed=9)
     first, second = (stored(layout, source_of(train), private=True) for _ in range(2))
     assert first.version != second.version
     assert len(first.version) == 32
@@ -179,10 +179,10 @@ def test_private_versions_are_named_at_random_and_say_nothing(layout: Layout) ->
 
 
 def test_the_same_private_rows_under_one_name_are_one_version(layout: Layout) -> None:
-    train = made_up(60, 4, seed=10)
+    train = synthetic(60, 4, seed=10)
     first = stored(layout, source_of(train), private=True)
     assert stored(layout, source_of(train, block=60), private=True, previous=(first,)) == first
-    other = stored(layout, source_of(made_up(60, 4, seed=11)), private=True, previous=(first,))
+    other = stored(layout, source_of(synthetic(60, 4, seed=11)), private=True, previous=(first,))
     assert other != first
     assert len(list(layout.datasets.iterdir())) == 2
     shutil.rmtree(layout.dataset(first.version))
@@ -191,7 +191,7 @@ def test_the_same_private_rows_under_one_name_are_one_version(layout: Layout) ->
 
 
 def test_nothing_private_is_learnt_from_rows(layout: Layout) -> None:
-    train = made_up(20, 4, seed=12)
+    train = synthetic(20, 4, seed=12)
     for found in ("dimension", "classes"):
         with pytest.raises(RefusedError, match=f"its {found} would be learnt from the rows; declare --{found}"):
             stored(layout, source_of(train, found=frozenset({found})), private=True)
@@ -200,7 +200,7 @@ def test_nothing_private_is_learnt_from_rows(layout: Layout) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "../a"])
 def test_names_are_checked(layout: Layout, name: str) -> None:
-    source = source_of(made_up(4, 2, seed=13))
+    source = source_of(synthetic(4, 2, seed=13))
     with pytest.raises(InputError, match="data set name"):
         write_dataset(layout, source, name=name, account="a", visibility=Visibility.PUBLIC)
     with pytest.raises(InputError, match="account"):
@@ -213,16 +213,16 @@ def test_names_are_checked(layout: Layout, name: str) -> None:
 def test_a_number_that_is_not_finite_is_refused_by_its_place(
     layout: Layout, private: bool, value: float, wide: bool
 ) -> None:
-    features, labels = made_up(30, 4, seed=14)
+    features, labels = synthetic(30, 4, seed=14)
     features[17, 2] = value
     given: Any = sparse.csr_matrix(features) if wide else features
-    with pytest.raises(InputError, match=r"made-up, train row 18: feature 3 is .*must be finite .*remove or correct"):
+    with pytest.raises(InputError, match=r"synthetic, train row 18: feature 3 is .*must be finite .*remove or correct"):
         stored(layout, source_of((given, labels), sparse=wide), private=private)
     assert list(layout.datasets.iterdir()) == []
 
 
 def test_bad_labels_are_refused_by_their_place(layout: Layout) -> None:
-    features, _ = made_up(30, 4, seed=15)
+    features, _ = synthetic(30, 4, seed=15)
     with pytest.raises(InputError, match=r"train row 30: label '7' is not among the classes 0, 1"):
         stored(layout, source_of((features, [0, 1] * 14 + [0, 7])))
     with pytest.raises(InputError, match=r"test row 1: label 'x' is not among"):
@@ -234,7 +234,7 @@ def test_bad_labels_are_refused_by_their_place(layout: Layout) -> None:
 
 
 def test_empty_and_one_class_sets_are_refused(layout: Layout) -> None:
-    features, _ = made_up(30, 4, seed=16)
+    features, _ = synthetic(30, 4, seed=16)
     with pytest.raises(InputError, match="holds no rows to train on"):
         stored(layout, source_of((features[:0], [])))
     with pytest.raises(InputError, match=r"one class only \('1'\)"):
@@ -245,14 +245,14 @@ def test_empty_and_one_class_sets_are_refused(layout: Layout) -> None:
 
 
 def test_blocks_of_another_width_are_refused(layout: Layout) -> None:
-    source = source_of(made_up(30, 4, seed=17))
+    source = source_of(synthetic(30, 4, seed=17))
     object.__setattr__(source, "dimension", 5)
     with pytest.raises(InputError, match=r"expected 5 features a row"):
         stored(layout, source)
 
 
 def test_a_part_that_is_not_there_is_named(layout: Layout) -> None:
-    ref = stored(layout, source_of(made_up(30, 4, seed=18)))
+    ref = stored(layout, source_of(synthetic(30, 4, seed=18)))
     with pytest.raises(InputError, match="has no test rows of its own; it has: train"):
         open_dataset(layout, ref, "test")
     with pytest.raises(StorageError, match="does not exist"):
@@ -274,7 +274,7 @@ def _empty(path: Path) -> None:
 @pytest.mark.parametrize("damage", [flip, _cut, _remove, _empty])
 @pytest.mark.parametrize("which", ["part", "manifest"])
 def test_damage_is_found_when_opened(layout: Layout, damage: Callable[[Path], None], which: str) -> None:
-    ref = stored(layout, source_of(made_up(300, 4, seed=19)), private=True)
+    ref = stored(layout, source_of(synthetic(300, 4, seed=19)), private=True)
     rows = open_dataset(layout, ref)
     path = rows.files[0] if which == "part" else layout.dataset(ref.version) / MANIFEST
     damage(path)
@@ -286,7 +286,7 @@ def test_damage_is_found_when_opened(layout: Layout, damage: Callable[[Path], No
 @pytest.mark.parametrize("name", ["train/part-00000.parquet", MANIFEST])
 @pytest.mark.parametrize("damage", [flip, _remove])
 def test_ingesting_again_mends_a_damaged_version(layout: Layout, damage: Callable[[Path], None], name: str) -> None:
-    train = made_up(60, 4, seed=42)
+    train = synthetic(60, 4, seed=42)
     ref = stored(layout, source_of(train))
     derived = transform_dataset(layout, ref, _unit, normalisation="unit-norm")
     for version in (ref, derived):
@@ -299,7 +299,7 @@ def test_ingesting_again_mends_a_damaged_version(layout: Layout, damage: Callabl
 
 
 def test_every_flipped_byte_of_a_part_is_found(layout: Layout) -> None:
-    ref = stored(layout, source_of(made_up(40, 3, seed=20)))
+    ref = stored(layout, source_of(synthetic(40, 3, seed=20)))
     path = open_dataset(layout, ref).files[0]
     whole = path.read_bytes()
     for place in np.linspace(0, 1, 23):
@@ -310,7 +310,7 @@ def test_every_flipped_byte_of_a_part_is_found(layout: Layout) -> None:
 
 
 def test_a_newer_format_is_refused(layout: Layout) -> None:
-    ref = stored(layout, source_of(made_up(40, 3, seed=21)))
+    ref = stored(layout, source_of(synthetic(40, 3, seed=21)))
     path = layout.dataset(ref.version) / MANIFEST
     body = {key: value for key, value in json.loads(path.read_text()).items() if key != "digest"}
     path.write_bytes(manifests.dump(body, version=datasets.FORMAT_VERSION + 1))
@@ -319,7 +319,7 @@ def test_a_newer_format_is_refused(layout: Layout) -> None:
 
 
 def test_digests_are_verified_once_a_state_of_the_file(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    ref = stored(layout, source_of(made_up(40, 3, seed=22)))
+    ref = stored(layout, source_of(synthetic(40, 3, seed=22)))
     read: list[Path] = []
     digest = rowfiles.file_digest
 
@@ -339,7 +339,7 @@ def test_digests_are_verified_once_a_state_of_the_file(layout: Layout, monkeypat
 
 
 def test_fingerprints_of_parts_follow_their_rows(layout: Layout, tmp_path: Path) -> None:
-    train, test = made_up(60, 4, seed=23), made_up(10, 4, seed=24)
+    train, test = synthetic(60, 4, seed=23), synthetic(10, 4, seed=24)
     ref = stored(layout, source_of(train, test), private=True)
     rows = open_dataset(layout, ref)
     assert rows.fingerprint().shape == (32,)
@@ -355,7 +355,7 @@ def test_fingerprints_of_parts_follow_their_rows(layout: Layout, tmp_path: Path)
 
 
 def test_row_fingerprints_are_keyed_and_do_not_know_the_storage() -> None:
-    features, _ = made_up(50, 6, seed=25)
+    features, _ = synthetic(50, 6, seed=25)
     features[features < 0] = 0
     dense = row_fingerprints(features, b"k" * 32)
     assert len(np.unique(dense)) == 50
@@ -368,8 +368,8 @@ def test_row_fingerprints_are_keyed_and_do_not_know_the_storage() -> None:
 
 
 def test_what_was_private_cannot_become_public(layout: Layout) -> None:
-    features, labels = made_up(1000, 6, seed=26)
-    fresh, _ = made_up(1000, 6, seed=27)
+    features, labels = synthetic(1000, 6, seed=26)
+    fresh, _ = synthetic(1000, 6, seed=27)
     stored(layout, source_of((features, labels)), private=True)
     # Other labels, another order, another cut, one row over and over: still the same private rows.
     shuffled = np.random.default_rng(28).permutation(1000)
@@ -395,14 +395,14 @@ def test_what_was_private_cannot_become_public(layout: Layout) -> None:
 
 def test_a_small_private_set_within_a_large_public_one_is_found(layout: Layout) -> None:
     """One percent of either set: 20 of 5,000 public rows are all of the private ones."""
-    small, large = made_up(20, 6, seed=26), made_up(4980, 6, seed=27)
+    small, large = synthetic(20, 6, seed=26), synthetic(4980, 6, seed=27)
     stored(layout, source_of(small), private=True)
     with pytest.raises(RefusedError):
         stored(layout, source_of((np.concatenate([large[0], small[0]]), np.arange(5000) % 2)))
 
 
 def test_normalised_and_test_rows_of_private_sets_cannot_become_public_either(layout: Layout) -> None:
-    train, test = made_up(100, 6, seed=29), made_up(100, 6, seed=30)
+    train, test = synthetic(100, 6, seed=29), synthetic(100, 6, seed=30)
     ref = stored(layout, source_of(train, test), private=True)
     derived = transform_dataset(layout, ref, _unit, normalisation="unit-norm")
     for part, version in (("test", ref), ("train", derived), ("test", derived)):
@@ -412,12 +412,12 @@ def test_normalised_and_test_rows_of_private_sets_cannot_become_public_either(la
 
 
 def test_row_fingerprints_are_no_oracle_without_the_secret(layout: Layout) -> None:
-    features, labels = made_up(50, 6, seed=31)
+    features, labels = synthetic(50, 6, seed=31)
     ref = stored(layout, source_of((features, labels)), private=True)
     kept = np.load(layout.dataset(ref.version) / "fingerprints.npy")
     assert np.isin(row_fingerprints(features, root_secret(layout)), kept).all()
     assert not np.isin(row_fingerprints(features, b""), kept).any()
-    public = stored(layout, source_of(made_up(50, 6, seed=32)))
+    public = stored(layout, source_of(synthetic(50, 6, seed=32)))
     assert not (layout.dataset(public.version) / "fingerprints.npy").exists()
 
 
@@ -432,7 +432,7 @@ def _exact_square(row: NDArray[np.float32]) -> float:
 
 
 def test_rounding_to_float32_does_not_leave_the_unit_ball(layout: Layout) -> None:
-    features, labels = made_up(3000, 20, seed=33)
+    features, labels = synthetic(3000, 20, seed=33)
     plain = _unit(features).astype(np.float32)
     # Without the check about half of the rows are outside after rounding: the test would see it.
     assert np.mean([_exact_square(row) > 1 for row in plain]) > 0.2
@@ -469,7 +469,7 @@ def test_unit_vectors_stay_as_they_are() -> None:
 
 
 def test_a_derived_version_is_named_by_its_recipe(layout: Layout, tmp_path: Path) -> None:
-    train, test = made_up(60, 4, seed=34), made_up(10, 4, seed=35)
+    train, test = synthetic(60, 4, seed=34), synthetic(10, 4, seed=35)
     ref = stored(layout, source_of(train, test))
     calls: list[int] = []
 
@@ -499,7 +499,7 @@ def test_a_derived_version_is_named_by_its_recipe(layout: Layout, tmp_path: Path
 
 
 def test_a_derived_private_version_repeats_in_its_root_and_nowhere_else(layout: Layout, tmp_path: Path) -> None:
-    train = made_up(60, 4, seed=36)
+    train = synthetic(60, 4, seed=36)
     ref = stored(layout, source_of(train), private=True)
     first = transform_dataset(layout, ref, _unit, normalisation="unit-norm")
     shutil.rmtree(layout.dataset(first.version))
@@ -511,7 +511,7 @@ def test_a_derived_private_version_repeats_in_its_root_and_nowhere_else(layout: 
 
 
 def test_a_map_may_change_the_number_of_features_and_may_misbehave(layout: Layout) -> None:
-    features, labels = made_up(60, 4, seed=37)
+    features, labels = synthetic(60, 4, seed=37)
     ref = stored(layout, source_of((features, labels)), private=True)
     first = transform_dataset(layout, ref, lambda rows: rows[:, :2] / 100, normalisation="half", dimension=2)
     assert first.dimension == 2
@@ -547,13 +547,13 @@ def test_sparse_sets_are_mapped_and_stay_sparse(layout: Layout) -> None:
 
 
 def test_references_are_json_and_show_no_digest_of_private_rows(layout: Layout) -> None:
-    ref = stored(layout, source_of(made_up(60, 4, seed=39)), private=True)
+    ref = stored(layout, source_of(synthetic(60, 4, seed=39)), private=True)
     assert DatasetRef.model_validate_json(ref.model_dump_json()) == ref
     assert hash(ref) == hash(DatasetRef.model_validate_json(ref.model_dump_json()))
 
 
 def test_a_failed_write_leaves_the_root_as_it_was(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(layout, source_of(made_up(60, 4, seed=40)), private=True)
+    stored(layout, source_of(synthetic(60, 4, seed=40)), private=True)
     before = files_of(layout.root)
 
     def full(*_arguments: object, **_options: object) -> None:
@@ -561,5 +561,5 @@ def test_a_failed_write_leaves_the_root_as_it_was(layout: Layout, monkeypatch: p
 
     monkeypatch.setattr(rowfiles.RowWriter, "_write_group", full)
     with pytest.raises(StorageError, match="No space left on device"):
-        stored(layout, source_of(made_up(60, 4, seed=41)), private=True)
+        stored(layout, source_of(synthetic(60, 4, seed=41)), private=True)
     assert files_of(layout.root) == before

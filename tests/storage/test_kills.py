@@ -22,10 +22,10 @@ from storage.results import append, query
 from storage.rowfiles import RowFormat
 from storage.shards import open_shard, write_shards
 from tests.support import forks
-from tests.support.data import gathered, made_up, source_of, stored, temporaries
+from tests.support.data import gathered, source_of, stored, synthetic, temporaries
 from tests.support.forks import die, in_child, killed
 
-TRAIN, TEST = made_up(300, 6, seed=151), made_up(40, 6, seed=152)
+TRAIN, TEST = synthetic(300, 6, seed=151), synthetic(40, 6, seed=152)
 ASSIGNMENT = {"0": np.arange(0, 100), "1": np.arange(100, 180), "2": np.arange(180, 300)}
 
 
@@ -191,7 +191,7 @@ def _assert_nothing_half(layout: Layout) -> None:
 
 def _write_for_ever(layout: Layout, start: int, said: Any) -> None:
     for number in range(start, start + 1_000_000):
-        stored(layout, source_of(made_up(50, 4, seed=number)), private=True)
+        stored(layout, source_of(synthetic(50, 4, seed=number)), private=True)
         ReleaseStore(layout).write(f"key{number}", {"n": number}, {"x": np.full(1000, number)})
         append(layout, [{"n": number}], run=f"run{number}")
         said.send(number)

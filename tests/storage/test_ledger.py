@@ -378,7 +378,7 @@ class TestReports:
             "1": ["a", "b"],
         }
 
-    @pytest.mark.parametrize("query", ["account", "history", "charges", "terms", "standing", "charges_by_party"])
+    @pytest.mark.parametrize("query", ["account", "history", "charges", "terms", "status", "charges_by_party"])
     def test_an_unknown_account_is_an_error_not_an_empty_list(self, ledger: Ledger, query: str) -> None:
         with pytest.raises(InputError, match="no account 'nobody'"):
             getattr(ledger, query)("nobody")

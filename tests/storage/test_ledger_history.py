@@ -100,7 +100,7 @@ def test_what_a_policy_noted_comes_back_with_the_plans_it_noted(tmp_path: Path) 
         ledger.charge(request(release(f"r{number}", 0.5)), {})
     assert [history.notes for history in policy.seen] == [{}, {}, *({"plans": most} for most in (0, 0, 1, 1, 2, 2))]
     Ledger(opened(tmp_path / "ledger.sqlite"), SumOfEpsilons()).open_account("other", None)
-    ledger.standing("clinic")
+    ledger.status("clinic")
     assert policy.seen[-1].notes == {}, "somebody else wrote to the file, so all is read anew"
 
 

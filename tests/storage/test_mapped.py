@@ -16,7 +16,7 @@ from storage.mapped import MANIFEST, open_mapped, remove_unused_mapped, write_ma
 from storage.refs import ShardRef
 from storage.rowfiles import StoredRows
 from storage.shards import open_shard, write_shards
-from tests.support.data import flip, gathered, made_up, source_of, stored, temporaries
+from tests.support.data import flip, gathered, source_of, stored, synthetic, temporaries
 
 KEY = "a-map"
 
@@ -27,7 +27,7 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def _dealt(layout: Layout, seed: int = 1, partition: str = "one") -> tuple[ShardRef, StoredRows]:
-    ref = stored(layout, source_of(made_up(60, 6, seed=seed)), private=True)
+    ref = stored(layout, source_of(synthetic(60, 6, seed=seed)), private=True)
     (shard,) = write_shards(layout, ref, {"a": np.arange(60)}, partition)
     return shard, open_shard(layout, shard)
 

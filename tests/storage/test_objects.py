@@ -24,12 +24,12 @@ from storage.refs import Labels
 from storage.releases import ReleaseStore
 from storage.results import query_dataset
 from storage.shards import open_shard, write_shards
-from tests.support.data import gathered, made_up, source_of, stored
+from tests.support.data import gathered, source_of, stored, synthetic
 from tests.support.forks import die, killed, race
 from tests.support.ledgers import opened
 from tests.support.object_store import running_object_store, use_object_store
 
-ROWS = made_up(300, 6, seed=171)
+ROWS = synthetic(300, 6, seed=171)
 ARRAYS = {"weights": np.arange(500.0)}
 
 

@@ -24,7 +24,7 @@ from storage.layout import Layout
 from storage.readers import OnViolation, ReadOptions, concatenate, openml, read_source
 from storage.readers.images import CLASSES
 from storage.refs import Labels
-from tests.support.data import flip, gathered, made_up, source_of, stored, temporaries
+from tests.support.data import flip, gathered, source_of, stored, synthetic, temporaries
 
 PUBLIC = ReadOptions(discover=True)
 SCHEMA = """
@@ -151,7 +151,7 @@ def test_bad_parquet_rows_are_named(tmp_path: Path, layout: Layout, features: An
 
 
 def test_damaged_parquet_is_refused(tmp_path: Path, layout: Layout) -> None:
-    features, labels = made_up(3000, 4, seed=81)
+    features, labels = synthetic(3000, 4, seed=81)
     path = _lists(tmp_path, features.tolist(), labels)
     whole = path.read_bytes()
     for data in (whole[: len(whole) // 2], b"PAR1", b"no parquet at all, but long enough to look", whole[4:]):
@@ -461,7 +461,7 @@ def test_parties_must_agree_and_none_may_be_empty(tmp_path: Path, layout: Layout
 
 
 def test_origins_are_part_of_what_a_version_is(layout: Layout) -> None:
-    features, labels = made_up(10, 3, seed=83)
+    features, labels = synthetic(10, 3, seed=83)
 
     def version(cut: int) -> str:
         parties = {"a": source_of((features[:cut], labels[:cut])), "b": source_of((features[cut:], labels[cut:]))}
@@ -472,7 +472,7 @@ def test_origins_are_part_of_what_a_version_is(layout: Layout) -> None:
 
 
 def test_a_flipped_byte_in_a_parquet_file_never_passes_silently_as_other_rows(tmp_path: Path, layout: Layout) -> None:
-    features, labels = made_up(500, 4, seed=84)
+    features, labels = synthetic(500, 4, seed=84)
     path = _lists(tmp_path, features.tolist(), labels)
     flip(path, 0.99)
     with pytest.raises(InputError, match=r"rows.parquet"):

@@ -21,7 +21,7 @@ from storage.errors import DamagedError, FormatVersionError, InputError, Refused
 from storage.layout import Layout
 from storage.readers import read_source
 from storage.results import _interruptible, append, query, query_dataset
-from tests.support.data import flip, made_up, source_of, stored, temporaries
+from tests.support.data import flip, source_of, stored, synthetic, temporaries
 
 
 @pytest.fixture
@@ -133,8 +133,8 @@ def _forbidden(path: Path) -> list[str]:
 
 def test_sql_reads_its_views_and_nothing_else(layout: Layout) -> None:
     append(layout, [{"a": 1}], run="abc")
-    ref = stored(layout, source_of(made_up(20, 3, seed=141)))
-    private = stored(layout, source_of(made_up(20, 3, seed=142)), private=True)
+    ref = stored(layout, source_of(synthetic(20, 3, seed=141)))
+    private = stored(layout, source_of(synthetic(20, 3, seed=142)), private=True)
     hidden_local = HIDDEN
     before = set(layout.root.rglob("*"))
     (rows,) = layout.dataset(private.version).rglob("*.parquet")
@@ -166,7 +166,7 @@ def test_the_settings_are_shut_before_any_query(layout: Layout) -> None:
         "lock_configuration": True,
         "temp_directory": "",
     }
-    ref = stored(layout, source_of(made_up(20, 3, seed=146)))
+    ref = stored(layout, source_of(synthetic(20, 3, seed=146)))
     sql = "SELECT " + ", ".join(f"current_setting('{name}') AS {name}" for name in names)
     assert _rows(query(layout, sql)) == _rows(query_dataset(layout, ref, sql)) == [names]
 
@@ -202,7 +202,7 @@ def test_sql_over_a_public_set(layout: Layout) -> None:
     got = _rows(query_dataset(layout, ref, sql))
     assert [(row["class"], row["n"]) for row in got] == [("setosa", 50), ("versicolor", 50), ("virginica", 50)]
     assert got[0]["mean"] == pytest.approx(5.006)
-    features, labels = made_up(10, 3, seed=143)
+    features, labels = synthetic(10, 3, seed=143)
     both = stored(layout, source_of((features, labels), (features[:4], labels[:4]), classes=("0", "1")))
     assert _rows(query_dataset(layout, both, "SELECT count(*) AS n FROM test")) == [{"n": 4}]
     quoted = stored(layout, source_of((features, np.array(["it's", "b"])[labels]), classes=("it's", "b")))
@@ -220,7 +220,7 @@ def test_sql_over_sparse_and_real_sets(layout: Layout) -> None:
 
 
 def test_sql_over_private_rows_is_refused(layout: Layout) -> None:
-    ref = stored(layout, source_of(made_up(10, 3, seed=145)), private=True)
+    ref = stored(layout, source_of(synthetic(10, 3, seed=145)), private=True)
     with pytest.raises(RefusedError, match="is private"):
         query_dataset(layout, ref, "SELECT count(*) FROM train")
 

@@ -1,4 +1,4 @@
-"""The declared schemas of the papers' tables, on small made-up files of the right shape."""
+"""The declared schemas of the papers' tables, on small synthetic files of the right shape."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from storage.rounds import RoundStore
 from storage.rowfiles import StoredRows
 from storage.secrets import party_secret
 from storage.shards import open_shard, write_shards
-from tests.support.data import flip, gathered, made_up, source_of, stored, temporaries
+from tests.support.data import flip, gathered, source_of, stored, synthetic, temporaries
 
-ROWS = made_up(60, 4, seed=171)
+ROWS = synthetic(60, 4, seed=171)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from storage.layout import Layout
 from storage.refs import DatasetRef, ShardRef
 from storage.rowfiles import RowFormat, StoredRows
 from storage.shards import MANIFEST, open_shard, write_shards
-from tests.support.data import files_of, flip, gathered, made_up, source_of, stored, temporaries
+from tests.support.data import files_of, flip, gathered, source_of, stored, synthetic, temporaries
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def _check(
 
 @pytest.mark.parametrize("private", [False, True])
 def test_each_party_gets_its_rows(layout: Layout, private: bool) -> None:
-    train = made_up(503, 6, seed=101)
+    train = synthetic(503, 6, seed=101)
     ref = stored(layout, source_of(train), private=private)
     assignment = _dealt(503, 5, seed=102)
     _check(layout, write_shards(layout, ref, assignment, "even-5"), assignment, train)
@@ -63,7 +63,7 @@ def test_each_party_gets_its_rows(layout: Layout, private: bool) -> None:
 
 
 def test_shards_are_rows_as_algorithms_meet_them(layout: Layout) -> None:
-    train = made_up(50, 6, seed=103)
+    train = synthetic(50, 6, seed=103)
     ref = stored(layout, source_of(train), private=True)
     (shard,) = write_shards(layout, ref, {"0": np.arange(50)}, "one")
     rows: Rows = open_shard(layout, shard)
@@ -74,7 +74,7 @@ def test_shards_are_rows_as_algorithms_meet_them(layout: Layout) -> None:
 
 
 def test_test_rows_can_be_dealt(layout: Layout) -> None:
-    train, test = made_up(50, 6, seed=104), made_up(20, 6, seed=105)
+    train, test = synthetic(50, 6, seed=104), synthetic(20, 6, seed=105)
     ref = stored(layout, source_of(train, test))
     assignment = {"test": np.arange(20)}
     _check(layout, write_shards(layout, ref, assignment, "even", part="test"), assignment, test)
@@ -94,7 +94,7 @@ def test_more_parties_than_files_may_be_open(layout: Layout, monkeypatch: pytest
     monkeypatch.setattr(shards, "_OPEN_AT_ONCE", 7)
     monkeypatch.setattr(shards, "_PENDING_BYTES", 600)
     monkeypatch.setattr(RowFormat, "block_rows", property(lambda _format: 32))
-    train = made_up(400, 6, seed=109)
+    train = synthetic(400, 6, seed=109)
     ref = stored(layout, source_of(train))
     for parties in (3, 40, 400):
         assignment = _dealt(400, parties, seed=parties)
@@ -111,7 +111,7 @@ def test_small_parties_are_dealt_in_one_pass_and_as_the_large_ones_are(
         passes.append(self)
         return original(self)
 
-    train = made_up(900, 6, seed=119)
+    train = synthetic(900, 6, seed=119)
     ref = stored(layout, source_of(train))
     monkeypatch.setattr(StoredRows, "batches", batches)
     assignment = {str(party): np.array([899 - party]) for party in range(900)}
@@ -141,7 +141,7 @@ def test_parties_held_together_stay_within_the_memory_for_them(monkeypatch: pyte
 
 def test_the_cut_into_row_groups_does_not_change_blocks(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RowFormat, "block_rows", property(lambda _format: 32))
-    ref = stored(layout, source_of(made_up(400, 6, seed=110)))
+    ref = stored(layout, source_of(synthetic(400, 6, seed=110)))
     assignment = _dealt(400, 3, seed=111)
     plain = [open_shard(layout, shard) for shard in write_shards(layout, ref, assignment, "plain")]
     monkeypatch.setattr(shards, "_PENDING_BYTES", 600)
@@ -159,7 +159,7 @@ def _refused(layout: Layout, ref: DatasetRef, assignment: Mapping[str, Any], mes
 
 
 def test_what_is_no_partition_is_refused(layout: Layout) -> None:
-    ref = stored(layout, source_of(made_up(50, 3, seed=112)))
+    ref = stored(layout, source_of(synthetic(50, 3, seed=112)))
     _refused(layout, ref, {"0": [1, 2], "1": []}, "party '1' is empty")
     _refused(layout, ref, {"0": [1, 50]}, "party '0' is given row 50, rows has 50 rows; ask for fewer rows")
     _refused(layout, ref, {"0": [-1, 3]}, "party '0' is given row")
@@ -169,7 +169,7 @@ def test_what_is_no_partition_is_refused(layout: Layout) -> None:
 
 
 def test_sound_shards_are_kept_and_missing_ones_made(layout: Layout) -> None:
-    train = made_up(100, 4, seed=113)
+    train = synthetic(100, 4, seed=113)
     ref = stored(layout, source_of(train), private=True)
     assignment = _dealt(100, 3, seed=114)
     made = write_shards(layout, ref, assignment, "even")
@@ -185,7 +185,7 @@ def test_sound_shards_are_kept_and_missing_ones_made(layout: Layout) -> None:
 
 @pytest.mark.parametrize("name", ["part-00000.parquet", MANIFEST])
 def test_damage_is_named_and_dealing_again_mends_it(layout: Layout, name: str) -> None:
-    train = made_up(100, 4, seed=115)
+    train = synthetic(100, 4, seed=115)
     ref = stored(layout, source_of(train), private=True)
     assignment = _dealt(100, 3, seed=116)
     made = write_shards(layout, ref, assignment, "even")
@@ -200,20 +200,20 @@ def test_damage_is_named_and_dealing_again_mends_it(layout: Layout, name: str) -
 
 
 def test_one_partition_does_not_change_its_rows(layout: Layout) -> None:
-    ref = stored(layout, source_of(made_up(100, 4, seed=119)))
+    ref = stored(layout, source_of(synthetic(100, 4, seed=119)))
     write_shards(layout, ref, {"0": np.arange(50), "1": np.arange(50, 100)}, "even")
     with pytest.raises(StorageError, match=r"party '1' already holds other rows .* partition even"):
         write_shards(layout, ref, {"0": np.arange(50), "1": np.arange(51, 100)}, "even")
 
 
 def test_versions_under_one_partition_stand_side_by_side(layout: Layout) -> None:
-    first, second = (stored(layout, source_of(made_up(20, 4, seed=seed)), private=True) for seed in (120, 121))
+    first, second = (stored(layout, source_of(synthetic(20, 4, seed=seed)), private=True) for seed in (120, 121))
     assignment = {"0": np.arange(10), "1": np.arange(10, 20)}
     made = [write_shards(layout, ref, assignment, "even") for ref in (first, second)]
     assert not np.array_equal(gathered(open_shard(layout, made[0][0]))[0], gathered(open_shard(layout, made[1][0]))[0])
 
 
 def test_a_shard_that_is_not_there_is_named(layout: Layout) -> None:
-    ref = stored(layout, source_of(made_up(20, 4, seed=122)))
+    ref = stored(layout, source_of(synthetic(20, 4, seed=122)))
     with pytest.raises(StorageError, match="does not exist"):
         open_shard(layout, ShardRef(dataset=ref, partition="even", party="0", rows=10))

@@ -26,7 +26,7 @@ from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_ro
 
 
 def ingest_private(folder: Path, count: int = 200, name: str = "clinic", seed: int = 0, **request: Any) -> PrivateRows:
-    """Bring made-up private rows in, with a cap."""
+    """Bring synthetic private rows in, with a cap."""
     folder.mkdir(exist_ok=True)
     rows = write_rows(folder / f"{name}.txt", count, seed=seed)
     given: dict[str, Any] = {"epsilon_cap": 3.0, "delta_cap": 1e-4, **request}

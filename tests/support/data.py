@@ -1,4 +1,4 @@
-"""Rows for tests: real data sets where the folder is there, small made-up ones, and files of each format."""
+"""Rows for tests: real data sets where the folder is there, small synthetic ones, and files of each format."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def source_of(
         parts["test"] = Arrays(test[0], np.asarray(test[1]), block)
     if "label_range" in more:
         classes = ()
-    given: dict[str, Any] = {"format": "made-up", "place": "made-up", "classes": tuple(classes), **more}
+    given: dict[str, Any] = {"format": "synthetic", "place": "synthetic", "classes": tuple(classes), **more}
     return Source(dimension=train[0].shape[1], parts=parts, **given)
 
 
-def made_up(rows: int, dimension: int, seed: int, classes: int = 2) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def synthetic(rows: int, dimension: int, seed: int, classes: int = 2) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return float32-exact rows and labels in which every class occurs."""
     random = np.random.default_rng(seed)
     features = random.normal(size=(rows, dimension)).astype(np.float32).astype(np.float64)

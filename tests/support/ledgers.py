@@ -120,7 +120,7 @@ def as_version_1(location: Path | str) -> None:
 
 
 def spent(ledger: Ledger, account: str = "clinic") -> float:
-    return float(ledger.standing(account).details["before"])
+    return float(ledger.status(account).details["before"])
 
 
 def outputs(ledger: Ledger, key: str) -> list[str]:

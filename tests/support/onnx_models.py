@@ -23,7 +23,7 @@ def model(
     """Return a model's file: nodes (operator, inputs, outputs, attributes), inputs and outputs (type, shape)."""
     graph = helper.make_graph(
         [helper.make_node(kind, list(given), list(made), **attributes) for kind, given, made, attributes in nodes],
-        "made-up",
+        "synthetic",
         [helper.make_tensor_value_info(name, *info) for name, info in inputs.items()],
         [helper.make_tensor_value_info(name, *info) for name, info in outputs.items()],
         [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],

@@ -162,7 +162,7 @@ class Served:
         return self.run(run_id)
 
     def processes(self, *parts: str) -> list[int]:
-        """Return the processes of this serving whose command line has one of these parts, without their leashes."""
+        """Return the processes of this serving whose command line has one of these parts, without their guards."""
         return [
             pid
             for pid, line in processes_of(self.root)

@@ -28,7 +28,7 @@ from tasks.release.rows import RedactedError
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, configured, digests, followed, ingest_private, prepare
 from tests.support.command_line import CommandLine
-from tests.support.data import flip, made_up
+from tests.support.data import flip, synthetic
 from tests.support.engines import Engine
 from tests.support.leaks import found_in, needles_of
 from tests.support.private_rows import PrivateRows, ingestion, write_rows
@@ -393,7 +393,7 @@ def test_private_rows_are_not_registered_as_public(root: Path, tmp_path: Path) -
     with pytest.raises(RefusedError, match="private"):
         ingest(IngestRequest(name="open", format="libsvm", path=path, visibility="public"))
     # Other people's rows are welcome.
-    features, labels = made_up(30, 6, seed=5)
+    features, labels = synthetic(30, 6, seed=5)
     path.write_text(
         "\n".join(
             f"{label} " + " ".join(f"{place}:{value}" for place, value in enumerate(row, 1))

@@ -77,7 +77,7 @@ class Federation:
     def root(self, party: str) -> Path:
         return self.folder / party
 
-    def post(self, party: str, request: Request) -> Answer | None:
+    def transport(self, party: str, request: Request) -> Answer | None:
         """Bring a request to a party, as text, and its answer back."""
         if (party, request.ask) in self.lost:
             return None
@@ -91,7 +91,7 @@ class Federation:
         given = {"dataset": "study", "epsilon": 1.0, "delta": 1e-5, "evaluation": False, **config}
         with isolated_root(self.root("coordinator")):
             current_layout()
-            return federate(TrainingConfig(**given), self.roster, self.post, measured_on=measured_on)
+            return federate(TrainingConfig(**given), self.roster, self.transport, measured_on=measured_on)
 
     def at(self, party: str, look: Callable[[], Any]) -> Any:
         with isolated_root(self.root(party)):
@@ -444,7 +444,7 @@ def test_nothing_is_drawn_for_what_was_not_committed(parties: Federation) -> Non
         parties.run(**SECURE)
     _, reserved, _ = next(one for one in parties.seen if one[1].ask is Ask.RESERVE)
     for ask in (Ask.RELEASE, Ask.ADVERTISE, Ask.SHARE, Ask.MASK, Ask.UNMASK):
-        answer = parties.post("berlin", reserved.model_copy(update={"ask": ask}))
+        answer = parties.transport("berlin", reserved.model_copy(update={"ask": ask}))
         assert answer is not None
         assert answer.status == "refused"
         assert "not charged" in answer.reason
@@ -645,7 +645,7 @@ def test_a_folder_that_is_put_back_after_a_commitment_answers_nothing_twice(
     parties.run(**given)
     put_back(parties, "berlin", saved, part)
     request, _ = answered(parties, first, place=0)
-    said = parties.post("berlin", request)
+    said = parties.transport("berlin", request)
     assert said is not None
     assert said.status == "refused", said
     assert "older than what it has answered" in said.reason or "put back" in said.reason
@@ -664,7 +664,7 @@ def test_what_was_committed_before_an_older_ledger_was_accepted_is_not_answered(
     parties.run(**DESCENT)
     put_back(parties, "berlin", saved)
     parties.at("berlin", lambda: restore_ledger("the disk was lost", None, None))
-    said = parties.post("berlin", answered(parties, Ask.MASK, place=0)[0])
+    said = parties.transport("berlin", answered(parties, Ask.MASK, place=0)[0])
     assert said is not None
     assert said.status == "refused", said
     assert "--repetition" in said.reason
@@ -768,20 +768,20 @@ def test_a_server_chooses_what_rows_are_seen_through_once_and_in_the_planned_for
 
 
 def test_a_poisoned_release_of_a_party_does_not_become_the_model(parties: Federation) -> None:
-    post = parties.post
+    transport = parties.transport
     for wrong, change in {**WRONG, "another's key": lambda manifest, _: manifest.update(dataset="0" * 32)}.items():
 
         def poisoned(party: str, request: Request, change: Any = change) -> Answer | None:
-            said = post(party, request)
+            said = transport(party, request)
             if party != "lyon" or said is None or said.sent is None:
                 return said
             return said.model_copy(update={"sent": forged(said.sent, parties.folder / "forged", change)})
 
-        parties.post = poisoned  # type: ignore[method-assign]  # the transport
+        parties.transport = poisoned  # type: ignore[method-assign]  # the transport
         with pytest.raises(RefusedError, match="lyon"):
             parties.run(**LOCAL)
         assert len(list((parties.root("coordinator") / "releases").glob("*/arrays.npz"))) == 1, wrong
-    parties.post = post  # type: ignore[method-assign]  # the transport
+    parties.transport = transport  # type: ignore[method-assign]  # the transport
     assert parties.run(**LOCAL).took_part == NAMES
 
 
@@ -792,7 +792,7 @@ def test_what_is_sent_again_is_answered_alike_or_refused(parties: Federation) ->
     for request, before in (
         answered(parties, ask) for ask in (Ask.RESERVE, Ask.COMMIT, Ask.SHARE, Ask.MASK, Ask.UNMASK)
     ):
-        again = parties.post("berlin", request)
+        again = parties.transport("berlin", request)
         assert again is not None
         assert (again.status, again.message) == (before.status, before.message), request.ask
 
@@ -812,7 +812,7 @@ def test_what_is_sent_again_is_answered_alike_or_refused(parties: Federation) ->
         (mask.model_copy(update={"config": with_secure(mask.config, fewer)}), "not charged"),
         (unmask.model_copy(update={"message": other_survivors(unmask)}), "survivor"),
     ):
-        said = parties.post("berlin", request)
+        said = parties.transport("berlin", request)
         assert said is not None
         assert said.status == "refused", (reason, said)
         assert reason in said.reason
@@ -827,7 +827,7 @@ def test_no_party_adds_up_more_steps_than_it_paid(parties: Federation) -> None:
     assert asked == list(NAMES)
     request, _ = answered(parties, Ask.SUM)
     assert first.signed is not None
-    said = parties.post("berlin", request.model_copy(update={"step": 1, "sum_before": first.signed.body}))
+    said = parties.transport("berlin", request.model_copy(update={"step": 1, "sum_before": first.signed.body}))
     assert said is not None
     assert said.status == "refused", said
     assert "1 sum" in said.reason
@@ -908,7 +908,7 @@ def test_rows_that_changed_begin_another_run(parties: Federation) -> None:
     parties.at("berlin", lambda: ingest(clinic("berlin", more.path)))
     parties.lost = set()
     for ask in (Ask.RESERVE, Ask.COMMIT, Ask.MASK):
-        said = parties.post("berlin", old.model_copy(update={"ask": ask}))
+        said = parties.transport("berlin", old.model_copy(update={"ask": ask}))
         assert said is not None
         assert "described otherwise" in said.reason
     assert parties.run(**SECURE, epsilon=0.4).took_part == NAMES
@@ -928,16 +928,16 @@ def test_a_party_that_dies_at_any_step_goes_on_and_pays_once(parties: Federation
         shutil.copytree(parties.folder / name, fresh / name, symlinks=True)
     expected = Federation(fresh, parties.rows, parties.roster).run(**config)
     dead: set[tuple[str, str, str]] = set()
-    post = parties.post
+    transport = parties.transport
 
     def dying(party: str, request: Request) -> Answer | None:
-        answer, died = post(party, request), (party, request.ask, request.message + request.sum_before)
+        answer, died = transport(party, request), (party, request.ask, request.message + request.sum_before)
         if party == "lyon" and died not in dead:
             dead.add(died)
             return None
         return answer
 
-    parties.post = dying  # type: ignore[method-assign]  # the transport
+    parties.transport = dying  # type: ignore[method-assign]  # the transport
     made = None
     for _ in range(40):
         try:

@@ -125,7 +125,7 @@ def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
         ):
             for ask in (Ask.RESERVE, Ask.COMMIT, Ask.MASK):
                 changed = request.model_copy(update={"ask": ask, "descriptions": (berlin, message)})
-                answer = parties.post("berlin", changed)
+                answer = parties.transport("berlin", changed)
                 assert answer is not None
                 assert answer.status == "refused"
                 assert re.search(told, answer.reason), answer.reason
@@ -134,7 +134,7 @@ def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
             signed_by(parties, one.party, Description.model_validate_json(one.body).model_copy(update=change))
             for one in (berlin, lyon)
         ]
-        answer = parties.post("berlin", request.model_copy(update={"descriptions": tuple(everybody)}))
+        answer = parties.transport("berlin", request.model_copy(update={"descriptions": tuple(everybody)}))
         assert answer is not None
         assert "described otherwise" in answer.reason
 

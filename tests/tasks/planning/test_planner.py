@@ -22,7 +22,7 @@ SYSTEMS = names("systems")
 
 
 def plans_of(name: str) -> list[RunPlan]:
-    """Return the plan of a system under each trust that it runs under with made-up parties."""
+    """Return the plan of a system under each trust that it runs under with synthetic parties."""
     plans = []
     for trust in lookup("systems", name).supported():
         try:

@@ -47,7 +47,7 @@ def shard(root: Path) -> ShardRef:
     images = random.random((ROWS, PIXELS)) / 8
     images[3] = 0.0
     block = Block(images, random.integers(0, 2, ROWS))
-    source = Source(format="made-up", place="made up", dimension=PIXELS, parts={"train": [block]}, classes=("0", "1"))
+    source = Source(format="synthetic", place="made up", dimension=PIXELS, parts={"train": [block]}, classes=("0", "1"))
     ref = write_dataset(layout, source, name="images", account="images", visibility=Visibility.PRIVATE)
     return write_shards(layout, ref, {"a": np.arange(ROWS)}, "one")[0]
 

@@ -81,7 +81,7 @@ def place(
         layout = Layout(folder / "root").prepare()
         random = np.random.default_rng(1)
         block = Block(random.normal(size=(300, 6)), random.integers(0, 2, 300))
-        source = Source(format="made-up", place="made up", dimension=6, parts={"train": [block]}, classes=("0", "1"))
+        source = Source(format="synthetic", place="made up", dimension=6, parts={"train": [block]}, classes=("0", "1"))
         with pytest.MonkeyPatch.context() as small:
             small.setattr(rowfiles, "_PART_BYTES", 4 * 6 * 40)
             small.setattr(rowfiles, "_BLOCK_ENTRIES", 6 * 40)

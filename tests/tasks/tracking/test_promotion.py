@@ -156,7 +156,7 @@ def test_what_a_champion_needs(models: Path, monkeypatch: pytest.MonkeyPatch) ->
     find_dataset("digits")
     overspent = Decision(admitted=False, costs={})
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "standing", lambda self, account: overspent)
+        patch.setattr(Ledger, "status", lambda self, account: overspent)
         with pytest.raises(RefusedError, match="the account of digits is above its cap"):
             promote(models, "digits.fed", "2")
     report = a_report(children=())

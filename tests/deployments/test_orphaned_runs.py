@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from prefect.client.orchestration import PrefectClient
 
-from deployments.runner import settle
+from deployments.runner import reap_orphaned_runs
 
 
 class Client:
@@ -34,7 +34,7 @@ def test_who_has_no_process_twice_has_died() -> None:
     client = Client({alive: ours, dead: ours, beginning: ours, foreign: theirs})
 
     def look(living: set[UUID], suspects: set[UUID]) -> set[UUID]:
-        return asyncio.run(settle(cast(PrefectClient, client), [ours], living, suspects))
+        return asyncio.run(reap_orphaned_runs(cast(PrefectClient, client), [ours], living, suspects))
 
     suspects = look({alive}, set())
     assert suspects == {dead, beginning}

@@ -1,7 +1,7 @@
-"""Write made-up images in CIFAR-10's own format, to time what takes its 5 × 10,000 rows of 3,072 features.
+"""Write synthetic images in CIFAR-10's own format, to time what takes its 5 × 10,000 rows of 3,072 features.
 
-``python benchmarks/made_up_cifar10.py FOLDER``, then
-``unitball reproduce wang2024-table3 --scale full --dataset cifar10 --path FOLDER``. An image is its class's own made-up
+``python benchmarks/synthetic_cifar10.py FOLDER``, then
+``unitball reproduce wang2024-table3 --scale full --dataset cifar10 --path FOLDER``. An image is its class's own
 image, faded, a brightness of its own, and noise; times are those of the format and the sizes, accuracies say nothing.
 """
 
