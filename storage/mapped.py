@@ -75,10 +75,8 @@ def write_mapped(
 
     Parameters
     ----------
-    rows : StoredRows
-        The shard's.
-    key : str
-        The map's identity.
+    rows, key
+        As of :func:`open_mapped`.
     dimension : int
         Features that come out.
     mapped : callable

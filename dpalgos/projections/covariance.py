@@ -316,10 +316,8 @@ class ModSulq(ApproximateAlgorithm, CovarianceSum):
     ----------
     budget : ApproximateDP
         The paper's (ε, δ).
-    components : int
-        Number of directions k.
-    variance_share : float, optional
-        Keep only as many of them as hold this share of the noisy trace; the rest are zero columns.
+    components, variance_share
+        See :class:`AnalyzeGauss`.
 
     References
     ----------
@@ -414,10 +412,8 @@ class LaplaceCovariance(PureAlgorithm, CovarianceSum):
     Parameters
     ----------
     budget : PureEpsilon
-    components : int
-        Number of directions k.
-    variance_share : float, optional
-        Keep only as many of them as hold this share of the noisy trace; the rest are zero columns. Costs nothing more.
+    components, variance_share
+        See :class:`AnalyzeGauss`.
 
     References
     ----------
@@ -528,10 +524,8 @@ class RadialCovariance(PureAlgorithm, CovarianceSum):
     Parameters
     ----------
     budget : PureEpsilon
-    components : int
-        Number of directions k.
-    variance_share : float, optional
-        Keep only as many of them as hold this share of the noisy trace; the rest are zero columns. Costs nothing more.
+    components, variance_share
+        See :class:`AnalyzeGauss`.
 
     References
     ----------

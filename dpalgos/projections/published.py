@@ -74,7 +74,7 @@ class PublishedSvd(Unproved, ApproximateAlgorithm, TruncatedDirections):
     budget : ApproximateDP
         The paper's (ε, δ).
     components : int
-        Number of directions k.
+        Directions k.
     variance_share : float, optional
         The paper's γ: keep only as many directions as hold this share of the spectrum.
 
@@ -120,10 +120,8 @@ class PublishedWishart(Unproved, PureAlgorithm, TruncatedDirections):
     ----------
     budget : PureEpsilon
         The paper's ε.
-    components : int
-        Number of directions k.
-    variance_share : float, optional
-        Keep only as many of them as hold this share of the noisy trace.
+    components, variance_share
+        See :class:`~dpalgos.projections.covariance.AnalyzeGauss`.
 
     References
     ----------

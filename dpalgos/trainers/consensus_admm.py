@@ -243,16 +243,8 @@ class PublishedConsensusAdmm(Unproved, PureAlgorithm, _Consensus):
     ----------
     budget : PureEpsilon
         The paper's ε.
-    iterations : int
-        T.
-    penalty : float
-        ρ.
-    regularisation : float
-        λ.
-    loss : str
-        A loss of bounded slope.
-    width, intercept_scaling
-        See :class:`~dpalgos.linear.LinearClassifierTrainer`.
+    iterations, penalty, regularisation, loss, width, intercept_scaling
+        See :class:`ConsensusAdmm`.
 
     References
     ----------

@@ -99,8 +99,7 @@ class ClassMeansDiscriminant(ClassSumTrainer, OneSum):
     ----------
     budget : GaussianMu or ZeroConcentrated
     count_weight : float, optional
-        a of the constant that counts rows, in [0, 1]; by default 1 under replace-one, where it is free, and ¼ under
-        replace-special, where it costs 3 %.
+        See :class:`ClassSumTrainer`.
 
     References
     ----------

@@ -453,18 +453,8 @@ class LocalGradient(MeanDescent):
     ----------
     budget : ZeroConcentrated or GaussianMu
         For all steps together, of each party.
-    loss : str
-        ``logistic``; ``squared`` for real labels.
-    iterations : int
-        T.
-    step_size : float
-        η.
-    regularisation : float
-        λ.
-    clip : float
-        G.
-    width, intercept_scaling, label_range
-        See :class:`~dpalgos.linear.LinearTrainer`.
+    loss, iterations, step_size, regularisation, clip, width, intercept_scaling, label_range
+        See :class:`PublishedGradientPerturbation`.
 
     References
     ----------

@@ -419,12 +419,8 @@ class ApproximateMinimaPerturbation(GaussianPerturbation):
         For all classes together.
     tolerance : float, optional
         γ, the gradient norm at which the solver stops; 1/n² by default.
-    regularisation : float
-        λ, the least regularisation.
-    loss : str
-        A one-vs-rest loss of bounded slope.
-    width, intercept_scaling
-        See :class:`~dpalgos.linear.LinearClassifierTrainer`.
+    regularisation, loss, width, intercept_scaling
+        See :class:`GaussianObjectivePerturbation`.
 
     References
     ----------

@@ -256,12 +256,8 @@ class RadialOutputPerturbation(PureAlgorithm, _WeightedMinimiserSum):
     Parameters
     ----------
     budget : PureEpsilon
-    regularisation : float
-        λ.
-    loss : str
-        Name of a loss; ``squared`` for real labels.
-    width, intercept_scaling, label_range
-        See :class:`~dpalgos.linear.LinearTrainer`.
+    regularisation, loss, width, intercept_scaling, label_range
+        See :class:`OutputPerturbation`.
 
     References
     ----------

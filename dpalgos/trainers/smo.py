@@ -376,13 +376,8 @@ class SmoOutputPerturbation(GaussianAlgorithm, HingeMinimisers):
     Parameters
     ----------
     budget : GaussianMu or ZeroConcentrated
-    C : float
-        Weight of the sum of losses; with λ the weight of a mean loss's regulariser, C = 1/(nλ). The noise grows with C.
-    tolerance : float
-        Share of 2C that the solver's inexactness may add to the sensitivity, in (0, 1]; Γ = (tolerance · C)²/2, or
-        what float64 can certify for so many rows where that is more.
-    intercept_scaling : float
-        B, at least 0; 0 trains without intercept.
+    C, tolerance, intercept_scaling
+        See :class:`HingeMinimisers`.
 
     References
     ----------
@@ -490,7 +485,7 @@ class PublishedDualPerturbation(Machine, PureAlgorithm):
     Parameters
     ----------
     budget : PureEpsilon
-        The paper's ε.
+        What the paper calls ε.
     C : float
         Upper bound of the dual variables.
     tolerance : float
