@@ -3,8 +3,9 @@
     UNITBALL_DATA=/path/to/data python benchmarks/people.py [--seeds 10] [--epsilons 0.5,1,3] [--exponents 1,2]
 
 The training rows are assigned in a random order to people, who get 1 to 50 each by a Zipf distribution (k rows with a
-probability of k^-s / sum of all); the set's own test rows are measured, each by itself. Whole runs of the recommended system
-for a curator, replace-one, delta 1e-5, through ingestion, partitioning and door, in a root that is then removed. Per seed:
+probability of k^-s / sum of all); the set's own test rows are measured, each by itself. Whole runs of the recommended
+system for a curator, replace-one, delta 1e-5, through ingestion, partitioning and door, in a root that is then removed.
+Per seed:
 
 - as people: all rows under a column of type person, at most 50 each;
 - group size 50: all rows as records, at the epsilon whose mu is a fiftieth, which costs a group of 50 what was asked;

@@ -30,11 +30,10 @@ from dpalgos.guarantees import (
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.rounded_gaussian import total_mu
 from dpalgos.models import Artefact
-from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.parallel import SpreadRows
 from dpalgos.parameters import Bound, Bounded
 from dpalgos.resources import Work, gathering_work
-from dpalgos.rows import NULL_LABEL, Array, ArrayRows, Floats, Ints, Rows
+from dpalgos.rows import NULL_LABEL, Array, ArrayRows, Floats, Ints, NoiseSource, RandomStream, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ class IntegerNoise(Protocol):
     """A distribution of integer noise with a proved cost (such as ``mechanisms.rounded_gaussian.RoundedGaussian``)."""
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
-        """Return ``count`` independent integers, drawn from a :class:`~dpalgos.noise.RandomStream`."""
+        """Return ``count`` independent integers, drawn from a :class:`~dpalgos.rows.RandomStream`."""
 
 
 class Summation(Protocol):

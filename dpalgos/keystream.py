@@ -100,7 +100,7 @@ class KeyStream:
 
 
 class KeyedNoise:
-    """The randomness of one release (a :class:`dpalgos.noise.NoiseSource`).
+    """The randomness of one release (a :class:`dpalgos.rows.NoiseSource`).
 
     Guarantee
     ---------

@@ -1,4 +1,4 @@
-"""Rows as algorithms meet them: blocks of features and labels, made safe behind the door; the null record."""
+"""What algorithms are handed: rows in blocks, made safe behind the door, the null record; and the source of noise."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 Array: TypeAlias = "NDArray[np.generic[object]]"
@@ -298,3 +299,37 @@ class MappedRows:
 def fingerprints(parties: Sequence[Rows]) -> NDArray[np.uint8]:
     """Return the parties' digests one after the other: the key of what is drawn before any value exists."""
     return np.concatenate([np.zeros(0, np.uint8), *(rows.fingerprint() for rows in parties)])
+
+
+class RandomStream(Protocol):
+    """One keystream: independent of every other stream, the same again for the same key."""
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """Return the next ``count`` uniform 64-bit words; what exact samplers are built on."""
+
+
+def uniforms(stream: RandomStream, count: int) -> Floats:
+    """Return ``count`` uniform numbers strictly between 0 and 1, a word each; for idealised mechanisms."""
+    return ((stream.words(count) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def normals(stream: RandomStream, count: int) -> Floats:
+    """Return ``count`` standard normal numbers as quantiles, a word each; for idealised mechanisms."""
+    return np.asarray(scipy.special.ndtri(uniforms(stream, count)))
+
+
+class NoiseSource(Protocol):
+    """The randomness of one release."""
+
+    def stream(self, step: str, value: Array) -> RandomStream:
+        """Return the stream for one draw.
+
+        Parameters
+        ----------
+        step : str
+            Names the draw within the release (``"covariance"``, ``"gradient-17"``); no name is used twice.
+        value : array
+            The exact value that the noise is about to hide, or, where the noise comes first (objective
+            perturbation), the rows it will be used on. Equal values meet equal noise and different values
+            independent noise, so that a retry repeats the bytes and can never reveal a difference.
+        """

@@ -53,10 +53,9 @@ from dpalgos.mechanisms.symmetric import (
     to_vector,
 )
 from dpalgos.models import Artefact, Projection
-from dpalgos.noise import NoiseSource
 from dpalgos.projections.covariance import gram_matrix
 from dpalgos.registry import construct, lookup
-from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints, Rows
+from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints, NoiseSource, Rows
 from dpalgos.secure.noise_shares import RoundedRadial, TruexGaussian
 from dpalgos.trainers.gradient_descent import GradientSumTrainer
 

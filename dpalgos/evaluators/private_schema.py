@@ -16,11 +16,10 @@ from dpalgos.evaluators.noisy_sums import LaplaceSums
 from dpalgos.guarantees import RELATIONS, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.laplace import PartitionSelection
 from dpalgos.models import Statistic
-from dpalgos.noise import NoiseSource
 from dpalgos.parameters import COUNT, NATURAL, at_least
 from dpalgos.registry import register
 from dpalgos.resources import Work
-from dpalgos.rows import ArrayRows, Floats, Ints, Rows, null_records
+from dpalgos.rows import ArrayRows, Floats, Ints, NoiseSource, Rows, null_records
 
 
 @register("evaluators", "bin-counts")

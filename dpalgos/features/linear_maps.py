@@ -14,10 +14,9 @@ from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, ReadyMap, RowFeatures, image_shape
 from dpalgos.guarantees import Setting
 from dpalgos.models import Projection, released_kind
-from dpalgos.noise import NoiseSource
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, between
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows, row_products, unit_rows
+from dpalgos.rows import Floats, Ints, NoiseSource, Rows, row_products, unit_rows
 from dpalgos.validation import require_components
 
 

@@ -14,12 +14,11 @@ from dpalgos.features.public_map import PublicMap, ReadyMap, RowFeatures, image_
 from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
-from dpalgos.noise import NoiseSource
 from dpalgos.parallel import for_each, pieces
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE
 from dpalgos.registry import lookup, register
 from dpalgos.resources import Work
-from dpalgos.rows import Array, Floats, Ints, Rows
+from dpalgos.rows import Array, Floats, Ints, NoiseSource, Rows
 
 _LEAST_NORM = 1e-5
 _CLIP = 0.2

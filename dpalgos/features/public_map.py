@@ -12,9 +12,8 @@ from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting
 from dpalgos.models import ArrayFields
-from dpalgos.noise import NoiseSource
 from dpalgos.resources import Work
-from dpalgos.rows import Floats, Rows
+from dpalgos.rows import Floats, NoiseSource, Rows
 
 if TYPE_CHECKING:
     from dpalgos.registry import AlgorithmSpec

@@ -18,11 +18,10 @@ from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.models import decode, released_kind
-from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, Bounded, between
 from dpalgos.registry import AlgorithmSpec, lookup, register
 from dpalgos.resources import Work
-from dpalgos.rows import Array, Floats, Rows, null_records, row_products, unit_rows
+from dpalgos.rows import Array, Floats, NoiseSource, RandomStream, Rows, null_records, row_products, unit_rows
 from dpalgos.validation import require_components
 
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, require_sigma
-from dpalgos.noise import RandomStream
-from dpalgos.rows import Ints
+from dpalgos.rows import Ints, RandomStream
 
 _BITS = 127
 

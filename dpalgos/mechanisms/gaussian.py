@@ -12,9 +12,8 @@ from typing import ClassVar
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
-from dpalgos.noise import RandomStream, normals
 from dpalgos.parameters import POSITIVE, Bound, Bounded
-from dpalgos.rows import Floats
+from dpalgos.rows import Floats, RandomStream, normals
 
 _POSITIVE = Bound(0.0, open_low=True)
 LARGEST = 1e6

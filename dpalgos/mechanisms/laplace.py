@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
-from dpalgos.noise import RandomStream, uniforms
 from dpalgos.parameters import POSITIVE, Bound, Bounded
-from dpalgos.rows import Floats, Ints
+from dpalgos.rows import Floats, Ints, RandomStream, uniforms
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Loss, Numerics, ZeroConcentrated
 from dpalgos.mechanisms import _precise
-from dpalgos.noise import RandomStream
-from dpalgos.rows import Floats, Ints
+from dpalgos.rows import Floats, Ints, RandomStream
 
 # Below this many grid units the first words decide; above it, a coarse cell is drawn first and a place in it next.
 _COARSE_SIGMA = 2.0**22

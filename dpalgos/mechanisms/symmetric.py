@@ -14,9 +14,8 @@ from dpalgos.guarantees import Loss, Numerics
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
 from dpalgos.mechanisms.laplace import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.noise import RandomStream
 from dpalgos.parameters import COUNT, Bounded
-from dpalgos.rows import Floats, Ints
+from dpalgos.rows import Floats, Ints, RandomStream
 
 _Number = TypeVar("_Number", np.float64, np.int64)
 

@@ -14,9 +14,8 @@ from dpalgos.guarantees import Setting, Trust
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, row_weights, squared_limit, sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel, Projection, released_kind
-from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, sanitise
+from dpalgos.rows import Floats, Ints, NoiseSource, Rows, clip_to_unit_ball, sanitise
 
 
 @register("projections", "identity")

@@ -38,11 +38,10 @@ from dpalgos.mechanisms.symmetric import (
     unpack,
 )
 from dpalgos.models import Projection
-from dpalgos.noise import NoiseSource, normals
 from dpalgos.parameters import COUNT, SHARE
 from dpalgos.registry import register
 from dpalgos.resources import Work, covariance_work
-from dpalgos.rows import Array, Features, Floats, Ints, Rows, null_labels, sanitise
+from dpalgos.rows import Array, Features, Floats, Ints, NoiseSource, Rows, normals, null_labels, sanitise
 from dpalgos.validation import require_components
 
 

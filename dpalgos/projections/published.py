@@ -23,11 +23,10 @@ from dpalgos.guarantees import (
 from dpalgos.mechanisms.fixed_point import gram_sensitivity
 from dpalgos.mechanisms.gaussian import sigma_classical
 from dpalgos.models import Projection
-from dpalgos.noise import NoiseSource, RandomStream, normals, uniforms
 from dpalgos.parameters import COUNT
 from dpalgos.projections.covariance import PrincipalDirections, TruncatedDirections, gram_matrix, leading_basis
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Rows, sanitise
+from dpalgos.rows import Floats, NoiseSource, RandomStream, Rows, normals, sanitise, uniforms
 
 
 @register("projections", "pca")

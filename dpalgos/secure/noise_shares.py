@@ -23,9 +23,8 @@ from dpalgos.mechanisms.symmetric import (
     SymmetricRoundedRadial,
     packed_size,
 )
-from dpalgos.noise import RandomStream, uniforms
 from dpalgos.parameters import COUNT, POSITIVE, Bounded, at_least
-from dpalgos.rows import Ints
+from dpalgos.rows import Ints, RandomStream, uniforms
 
 # Larger than the relative error of the few float64 operations between inputs and results.
 _MARGIN = 1.0 + 2.0**-40

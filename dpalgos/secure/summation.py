@@ -13,8 +13,7 @@ import numpy as np
 from dpalgos.algorithms import IntegerNoise, SumAlgorithm, TrustedSummation
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Guarantee, Setting
-from dpalgos.noise import NoiseSource
-from dpalgos.rows import ArrayRows, Ints, Rows
+from dpalgos.rows import ArrayRows, Ints, NoiseSource, Rows
 from dpalgos.secure.messages import RoundParameters
 from dpalgos.secure.noise_shares import NoiseShare, share_distribution
 from dpalgos.secure.party import PartyState

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from dpalgos.noise import RandomStream
-from dpalgos.rows import Floats, Ints
+from dpalgos.rows import Floats, Ints, RandomStream
 
 _UNIT = 2.0**-53
 # Rows whose products are summed at once; sums of such blocks are added one by one.

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.kernels import KernelRows
-from dpalgos.noise import RandomStream
 from dpalgos.parameters import Bounded, between
-from dpalgos.rows import Features, Floats, Ints
+from dpalgos.rows import Features, Floats, Ints, RandomStream
 
 _DRAWS = 1024
 

@@ -189,7 +189,7 @@ def recommend(facts: PublicFacts) -> Choice:
 
 
 def without_noise(facts: PublicFacts) -> Choice:
-    """Choose the map that the best signal would get, and a trainer that draws no noise: the reference to compare with."""
+    """Choose the map that the best signal would get, and a trainer that draws no noise: a reference."""
     projection = None if facts.image_shape is None else _whitening(facts, facts.image_shape, math.inf)[0]
     trainer = AlgorithmSpec("trainers", "erm", _EXACT if facts.classes > 1 else {**_EXACT, "loss": "squared"})
     return Choice(arrangement=joint(trainer, projection)[Trust.CENTRAL], reasons=("no noise: for comparison",))

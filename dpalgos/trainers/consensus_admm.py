@@ -18,11 +18,10 @@ from dpalgos.losses import outputs
 from dpalgos.mechanisms.laplace import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
-from dpalgos.noise import NoiseSource
 from dpalgos.parameters import COUNT, POSITIVE
 from dpalgos.registry import register
 from dpalgos.resources import Work, gathering_work
-from dpalgos.rows import Floats, Rows
+from dpalgos.rows import Floats, NoiseSource, Rows
 from dpalgos.solvers import certified_minimiser, rounding_bound
 from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION
 

@@ -20,11 +20,10 @@ from dpalgos.linear import LinearTrainer
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
-from dpalgos.noise import NoiseSource
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, SHARE, at_least, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
-from dpalgos.rows import ChosenRows, Floats, Ints, Rows, fingerprints
+from dpalgos.rows import ChosenRows, Floats, Ints, NoiseSource, Rows, fingerprints
 from dpalgos.secure.noise_shares import TruexGaussian, share_sigma
 
 State = TypeVar("State")

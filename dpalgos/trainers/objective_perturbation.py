@@ -22,10 +22,9 @@ from dpalgos.mechanisms.gaussian import GaussianNoise, mu_from_epsilon_delta, si
 from dpalgos.mechanisms.laplace import RadialLaplace
 from dpalgos.mechanisms.positive_parts import log_expected_excess
 from dpalgos.models import LinearModel
-from dpalgos.noise import NoiseSource
 from dpalgos.parameters import POSITIVE
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Rows, fingerprints
+from dpalgos.rows import Floats, NoiseSource, Rows, fingerprints
 from dpalgos.solvers import minimise
 
 TOLERANCE = 1e-11

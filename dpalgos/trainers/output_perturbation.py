@@ -17,11 +17,10 @@ from dpalgos.losses import ScoreLoss, Squared, outputs
 from dpalgos.mechanisms.laplace import DiscreteLaplace, RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
-from dpalgos.noise import NoiseSource
 from dpalgos.parameters import POSITIVE
 from dpalgos.registry import register
 from dpalgos.resources import Work, gathering_work
-from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.rows import Floats, Ints, NoiseSource, Rows
 from dpalgos.secure.noise_shares import RoundedRadial
 from dpalgos.solvers import Problem, certified_minimiser, minimise, rounding_bound
 

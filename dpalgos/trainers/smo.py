@@ -21,11 +21,10 @@ from dpalgos.losses import HuberHinge, outputs, signs
 from dpalgos.mechanisms.laplace import Laplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
-from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work, machine_work
-from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, fingerprints, null_records, sanitise
+from dpalgos.rows import NULL_LABEL, Floats, Ints, NoiseSource, RandomStream, Rows, fingerprints, null_records, sanitise
 from dpalgos.smo.coordinate_descent import minimise_hinge, rounding_slack
 from dpalgos.smo.solver import Solution, solve
 from dpalgos.smo.working_sets import RULES, PrivateSelection, SecondOrder, WorkingSetRule

@@ -29,11 +29,10 @@ from dpalgos.guarantees import (
 )
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
-from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.parameters import between
 from dpalgos.registry import construct, lookup, names, register
 from dpalgos.resources import Work
-from dpalgos.rows import Array, ArrayRows, ChosenRows, Floats, Rows, sanitise
+from dpalgos.rows import Array, ArrayRows, ChosenRows, Floats, NoiseSource, RandomStream, Rows, sanitise
 
 # Fractions of the golden ratio's multiples spread evenly, whatever the order of the rows, and begin at 0.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

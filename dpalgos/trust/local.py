@@ -10,9 +10,8 @@ from typing import ClassVar
 from dpalgos.algorithms import Algorithm, IntegerNoise, SumAlgorithm, Summation, TrustedSummation, is_sum_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
-from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.rows import Ints
+from dpalgos.rows import Ints, NoiseSource
 from dpalgos.secure.rounds import SumRecord
 from dpalgos.systems.system import Scope
 from dpalgos.trust.model import EVERYONE, NoiseOfEach

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from dpalgos.algorithms import Algorithm, SumAlgorithm, Summation, TrustedSummation
 from dpalgos.guarantees import Guarantee, Setting, Trust
-from dpalgos.noise import NoiseSource
+from dpalgos.rows import NoiseSource
 from dpalgos.secure.rounds import SumRecord
 from dpalgos.secure.summation import Masking
 from dpalgos.systems.system import Arrangement, Scope, sums_only

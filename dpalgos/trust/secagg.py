@@ -11,8 +11,8 @@ from typing import ClassVar, cast
 from dpalgos.algorithms import Algorithm, SumAlgorithm, Summation, is_sum_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee, Setting
-from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
+from dpalgos.rows import NoiseSource
 from dpalgos.secure.rounds import SumRecord
 from dpalgos.secure.summation import (
     Absences,

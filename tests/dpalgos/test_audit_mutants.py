@@ -20,9 +20,8 @@ from dpalgos.keystream import KeyedNoise, KeyStream
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
 from dpalgos.models import LinearModel
-from dpalgos.noise import NoiseSource, normals
 from dpalgos.projections.covariance import AnalyzeGauss, gram_matrix, leading_basis
-from dpalgos.rows import ArrayRows, Floats, Ints, Rows
+from dpalgos.rows import ArrayRows, Floats, Ints, NoiseSource, Rows, normals
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 

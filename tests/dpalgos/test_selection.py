@@ -31,9 +31,8 @@ from dpalgos.guarantees import (
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.models import LinearModel
-from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.registry import AlgorithmSpec
-from dpalgos.rows import Array
+from dpalgos.rows import Array, NoiseSource, RandomStream
 from dpalgos.testing import blobs
 from dpalgos.trainers import tuned
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant

@@ -19,9 +19,8 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Setting
 from dpalgos.keystream import KeyedNoise
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.noise import NoiseSource
 from dpalgos.registry import lookup, names, register
-from dpalgos.rows import ArrayRows, Ints
+from dpalgos.rows import ArrayRows, Ints, NoiseSource
 from dpalgos.secure.rounds import SumRecord
 from dpalgos.systems.system import Arrangement
 from dpalgos.trust.model import TrustModel
