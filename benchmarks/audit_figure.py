@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dpalgos.audit.experiment import Effort
+from dpalgos.audit.experiment import AuditOptions, Effort
 from dpalgos.audit.releases import audit_release
 from tasks.auditing.examination import draw_trade_offs
 
@@ -22,5 +22,7 @@ EFFORT = Effort(numbers=2_000_000, most=400_000, pilot=40)
 
 
 if __name__ == "__main__":
-    reports = [audit_release(kind, name, epsilon=e, delta=delta, effort=EFFORT) for kind, name, e, delta in SHOWN]
+    reports = [
+        audit_release(kind, name, AuditOptions(epsilon=e, delta=delta, effort=EFFORT)) for kind, name, e, delta in SHOWN
+    ]
     Path(sys.argv[1]).write_bytes(draw_trade_offs(reports))

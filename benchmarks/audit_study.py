@@ -18,7 +18,7 @@ from functools import partial
 from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Algorithm
-from dpalgos.audit.experiment import Effort, Verdict
+from dpalgos.audit.experiment import AuditOptions, Effort, Verdict
 from dpalgos.audit.releases import audit_algorithm, audit_release
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting
 from dpalgos.projections.covariance import LaplaceCovariance
@@ -61,7 +61,7 @@ def caught(seeds: int) -> Iterator[dict[str, object]]:
             started = time.process_time()
             subject = find_subject(name)
             audit = audit_system if subject.kind == "systems" else partial(audit_release, subject.kind)
-            report = audit(name, trials=trials, seed=seed, effort=FEW)
+            report = audit(name, AuditOptions(trials=trials, seed=seed, effort=FEW))
             yield {
                 "name": name,
                 "seed": seed,
@@ -77,7 +77,7 @@ def alarms(seeds: int) -> Iterator[dict[str, object]]:
     for seed in range(seeds):
         name = list(CORRECT)[seed % len(CORRECT)]
         report = audit_algorithm(
-            [(CORRECT[name], SETTING)], name=name, kind="trainers", seed=seed, effort=SMALL, delta=0.01
+            [(CORRECT[name], SETTING)], AuditOptions(seed=seed, effort=SMALL, delta=0.01), name=name, kind="trainers"
         )
         yield {
             "name": name,

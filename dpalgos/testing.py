@@ -50,7 +50,7 @@ from dpalgos.algorithms import (
     planned_artefact,
     run_sums,
 )
-from dpalgos.audit.experiment import AuditReport, Effort, Verdict
+from dpalgos.audit.experiment import AuditOptions, AuditReport, Effort, Verdict
 from dpalgos.audit.releases import audit_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import ConfusionMatrix
@@ -564,13 +564,9 @@ def audit(
             raise ParameterError(f"nothing is proved ({guarantee.reason}): there is nothing to hold an audit against")
         report = audit_algorithm(
             [(algorithm, under)],
+            AuditOptions(delta=delta, trials=trials, confidence=confidence, seed=seed, effort=_EFFORT),
             name=type(algorithm).__name__,
             kind="plug-ins",
-            delta=delta,
-            trials=trials,
-            confidence=confidence,
-            seed=seed,
-            effort=_EFFORT,
         )
         _require(
             report.verdict is not Verdict.VIOLATES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,18 +15,12 @@ from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 
 if TYPE_CHECKING:
-    from dpalgos.audit.experiment import AuditReport, BoundReport
-    from tasks.auditing.systems import Arguments, Subject
+    from dpalgos.audit.experiment import AuditOptions, AuditReport, BoundReport
+    from tasks.auditing.systems import Subject
 
 
 # What a leak is called is told by a few of its fields.
 _MOST_FIELDS = 20
-
-
-def _given(arguments: Arguments, *fields: str, **renamed: str) -> dict[str, Any]:
-    """Return those of some fields that have a value; each audit has its own usual values for the others."""
-    named = {field: field for field in fields} | renamed
-    return {name: value for name, field in named.items() if (value := getattr(arguments, field)) is not None}
 
 
 def _lines(
@@ -38,22 +32,21 @@ def _lines(
     return [title, *(f"  {line}" for line in below)]
 
 
-def subject_audit(subject: Subject, arguments: Arguments) -> Answer:
+def subject_audit(subject: Subject, options: AuditOptions) -> Answer:
     """Audit a system or a release on synthetic neighbours."""
     from tasks.auditing.systems import audit_subject
 
     with progress(f"audit of {subject.name}"):
-        report = audit_subject(subject, arguments)
+        report = audit_subject(subject, options)
     return _answer(report)
 
 
-def audit_on_rows(name: str, arguments: Arguments, dataset: str) -> Answer:
+def audit_on_rows(name: str, options: AuditOptions, dataset: str) -> Answer:
     """Audit a system on public rows that differ in a canary."""
     from tasks.auditing.systems import audit_on_public_rows
 
-    options = _given(arguments, "epsilon", "delta", "neighbours", "trials", "confidence", "seed")
     with progress(f"audit of {name} on rows of {dataset}"):
-        report = audit_on_public_rows(name, dataset, **options)
+        report = audit_on_public_rows(name, dataset, options)
     return _answer(report)
 
 
@@ -84,15 +77,14 @@ def _answer(report: AuditReport) -> Answer:
     return Answer(report.to_json(), shown)
 
 
-def membership_inference(name: str, arguments: Arguments, dataset: str, out: Path | None) -> Answer:
+def membership_inference(name: str, options: AuditOptions, dataset: str, out: Path | None) -> Answer:
     """Attack a system's models of public rows: members are to be told from others."""
     from storage.atomic import write_bytes
     from tasks.auditing.examination import draw_membership
     from tasks.auditing.systems import infer_membership
 
-    options = _given(arguments, "epsilon", "delta", "neighbours", "seed", models="trials")
     with progress(f"membership inference on {name}"):
-        report = infer_membership(name, dataset, **options)
+        report = infer_membership(name, dataset, options)
     if out is not None:
         write_bytes(out.absolute(), draw_membership(report))
     stated = "proved" if report.proved_epsilon is not None else "claimed"
@@ -110,14 +102,13 @@ def membership_inference(name: str, arguments: Arguments, dataset: str, out: Pat
     return Answer(report.to_json(), shown)
 
 
-def chain_audit(name: str, arguments: Arguments) -> Answer:
+def chain_audit(name: str, options: AuditOptions) -> Answer:
     """Audit a whole chain."""
     from flows.federated_training import chain_inline
     from tasks.auditing.chain import audit_chain
 
-    options = _given(arguments, "epsilon", "delta", "neighbours", "trials", "confidence")
     with progress(f"audit of {name}, the whole chain"):
-        report = audit_chain(name, chain=chain_inline, **options)
+        report = audit_chain(name, options, chain=chain_inline)
     shown = _lines(
         f"{name}, the whole chain: {_verdict(report)}",
         [("epsilon proved", report.proved_epsilon)],
@@ -132,12 +123,11 @@ def chain_audit(name: str, arguments: Arguments) -> Answer:
     return Answer(report.to_json(), shown)
 
 
-def one_run_audit(name: str, arguments: Arguments, canaries: int, rows_per_person: int | None) -> Answer:
+def one_run_audit(name: str, options: AuditOptions, canaries: int, rows_per_person: int | None) -> Answer:
     """Audit one training run."""
     from tasks.auditing.examination import audit_in_one_run
 
-    options = _given(arguments, "epsilon", "delta", "neighbours", "confidence", "seed")
-    report = audit_in_one_run(name, canaries=canaries, rows_per_person=rows_per_person, **options)
+    report = audit_in_one_run(name, options, canaries=canaries, rows_per_person=rows_per_person)
     shown = _lines(
         f"{name}, one run: {_verdict(report)}",
         [
@@ -162,7 +152,7 @@ _COLUMNS = {
 }
 
 
-def all_audits(arguments: Arguments) -> Answer:
+def all_audits(options: AuditOptions) -> Answer:
     """Audit all that is registered and draws noise."""
     from tasks.auditing.systems import KINDS, audit_all, subjects
 
@@ -170,7 +160,7 @@ def all_audits(arguments: Arguments) -> Answer:
     folder = current_layout().root / "audits"
     reports: list[Mapping[str, object]] = []
     with progress("audits"):
-        for subject, report in audit_all(wanted, arguments, folder, processes=os.cpu_count() or 1):
+        for subject, report in audit_all(wanted, options, folder, processes=os.cpu_count() or 1):
             reports.append(report)
             say("audits", f"{subject.name} {report['verdict']}", len(reports) / len(wanted))
     reports.sort(key=lambda one: (KINDS.index(str(one["kind"])), str(one["algorithm"])))
@@ -186,7 +176,7 @@ def all_audits(arguments: Arguments) -> Answer:
         )
         for one in reports
     )
-    title = f"Audits at confidence {arguments.confidence:.12g}"
+    title = f"Audits at confidence {options.confidence:.12g}"
     return Answer({"audits": reports}, [table(("kind", "name", "verdict", *numbers), rows, title=title, right=numbers)])
 
 
@@ -240,9 +230,10 @@ def audit(
     ] = None,
 ) -> Answer:
     """Bound epsilon from below: run the training code many times on synthetic data sets that differ in one row."""
+    from dpalgos.audit.experiment import QUICK, AuditOptions, Effort
     from dpalgos.errors import ParameterError
     from dpalgos.guarantees import RELATIONS, Neighbours
-    from tasks.auditing.systems import Arguments, find_subject
+    from tasks.auditing.systems import find_subject
 
     known = [str(one) for one in RELATIONS]
     if neighbours is not None and neighbours not in known:
@@ -257,21 +248,21 @@ def audit(
         raise ParameterError("--all, --chain, --canaries, --dataset and --membership are different audits: choose one")
     if rows_per_person is not None and canaries is None:
         raise ParameterError("--rows-per-person is of canaries: give --canaries too")
-    arguments = Arguments(
+    options = AuditOptions(
         epsilon=epsilon,
         delta=delta,
         trials=trials,
         confidence=confidence,
         neighbours=relation,
         seed=seed,
-        quick=quick,
+        effort=QUICK if quick else Effort(),
     )
     if name is None:
-        return all_audits(arguments)
+        return all_audits(options)
     if canaries is not None:
-        return one_run_audit(name, arguments, canaries, rows_per_person)
+        return one_run_audit(name, options, canaries, rows_per_person)
     if membership is not None:
-        return membership_inference(name, arguments, membership, out)
+        return membership_inference(name, options, membership, out)
     if dataset is not None:
-        return audit_on_rows(name, arguments, dataset)
-    return chain_audit(name, arguments) if chain else subject_audit(find_subject(name, kind), arguments)
+        return audit_on_rows(name, options, dataset)
+    return chain_audit(name, options) if chain else subject_audit(find_subject(name, kind), options)

@@ -154,6 +154,45 @@ class Effort:
 QUICK = Effort(runs=1000, gaussian_runs=1000, numbers=9_000_000, pilot=60)
 """A quarter of the usual effort, or less: what a table of everything takes in some minutes."""
 
+USUAL_BUDGET = (1.0, 1e-5)
+"""The (epsilon, delta) at which audits are made where nobody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions:
+    """How an audit is made.
+
+    Parameters
+    ----------
+    epsilon, delta : float, optional
+        What is audited is asked to cost; :data:`USUAL_BUDGET`, or where its flaw shows.
+    trials : int, optional
+        Runs on each neighbour, some to choose the event and the others counted; by ``effort`` where left out.
+    confidence : float
+        Of the bound: it exceeds the true epsilon in at most a share 1 − confidence of audits.
+    neighbours : Neighbours, optional
+        By default the first relation that the guarantee is derived for.
+    seed : int
+        Of the noise, which is public: the rows are synthetic or public.
+    effort : Effort
+    """
+
+    epsilon: float | None = None
+    delta: float | None = None
+    trials: int | None = None
+    confidence: float = 0.99
+    neighbours: Neighbours | None = None
+    seed: int = 0
+    effort: Effort = Effort()
+
+    def budget(self, usual: tuple[float, float] | None = None) -> tuple[float, float]:
+        """Return (epsilon, delta), each the usual one where it is left out."""
+        epsilon, delta = usual or USUAL_BUDGET
+        return epsilon if self.epsilon is None else self.epsilon, delta if self.delta is None else self.delta
+
+
+USUAL = AuditOptions()
+
 
 def best_pair(experiments: Sequence[Experiment], *, trials: int, delta: float) -> Experiment:
     """Return the experiment that a few runs of each show most of; these runs are not used again.
@@ -435,14 +474,11 @@ class AuditReport(BoundReport, Findings):
 def audit_experiments(
     experiments: Sequence[Experiment],
     stated: Stated,
+    options: AuditOptions,
     *,
     algorithm: str,
     kind: str,
     neighbours: Neighbours,
-    trials: int | None = None,
-    confidence: float = 0.99,
-    seed: int = 0,
-    effort: Effort | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> AuditReport:
     """Choose the experiment that a few runs of each show most of, run it many times, and report what it shows.
@@ -451,13 +487,9 @@ def audit_experiments(
     ----------
     experiments : sequence of Experiment
     stated : Stated
-    algorithm, kind, neighbours, seed
+    options : AuditOptions
+    algorithm, kind, neighbours
         For the report.
-    trials : int, optional
-        Runs on each neighbour, some to choose the event and the others counted; by ``effort`` where left out.
-    confidence : float
-        Of the bound: it exceeds the true epsilon in at most a share 1 − confidence of audits.
-    effort : Effort, optional
     progress : callable, optional
         Called with the number of runs that are done and that of all.
 
@@ -466,11 +498,11 @@ def audit_experiments(
     ParameterError
         For fewer than eight trials.
     """
+    trials, confidence, effort, delta = options.trials, options.confidence, options.effort, stated.delta
     if trials is not None and trials < 8:
         raise ParameterError(
             f"trials is {trials}; an audit needs eight at the least, and some hundreds to show anything"
         )
-    effort, delta = effort or Effort(), stated.delta
     chosen = best_pair(experiments, trials=effort.pilot_of(trials), delta=delta)
     events = examine(
         chosen, trials=trials or effort.trials(chosen), delta=delta, confidence=confidence, progress=progress
@@ -496,6 +528,6 @@ def audit_experiments(
         confidence=confidence,
         verdict=verdict_of(events.lower_bound, fit, epsilon),
         neighbours=str(neighbours),
-        seed=seed,
+        seed=options.seed,
         stated_curve=list(zip(TYPE_I_ERRORS, errors, strict=True)),
     )

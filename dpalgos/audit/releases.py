@@ -32,8 +32,9 @@ from dpalgos.audit.events import Outputs
 from dpalgos.audit.experiment import (
     GAUSSIAN_RATIO,
     RATIO,
+    USUAL,
+    AuditOptions,
     AuditReport,
-    Effort,
     Experiment,
     Stated,
     audit_experiments,
@@ -250,8 +251,6 @@ _REGULARISATION = 1.0
 # (features, classes): few numbers make strong tests, noise a coordinate shows in many, several classifiers may not
 # be composed.
 _SHAPES = ((2, 2), (40, 2), (2, 10))
-USUAL_BUDGET = (1.0, 1e-5)
-"""The (epsilon, delta) at which audits are made where nobody says otherwise."""
 _LONG = 1e3
 # Rows of a person, where people are taken.
 _HEAVY = 50
@@ -268,17 +267,7 @@ def audited(kind: str, name: str) -> bool:
 
 
 def audit_release(
-    kind: str,
-    name: str,
-    *,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    trials: int | None = None,
-    confidence: float = 0.99,
-    neighbours: Neighbours | None = None,
-    seed: int = 0,
-    effort: Effort | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    kind: str, name: str, options: AuditOptions = USUAL, *, progress: Callable[[int, int], None] | None = None
 ) -> AuditReport:
     """Run a registered release on its own worst neighbours many times, and bound its epsilon from below.
 
@@ -289,11 +278,8 @@ def audit_release(
     ----------
     kind, name : str
         As registered, under ``projections``, ``trainers`` or ``evaluators``.
-    epsilon, delta : float, optional
-        What it is asked to cost; by default where its flaw shows, or (1, 10⁻⁵).
-    neighbours : Neighbours, optional
-        By default the first relation that its guarantee is derived for.
-    trials, confidence, seed, effort, progress
+    options : AuditOptions
+    progress : callable, optional
         As for :func:`audit_algorithm`.
 
     Raises
@@ -306,38 +292,29 @@ def audit_release(
     cls: type[Algorithm] = lookup(kind, name)
     if not audited(kind, name):
         raise ParameterError(f"{name} draws no noise and claims nothing: there is nothing to audit")
-    usual = cls.flaw_shows_at or USUAL_BUDGET
-    epsilon, delta = usual[0] if epsilon is None else epsilon, usual[1] if delta is None else delta
+    epsilon, delta = options.budget(cls.flaw_shows_at)
     (budget,) = allocate([cls.budgets[0]], [1.0], epsilon, delta).losses
     candidates = []
-    for setting in _settings(kind, cls, neighbours or cls.relations[0]):
+    for setting in _settings(kind, cls, options.neighbours or cls.relations[0]):
         algorithm = construct(cls, name, {**audit_parameters(cls, setting.dimension), "budget": budget})
         candidates.append((algorithm, setting))
     return audit_algorithm(
         candidates,
+        dataclasses.replace(options, delta=delta),
         name=name,
         kind=kind,
         claimed_epsilon=epsilon if cls.claim is not None else None,
-        delta=delta,
-        trials=trials,
-        confidence=confidence,
-        seed=seed,
-        effort=effort,
         progress=progress,
     )
 
 
 def audit_algorithm(
     candidates: Sequence[tuple[Algorithm, Setting]],
+    options: AuditOptions = USUAL,
     *,
     name: str,
     kind: str,
     claimed_epsilon: float | None = None,
-    delta: float = 1e-5,
-    trials: int | None = None,
-    confidence: float = 0.99,
-    seed: int = 0,
-    effort: Effort | None = None,
     progress: Callable[[int, int], None] | None = None,
     noise: Noise = KeyedNoise,
 ) -> AuditReport:
@@ -347,19 +324,12 @@ def audit_algorithm(
     ----------
     candidates : sequence of (Algorithm, Setting)
         The algorithm as built for each setting; what is proved is the most that is proved in any.
+    options : AuditOptions
+        Budget and relation are those that the candidates were built for.
     name, kind : str
         For the report.
     claimed_epsilon : float or None
         What is claimed at delta where nothing is proved.
-    delta : float
-        In [0, 1).
-    trials : int, optional
-        Runs on each neighbour; by ``effort`` where left out.
-    confidence : float
-        Of the bound: it exceeds the true epsilon in at most a share 1 − confidence of audits.
-    seed : int
-        Of the noise, which is public: the rows are synthetic.
-    effort : Effort, optional
     progress : callable, optional
         Called with the number of runs that are done and that of all.
     noise : callable
@@ -371,21 +341,18 @@ def audit_algorithm(
         For fewer than eight trials.
     """
     guarantees = [algorithm.guarantee(setting) for algorithm, setting in candidates]
-    salt = f"{seed}/{kind}/{name}"
+    salt = f"{options.seed}/{kind}/{name}"
     return audit_experiments(
         [one for candidate in candidates for one in experiments_on(*candidate, salt=salt, noise=noise)],
         Stated(
-            delta=delta,
+            delta=options.budget()[1],
             claimed_epsilon=claimed_epsilon,
             costs=[each.losses for each in guarantees] if all(each.proved for each in guarantees) else None,
         ),
+        options,
         algorithm=name,
         kind=kind,
         neighbours=candidates[0][1].neighbours,
-        trials=trials,
-        confidence=confidence,
-        seed=seed,
-        effort=effort,
         progress=progress,
     )
 

@@ -19,7 +19,7 @@ from sqlalchemy import MetaData, NullPool, create_engine, select
 
 from dpalgos.algorithms import Refused, admission
 from dpalgos.audit.events import Comparison, Value, compare
-from dpalgos.audit.experiment import BoundReport, Verdict
+from dpalgos.audit.experiment import USUAL, AuditOptions, BoundReport, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup
@@ -176,6 +176,7 @@ _MEMORY = Path("/dev/shm")
 # Beyond what any audited budget can cost: the cap is not what is audited.
 _CAP = 1e6
 _MOST_STEPS = 3
+_TRIALS = 48
 
 Tables = Mapping[str, pd.DataFrame]
 """The rows to train on, ``train``, and those held out, ``test``: features in (−1, 1), a label at the end."""
@@ -226,16 +227,7 @@ class ChainReport(BoundReport, Comparison):
     pair: str
 
 
-def audit_chain(
-    name: str,
-    *,
-    chain: Chain,
-    epsilon: float = 1.0,
-    delta: float = 1e-5,
-    trials: int = 48,
-    confidence: float = 0.99,
-    neighbours: Neighbours = Neighbours.REPLACE_ONE,
-) -> ChainReport:
+def audit_chain(name: str, options: AuditOptions = USUAL, *, chain: Chain) -> ChainReport:
     """Run a proved system on neighbouring synthetic private tables and compare everything that everybody may see.
 
     Each run is a whole one, a charged evaluation included, in a fresh root with secrets of its own: rows are ingested
@@ -253,13 +245,10 @@ def audit_chain(
     ----------
     name : str
         Of a registered system that is proved: others do not run on private rows.
+    options : AuditOptions
+        48 trials, half of them to learn an event on; a run takes about a third of a second. The noise is secret and has
+        no seed.
     chain : callable
-    epsilon, delta : float
-        What the system is asked to cost.
-    trials : int
-        Runs on each neighbour of a pair, half of them to learn an event on; a run takes about a third of a second.
-    confidence : float
-    neighbours : Neighbours
 
     Raises
     ------
@@ -272,8 +261,10 @@ def audit_chain(
     -----
     Sets ``UNITBALL_ROOT`` for this process while it runs, so no other thread may work on a root meanwhile.
     """
+    trials, confidence = _TRIALS if options.trials is None else options.trials, options.confidence
     if trials < 2:
         raise ParameterError(f"trials is {trials}; the audit of a chain needs two at the least, and 48 to show much")
+    neighbours, (epsilon, delta) = options.neighbours or Neighbours.REPLACE_ONE, options.budget()
     config = chain_config(name, epsilon, delta, neighbours)
     started = time.monotonic()
     parts = ("train", "test", *((_PERSON,) if _takes_people(name) else ()))

@@ -9,14 +9,13 @@ import secrets
 import time
 import uuid
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import BaseModel, Field
 from scipy.special import ndtr, ndtri
 
-from dpalgos.audit.experiment import AuditReport, BoundReport, Verdict
+from dpalgos.audit.experiment import USUAL, AuditOptions, AuditReport, BoundReport, Verdict
 from dpalgos.audit.membership import (
     curve_of,
     epsilon_lower_bound_of_guesses,
@@ -65,15 +64,7 @@ class OneRunReport(BoundReport):
 
 
 def audit_in_one_run(
-    name: str,
-    *,
-    epsilon: float = 1.0,
-    delta: float = 1e-5,
-    canaries: int = 1000,
-    confidence: float = 0.99,
-    neighbours: Neighbours = Neighbours.REPLACE_ONE,
-    rows_per_person: int | None = None,
-    seed: int = 0,
+    name: str, options: AuditOptions = USUAL, *, canaries: int = 1000, rows_per_person: int | None = None
 ) -> OneRunReport:
     """Train a registered system once, on rows that are all canaries, and guess the state of each from its model.
 
@@ -94,16 +85,12 @@ def audit_in_one_run(
     Parameters
     ----------
     name : str
-    epsilon, delta : float
-        What the system is asked to cost.
+    options : AuditOptions
+        The seed is that of rows, coins and noise: all are synthetic.
     canaries : int
         At least 10.
-    confidence : float
-    neighbours : Neighbours
     rows_per_person : int, optional
         The most rows of a person, at least 1; None: each row is a canary.
-    seed : int
-        Of rows, coins and noise: all are synthetic.
 
     Raises
     ------
@@ -118,6 +105,8 @@ def audit_in_one_run(
     require_noise(name)
     started = time.monotonic()
     rows = -(-canaries // 2)
+    neighbours, (epsilon, delta) = options.neighbours or Neighbours.REPLACE_ONE, options.budget()
+    seed, confidence = options.seed, options.confidence
     run = SyntheticRun.of(
         name,
         epsilon=epsilon,
@@ -373,11 +362,12 @@ def examine_system(
     """
     started = time.monotonic()
     seed = secrets.randbelow(2**31) if request.seed is None else request.seed
-    of_mechanism = partial(audit_system, name, epsilon=epsilon, delta=delta, neighbours=neighbours)
+    options = AuditOptions(epsilon=epsilon, delta=delta, neighbours=neighbours, confidence=_SUSPECTS, seed=seed)
     findings: list[tuple[bool, str]] = []
-    mechanism = of_mechanism(trials=request.trials, confidence=_SUSPECTS, seed=seed)
+    mechanism = audit_system(name, dataclasses.replace(options, trials=request.trials))
     if mechanism.verdict is Verdict.VIOLATES:
-        again = of_mechanism(trials=max(request.trials, _TRIALS_AGAIN), confidence=_CERTAIN, seed=seed + 1)
+        trials = max(request.trials, _TRIALS_AGAIN)
+        again = audit_system(name, dataclasses.replace(options, trials=trials, confidence=_CERTAIN, seed=seed + 1))
         certain = again.verdict is Verdict.VIOLATES
         mechanism = again if certain else mechanism
         findings.append(
@@ -389,9 +379,7 @@ def examine_system(
         )
     one_run = None
     if request.canaries:
-        one_run = audit_in_one_run(
-            name, epsilon=epsilon, delta=delta, neighbours=neighbours, canaries=request.canaries, seed=seed
-        )
+        one_run = audit_in_one_run(name, options, canaries=request.canaries)
         if one_run.verdict is Verdict.VIOLATES:
             findings.append(
                 (
@@ -402,12 +390,11 @@ def examine_system(
             )
     whole = None
     if request.chain_trials and mechanism.proved_epsilon is not None:
-        of_chain = partial(
-            audit_chain, name, chain=chain, epsilon=min(epsilon, _CHAIN_EPSILON), delta=delta, neighbours=neighbours
-        )
-        whole = of_chain(trials=request.chain_trials, confidence=_SUSPECTS)
+        smaller = dataclasses.replace(options, epsilon=min(epsilon, _CHAIN_EPSILON), trials=request.chain_trials)
+        whole = audit_chain(name, smaller, chain=chain)
         if whole.verdict is Verdict.VIOLATES or whole.differing:
-            whole = of_chain(trials=_CHAIN_TRIALS_AGAIN, confidence=_CERTAIN)
+            again_options = dataclasses.replace(smaller, trials=_CHAIN_TRIALS_AGAIN, confidence=_CERTAIN)
+            whole = audit_chain(name, again_options, chain=chain)
             fields = ", ".join(whole.differing[:_MOST_FIELDS]) or whole.event
             findings.append((whole.verdict is Verdict.VIOLATES, f"beside the releases neighbours differ: {fields}"))
     suspicion = VIOLATION if any(certain for certain, _ in findings) else WARNING

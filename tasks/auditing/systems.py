@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,7 +21,8 @@ from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Algorithm, require_people
 from dpalgos.audit.experiment import (
-    QUICK,
+    USUAL,
+    AuditOptions,
     AuditReport,
     Effort,
     Experiment,
@@ -32,7 +33,6 @@ from dpalgos.audit.experiment import (
 )
 from dpalgos.audit.membership import attack, bound_of, likelihood_ratios
 from dpalgos.audit.releases import (
-    USUAL_BUDGET,
     WatchedRun,
     audit_parameters,
     audit_release,
@@ -417,7 +417,7 @@ def canary_pairs(sample: PublicSample, neighbours: Neighbours) -> list[Neighbour
 LEVELS = (0.001, 0.01, 0.1)
 """False positive rates at which the true positive rate is stated."""
 
-_MEMBERSHIP_ROWS = 160
+_MODELS, _MEMBERSHIP_ROWS = 64, 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -452,16 +452,21 @@ class MembershipReport(Report):
     bound: list[tuple[float, float]]
 
 
+def _sampled(
+    name: str, dataset: str, rows: int, options: AuditOptions
+) -> tuple[PublicSample, SyntheticRun, Neighbours]:
+    """Return a sample of a public data set, a system planned on it, and the relation."""
+    neighbours, (epsilon, delta) = options.neighbours or Neighbours.REPLACE_ONE, options.budget()
+    sample = public_sample(dataset, rows, options.seed)
+    dimension = sample.features.shape[1]
+    run = SyntheticRun.of(
+        name, epsilon=epsilon, delta=delta, rows=rows // 2, dimension=dimension, neighbours=neighbours
+    )
+    return sample, run, neighbours
+
+
 def infer_membership(
-    name: str,
-    dataset: str,
-    *,
-    epsilon: float = 1.0,
-    delta: float = 1e-5,
-    models: int = 64,
-    rows: int = _MEMBERSHIP_ROWS,
-    neighbours: Neighbours = Neighbours.REPLACE_ONE,
-    seed: int = 0,
+    name: str, dataset: str, options: AuditOptions = USUAL, *, rows: int = _MEMBERSHIP_ROWS
 ) -> MembershipReport:
     """Train shadow models of a system on public rows and attack each by the others (:mod:`dpalgos.audit.membership`).
 
@@ -474,15 +479,10 @@ def infer_membership(
         Of a registered system with a linear model.
     dataset : str
         Public; rows of its first two classes are taken.
-    epsilon, delta : float
-        What the system is asked to cost.
-    models : int
-        At least 8.
+    options : AuditOptions
+        ``trials`` are the shadow models, 64 or at least 8; the seed is that of sample, coins and noise.
     rows : int
         Even.
-    neighbours : Neighbours
-    seed : int
-        Of sample, coins and noise.
 
     Raises
     ------
@@ -494,11 +494,8 @@ def infer_membership(
     if rows < 2 or rows % 2:
         raise ParameterError(f"rows is {rows}; give an even number, partitioned over two parties")
     started = time.monotonic()
-    sample = public_sample(dataset, rows, seed)
-    dimension = sample.features.shape[1]
-    run = SyntheticRun.of(
-        name, epsilon=epsilon, delta=delta, rows=rows // 2, dimension=dimension, neighbours=neighbours
-    )
+    seed, models = options.seed, options.trials or _MODELS
+    sample, run, neighbours = _sampled(name, dataset, rows, options)
     members = np.random.default_rng([seed, 1]).random((models, rows)) < 0.5
     absent: tuple[Floats, Ints] = (sample.spare_features, sample.spare_labels)
     if neighbours is Neighbours.REPLACE_SPECIAL:
@@ -520,7 +517,7 @@ def infer_membership(
         claimed_epsilon=stated.claimed_epsilon,
         proved_epsilon=stated.proved_epsilon,
         proved_mu=stated.proved_mu,
-        delta=delta,
+        delta=options.budget()[1],
         advantage=found.advantage,
         advantage_bound=1.0 if bound is None else bound.advantage,
         area=found.area,
@@ -534,24 +531,14 @@ def infer_membership(
     )
 
 
-_ROWS = 8
+_ROWS, _PUBLIC_TRIALS = 8, 400
 # (features, classes): few numbers make strong tests, noise a coordinate shows in many, and ten classes show whether
 # their classifiers are composed. A map of images needs as many features as an image of 8 x 8 pixels has.
 _SHAPES = ((2, 2), (40, 2), (2, 10))
 _IMAGE_SHAPES = ((64, 2),)
 
 
-def audit_system(
-    name: str,
-    *,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    trials: int | None = None,
-    confidence: float = 0.99,
-    neighbours: Neighbours | None = None,
-    seed: int = 0,
-    effort: Effort | None = None,
-) -> AuditReport:
+def audit_system(name: str, options: AuditOptions = USUAL) -> AuditReport:
     """Run a registered system on synthetic neighbours many times, and bound its epsilon from below.
 
     Experiments are the whole system, planned as any run is, and each of its releases that reads rows first.
@@ -560,33 +547,22 @@ def audit_system(
     ----------
     name : str
         Of a registered system; one that draws no noise has nothing to audit.
-    epsilon, delta : float, optional
-        What it is asked to cost; (1, 10⁻⁵) where left out.
-    trials : int, optional
-        Runs on each neighbour; half of them choose the event, half are counted (of more than 20,000 four fifths). By
-        ``effort`` where left out. No bound exceeds ln(counted/5.3) at 99 %.
-    confidence : float
-        Of the bound: it exceeds the true epsilon in at most a share 1 − confidence of audits.
-    neighbours : Neighbours, optional
-        By default the first relation that its trainer's guarantee is derived for.
-    seed : int
-        Of the noise, which is public: the rows are synthetic.
-    effort : Effort, optional
+    options : AuditOptions
+        Of more than 20,000 trials four fifths are counted, else half. No bound exceeds ln(counted/5.3) at 99 %.
 
     Raises
     ------
     UnknownNameError, ParameterError
         For a name that is not registered, numbers out of range, or a system that draws no noise.
     """
-    started, usual = time.monotonic(), USUAL_BUDGET
-    epsilon, delta = usual[0] if epsilon is None else epsilon, usual[1] if delta is None else delta
-    neighbours = neighbours or _parts(name)[0].relations[0]
+    started, (epsilon, delta) = time.monotonic(), options.budget()
+    neighbours = options.neighbours or _parts(name)[0].relations[0]
     require_noise(name)
     experiments: list[Experiment] = []
     runs = []
     for dimension, classes, run in _runs_of(name, epsilon, delta, neighbours):
         runs.append(run)
-        salt = f"{seed}/{name}"
+        salt = f"{options.seed}/{name}"
         for pair in neighbouring_rows(run, _ROWS, dimension, neighbours):
             # Of many features those pairs are of interest that move all of them.
             if dimension == _SHAPES[0][0] or pair.name not in ONE_COORDINATE:
@@ -598,30 +574,16 @@ def audit_system(
     report = audit_experiments(
         experiments,
         replace(runs[0].stated, costs=list(set(costs)) if all(run.plan.proved for run in runs) else None),
+        options,
         algorithm=name,
         kind="systems",
-        trials=trials,
-        confidence=confidence,
         neighbours=neighbours,
-        seed=seed,
-        effort=effort,
         progress=say_runs,
     )
     return replace(report, seconds=round(time.monotonic() - started, 2))
 
 
-def audit_on_public_rows(
-    name: str,
-    dataset: str,
-    *,
-    epsilon: float = 1.0,
-    delta: float = 1e-5,
-    trials: int = 400,
-    confidence: float = 0.99,
-    neighbours: Neighbours = Neighbours.REPLACE_ONE,
-    rows: int = 40,
-    seed: int = 0,
-) -> AuditReport:
+def audit_on_public_rows(name: str, dataset: str, options: AuditOptions = USUAL, *, rows: int = 40) -> AuditReport:
     """Run a registered system on public rows with and without a canary, and bound its epsilon from below.
 
     Which canary shows most is chosen on runs of its own; see :func:`canary_pairs`. It is
@@ -634,16 +596,10 @@ def audit_on_public_rows(
         Of a registered system.
     dataset : str
         Public; rows of its first two classes are taken.
-    epsilon, delta : float
-        What the system is asked to cost.
-    trials : int
-        Runs on each neighbour, half of them to choose an event; at least 8.
-    confidence : float
-    neighbours : Neighbours
+    options : AuditOptions
+        400 trials, half of them to choose an event; the seed is that of sample and noise.
     rows : int
         Even; as many again are held back.
-    seed : int
-        Of sample and noise.
 
     Raises
     ------
@@ -656,21 +612,14 @@ def audit_on_public_rows(
     if rows < 4 or rows % 2:
         raise ParameterError(f"rows is {rows}; give an even number of at least 4, partitioned over two parties")
     started = time.monotonic()
-    sample = public_sample(dataset, rows, seed)
-    dimension = sample.features.shape[1]
-    run = SyntheticRun.of(
-        name, epsilon=epsilon, delta=delta, rows=rows // 2, dimension=dimension, neighbours=neighbours
-    )
+    sample, run, neighbours = _sampled(name, dataset, rows, options)
     report = audit_experiments(
-        [run.experiment(pair, pair.name, str(seed)) for pair in canary_pairs(sample, neighbours)],
+        [run.experiment(pair, pair.name, str(options.seed)) for pair in canary_pairs(sample, neighbours)],
         run.stated,
+        replace(options, trials=options.trials or _PUBLIC_TRIALS, effort=Effort(pilot=48)),
         algorithm=name,
         kind="systems",
-        trials=trials,
-        confidence=confidence,
         neighbours=neighbours,
-        seed=seed,
-        effort=Effort(pilot=48),
         progress=say_runs,
     )
     return replace(report, seconds=round(time.monotonic() - started, 2))
@@ -750,19 +699,6 @@ class Subject:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
-    """How audits are made; see :func:`audit_system`."""
-
-    epsilon: float | None = None
-    delta: float | None = None
-    trials: int | None = None
-    confidence: float = 0.99
-    neighbours: Neighbours | None = None
-    seed: int = 0
-    quick: bool = False
-
-
 def subjects() -> list[Subject]:
     """Return all that draws noise: systems first, then the releases that they are made of.
 
@@ -795,7 +731,7 @@ def find_subject(name: str, kind: str | None = None) -> Subject:
     raise UnknownNameError(f"nothing that can be audited is called {name!r}; see unitball algorithms")
 
 
-def audit_subject(subject: Subject, arguments: Arguments) -> AuditReport:
+def audit_subject(subject: Subject, options: AuditOptions) -> AuditReport:
     """Audit one system or release.
 
     Raises
@@ -803,17 +739,15 @@ def audit_subject(subject: Subject, arguments: Arguments) -> AuditReport:
     ParameterError
         For numbers out of range, or where no noise is drawn.
     """
-    started = time.monotonic()
-    values = {field.name: getattr(arguments, field.name) for field in fields(arguments)}
-    effort = QUICK if values.pop("quick") else Effort()
     if subject.kind == "systems":
-        return audit_system(subject.name, effort=effort, **values)
-    report = audit_release(subject.kind, subject.name, effort=effort, progress=say_runs, **values)
+        return audit_system(subject.name, options)
+    started = time.monotonic()
+    report = audit_release(subject.kind, subject.name, options, progress=say_runs)
     return replace(report, seconds=round(time.monotonic() - started, 2))
 
 
 def audit_all(
-    wanted: Sequence[Subject], arguments: Arguments, folder: Path, *, processes: int
+    wanted: Sequence[Subject], options: AuditOptions, folder: Path, *, processes: int
 ) -> Iterator[tuple[Subject, Json]]:
     """Audit many, some at a time, and yield each report in JSON as soon as it is there.
 
@@ -824,14 +758,14 @@ def audit_all(
     Parameters
     ----------
     wanted : sequence of Subject
-    arguments : Arguments
+    options : AuditOptions
     folder : Path
         Made where there is none.
     processes : int
         How many at a time.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    request = {"code": package_digest("dpalgos", "tasks"), "arguments": asdict(arguments)}
+    request = {"code": package_digest("dpalgos", "tasks"), "arguments": asdict(options)}
     places = {one: folder / f"{identity(subject=asdict(one), **request)}.json" for one in wanted}
     missing = []
     for subject, place in places.items():
@@ -843,7 +777,7 @@ def audit_all(
     # The linear algebra of one process is not to slow the others down.
     with ProcessPoolExecutor(processes, get_context("spawn"), initializer=threadpool_limits, initargs=(1,)) as pool:
         waiting: Mapping[Future[AuditReport], Subject] = {
-            pool.submit(audit_subject, subject, arguments): subject for subject in missing
+            pool.submit(audit_subject, subject, options): subject for subject in missing
         }
         try:
             for done in as_completed(waiting):

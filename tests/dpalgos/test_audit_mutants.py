@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpalgos.algorithms import Algorithm, PrivateAlgorithm
-from dpalgos.audit.experiment import AuditReport, Effort, Verdict
+from dpalgos.audit.experiment import AuditOptions, AuditReport, Effort, Verdict
 from dpalgos.audit.releases import audit_algorithm
 from dpalgos.guarantees import GaussianMu, Loss, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, KeyStream
@@ -153,13 +153,14 @@ SOUND: dict[str, Algorithm] = {
 def audited(algorithm: Algorithm, confidence: float, noise: type = KeyedNoise) -> AuditReport:
     return audit_algorithm(
         [(algorithm, SETTING)],
+        AuditOptions(
+            delta=DELTA,
+            confidence=confidence,
+            trials=8_000 if isinstance(algorithm, AnalyzeGauss) else None,
+            effort=EFFORT,
+        ),
         name=type(algorithm).__name__,
         kind="trainers",
-        delta=DELTA,
-        confidence=confidence,
-        # The noise of a matrix is drawn run by run.
-        trials=8_000 if isinstance(algorithm, AnalyzeGauss) else None,
-        effort=EFFORT,
         noise=noise,
     )
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dpalgos.audit.experiment import Effort, Verdict
+from dpalgos.audit.experiment import AuditOptions, Effort, Verdict
 from dpalgos.audit.releases import audit_release, audited
 from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.gaussian import epsilon_of_mu, sigma_classical
@@ -21,7 +21,7 @@ LARGE = Effort(numbers=4_000_000, most=400_000)
 def test_gaussian_sums_are_tight_and_below_what_is_proved() -> None:
     """At 99 % and one fixed seed, so always or never."""
     for epsilon in (1.0, 4.0):
-        report = audit_release("trainers", "class-means", epsilon=epsilon, effort=LARGE)
+        report = audit_release("trainers", "class-means", AuditOptions(epsilon=epsilon, effort=LARGE))
         assert report.verdict is Verdict.TIGHT, report
         assert report.gaussian_bound is not None
         assert 0.9 * epsilon < report.gaussian_bound <= epsilon
@@ -34,13 +34,13 @@ def test_gaussian_sums_are_tight_and_below_what_is_proved() -> None:
     "name", ["output-perturbation", "smo-output-perturbation", "sufficient-statistics", "noisy-gd", "truex"]
 )
 def test_gaussian_releases_reach_most_of_their_epsilon(name: str, epsilon: float) -> None:
-    report = audit_release("trainers", name, epsilon=epsilon)
+    report = audit_release("trainers", name, AuditOptions(epsilon=epsilon))
     assert report.verdict is Verdict.TIGHT, report
 
 
 def test_the_published_covariance_noise_is_too_small_at_four_and_by_how_much() -> None:
     mu = math.sqrt(2.0) / sigma_classical(4.0, 1e-4, 1.0)
-    report = audit_release("projections", "analyze-gauss-published", effort=Effort(pilot=20))
+    report = audit_release("projections", "analyze-gauss-published", AuditOptions(effort=Effort(pilot=20)))
     assert (report.claimed_epsilon, report.delta) == (4.0, 1e-4)
     assert report.verdict is Verdict.VIOLATES, report
     assert 4.0 < report.lower_bound < epsilon_of_mu(mu, 1e-4) < 5.23
@@ -50,14 +50,16 @@ def test_the_published_covariance_noise_is_too_small_at_four_and_by_how_much() -
 def test_it_is_enough_at_a_half() -> None:
     """By the same formula: 0.726 is where claim and truth meet at δ = 10⁻⁴."""
     assert epsilon_of_mu(math.sqrt(2.0) / sigma_classical(0.72, 1e-4, 1.0), 1e-4) < 0.72
-    report = audit_release("projections", "analyze-gauss-published", epsilon=0.5, delta=1e-4, effort=SMALL)
+    report = audit_release(
+        "projections", "analyze-gauss-published", AuditOptions(epsilon=0.5, delta=1e-4, effort=SMALL)
+    )
     assert report.verdict is not Verdict.VIOLATES, report
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "name"), ALL)
 def test_what_is_proved_is_not_refuted(kind: str, name: str) -> None:
-    report = audit_release(kind, name, confidence=1 - 1e-9, effort=SMALL)
+    report = audit_release(kind, name, AuditOptions(confidence=1 - 1e-9, effort=SMALL))
     assert (report.proved_epsilon is None) == (lookup(kind, name).sound_counterpart is not None)
     assert report.proved_epsilon is None or report.verdict is not Verdict.VIOLATES, report
 
@@ -66,4 +68,4 @@ def test_what_draws_no_noise_has_nothing_to_audit() -> None:
     with pytest.raises(ParameterError, match="nothing to audit"):
         audit_release("trainers", "erm")
     with pytest.raises(ParameterError, match="trials is 3"):
-        audit_release("trainers", "class-means", trials=3)
+        audit_release("trainers", "class-means", AuditOptions(trials=3))

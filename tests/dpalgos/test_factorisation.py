@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpalgos.audit.events import gaussian_lower_bound
-from dpalgos.audit.experiment import Verdict
+from dpalgos.audit.experiment import QUICK, AuditOptions, Verdict
 from dpalgos.continual import NightSum, decode_running_sum, model_of, night_again, nightly_budget, require_gaussian_sum
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
@@ -22,7 +22,7 @@ from dpalgos.rows import ArrayRows, Floats, Ints, Rows
 from dpalgos.trainers.continual import ContinualClassMeans
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.sufficient_statistics import SufficientStatistics
-from tasks.auditing.systems import Arguments, Subject, audit_subject
+from tasks.auditing.systems import Subject, audit_subject
 from tests.support.training import blobs, fit, noise, setting_of
 
 MU = GaussianMu(1.0)
@@ -365,7 +365,7 @@ def test_the_audit_in_the_catalogue_passes_it_and_comes_near() -> None:
 
     Half of mu = 0.268 is thus missed by one draw in four at T = 1000, by one in 8,000 at T = 4000.
     """
-    report = audit_subject(Subject("trainers", "continual-class-means"), Arguments(quick=True, trials=4000))
+    report = audit_subject(Subject("trainers", "continual-class-means"), AuditOptions(effort=QUICK, trials=4000))
     assert report.verdict is not Verdict.VIOLATES, report
     assert report.gaussian_mu is not None
     assert report.proved_mu is not None

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from dpalgos.audit.experiment import AuditOptions
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.registry import names
-from tasks.auditing.systems import Arguments, Subject, audit_all, find_subject, subjects
+from tasks.auditing.systems import Subject, audit_all, find_subject, subjects
 from tests.support.command_line import CommandLine
 
 
@@ -34,7 +35,7 @@ def test_a_name_means_a_system_first() -> None:
 
 @pytest.mark.nightly
 def test_what_was_finished_is_not_made_again(tmp_path: Path) -> None:
-    wanted, arguments = [Subject("trainers", "class-means")], Arguments(trials=400)
+    wanted, arguments = [Subject("trainers", "class-means")], AuditOptions(trials=400)
     first = list(audit_all(wanted, arguments, tmp_path, processes=1))
     (kept,) = tmp_path.iterdir()
     written = kept.stat().st_mtime_ns
@@ -47,7 +48,7 @@ def test_what_was_finished_is_not_made_again(tmp_path: Path) -> None:
 
 def test_one_that_cannot_be_audited_does_not_end_the_others(tmp_path: Path) -> None:
     wanted = [Subject("trainers", "no-such-trainer"), Subject("trainers", "class-means")]
-    found = dict(audit_all(wanted, Arguments(trials=400), tmp_path, processes=1))
+    found = dict(audit_all(wanted, AuditOptions(trials=400), tmp_path, processes=1))
     assert str(found[wanted[0]]["verdict"]).startswith("not audited (UnknownNameError: ")
     assert found[wanted[1]]["verdict"] in {"consistent", "tight"}
     # Only what was audited is kept.

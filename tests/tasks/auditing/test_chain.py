@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpalgos.audit.events import compare
-from dpalgos.audit.experiment import Verdict
+from dpalgos.audit.experiment import AuditOptions, Verdict
 from dpalgos.guarantees import Neighbours
 from dpalgos.models import Artefact
 from dpalgos.rows import sanitise
@@ -37,7 +37,9 @@ def without_noise(report: ChainReport) -> list[str]:
 @pytest.mark.parametrize("neighbours", list(Neighbours)[:2])
 def test_nothing_beside_the_releases_of_a_sound_system_differs(neighbours: Neighbours, root: Path) -> None:
     """Two runs a world show every field without noise; what is measured with noise is for the nightly test."""
-    report = audit_chain("noisy-gd", chain=chain_inline, trials=2, neighbours=neighbours, confidence=1 - 1e-9)
+    report = audit_chain(
+        "noisy-gd", AuditOptions(trials=2, neighbours=neighbours, confidence=1 - 1e-9), chain=chain_inline
+    )
     assert without_noise(report) == []
     assert report.verdict is Verdict.CONSISTENT
     assert report.fields > 400
@@ -96,7 +98,7 @@ def leaking_fit(opened: OpenRelease) -> Artefact:
 def test_exact_statistics_beside_a_release_are_caught(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A norm, a class's count, how many rows are no null records, and a spectrum: each is named."""
     monkeypatch.setattr(OpenRelease, "fit", leaking_fit)
-    report = audit_chain("ag-dpsvm", chain=chain_inline, trials=2, neighbours=Neighbours.REPLACE_SPECIAL)
+    report = audit_chain("ag-dpsvm", AuditOptions(trials=2, neighbours=Neighbours.REPLACE_SPECIAL), chain=chain_inline)
     for name in ("diagnostics norm", "diagnostics positives", "diagnostics present", "spectrum"):
         assert any(field.startswith("train: releases/") and name in field for field in report.differing), name
 
@@ -114,7 +116,7 @@ def test_a_set_of_another_size_is_told_apart(root: Path) -> None:
 
 def test_what_is_not_proved_does_not_run_on_private_rows(root: Path) -> None:
     with pytest.raises(RefusedError, match="not proved"):
-        audit_chain("wishart-svm", chain=chain_inline, trials=2)
+        audit_chain("wishart-svm", AuditOptions(trials=2), chain=chain_inline)
 
 
 def test_the_command(commands: CommandLine) -> None:
@@ -129,7 +131,7 @@ def test_the_command(commands: CommandLine) -> None:
 @pytest.mark.parametrize("neighbours", list(Neighbours)[:2])
 @pytest.mark.parametrize("name", ["noisy-gd", "fed-dpdr-dpml", "dppca-dpsvm", "smo-output-perturbation", "dpml"])
 def test_chains_of_sound_systems_are_consistent(name: str, neighbours: Neighbours, root: Path) -> None:
-    report = audit_chain(name, chain=chain_inline, trials=40, neighbours=neighbours, confidence=1 - 1e-9)
+    report = audit_chain(name, AuditOptions(trials=40, neighbours=neighbours, confidence=1 - 1e-9), chain=chain_inline)
     assert report.verdict is Verdict.CONSISTENT, report
     assert report.differing == (), report
 
@@ -137,6 +139,6 @@ def test_chains_of_sound_systems_are_consistent(name: str, neighbours: Neighbour
 @pytest.mark.nightly
 def test_a_leak_beside_the_release_refutes_the_guarantee(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenRelease, "fit", leaking_fit)
-    report = audit_chain("noisy-gd", chain=chain_inline, trials=48)
+    report = audit_chain("noisy-gd", AuditOptions(trials=48), chain=chain_inline)
     assert report.verdict is Verdict.VIOLATES, report
     assert report.lower_bound == pytest.approx(report.ceiling)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 
 from dpalgos import gradient_sums
 from dpalgos.algorithms import TrustedSummation
-from dpalgos.audit.experiment import Verdict
+from dpalgos.audit.experiment import AuditOptions, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import Ints
@@ -22,7 +22,7 @@ RELATIONS = list(Neighbours)[:2]
 @pytest.mark.parametrize("neighbours", RELATIONS)
 @pytest.mark.parametrize("name", ["ag-svm", "dpwss", "wishart-svm"])
 def test_models_without_noise_are_refuted_in_one_run(name: str, neighbours: Neighbours) -> None:
-    report = audit_in_one_run(name, canaries=120, neighbours=neighbours)
+    report = audit_in_one_run(name, AuditOptions(neighbours=neighbours), canaries=120)
     assert report.verdict is Verdict.VIOLATES, report
     assert report.lower_bound > 1.0
     assert report.proved_epsilon is None
@@ -32,7 +32,7 @@ def test_models_without_noise_are_refuted_in_one_run(name: str, neighbours: Neig
 @pytest.mark.parametrize("name", ["noisy-gd", "dpdr-dpml", "smo-output-perturbation"])
 def test_sound_runs_are_consistent(name: str, neighbours: Neighbours) -> None:
     """At 1 − 10⁻⁹, so never by chance, at a budget that lets something be seen."""
-    report = audit_in_one_run(name, epsilon=4.0, canaries=200, neighbours=neighbours, confidence=1 - 1e-9)
+    report = audit_in_one_run(name, AuditOptions(epsilon=4.0, neighbours=neighbours, confidence=1 - 1e-9), canaries=200)
     assert report.verdict is Verdict.CONSISTENT, report
     assert report.proved_epsilon is not None
     assert report.lower_bound <= report.proved_epsilon
@@ -45,21 +45,23 @@ def test_forgotten_noise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         return cast(Ints, np.sum(contributions, axis=0))
 
     monkeypatch.setattr(TrustedSummation, "release", release)
-    report = audit_in_one_run("noisy-gd", canaries=400, confidence=1 - 1e-9)
+    report = audit_in_one_run("noisy-gd", AuditOptions(confidence=1 - 1e-9), canaries=400)
     assert report.verdict is Verdict.VIOLATES, report
     assert report.correct >= 0.95 * report.guesses
 
 
 def test_people_are_canaries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of up to 50 rows each; where a row weighs as much as a person, a person weighs as many rows."""
-    options: dict[str, Any] = {"epsilon": 4.0, "canaries": 200, "confidence": 1 - 1e-9, "rows_per_person": 50}
+    options = AuditOptions(epsilon=4.0, confidence=1 - 1e-9)
     for name in ("noisy-gd", "sufficient-statistics"):
-        assert audit_in_one_run(name, **options).verdict is Verdict.CONSISTENT
+        assert audit_in_one_run(name, options, canaries=200, rows_per_person=50).verdict is Verdict.CONSISTENT
     with pytest.raises(ParameterError, match="takes no people"):
-        audit_in_one_run("wishart-svm", **options)
+        audit_in_one_run("wishart-svm", options, canaries=200, rows_per_person=50)
     forgotten = lambda shares, limit, *_: (np.ones(len(shares)), np.full(len(shares), float(limit)))  # noqa: E731
     monkeypatch.setattr(gradient_sums, "row_weights", forgotten)
-    report = audit_in_one_run("noisy-gd", **options | {"epsilon": 1.0, "canaries": 400, "confidence": 1 - 1e-6})
+    report = audit_in_one_run(
+        "noisy-gd", AuditOptions(epsilon=1.0, confidence=1 - 1e-6), canaries=400, rows_per_person=50
+    )
     assert report.verdict is Verdict.VIOLATES, report
 
 
@@ -82,5 +84,5 @@ def test_the_command(commands: CommandLine) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_a_thousand_canaries_refute_nothing_sound(seed: int) -> None:
     for name in ("noisy-gd", "sufficient-statistics", "fed-dpdr-dpml", "dppca-dpsvm"):
-        report = audit_in_one_run(name, epsilon=4.0, canaries=1000, confidence=1 - 1e-9, seed=seed)
+        report = audit_in_one_run(name, AuditOptions(epsilon=4.0, confidence=1 - 1e-9, seed=seed), canaries=1000)
         assert report.verdict is Verdict.CONSISTENT, report

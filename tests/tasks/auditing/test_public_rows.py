@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpalgos.audit.experiment import Verdict
+from dpalgos.audit.experiment import AuditOptions, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import NULL_LABEL
@@ -52,22 +52,26 @@ def test_private_rows_are_never_audited(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_without_noise_is_told_from_real_rows(root: Path) -> None:
-    report = audit_on_public_rows("wishart-svm", "iris", trials=80, rows=20)
+    report = audit_on_public_rows("wishart-svm", "iris", AuditOptions(trials=80), rows=20)
     assert report.verdict is Verdict.VIOLATES, report
     assert "iris" in report.pair
 
 
 def test_a_sound_model_is_not(root: Path) -> None:
     """At 1 − 10⁻⁹, never by chance."""
-    report = audit_on_public_rows("sufficient-statistics", "iris", trials=40, rows=20, confidence=1 - 1e-9)
+    report = audit_on_public_rows(
+        "sufficient-statistics", "iris", AuditOptions(trials=40, confidence=1 - 1e-9), rows=20
+    )
     assert report.verdict is not Verdict.VIOLATES, report
 
 
 def test_members_of_an_exact_model_are_recognised_and_of_a_noisy_one_hardly(root: Path) -> None:
     """4,000 pairs of model and row a system: rates to within 6 standard errors of what the guarantee leaves."""
-    exact = infer_membership("non-private", "iris", models=100, rows=40, neighbours=Neighbours.REPLACE_SPECIAL)
+    exact = infer_membership(
+        "non-private", "iris", AuditOptions(trials=100, neighbours=Neighbours.REPLACE_SPECIAL), rows=40
+    )
     noisy = infer_membership(
-        "sufficient-statistics", "iris", models=100, rows=40, neighbours=Neighbours.REPLACE_SPECIAL
+        "sufficient-statistics", "iris", AuditOptions(trials=100, neighbours=Neighbours.REPLACE_SPECIAL), rows=40
     )
     error = 6 * np.sqrt(0.25 / 2000)
     assert exact.advantage > 0.15
@@ -93,7 +97,9 @@ def test_the_commands(commands: CommandLine, tmp_path: Path) -> None:
 @pytest.mark.parametrize("neighbours", RELATIONS)
 def test_no_attack_on_a_sound_system_exceeds_its_bound(neighbours: Neighbours, root: Path) -> None:
     for name, epsilon in (("noisy-gd", 4.0), ("fed-dpdr-dpml", 4.0), ("smo-output-perturbation", 1.0)):
-        found = infer_membership(name, "digits", epsilon=epsilon, models=64, rows=100, neighbours=neighbours)
+        found = infer_membership(
+            name, "digits", AuditOptions(epsilon=epsilon, trials=64, neighbours=neighbours), rows=100
+        )
         error = 6 * np.sqrt(0.25 / 3200)
         assert found.advantage <= found.advantage_bound + error, found
         assert found.area <= found.area_bound + error, found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpalgos.audit.experiment import Verdict
+from dpalgos.audit.experiment import AuditOptions, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.registry import lookup, names
 from tasks.auditing.systems import audit_system, draws_noise
@@ -30,7 +30,7 @@ SOUND = [
 
 @pytest.mark.parametrize("name", WITHOUT_NOISE)
 def test_what_leaves_without_noise_is_caught(name: str) -> None:
-    report = audit_system(name, trials=160)
+    report = audit_system(name, AuditOptions(trials=160))
     assert report.verdict is Verdict.VIOLATES, report
     assert report.proved_epsilon is None
     assert report.claimed_epsilon == 1.0
@@ -42,7 +42,7 @@ def test_what_leaves_without_noise_is_caught(name: str) -> None:
     ("name", "trials"), [("mpc-op", 20_000), pytest.param("pathak", 40_000, marks=pytest.mark.nightly)]
 )
 def test_laplace_noise_for_an_l2_sensitivity_is_caught(name: str, trials: int) -> None:
-    report = audit_system(name, trials=trials)
+    report = audit_system(name, AuditOptions(trials=trials))
     assert report.verdict is Verdict.VIOLATES, report
     assert report.lower_bound > 1.5
     assert "alone" in report.pair
@@ -51,7 +51,7 @@ def test_laplace_noise_for_an_l2_sensitivity_is_caught(name: str, trials: int) -
 @pytest.mark.parametrize("name", SOUND)
 def test_what_is_proved_is_not_violated(name: str) -> None:
     """At 1 − 10⁻⁹, so never by chance."""
-    report = audit_system(name, trials=120, confidence=1 - 1e-9)
+    report = audit_system(name, AuditOptions(trials=120, confidence=1 - 1e-9))
     if lookup("systems", name).sound_counterpart is not None:
         # Nothing is proved of what has one; what it claims is audited where its flaw shows.
         assert report.proved_epsilon is None
@@ -65,7 +65,7 @@ def test_what_is_proved_is_not_violated(name: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["noisy-gd", "sufficient-statistics"])
 def test_gaussian_sums_are_tight(name: str) -> None:
-    report = audit_system(name, epsilon=4.0, trials=6000)
+    report = audit_system(name, AuditOptions(epsilon=4.0, trials=6000))
     assert report.verdict is Verdict.TIGHT, report
     assert report.gaussian_bound is not None
     assert report.gaussian_bound <= 4.0 * 1.01
@@ -73,7 +73,7 @@ def test_gaussian_sums_are_tight(name: str) -> None:
 
 def test_what_draws_no_noise_has_nothing_to_audit() -> None:
     with pytest.raises(ParameterError, match="nothing to audit"):
-        audit_system("non-private", trials=10)
+        audit_system("non-private", AuditOptions(trials=10))
 
 
 def test_the_command(commands: CommandLine) -> None:
