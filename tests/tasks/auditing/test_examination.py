@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dpalgos.audit.experiment import AuditReport, Verdict
+from dpalgos.audit.experiment import AuditOptions, AuditReport, Verdict
 from dpalgos.guarantees import Neighbours
 from flows.federated_training import chain_inline
 from tasks.auditing import examination
@@ -50,10 +49,10 @@ def test_a_suspicion_that_does_not_come_again_is_a_warning(monkeypatch: pytest.M
     honest = audit_system
     seeds = []
 
-    def alarming(*arguments: Any, **settings: Any) -> AuditReport:
-        report = honest(*arguments, **{**settings, "trials": 40})
-        seeds.append(settings["seed"])
-        return replace(report, verdict=Verdict.VIOLATES, lower_bound=2.0) if settings["confidence"] < 0.999 else report
+    def alarming(name: str, options: AuditOptions) -> AuditReport:
+        report = honest(name, replace(options, trials=40))
+        seeds.append(options.seed)
+        return replace(report, verdict=Verdict.VIOLATES, lower_bound=2.0) if options.confidence < 0.999 else report
 
     monkeypatch.setattr(examination, "audit_system", alarming)
     found = examined("noisy-gd", QUICK.model_copy(update={"canaries": 0}))
