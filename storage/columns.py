@@ -28,9 +28,6 @@ from storage.source import canonical_label
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-# Beyond it a number is not finite in float32, which whoever stores it says with its line.
-_LARGEST = float(np.finfo(np.float32).max)
-
 
 class MissingRows(StrEnum):
     """What happens to a row with a missing cell."""
@@ -67,6 +64,10 @@ class Encoded:
     values: NDArray[Any]
     outside: Flags
     hopeless: Flags
+
+    def at(self, places: NDArray[Any]) -> Encoded:
+        """Return some cells, any of them as often as it is named."""
+        return Encoded(self.values[places], self.outside[places], self.hopeless[places])
 
 
 class Column(ABC):
@@ -135,6 +136,11 @@ class Column(ABC):
         return False
 
     @property
+    def plain(self) -> bool:
+        """Whether its cells are numbers with nothing before, after or between their digits."""
+        return self.decimal
+
+    @property
     def written(self) -> frozenset[str]:
         """Texts that are values of it even where they mark a missing cell elsewhere."""
         return frozenset()
@@ -142,17 +148,6 @@ class Column(ABC):
     @abstractmethod
     def encode(self, cells: Sequence[Any]) -> Encoded:
         """Encode cells, none of them missing; those outside are clipped where that can be. Total."""
-
-    def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
-        """Encode an Arrow array of texts, each distinct one once; None where one is missing or not in order."""
-        if self.reads != (self.name,):
-            return None
-        coded = cells.dictionary_encode()
-        texts = coded.dictionary.to_pylist()
-        if any(text.strip() in markers or '"' in text for text in texts):
-            return None
-        encoded = self.encode(texts)
-        return None if encoded.outside.any() else encoded.values[coded.indices.to_numpy()]
 
     def place(self, values: Floats) -> Floats:
         """Return encoded numbers on [-1, 1] with the middle of the range at 0; one-hot features as they are."""
@@ -252,8 +247,10 @@ def declared_range(place: str, value: Any) -> tuple[float, float]:
     return float(bounds[0]), float(bounds[1])
 
 
-def as_numbers(cells: Sequence[Any]) -> Floats:
+def as_numbers(cells: Sequence[Any] | Floats) -> Floats:
     """Return cells as numbers, NaN where they are none."""
+    if isinstance(cells, np.ndarray):
+        return cells
     # Python, and so NumPy, reads "1_0" as ten; no table means that.
     if not any(isinstance(cell, str) and "_" in cell for cell in cells):
         with suppress(ValueError, TypeError):
@@ -268,8 +265,8 @@ def _number(cell: Any) -> float:
         return float("nan")
 
 
-def typed_numbers(cells: Any, bounds: tuple[float, float] | None, markers: frozenset[str]) -> Floats | None:
-    """Return an Arrow array of texts as numbers; None unless all are numbers within the bounds and none is missing."""
+def numbers_of(cells: Any, markers: frozenset[str]) -> Floats | None:
+    """Return an Arrow array of texts as numbers; None unless all are numbers and none is missing."""
     # Only a marker that reads as a number could be taken for one.
     trimmed = None
     for marker in markers:
@@ -285,8 +282,7 @@ def typed_numbers(cells: Any, bounds: tuple[float, float] | None, markers: froze
         except pa.ArrowInvalid:
             return None
     values: Floats = numbers.to_numpy(zero_copy_only=False)
-    low, high = bounds if bounds is not None else (-_LARGEST, _LARGEST)
-    return values if ((values >= low) & (values <= high)).all() else None
+    return None if np.isnan(values).any() else values
 
 
 def as_codes(cells: Sequence[Any], places: Mapping[str, int]) -> NDArray[np.int64]:
@@ -656,13 +652,6 @@ class Label(Column):
         codes = as_codes(cells, self._places)
         return Encoded(np.array(self.classes)[codes][:, None], codes < 0, codes < 0)
 
-    def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
-        """Return class names, or numbers that are all in the range."""
-        if self.range is None:
-            return super().typed(cells, markers)
-        numbers = typed_numbers(cells, self.range, markers)
-        return None if numbers is None else numbers[:, None]
-
 
 _THOUSANDS = (
     "",
@@ -738,12 +727,17 @@ class Numeric(Column):
         """They are numbers."""
         return True
 
+    @property
+    def plain(self) -> bool:
+        """Whether neither a currency nor a mark between thousands is declared."""
+        return not (self.currency or self.thousands)
+
     def _plain(self, cell: Any) -> Any:
         """Return a text without currency and thousands; as it is where its digits do not stand in groups of three.
 
         A decimal comma has become a point before, and a point between thousands a comma.
         """
-        if not isinstance(cell, str) or not (self.currency or self.thousands):
+        if not isinstance(cell, str):
             return cell
         text = cell.strip()
         for sign in self.currency:
@@ -754,25 +748,16 @@ class Numeric(Column):
 
     def encode(self, cells: Sequence[Any]) -> Encoded:
         """Scale to [0, 1], clipping to the ends of the range."""
-        numbers = as_numbers([self._plain(cell) for cell in cells])
+        numbers = as_numbers(cells if self.plain else [self._plain(cell) for cell in cells])
         if self.range is None:
             hopeless = ~np.isfinite(numbers)
             return Encoded(numbers[:, None], hopeless, hopeless)
         low, high = self.range
-        hopeless = np.isnan(numbers)
         outside = ~((numbers >= low) & (numbers <= high))
-        values = np.where(hopeless, 0.0, (np.clip(numbers, low, high) - low) / (high - low))
-        return Encoded(values[:, None], outside, hopeless)
-
-    def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
-        """Scale numbers that are all in the range."""
-        if self.currency or self.thousands or self.name not in self.reads:
-            return Column.typed(self, cells, markers)
-        numbers = typed_numbers(cells, self.range, markers)
-        if numbers is not None and self.range is not None:
-            low, high = self.range
-            numbers = (numbers - low) / (high - low)
-        return None if numbers is None else numbers[:, None]
+        hopeless = np.isnan(numbers) if outside.any() else outside
+        if hopeless is not outside:
+            numbers = np.where(hopeless, low, np.clip(numbers, low, high))
+        return Encoded(((numbers - low) / (high - low))[:, None], outside, hopeless)
 
     def _line(self) -> tuple[float, float]:
         """Return what lies at 0 and what at a distance of 1 from it, on the column's scale."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage.columns import (
@@ -26,6 +27,7 @@ from storage.columns import (
     known_keys,
     missing_rule,
     named_twice,
+    numbers_of,
     parse_column,
 )
 from storage.documents import parse_yaml, read_yaml
@@ -58,7 +60,7 @@ class Table:
     Attributes
     ----------
     columns : mapping of column name to cells
-        Text or numbers; None where a value is missing.
+        Text or numbers; None where a value is missing. Or Arrow arrays of texts, none of them null.
     lines : int array
         Where they stand in the file.
     unit : str
@@ -67,7 +69,7 @@ class Table:
         Rows that have no cells the schema could be held against, every cell None; they are left out.
     """
 
-    columns: Mapping[str, Sequence[Any]]
+    columns: Mapping[str, Any]
     lines: NDArray[np.int64]
     place: str
     unit: str = "line"
@@ -251,7 +253,11 @@ class Schema:
         """Hold cells against the declarations of some columns; nothing is refused."""
         return [self._examined(column, [table.columns[name] for name in column.reads]) for column in columns]
 
-    def _examined(self, column: Column, given: Sequence[Sequence[Any]]) -> Examined:
+    def _examined(self, column: Column, given: Sequence[Any]) -> Examined:
+        if isinstance(given[0], pa.Array):
+            if len(given) == 1:
+                return self._texts(column, given[0])
+            given = [one.to_pylist() for one in given]
         cells = given[0] if len(given) == 1 else list(zip(*given, strict=True))
         missing = np.logical_or.reduce([_missing(one, self.missing - column.written) for one in given])
         read = cells
@@ -266,6 +272,17 @@ class Schema:
         outside, hopeless = np.zeros(len(cells), dtype=bool), np.zeros(len(cells), dtype=bool)
         values[there], outside[there], hopeless[there] = encoded.values, encoded.outside, encoded.hopeless
         return Examined(column, cells, missing, Encoded(values, outside, hopeless))
+
+    def _texts(self, column: Column, texts: Any) -> Examined:
+        """Examine an Arrow array of texts: numbers all at once, others each distinct one once."""
+        numbers: Any = None
+        if column.plain and self.decimal == ".":
+            numbers = numbers_of(texts, self.missing - column.written)
+        if numbers is not None:
+            return Examined(column, texts, np.zeros(len(texts), dtype=bool), column.encode(numbers))
+        coded = texts.dictionary_encode()
+        one, places = self._examined(column, [coded.dictionary.to_pylist()]), coded.indices.to_numpy()
+        return Examined(column, texts, one.missing[places], one.encoded.at(places))
 
     def features(self, examined: Sequence[Examined]) -> NDArray[np.float64]:
         """Return the features of rows, from the examined :attr:`inputs` in their order.
@@ -394,30 +411,6 @@ class Schema:
                 values[column.missing, : column.column.numbers] = np.nan
             plain.append(values)
         return self.features(inputs), np.concatenate(plain, axis=1)
-
-    def typed(self, columns: Mapping[str, Any], lines: NDArray[np.int64], place: str) -> Block | None:
-        """Encode Arrow arrays of texts column by column; None unless every cell is in order.
-
-        What it gives is what :meth:`encode` gives, some twenty times as fast.
-        """
-        if self.decimal != ".":
-            return None
-        inputs, labels, people = [], np.zeros(0), None
-        there = np.zeros(len(lines), dtype=bool)
-        for column in self.columns:
-            if not column.used:
-                continue
-            values = column.typed(columns[column.reads[0]], self.missing - column.written)
-            if values is None:
-                return None
-            if isinstance(column, Label):
-                labels = values[:, 0]
-            elif isinstance(column, Person):
-                people = values[:, 0]
-            else:
-                inputs.append(Examined(column, (), there, Encoded(values, there, there)))
-        features, plain = self._both(inputs)
-        return Block(features, labels, lines, place=place, plain=plain, people=people)
 
     def _refuse(self, table: Table, refused: Sequence[tuple[Examined, NDArray[np.bool_]]]) -> None:
         """Raise for the first row that is refused, and in it for the first column."""

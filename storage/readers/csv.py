@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from storage.columns import named_twice
@@ -50,17 +51,16 @@ class _Rows:
     tally: Tally
 
     def __iter__(self) -> Iterator[Block]:
-        """Yield blocks: columns typed as a whole as long as every cell is in order, then line by line."""
+        """Yield blocks: columns as a whole as long as no cell is refused, then line by line."""
         self.tally.reset()
         for block in self._typed():
             if block is None:
                 yield from self._line_by_line(self.tally.read)
                 return
-            self.tally.read += len(block.labels)
             yield block
 
     def _typed(self) -> Iterator[Block | None]:
-        """Yield typed blocks; None, and nothing more, where something needs a closer look."""
+        """Yield blocks, column by column; None, and nothing more, where a line has to be named or read otherwise."""
         schema = self.schema
         names = list(schema.in_file)
         if schema.skip_lines_beginning or not schema.needed:
@@ -84,15 +84,14 @@ class _Rows:
                         return
                     for start in range(0, len(table), schema.block_rows):
                         piece = table.slice(start, schema.block_rows).combine_chunks()
-                        # Lines are counted where one is to be named; a block that is in order has none to name.
+                        # Lines are counted where one is to be named, which is done by reading line by line.
                         lines = np.arange(row, row + len(piece), dtype=np.int64)
                         cells = {name: piece.column(name).chunk(0) for name in schema.needed}
-                        block = schema.typed(cells, lines, str(self.path))
-                        yield block
-                        if block is None:
-                            return
+                        if b'"' in text and any(pc.any(pc.match_substring(one, '"')).as_py() for one in cells.values()):
+                            raise pa.ArrowInvalid("a quotation mark within a cell, which Python reads otherwise")
+                        yield schema.encode(Table(cells, lines, str(self.path)), self.on_violation, self.tally)
                         row += len(piece)
-        except (pa.ArrowInvalid, UnicodeDecodeError):
+        except (pa.ArrowInvalid, UnicodeDecodeError, InputError):
             # Cells of another number, a line longer than a block, bytes that are not UTF-8; in names, Python says so.
             yield None
 

@@ -35,6 +35,8 @@ ODD = [
     "1_0,red,a,no",
 ]
 
+# Of these no line has to be looked at: columns say what is missing or outside.
+ODD_CELLS = ["101,red,a,no", "5,blue,a,no", "?,red,a,no", "1_0,red,a,no", "nan,red,a,no", "5,?,a,no"]
 ODD += ["1_0,red,a,no", "5,?,a,no", "5,red,a, ?", "nan,red,a,no", " 5 ,red,a,no"]
 
 
@@ -83,7 +85,9 @@ def test_a_line_ends_alike_in_both_ways(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_is_in_order_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the test above would compare one way with itself."""
     monkeypatch.setattr(module._Rows, "_line_by_line", None)
-    assert len(taken(source(tmp_path, GOOD * 100))[0]) == 500
+    features, _, tally = taken(source(tmp_path, [*GOOD * 100, *ODD_CELLS]))
+    assert len(features) == 500
+    assert tally["dropped"] == len(ODD_CELLS)
 
 
 @pytest.mark.parametrize(
