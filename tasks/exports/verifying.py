@@ -125,6 +125,11 @@ class _RefutedError(Exception):
     """A check fails."""
 
 
+def _refute_if(fails: object, problem: str) -> None:
+    if fails:
+        raise _RefutedError(problem)
+
+
 class _UncheckedError(Exception):
     """A check cannot be made on this machine."""
 
@@ -153,10 +158,10 @@ class _Contents:
 
     def only(self, kind: Kind, subject: str) -> dict[str, Any]:
         entries = [entry for entry in self.of(kind) if entry["subject"] == subject]
-        if len(entries) != 1:
-            raise _RefutedError(
-                f"{subject[:12]} has {len(entries)} entries of kind {kind} in the ledger, and must have one"
-            )
+        _refute_if(
+            len(entries) != 1,
+            f"{subject[:12]} has {len(entries)} entries of kind {kind} in the ledger, and must have one",
+        )
         return entries[0]
 
     @cached_property
@@ -173,8 +178,7 @@ class _Contents:
 
     def _files(self, key: str) -> dict[str, bytes]:
         lacking = [file for file in _FILES if release_member(key, file) not in self._members]
-        if lacking:
-            raise _RefutedError(f"release {key[:12]} is part of the run, and its {' and '.join(lacking)} is missing")
+        _refute_if(lacking, f"release {key[:12]} is part of the run, and its {' and '.join(lacking)} is missing")
         return {file: self._members[release_member(key, file)] for file in _FILES}
 
     @cached_property
@@ -182,8 +186,10 @@ class _Contents:
         by_key = {}
         for key in self.releases:
             manifest, arrays = ReleaseStore.decode(self._files(key), Path(key[:12]))
-            if any(np.issubdtype(one.dtype, np.inexact) and not np.isfinite(one).all() for one in arrays.values()):
-                raise _RefutedError(f"release {key[:12]} has numbers that are not finite")
+            _refute_if(
+                any(np.issubdtype(one.dtype, np.inexact) and not np.isfinite(one).all() for one in arrays.values()),
+                f"release {key[:12]} has numbers that are not finite",
+            )
             by_key[key] = decode(manifest["artefact"], arrays)
         return by_key
 
@@ -212,8 +218,10 @@ class _Contents:
         if streams:
             identity = NightIdentity.model_validate(self.run["identity"])
         of_streams = {one.stream_key if one.stream is not None else "" for one in self.charged().values()}
-        if (streams and of_streams != {*streams}) or len(streams) > 1:
-            raise _RefutedError("its releases are of several streams, or some are of none")
+        _refute_if(
+            (streams and of_streams != {*streams}) or len(streams) > 1,
+            "its releases are of several streams, or some are of none",
+        )
         last = {*identity.models, identity.model, *identity.evaluation[1]}
         before = [one for key, one in self.planned.items() if key not in last]
         bases: list[PlannedCombination | None] = [one for one in before if isinstance(one, PlannedCombination)]
@@ -254,8 +262,7 @@ def _planned(key: str, manifest: Mapping[str, Any]) -> Planned:
         # Who pays and at which delta is no part of what a release is.
         outside = {"seed": manifest["public_seed"], "account": "", "delta": 0.0}
         planned = PlannedRelease.model_validate({**fields, **outside})
-    if planned.key != key:
-        raise _RefutedError(f"the manifest of release {key[:12]} describes another one, {planned.key[:12]}")
+    _refute_if(planned.key != key, f"the manifest of release {key[:12]} describes another one, {planned.key[:12]}")
     return planned
 
 
@@ -342,21 +349,24 @@ def _words(contents: _Contents, signer: str) -> dict[str, str]:
 
 
 def _members(contents: _Contents) -> str:
-    if len(set(contents.named)) != len(contents.named):
-        raise _RefutedError("the run names a release twice")
+    _refute_if(len(set(contents.named)) != len(contents.named), "the run names a release twice")
     expected = {RUN, CHARGES, AUDIT, PROOF, ENVIRONMENT}
     expected |= {release_member(key, file) for key in contents.releases for file in _FILES}
     expected |= {release_member(key, SIGNED) for key in contents.evidence}
-    if strange := sorted(expected ^ set(contents._members)):
-        raise _RefutedError(f"missing or not part of an export: {', '.join(strange[:5])}")
+    _refute_if(
+        strange := sorted(expected ^ set(contents._members)),
+        f"missing or not part of an export: {', '.join(strange[:5])}",
+    )
     return f"{len(contents.releases)} releases"
 
 
 def _digests(contents: _Contents) -> str:
     outputs = {(entry["subject"], entry["content"]["digest"]) for entry in contents.of(Kind.OUTPUT)}
     for key in contents.charged().keys() - contents.evidence.keys():
-        if (key, contents.releases[key][1]) not in outputs:
-            raise _RefutedError(f"release {key[:12]} is not the one whose bytes the ledger recorded")
+        _refute_if(
+            (key, contents.releases[key][1]) not in outputs,
+            f"release {key[:12]} is not the one whose bytes the ledger recorded",
+        )
     return "manifests and arrays agree, with each other and with what was recorded of them"
 
 
@@ -370,18 +380,22 @@ def _identities(contents: _Contents) -> str:
         else:
             derived = manifest_of(planned, artefact.kind)
             again = planned.combine([contents.artefacts[one] for one in planned.upstream])
-            if not _equal(_listed(again), _listed(artefact)):
-                raise _RefutedError(
-                    f"release {key[:12]} is not what its {planned.algorithm.name} makes of the releases it names"
-                )
-        if other := _differing(json.loads(canonical(derived)), manifest):
-            raise _RefutedError(f"release {key[:12]} states another {other} than follows from what it is")
+            _refute_if(
+                not _equal(_listed(again), _listed(artefact)),
+                f"release {key[:12]} is not what its {planned.algorithm.name} makes of the releases it names",
+            )
+        _refute_if(
+            other := _differing(json.loads(canonical(derived)), manifest),
+            f"release {key[:12]} states another {other} than follows from what it is",
+        )
     return "each field of each manifest follows from what the release's identity is the digest of"
 
 
 def _numbers(claimed: Mapping[str, Any]) -> dict[str, float]:
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in claimed.values()):
-        raise _RefutedError("what a solver says of its own work must be numbers")
+    _refute_if(
+        not all(isinstance(value, int | float) and not isinstance(value, bool) for value in claimed.values()),
+        "what a solver says of its own work must be numbers",
+    )
     return dict(claimed)
 
 
@@ -394,24 +408,34 @@ def _run(contents: _Contents) -> str:
     identity = plan.identity
     unknown = [name for name in run if name not in RunResult.model_fields and not name.startswith("config_")]
     # Fields that are left out, or that only mean the same, are other fields.
-    if unknown or run["run_key"] != identity.key or _differing(identity.model_dump(mode="json"), run["identity"]):
-        raise _RefutedError(f"the run's key is not the digest of what it names, or has fields that none has: {unknown}")
+    _refute_if(
+        unknown or run["run_key"] != identity.key or _differing(identity.model_dump(mode="json"), run["identity"]),
+        f"the run's key is not the digest of what it names, or has fields that none has: {unknown}",
+    )
     reached = [*identity.models, *([] if identity.model is None else [identity.model]), *identity.evaluation[1]]
     for key in reached:
         reached += [one for one in contents.planned[key].upstream if one not in reached]
     # A night's model is made of the nights before, which were other runs'.
     earlier = {key for key, one in contents.charged().items() if one.stream is not None and key not in identity.models}
-    if set(reached) != set(contents.planned) or set(contents.named) != set(reached) - earlier:
-        raise _RefutedError("the run's key names other releases than the archive holds")
+    _refute_if(
+        set(reached) != set(contents.planned) or set(contents.named) != set(reached) - earlier,
+        "the run's key names other releases than the archive holds",
+    )
     places = {(one.dataset, one.partition) for one in contents.planned.values()}
-    if len(places) > 1 and not isinstance(identity, NightIdentity):
-        raise _RefutedError("its releases are of several versions or partitions of rows")
-    if not isinstance(identity, NightIdentity) and {version for version, _ in places} != {identity.dataset.version}:
-        raise _RefutedError("its releases are of other rows than its key names")
+    _refute_if(
+        len(places) > 1 and not isinstance(identity, NightIdentity),
+        "its releases are of several versions or partitions of rows",
+    )
+    _refute_if(
+        not isinstance(identity, NightIdentity) and {version for version, _ in places} != {identity.dataset.version},
+        "its releases are of other rows than its key names",
+    )
     # Public maps that rows pass through are named behind the system.
     named = run["algorithm"] == identity.system or run["algorithm"].startswith(f"{identity.system}+")
-    if not named or (run["dataset"], run["trust"]) != (identity.dataset.name, plan.trust):
-        raise _RefutedError("the run states another algorithm, data set or trust than its key names")
+    _refute_if(
+        not named or (run["dataset"], run["trust"]) != (identity.dataset.name, plan.trust),
+        "the run states another algorithm, data set or trust than its key names",
+    )
     algorithms = dict.fromkeys(one.algorithm.name for one in contents.planned.values())
     return f"its key names these releases: {', '.join(algorithms)}"
 
@@ -424,26 +448,36 @@ def _guarantees(contents: _Contents) -> str:
         derived = json.loads(canonical(planned.guarantee().to_json()))
         charge = contents.only(Kind.CHARGE, key)
         content, stream = charge["content"], planned.stream is not None
-        if content.keys() - {"again"} != (_CHARGE | {"stream"} if stream else _CHARGE):
-            raise _RefutedError(f"the charge of release {key[:12]} has other fields than charges have")
+        _refute_if(
+            content.keys() - {"again"} != (_CHARGE | {"stream"} if stream else _CHARGE),
+            f"the charge of release {key[:12]} has other fields than charges have",
+        )
         # What a night drawn again costs; charges of before name nothing, and cost the whole horizon's price again.
         again = planned.drawn_again()
         priced = {} if again is None else json.loads(canonical(again.to_json()))
-        if "again" in content and (not priced or _differing(priced, content["again"])):
-            raise _RefutedError(f"release {key[:12]} drawn again would cost another price than is derived here")
-        if other := _differing(derived, content["guarantee"]):
-            raise _RefutedError(f"release {key[:12]} was charged with another {other} than is derived here")
+        _refute_if(
+            "again" in content and (not priced or _differing(priced, content["again"])),
+            f"release {key[:12]} drawn again would cost another price than is derived here",
+        )
+        _refute_if(
+            other := _differing(derived, content["guarantee"]),
+            f"release {key[:12]} was charged with another {other} than is derived here",
+        )
         where = (sorted(planned.charged_parties), planned.charged_partition, planned.stream_key if stream else "")
-        if (sorted(content["parties"]), content["partition"], content.get("stream", "")) != where:
-            raise _RefutedError(f"release {key[:12]} was charged to others than those whose rows it reads")
+        _refute_if(
+            (sorted(content["parties"]), content["partition"], content.get("stream", "")) != where,
+            f"release {key[:12]} was charged to others than those whose rows it reads",
+        )
         if identity.dataset.person:
             require_people(lookup(planned.algorithm.kind, planned.name))
-        if planned.setting.rows_per_person != identity.dataset.rows_per_person:
-            raise _RefutedError(f"release {key[:12]} was priced for other people than those whose rows it reads")
-        if identity.dataset.private and charge["account"] != identity.dataset.account:
-            raise _RefutedError(
-                f"release {key[:12]} was charged to {charge['account']}, not to {identity.dataset.account}"
-            )
+        _refute_if(
+            planned.setting.rows_per_person != identity.dataset.rows_per_person,
+            f"release {key[:12]} was priced for other people than those whose rows it reads",
+        )
+        _refute_if(
+            identity.dataset.private and charge["account"] != identity.dataset.account,
+            f"release {key[:12]} was charged to {charge['account']}, not to {identity.dataset.account}",
+        )
     return "derived here from each algorithm, as charged"
 
 
@@ -453,18 +487,23 @@ def _charged_with(
     """Return what was charged with a plan, the policy that priced it, and the account's terms."""
     content = plan["content"]
     account = contents.only(Kind.ACCOUNT, plan["account"])["content"]
-    if unknown := (account.keys() - _ACCOUNT) | (content.keys() - _PLAN):
-        raise _RefutedError(f"account or plan {plan['sequence']} has fields of no such entry: {', '.join(unknown)}")
+    _refute_if(
+        unknown := (account.keys() - _ACCOUNT) | (content.keys() - _PLAN),
+        f"account or plan {plan['sequence']} has fields of no such entry: {', '.join(unknown)}",
+    )
     size = account["group_size"]
-    if type(size) is not int or size < 1:
-        raise _RefutedError(f"account {plan['account']} has {size!r} rows a person")
+    _refute_if(type(size) is not int or size < 1, f"account {plan['account']} has {size!r} rows a person")
     unit = PERSON if contents.plan.identity.dataset.person else ROW
-    if account.get("unit", ROW) != unit or (unit == PERSON and size > 1):
-        raise _RefutedError(f"account {plan['account']} is of another unit than the rows, whose unit is a {unit}")
+    _refute_if(
+        account.get("unit", ROW) != unit or (unit == PERSON and size > 1),
+        f"account {plan['account']} is of another unit than the rows, whose unit is a {unit}",
+    )
     charges = [one for one in contents.of(Kind.CHARGE, Kind.RECHARGE) if one["content"]["plan"] == plan["sequence"]]
     places = {one["content"]["partition"] for one in charges}
-    if sorted(one["subject"] for one in charges) != sorted(content["releases"]) or places != {content["partition"]}:
-        raise _RefutedError(f"plan {plan['sequence']} names other releases than were charged with it")
+    _refute_if(
+        sorted(one["subject"] for one in charges) != sorted(content["releases"]) or places != {content["partition"]},
+        f"plan {plan['sequence']} names other releases than were charged with it",
+    )
     releases = [
         ReleaseCharge(
             key=one["subject"],
@@ -500,8 +539,10 @@ def _alone(contents: _Contents, plan: Mapping[str, Any], cap: Cap) -> dict[str, 
 def _prices(contents: _Contents) -> str:
     _require_own_ledger(contents)
     plans = {entry["sequence"] for entry in contents.of(Kind.PLAN)}
-    if strange := {one["content"]["plan"] for one in contents.of(Kind.CHARGE, Kind.RECHARGE)} ^ plans:
-        raise _RefutedError(f"the plan with number {strange} is missing, or nothing was charged with it")
+    _refute_if(
+        strange := {one["content"]["plan"] for one in contents.of(Kind.CHARGE, Kind.RECHARGE)} ^ plans,
+        f"the plan with number {strange} is missing, or nothing was charged with it",
+    )
     for plan in contents.of(Kind.PLAN):
         # Of two prices that are proved, the ledger recorded the one that left more of what the account had then.
         differing = [_differing(costs, plan["content"]["costs"]) for costs in _proved_costs(contents, plan)]
@@ -514,8 +555,10 @@ def _prices(contents: _Contents) -> str:
 def _require_own_ledger(contents: _Contents) -> None:
     if not contents.evidence:
         return
-    if contents.entries or contents.evidence.keys() != contents.charged().keys():
-        raise _RefutedError("some releases were charged by parties of their own, and others here")
+    _refute_if(
+        contents.entries or contents.evidence.keys() != contents.charged().keys(),
+        "some releases were charged by parties of their own, and others here",
+    )
     raise _UncheckedError("each party has charged it in its own account, and says so")
 
 
@@ -552,8 +595,10 @@ def _epsilon(contents: _Contents) -> str:
     if proved_epsilon is None:
         return "nothing is proved of this run"
     plans = {entry["sequence"]: entry["content"]["delta"] for entry in contents.of(Kind.PLAN)}
-    if isinstance(contents.plan.identity, NightIdentity) and proved_epsilon.delta not in plans.values():
-        raise _RefutedError(f"the run states delta {proved_epsilon.delta:g}, and its horizon was charged at another")
+    _refute_if(
+        isinstance(contents.plan.identity, NightIdentity) and proved_epsilon.delta not in plans.values(),
+        f"the run states delta {proved_epsilon.delta:g}, and its horizon was charged at another",
+    )
     price = f"epsilon {proved_epsilon.epsilon:.6g} at delta {proved_epsilon.delta:g}"
     return f"{price} for a {proved_epsilon.unit}, composed here from the releases"
 
@@ -565,20 +610,26 @@ def _cap(contents: _Contents) -> str:
         number, account, details = plan["sequence"], plan["account"], plan["content"]["details"]
         opened = contents.only(Kind.ACCOUNT, account)["content"]
         if opened["cap"] is None:
-            if contents.plan.identity.dataset.private or details:
-                raise _RefutedError(f"account {account} is of private rows and has no cap")
+            _refute_if(
+                contents.plan.identity.dataset.private or details,
+                f"account {account} is of private rows and has no cap",
+            )
             raise _UncheckedError("the rows are public; no budget is kept of them")
         changes = [one["content"]["cap"] for one in contents.of(Kind.CAP) if one["sequence"] < number]
         cap, after = Cap(**[opened["cap"], *changes][-1]), details["spent_after"]
         alone = _alone(contents, plan, cap)
-        if unknown := details.keys() - alone.keys():
-            raise _RefutedError(f"plan {number} was decided with numbers that no decision has: {', '.join(unknown)}")
-        if details["cap"]["epsilon"] != cap.epsilon or (not changes and _differing(alone["cap"], details["cap"])):
-            raise _RefutedError(f"plan {number} was decided under another cap than account {account} had")
-        if type(after) not in (int, float) or not alone["spent_after"] * (1 - _CLOSE) <= after <= cap.epsilon:
-            raise _RefutedError(
-                f"plan {number} left account {account} beyond its cap, or with less spent than it costs"
-            )
+        _refute_if(
+            unknown := details.keys() - alone.keys(),
+            f"plan {number} was decided with numbers that no decision has: {', '.join(unknown)}",
+        )
+        _refute_if(
+            details["cap"]["epsilon"] != cap.epsilon or (not changes and _differing(alone["cap"], details["cap"])),
+            f"plan {number} was decided under another cap than account {account} had",
+        )
+        _refute_if(
+            type(after) not in (int, float) or not alone["spent_after"] * (1 - _CLOSE) <= after <= cap.epsilon,
+            f"plan {number} left account {account} beyond its cap, or with less spent than it costs",
+        )
         lines.append(f"{account}: {after:.4g} of {cap.epsilon:g} at delta {cap.delta:g} spent")
     return "; ".join(lines) + ", as the ledger stated; what else was charged is not in the archive"
 
@@ -588,23 +639,26 @@ def _parties(contents: _Contents) -> str:
         raise _UncheckedError("the rows are the signer's own: no other party has signed anything")
     first, plan = next(iter(contents.evidence.values())), contents.plan
     shared = {"config", "roster", "descriptions", "charges"}
-    if any(one.model_dump(include=shared) != first.model_dump(include=shared) for one in contents.evidence.values()):
-        raise _RefutedError("the releases are of several runs")
+    _refute_if(
+        any(one.model_dump(include=shared) != first.model_dump(include=shared) for one in contents.evidence.values()),
+        "the releases are of several runs",
+    )
     run, derived = first.run()
     keys: dict[str, str] = {}
     for mine, theirs in zip(_parts(derived), _parts(plan), strict=True):
         # Which code made it is part of what it is; here another version may be installed.
         changed = {"code": theirs.code, "upstream": tuple(keys[key] for key in mine.upstream)}
         keys[mine.key] = mine.model_copy(update=changed).key
-        if keys[mine.key] != theirs.key:
-            raise _RefutedError(f"{theirs.label} is not what follows from what the parties have signed of their rows")
+        _refute_if(
+            keys[mine.key] != theirs.key,
+            f"{theirs.label} is not what follows from what the parties have signed of their rows",
+        )
     named = derived.identity.model_dump() | {
         "models": tuple(keys[key] for key in derived.identity.models),
         "model": derived.identity.model and keys[derived.identity.model],
         "evaluation": (derived.identity.evaluation[0], tuple(keys[key] for key in derived.identity.evaluation[1])),
     }
-    if named != plan.identity.model_dump():
-        raise _RefutedError("the run is not the one that the parties have signed")
+    _refute_if(named != plan.identity.model_dump(), "the run is not the one that the parties have signed")
     for key, evidence in contents.evidence.items():
         evidence.require(run, plan.releases, contents.charged()[key], contents.artefacts[key])
     return f"{', '.join(first.roster.names)} have signed their rows' descriptions, charges and messages"
@@ -634,8 +688,10 @@ def _ledger(contents: _Contents) -> str:
 def _audit(contents: _Contents) -> str:
     audit = contents.json(AUDIT)
     outcomes = {str(one["outcome"]) for one in audit["versions"] if one["outcome"]}
-    if "violation" in outcomes or (audit["newest"] or {}).get("outcome") == "violation":
-        raise _RefutedError("an audit has refuted what is stated of the algorithm")
+    _refute_if(
+        "violation" in outcomes or (audit["newest"] or {}).get("outcome") == "violation",
+        "an audit has refuted what is stated of the algorithm",
+    )
     if not outcomes and not audit["newest"]:
         raise _UncheckedError("the algorithm was not audited in the root that this comes from")
     return ", ".join(sorted(outcomes or {str(audit["newest"]["outcome"])}))
