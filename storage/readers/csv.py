@@ -79,7 +79,7 @@ class _Rows:
                         ),
                     )
                     header = table.column_names
-                    # A first line that names the columns, where the schema says that none does, is an error to be named.
+                    # A first line that names the columns where the schema says that none does is an error to be named.
                     first = table.slice(0, 1 if row == 1 else 0).to_pylist()
                     if sorted(header) != sorted(names) or dict(zip(names, names, strict=True)) in first:
                         yield None

@@ -56,7 +56,7 @@ class Remembered:
         return self.kept[night]
 
 
-def dealt(rows: ArrayRows) -> list[ArrayRows]:
+def nights_of(rows: ArrayRows) -> list[ArrayRows]:
     return [ArrayRows(rows.features[night::NIGHTS], rows.labels[night::NIGHTS]) for night in range(NIGHTS)]
 
 
@@ -79,7 +79,7 @@ def test_without_noise_the_running_sum_is_that_of_every_row_s_gradient_once() ->
     state: tuple[Ints, ...] = whole.initial(setting)
     weights, total = np.zeros((3, 5)), np.zeros((3, 5), dtype=np.int64)
     inner = once(whole)
-    for rows_of_night in dealt(rows):
+    for rows_of_night in nights_of(rows):
         total = total + inner.sums(setting).total(weights, rows_of_night, setting)
         state = whole.update(state, whole.contribution(state, rows, setting), setting)
         running = decode_running_sum(FACTOR, state)
@@ -93,7 +93,7 @@ def test_without_noise_the_running_sum_is_that_of_every_row_s_gradient_once() ->
 def test_night_by_night_is_what_the_whole_horizon_is_at_once() -> None:
     rows = blobs(60, 5, 3, 0)
     setting, whole = setting_of([rows], 3), ContinualLeader(budget=GaussianMu(1.0), nights=NIGHTS)
-    party, kept = Remembered(dealt(rows)), Kept()
+    party, kept = Remembered(nights_of(rows)), Kept()
     expected = run_sums(whole, [rows], setting, kept)
     for night in range(1, NIGHTS + 1):
         tonight = NightSum(inner=once(whole), budget=whole.budget, factor=FACTOR, night=night)
@@ -118,7 +118,7 @@ def test_the_noise_of_every_running_sum_is_that_of_the_factor() -> None:
     rows = blobs(24, 10_000, 3, 0)
     whole, setting, kept = ContinualLeader(budget=GaussianMu(0.5), nights=NIGHTS), setting_of([rows], 3), Kept()
     run_sums(whole, [rows], setting, kept)
-    exact = np.cumsum(gradients(once(whole), dealt(rows), kept.released, setting), axis=0)
+    exact = np.cumsum(gradients(once(whole), nights_of(rows), kept.released, setting), axis=0)
     for night in range(1, NIGHTS + 1):
         error = decode_running_sum(FACTOR, kept.released[:night]) - exact[night - 1]
         assert error.std() / whole.distribution(setting).sigma == pytest.approx(FACTOR.amplification(night), rel=0.026)

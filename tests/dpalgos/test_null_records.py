@@ -69,7 +69,7 @@ def states(algorithm: Any, setting: Setting) -> list[Any]:
 
 
 MINIMISERS = {"output-perturbation", "output-perturbation-radial", "mpc-op", "pathak"}
-# A null record is one of the rows that are dealt to nights in turn, so that the others come in other nights.
+# A null record is one of the rows that go to nights in turn, so that the others come in other nights.
 DEALT_IN_TURN = {"continual-class-means", "continual-ftrl"}
 SUMS = [row for row in TABLE if is_sum_algorithm(lookup(*row[:2])) and row[1] not in MINIMISERS | DEALT_IN_TURN]
 

@@ -474,7 +474,7 @@ def test_parties_that_advertise_anothers_key_or_twice_are_named() -> None:
         at_server.collect_advertisements(public, [*sent, replace(sent[1], sender=3)])
 
 
-def dealing() -> tuple[RoundParameters, dict[int, PartyState], at_server.Roster, dict[int, ShareBundle]]:
+def sharing() -> tuple[RoundParameters, dict[int, PartyState], at_server.Roster, dict[int, ShareBundle]]:
     generator = random.Random(82)
     public = parameters(4, 1)
     joined = [at_party.join(public, party, generator.randbytes(32)) for party in range(4)]
@@ -496,14 +496,14 @@ def dealing() -> tuple[RoundParameters, dict[int, PartyState], at_server.Roster,
     ],
 )
 def test_a_bundle_of_the_wrong_form_is_named(change: dict[str, object], words: str) -> None:
-    _, _, roster, bundles = dealing()
+    _, _, roster, bundles = sharing()
     bundles[2] = replace(bundles[2], **change)  # type: ignore[arg-type]  # fields by name
     with pytest.raises(ViolationError, match=f"party 2: .*{words}"):
         at_server.collect_shares(roster, bundles.values())
 
 
 def test_altered_swapped_or_replayed_shares_are_noticed_by_their_recipient() -> None:
-    _, states, roster, bundles = dealing()
+    _, states, roster, bundles = sharing()
     delivery = at_server.deliver(at_server.collect_shares(roster, bundles.values()), 0)
     size = len(delivery.ciphertexts) // 3
     flipped = delivery.ciphertexts[:size] + bytes([delivery.ciphertexts[size] ^ 1]) + delivery.ciphertexts[size + 1 :]
@@ -545,7 +545,7 @@ def test_a_dealer_whose_commitments_do_not_fit_its_secret_is_named_when_it_is_op
         session = Session(
             agreement, {p: at_party.receive(state, at_server.deliver(agreement, p)) for p, state in states.items()}
         )
-        with pytest.raises(ViolationError, match=f"party 1: dealt {words}"):
+        with pytest.raises(ViolationError, match=f"party 1: sent {words}"):
             run_step(session, 0, draw(generator, public), mask=lost)
 
 

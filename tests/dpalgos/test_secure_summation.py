@@ -375,7 +375,7 @@ def test_what_is_not_proved_stays_so() -> None:
 
 
 def blobs(parties: int, rows: int, seed: int) -> tuple[list[ArrayRows], ArrayRows]:
-    """Three Gaussian blobs in the unit ball, dealt to parties, and a test set."""
+    """Three Gaussian blobs in the unit ball, partitioned, and a test set."""
     generator = np.random.default_rng(seed)
     centres = 0.6 * np.eye(8)[:3]
 
