@@ -6,16 +6,13 @@ from typing import cast
 
 from prefect import flow
 
-from flows.federated_training import train
+from flows.federated_training import prepared, train
 from storage.errors import RefusedError
-from tasks.datasets.description import default_normalisation
 from tasks.datasets.schedules import schedule_of
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation.mapping import plan_features
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.settings import current_root
-from tasks.steps import compare_with_champion, extract_features, ingest, normalise, partition
+from tasks.steps import compare_with_champion, ingest
 from tasks.tracking.artifacts import show_comparison
 from tasks.tracking.comparison import Comparison, ComparisonRequest, open_comparison
 from tasks.tracking.models import CHAMPION, promote
@@ -55,14 +52,9 @@ def _compared(request: ComparisonRequest) -> Comparison:
     schedule = schedule_of(config.dataset)
     allowed, wanted = (None, False) if schedule is None else (schedule.comparison_epsilon, schedule.promote)
     with one_run_a_dataset(config.dataset):
-        dataset = normalise(
-            ingest(config.dataset), resolve_normalisation(config, default_normalisation(config.dataset))
-        )
-        features = plan_features(dataset, config)
-        if features:
-            dataset = extract_features(dataset, features)
-        shards = partition(dataset, config)
-        epsilon = (request.epsilon or allowed) if dataset.private else None
+        registered = ingest(config.dataset)
+        features, shards = prepared(config, registered)
+        epsilon = (request.epsilon or allowed) if registered.private else None
         compared = compare_with_champion(model_comparison, shards, features, epsilon)
     show_comparison(compared.statement)
     if compared.better and (wanted if request.promote is None else request.promote):

@@ -20,7 +20,7 @@ from tasks.datasets.description import default_normalisation
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import plan_night, planned_night
 from tasks.planning.planner import plan_run
-from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
+from tasks.planning.plans import FeatureStep, Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
 from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.mapping import plan_features
 from tasks.preparation.nights import begin_nights, partition_test_rows
@@ -87,13 +87,16 @@ def chain(config: TrainingConfig) -> Chained:
     return Chained(rows, run.plan, _timed(result, rows, started, list(releases.values())), models)
 
 
-def _all_rows(config: TrainingConfig, registered: DatasetRef) -> _Arranged:
-    """Normalise and map all rows, partition them, and plan what is released of them."""
+def prepared(config: TrainingConfig, registered: DatasetRef) -> tuple[tuple[FeatureStep, ...], Shards]:
+    """Normalise and map all rows and partition them; return the maps and the parties' shards."""
     dataset = normalise(registered, resolve_normalisation(config, default_normalisation(config.dataset)))
     features = plan_features(dataset, config)
-    if features:
-        dataset = extract_features(dataset, features)
-    shards = partition(dataset, config)
+    return features, partition(extract_features(dataset, features) if features else dataset, config)
+
+
+def _all_rows(config: TrainingConfig, registered: DatasetRef) -> _Arranged:
+    """Prepare all rows, and plan what is released of them."""
+    features, shards = prepared(config, registered)
     relation = relation_of(config.dataset)
     plan = plan_run(config, shards.training, shards.held_out, relation=relation, features=features)
     nodes = plan.training

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from storage.atomic import sync
+
 if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
@@ -93,18 +95,10 @@ def make_database(target: Path, mark: int, workplace: Path, migrate: Callable[[P
         with closing(sqlite3.connect(making)) as connection:
             connection.execute("PRAGMA journal_mode = DELETE")
             connection.execute(f"PRAGMA user_version = {mark:d}")
-        descriptor = os.open(making, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(making)
         making.replace(target)
         _stamp(target, workplace, mark)
-        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(target.parent)
 
 
 def _copy_idle(source: Path, copy: Path) -> None:
