@@ -435,8 +435,8 @@ def start_server(root: Path, listener: socket.socket, settings: Mapping[str, str
     settings : mapping of str to str
         Prefect's settings as environment variables.
     """
-    request = {"socket": listener.fileno(), "whole": True}
-    return _start(root, request, {_SERVER_PASSWORD: credentials(root).basic, **settings}, fd=listener.fileno())
+    asked = {"socket": listener.fileno(), "whole": True}
+    return _start(root, asked, {_SERVER_PASSWORD: credentials(root).basic, **settings}, fd=listener.fileno())
 
 
 def _usable(root: Path) -> Path:
@@ -500,9 +500,9 @@ def prepare_engine(root: Path) -> None:
     # The port is bound here and handed over, so that nobody else can answer there and be shown the secret.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()[:2]
-        request = {**prefect_part, "socket": listener.fileno(), "whole": False}
+        asked = {**prefect_part, "socket": listener.fileno(), "whole": False}
         settings = {**_EMBEDDED_SERVER, _SERVER_PASSWORD: secret.basic}
-        server = _start(root, request, settings, fd=listener.fileno())
+        server = _start(root, asked, settings, fd=listener.fileno())
     migration = _start(root, mlflow_part, {}) if mlflow_part and has_own_database(root) else None
     os.environ["PREFECT_API_URL"] = os.environ[EMBEDDED_VARIABLE] = f"http://127.0.0.1:{address[1]}/api"
     os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
