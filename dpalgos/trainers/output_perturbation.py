@@ -205,8 +205,8 @@ class OutputPerturbation(GaussianAlgorithm, _WeightedMinimiserSum):
     least what the solver is proved to reach on any rows; the certificate is the computed norm and its rounding error.
     *Integers.* nᵢθ̃ᵢ is rounded to a grid of step u (a power of two), which adds at most √(m d) steps; noise is added
     to the integer sum. Numerics are exact.
-    *Class weights* are at most 1 and public. They multiply r, whose norm stays at most G, and the risk at 0, so that the
-    minimiser of the squared loss stays in its ball; the mean is over the same nᵢ.
+    *Class weights* are at most 1 and public. They multiply r, whose norm stays at most G, and the risk at 0, so that
+    the minimiser of the squared loss stays in its ball; the mean is over the same nᵢ.
     *Shrinkage.* From four classes on, what is returned is the positive-part James–Stein estimate of how the classes
     differ in each feature, from the noisy sum and the public variance of its noise alone: post-processing.
 
