@@ -285,7 +285,9 @@ def _require_private(
                 if counterpart
                 else "only proved algorithms run on private rows: unitball algorithms --proved"
             )
-            raise RefusedError(f"{dataset.name} is private and {run} is not proved ({guarantee.reason}); {way_out}")
+            raise RefusedError(
+                f"{dataset.name} is private and {run} is not proved; {way_out}. The reason: {guarantee.reason}"
+            )
         if guarantee.numerics is Numerics.IDEALISED and not ledger.account(dataset.account).idealised_allowed:
             raise RefusedError(
                 f"{release.name} is proved in real arithmetic only (idealised) and the account {dataset.account} does "
