@@ -141,7 +141,8 @@ class NightSum(Algorithm):
         """Return what the whole horizon costs: the budget."""
         self.check(setting)
         once = self.inner.guarantee(setting)
-        one, many = ("row", "rows") if setting.rows_per_person == 1 else ("person", "people")
+        # A record of one row at most may be a row or a person.
+        one, many = ("record", "records") if setting.rows_per_person == 1 else ("person", "people")
         shared = f"a {one} takes part in {_times(self.factor)}, and how many {many} arrive in which night is public"
         return replace(once, losses=(self.budget,), assumptions=(*once.assumptions, shared))
 

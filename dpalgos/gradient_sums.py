@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.losses import write_slopes
 from dpalgos.mechanisms.fixed_point import (
-    by_norm,
     encode_into,
     encoded_radius,
     inner_products,
@@ -28,7 +24,6 @@ from dpalgos.mechanisms.fixed_point import (
     squared_limit,
 )
 from dpalgos.parallel import accumulate, pieces
-from dpalgos.parameters import Bound
 from dpalgos.resources import Reserved, Work, reserve
 from dpalgos.rows import Block, Floats, Ints, Rows, clip_to_unit_ball, null_labels
 
@@ -120,6 +115,7 @@ class GradientSums:
     Parameters
     ----------
     task : LinearTask
+        Its ``class_weight`` multiplies a row's first factor after it is clipped, which stays within its limit.
     clip : float
         Largest norm of a row's gradient, over all weight rows jointly.
     scale : float
@@ -127,10 +123,6 @@ class GradientSums:
     mean_weight : float
         Each row's own mean is shrunk by this factor first; 1 leaves rows as they are. :meth:`shrunk` is the symmetric
         linear map that does it.
-    class_weight : sequence of float
-        What a row's gradient is multiplied by after it is clipped, by its class, each in (0, 1] and public
-        (:func:`check_class_weight`); empty for 1. A row's first factor then has norm at most w ``clip`` ≤ ``clip``, in
-        whole numbers (its limit is ⌊L² (w/k)²⌋ beside a person's k rows), so that the sensitivity stays.
     smallest_party : int, optional
         Where given, a party of n records scales its gradients by ``smallest_party / n`` ≤ 1, so that the sum is that of
         the parties' means times ``smallest_party``.
@@ -140,13 +132,16 @@ class GradientSums:
     clip: float
     scale: float
     mean_weight: float = 1.0
-    class_weight: Sequence[float] = ()
     smallest_party: int | None = None
 
     def sensitivity(self, neighbours: Neighbours) -> float:
         """Return how far one record moves the integer sum, in l2."""
         left, right = encoded_radius(self.clip, self.scale / self.clip), encoded_radius(1.0, self.scale)
         return outer_sensitivity(left, right, neighbours)
+
+    def weighing(self, class_weight: Sequence[float]) -> GradientSums:
+        """Return the sums in which classes weigh this much; these, where nothing is given."""
+        return replace(self, task=replace(self.task, class_weight=class_weight)) if class_weight else self
 
     def decode(self, total: Ints | Floats) -> Floats:
         """Return the sum of gradients of an integer sum."""
@@ -209,7 +204,7 @@ class GradientSums:
                     scores,
                     block,
                     part,
-                    weighed=setting.rows_per_person > 1 or bool(self.class_weight),
+                    weighed=setting.rows_per_person > 1 or bool(self.task.class_weight),
                     compiled=compiled,
                 )
                 total += outer_products(slopes, block.units, part, compiled=compiled)
@@ -235,6 +230,8 @@ class GradientSums:
         """
         norms, targets, weights = block.norms[part], block.targets[part], block.weights[part]
         limits = block.limits[part]
+        if self.task.class_weight:
+            weights = weights * self.task.class_weights(targets).astype(np.float32)[:, None]
         grid = self.scale / self.clip
         if compiled:
             from dpalgos.mechanisms import _compiled_encoding
@@ -267,9 +264,6 @@ class GradientSums:
         shares = np.ones(count, np.int64) if shares is None else shares
         limit = squared_limit(self.clip, self.scale / self.clip)
         factors, limits = row_weights(shares, limit)
-        for label, share in enumerate(self.class_weight):
-            own = np.asarray(labels) == label
-            factors[own], limits[own] = row_weights(shares[own], limit, partial(_squared_share, share))
         weights[:, 0] = weight * factors
         encoded = EncodedBlock(units, norms, targets, weights, limits)
         if features.dtype == np.float32 and self._compiled(setting):
@@ -293,22 +287,6 @@ class GradientSums:
             norms[part] = lengths
             encode_into(units[part], clean / np.where(lengths > 0, lengths, 1.0), 1.0, self.scale)
         return encoded
-
-
-def _squared_share(weight: float, rows: int) -> Fraction:
-    return Fraction(weight) ** 2 * by_norm(rows)
-
-
-def check_class_weight(weights: Sequence[float], setting: Setting) -> None:
-    """Raise unless there are none, or one a class, above 0, the largest of them 1: more would not be covered."""
-    for weight in weights:
-        Bound(0.0, open_low=True).require("class_weight", weight)
-    if weights and (len(weights) != setting.classes or setting.classes < 2):
-        raise ParameterError(
-            f"class_weight has {len(weights)} numbers; give one a class, of which there are {setting.classes}"
-        )
-    if weights and max(weights) != 1.0:
-        raise ParameterError(f"class_weight is {weights}; divide all by {max(weights):g}, so that the largest is 1")
 
 
 def _order(width: int) -> Literal["C", "F"]:

@@ -70,6 +70,8 @@ class ClassSums:
     Under ``replace-one`` the largest of the three, which is 2R for every ã ≤ R: the counts are free. Under
     ``replace-special`` the last. (√2 R, which holds for rows of different classes, is not enough for replace-one.)
 
+    *Bare*, it is the counts alone, with R = 0: one record moves them by √2 ã at most, or by ã beside a null one.
+
     *People.* Of a person's k rows each adds (x̃, c) with c = ⌊ã/k⌋ and ‖x̃‖ ≤ R c/ã. That is the part c/ã of what a
     single row may add, (x̃ ã/c, ã), and k c/ã ≤ 1: the sum is in the convex hull of zero and of those, whose diameter
     is the largest of the three again (:func:`~dpalgos.mechanisms.fixed_point.row_weights`). With features up to R/k
@@ -81,10 +83,13 @@ class ClassSums:
         Grid units to the radius 1.
     constant : float
         a, in [0, 1].
+    bare : bool
+        Whether the counts alone are summed.
     """
 
     scale: float
     constant: float
+    bare: bool = False
 
     @property
     def unit(self) -> int:
@@ -93,15 +98,15 @@ class ClassSums:
 
     def sensitivity(self, neighbours: Neighbours) -> float:
         """Return how far one record moves the integer vector, in l2."""
-        radius = encoded_radius(1.0, self.scale)
+        radius = 0.0 if self.bare else encoded_radius(1.0, self.scale)
         alone = math.hypot(radius, self.unit)
         if neighbours.in_force() is Neighbours.REPLACE_SPECIAL:
             return math.nextafter(alone, math.inf)
         return math.nextafter(max(2.0 * radius, math.sqrt(2.0) * alone), math.inf)
 
     def shape(self, setting: Setting) -> tuple[int, int]:
-        """Return the shape (K, d + 1) of the sums."""
-        return setting.classes, setting.dimension + 1
+        """Return the shape (K, d + 1) of the sums; (K, 1) of bare ones."""
+        return setting.classes, 1 if self.bare else setting.dimension + 1
 
     def total(self, rows: Rows, setting: Setting) -> Ints:
         """Return a party's exact sums; null records add nothing."""
@@ -114,12 +119,24 @@ class ClassSums:
         """Return the sums of a sanitised block, features (m, d), labels (m,) and shares (m,)."""
         real = labels != NULL_LABEL
         member: NDArray[np.int64] = np.eye(setting.classes, dtype=np.int64)[np.where(real, labels, 0)] * real[:, None]
+        counts = portions(self.unit, shares, len(labels))[:, None]
+        if self.bare:
+            return exact_outer_sum(member, counts)
         weights = None if shares is None else row_weights(shares, squared_limit(1.0, self.scale), self._squared_weight)
         encoded = encode_rows(features, 1.0, self.scale, weights)
-        return exact_outer_sum(member, np.hstack([encoded, portions(self.unit, shares, len(encoded))[:, None]]))
+        return exact_outer_sum(member, np.hstack([encoded, counts]))
 
     def _squared_weight(self, rows: int) -> Fraction:
         return Fraction(self.unit // rows, self.unit) ** 2 if self.unit > 0 else by_norm(rows)
+
+    def balance(self, noisy_sums: Floats | Ints, sigma: float) -> tuple[float, ...]:
+        """Return weights of classes in inverse proportion to their noisy counts, the largest 1.
+
+        A count below two deviations of its noise is taken for as much: none comes near zero. The noise has standard
+        deviation ``sigma`` in grid units.
+        """
+        counts = np.maximum(noisy_sums[:, -1] / self.unit, max(2.0 * sigma / self.unit, 1.0))
+        return tuple((counts.min() / counts).tolist())
 
     def means(self, noisy_sums: Floats | Ints, sigma: float, setting: Setting) -> ClassMeans:
         """Return the means behind noisy sums whose noise has standard deviation ``sigma`` in grid units.

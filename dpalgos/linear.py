@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,12 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.losses import ScoreLoss, Squared, make_loss, outputs
 from dpalgos.models import LinearModel
-from dpalgos.parameters import NON_NEGATIVE, Bounded
+from dpalgos.parameters import NON_NEGATIVE, Bound, Bounded
 from dpalgos.rows import NULL_LABEL, Array, Features, Floats, Rows, clip_to_unit_ball, sanitise
 from dpalgos.solvers import Problem
+
+BALANCED = "balanced"
+"""What stands for weights of classes by their noisy counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +40,16 @@ class LinearTask(Bounded):
         ball: the intercept is a weight like the others, regularised and covered by the guarantee. 0 for none.
     label_range : (float, float)
         The declared range of real labels, mapped to [−1, 1]; unused with classes.
+    class_weight : sequence of float
+        w, what a row's loss is multiplied by, by its class, each in (0, 1]; empty for 1. The row's gradient is
+        multiplied by it after a clip and its curvature alike, so that bounds on both hold for it; sums are divided by
+        the number of records all the same.
     """
 
     loss: ScoreLoss
     intercept_scaling: float = field(default=0.0, metadata=NON_NEGATIVE)
     label_range: Sequence[float] = (-1.0, 1.0)
+    class_weight: Sequence[float] | str = ()
 
     def __post_init__(self) -> None:
         Bounded.__post_init__(self)
@@ -50,9 +58,28 @@ class LinearTask(Bounded):
             raise ParameterError(f"label_range is {low!r} to {high!r}; give two finite numbers, the smaller first")
 
     def check(self, setting: Setting) -> None:
-        """Raise where the loss does not fit the labels."""
+        """Raise where the loss does not fit the labels, or the weights not the classes: above 1 no bound holds."""
         if setting.classes == 1 and not isinstance(self.loss, Squared):
             raise ParameterError(f"real labels need the loss 'squared'; {self.loss.name!r} is for classes")
+        weights = self.class_weight
+        if isinstance(weights, str):
+            raise ParameterError(
+                f"class_weight is {weights!r}; declare one number a class (--class-weight NAME=WEIGHT), or choose "
+                f"noisy-gd or discriminant-gd, which count the classes with noise for {BALANCED!r}"
+            )
+        for weight in weights:
+            Bound(0.0, open_low=True).require("class_weight", weight)
+        if weights and (len(weights) != setting.classes or setting.classes < 2):
+            raise ParameterError(
+                f"class_weight has {len(weights)} numbers; give one a class, of which there are {setting.classes}"
+            )
+        if weights and max(weights) != 1.0:
+            raise ParameterError(f"class_weight is {weights}; divide all by {max(weights):g}, so that the largest is 1")
+
+    def class_weights(self, targets: Floats | NDArray[np.float32]) -> Floats:
+        """Return what rows of these targets (b, m) weigh by their classes, (b,)."""
+        labels = targets.argmax(axis=1) if targets.shape[1] > 1 else (targets[:, 0] > 0).astype(np.int64)
+        return np.asarray(np.asarray(self.class_weight, dtype=np.float64)[labels])
 
     def shape(self, setting: Setting) -> tuple[int, int]:
         """Return the shape (m, p) of the weights, the constant feature included."""
@@ -89,6 +116,8 @@ class LinearTask(Bounded):
                 gathered[part], targets[part] = self.block(features, labels, setting)
                 if shares is not None:
                     weights[part] = np.where(shares >= 1, 1.0 / np.maximum(shares, 1), 0.0)
+                if self.class_weight:
+                    weights[part] *= self.class_weights(targets[part])
                 filled = part.stop
         return Problem(
             features=gathered[:filled],
@@ -96,7 +125,7 @@ class LinearTask(Bounded):
             loss=self.loss,
             regularisation=regularisation,
             linear=linear,
-            weights=weights[:filled] if setting.rows_per_person > 1 else None,
+            weights=weights[:filled] if self._weighed(setting) else None,
             records=records,
         )
 
@@ -108,8 +137,11 @@ class LinearTask(Bounded):
             targets=np.broadcast_to(0.0, (rows, classes)),
             loss=self.loss,
             regularisation=regularisation,
-            weights=np.broadcast_to(1.0, (rows,)) if setting.rows_per_person > 1 else None,
+            weights=np.broadcast_to(1.0, (rows,)) if self._weighed(setting) else None,
         )
+
+    def _weighed(self, setting: Setting) -> bool:
+        return setting.rows_per_person > 1 or bool(self.class_weight)
 
     def model(self, weights: Floats, setting: Setting) -> LinearModel:
         """Return the model of weights (m, p), in the coordinates of the rows and labels as they were given."""
@@ -126,6 +158,8 @@ class LinearTask(Bounded):
     def gradient(self, features: Features, labels: Array, setting: Setting) -> Floats:
         """Return the sum of the rows' gradients Σ r ⊗ x at zero weights, (m, p)."""
         rows, targets = self.block(features, labels, setting)
+        if self.class_weight:
+            rows = rows * self.class_weights(targets)[:, None]
         return np.asarray(self.loss.slope(np.zeros_like(targets), targets).T @ rows)
 
     def steepest_pair(self, setting: Setting) -> NeighbouringPair:
@@ -178,11 +212,14 @@ class LinearClassifierTrainer(Algorithm):
         h of the smooth hinges.
     intercept_scaling : float
         B of the constant feature inside the unit ball; 0 for no intercept.
+    class_weight : sequence of float
+        What a class's rows weigh, one number a class, the largest 1; public. See :class:`LinearTask`.
     """
 
     loss: str = "huber-hinge"
     width: float | None = None
     intercept_scaling: float = 0.0
+    class_weight: Sequence[float] | str = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -191,7 +228,11 @@ class LinearClassifierTrainer(Algorithm):
     @property
     def task(self) -> LinearTask:
         """The learning task, its parameters validated."""
-        return LinearTask(loss=make_loss(self.loss, self.width), intercept_scaling=self.intercept_scaling)
+        return LinearTask(
+            loss=make_loss(self.loss, self.width),
+            intercept_scaling=self.intercept_scaling,
+            class_weight=self.class_weight,
+        )
 
     def check(self, setting: Setting) -> None:
         """Raise where the loss does not fit the labels."""
@@ -218,8 +259,4 @@ class LinearTrainer(LinearClassifierTrainer):
     @property
     def task(self) -> LinearTask:
         """The learning task, its parameters validated."""
-        return LinearTask(
-            loss=make_loss(self.loss, self.width),
-            intercept_scaling=self.intercept_scaling,
-            label_range=self.label_range,
-        )
+        return replace(super().task, label_range=self.label_range)

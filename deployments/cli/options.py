@@ -38,6 +38,12 @@ class _Option:
     def parameter(self) -> str:
         return self.flag.removeprefix("--").replace("-", "_")
 
+    @property
+    def words(self) -> list[str]:
+        """Words that stand in place of a mapping."""
+        kinds = map(_without_none, get_args(self.field.annotation) if get_origin(self.kind) in _MAPPINGS else ())
+        return [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+
     def annotation(self, default: object) -> Any:
         """Return what Typer needs to know; values stay text, so that the model finds all faults at once."""
         limits = "; ".join(part for part in (_bounds(self.field), _shown(default)) if part)
@@ -49,11 +55,10 @@ class _Option:
                 bool | None, typer.Option(flags, help=text, show_default=False, rich_help_panel=self.panel)
             ]
         many = get_origin(self.kind) in (tuple, *_MAPPINGS)
+        shown = "|".join([*self.words, _metavar(self.kind)])
         return Annotated[
             list[str] | None if many else str | None,
-            typer.Option(
-                self.flag, help=text, show_default=False, metavar=_metavar(self.kind), rich_help_panel=self.panel
-            ),
+            typer.Option(self.flag, help=text, show_default=False, metavar=shown, rich_help_panel=self.panel),
         ]
 
     def read(self, values: Any) -> Any:
@@ -67,6 +72,8 @@ class _Option:
         if get_origin(self.kind) is tuple:
             return [part for text in values for part in text.split(",")]
         if get_origin(self.kind) in _MAPPINGS:
+            if len(values) == 1 and values[0] in self.words:
+                return values[0]
             return _pairs(values, self.flag, str if get_args(self.kind)[1] in (str, Path) else _json_or_text)
         return values
 
@@ -186,8 +193,9 @@ def _without_none(annotation: Any) -> Any:
         offered = next((one.choices for one in about if isinstance(one, Offered)), None)
         return _without_none(inner) if offered is None else Literal[offered]
     if get_origin(annotation) in (Union, types.UnionType):
-        kinds = [kind for kind in get_args(annotation) if kind is not types.NoneType]
-        return _without_none(kinds[0]) if len(kinds) == 1 else str
+        kinds = [_without_none(kind) for kind in get_args(annotation) if kind is not types.NoneType]
+        mappings = [kind for kind in kinds if get_origin(kind) in _MAPPINGS]
+        return kinds[0] if len(kinds) == 1 else mappings[0] if mappings else str
     return annotation
 
 

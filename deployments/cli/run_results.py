@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _HEADINGS = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "mae": "mean absolute error", "r2": "R²"}
 _MOST_CLASSES = 20
+# From this share of the most frequent class on others are rare, and up to this much above guessing hardly predicted.
+_RARE, _HARDLY = 0.8, 0.15
 _SECOND = ("balanced_accuracy", "r2")
 
 
@@ -122,6 +124,18 @@ def _guessing(results: Sequence[RunResult]) -> list[str]:
         if "auc" in results[0].metrics:
             notes.append(f"Area under the ROC curve: {shown_metric(results[0], 'auc')}; 0.5 by guessing.")
         notes += [*by_class(results[0], _MOST_CLASSES), *at_threshold(results[0])]
+        measured = results[0].metrics
+        guessing = measured.get("majority_rate_low", measured.get("majority_rate", 0.0))
+        balanced = measured.get("balanced_accuracy_high", measured.get("balanced_accuracy", 1.0))
+        if (
+            "aim_probability" not in measured
+            and guessing >= _RARE
+            and balanced <= 1.0 / max(len(results[0].classes), 2) + _HARDLY
+        ):
+            notes.append(
+                "Rare classes are hardly predicted. --class-weight balanced trains for them; of two classes, "
+                "--roc --aim balanced chooses a threshold (docs/rare-classes.md)."
+            )
     noises = [one.metrics[name] for one in results for name in ("accuracy_noise", "mae_noise") if name in one.metrics]
     if noises:
         of_r2 = [one.metrics["r2_noise"] for one in results if "r2_noise" in one.metrics]

@@ -98,7 +98,8 @@ def _expectation(config: TrainingConfig) -> Answer:
     expected = expect_run(config)
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {expected.delta:.2g}"
     tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
-    people = "" if expected.rows_per_person == 1 else f" people of at most {expected.rows_per_person} rows each"
+    each = expected.rows_per_person
+    people = f" people of at most {each} {'row' if each == 1 else 'rows'} each" if expected.person else ""
     lines = {
         "rows": f"{expected.rows:,}{people} × {expected.dimension} over {expected.parties} parties",
         "releases": f"{expected.releases}{tuned}, budget {budget}",

@@ -277,8 +277,8 @@ class PublishedAnalyzeGauss(Unproved, ApproximateAlgorithm, PrincipalDirections)
     claim: ClassVar[Claim | None] = Claim(
         "(epsilon_1, delta)-DP",
         "Wang et al. 2024, Theorem 4.1",
-        "Lemma 4.1 bounds the change of the covariance by 1, but replacing a row moves it by up to sqrt(2), and "
-        "sigma = sqrt(2 ln(1.25/delta))/epsilon_1 is proved for epsilon_1 < 1 only.",
+        "Lemma 4.1 says that the covariance changes by at most 1. Replacing a row changes it by up to sqrt(2). "
+        "Besides, sigma = sqrt(2 ln(1.25/delta))/epsilon_1 is proved for epsilon_1 < 1 only.",
     )
     flaw_shows_at: ClassVar[tuple[float, float] | None] = (4.0, 1e-4)
     sound_counterpart: ClassVar[str | None] = "analyze-gauss"

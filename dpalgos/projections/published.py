@@ -87,8 +87,8 @@ class PublishedSvd(Unproved, ApproximateAlgorithm, TruncatedDirections):
     claim: ClassVar[Claim | None] = Claim(
         "(epsilon, delta)-DP",
         "Sun, Yang, Li 2022",
-        "Noise is calibrated to a change of 1 where replacing a row changes X by up to 2, and what the paper releases "
-        "is trained on the raw rows once more.",
+        "The noise is calibrated to a change of 1. Replacing a row changes X by up to 2. What the paper releases is"
+        " then trained on the raw rows once more.",
     )
     sound_counterpart: ClassVar[str | None] = "analyze-gauss"
 
@@ -132,8 +132,8 @@ class PublishedWishart(Unproved, PureAlgorithm, TruncatedDirections):
     claim: ClassVar[Claim | None] = Claim(
         "(epsilon, 0)-DP",
         "Jiang, Xie, Zhang 2016, Theorem 4",
-        "Wishart noise is positive semidefinite, so its support is one-sided: replacing a zero row by a unit row makes "
-        "a share 1 - exp(-epsilon/3) of the outputs impossible, 28 per cent at epsilon = 1.",
+        "Wishart noise is positive semidefinite, so its support is one-sided. Replacing a zero row by a unit row "
+        "makes a share 1 - exp(-epsilon/3) of the outputs impossible: 28 per cent at epsilon = 1.",
     )
     sound_counterpart: ClassVar[str | None] = "radial-pca"
 
@@ -327,8 +327,8 @@ class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Chaudhuri, Sarwate, Sinha 2013, Algorithm 2",
-        "A Gibbs sampler that is stopped does not have the distribution of the proof, and no bound on how far it is "
-        "from it is known.",
+        "The proof is of the exact distribution. A Gibbs sampler that is stopped does not have it. No bound on how "
+        "far it is from it is known.",
     )
     sound_counterpart: ClassVar[str | None] = "ppca"
 

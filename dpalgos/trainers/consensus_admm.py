@@ -255,8 +255,8 @@ class PublishedConsensusAdmm(Unproved, PureAlgorithm, _Consensus):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Tavara, Schliep, Basu 2021 (our reading)",
-        "Each of T exchanged iterates is a release of the same rows, of which one is counted, and the dual variables "
-        "carry exact iterates from step to step, so that a step moves by more than its noise is calibrated to.",
+        "T iterates are exchanged. Each is a release of the same rows, and one is counted. The dual variables carry"
+        " exact iterates from step to step. A step therefore moves by more than its noise is calibrated to.",
     )
     sound_counterpart: ClassVar[str | None] = "consensus-admm"
 

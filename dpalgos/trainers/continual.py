@@ -102,9 +102,7 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
     def sums(self, setting: Setting) -> GradientSums:
         """Return how gradients are clipped, encoded and added."""
         scale = grid(GaussianMu(total_mu(self.budget)), 2.0, 1, setting)
-        return GradientSums(
-            task=self.task, clip=self.clip, scale=scale, mean_weight=self.mean_weight, class_weight=self.class_weight
-        )
+        return GradientSums(task=self.task, clip=self.clip, scale=scale, mean_weight=self.mean_weight)
 
     def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""

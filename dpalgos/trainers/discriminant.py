@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpalgos.algorithms import GaussianAlgorithm, NeighbouringPair, OneSum, antipodal_pair, grid
 from dpalgos.errors import ParameterError
-from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
+from dpalgos.gradient_sums import GradientSums
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.integer_sums import ClassSums
-from dpalgos.linear import LinearTask
+from dpalgos.linear import BALANCED, LinearTask
 from dpalgos.losses import make_loss
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.parameters import NATURAL, POSITIVE, SHARE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
-from dpalgos.rows import Block, Floats, Ints, Rows, sanitise
-from dpalgos.trainers.gradient_descent import DescentState
+from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.trainers.gradient_descent import ClassedRows, DescentState
 
 
 def linear_model(weights: Floats, intercept: Floats) -> LinearModel:
@@ -203,8 +202,9 @@ class DiscriminantDescent(ClassSumTrainer):
         In [0, 1).
     clip : float
         Largest norm of a row's gradient.
-    class_weight : sequence of float
-        As for ``noisy-gd``. The discriminant itself takes all classes as equally frequent.
+    class_weight : sequence of float, or ``"balanced"``
+        As for ``noisy-gd``; the class sums' counts balance for nothing. The discriminant itself takes all classes as
+        equally frequent.
     start : float
         Length of the starting weights, on average over the classes: how sure the first softmax is.
     intercept_scaling : float
@@ -222,7 +222,7 @@ class DiscriminantDescent(ClassSumTrainer):
     first_share: float | None = field(default=None, metadata=between(0.01, 0.99))
     momentum: float = field(default=0.9, metadata=between(0.0, 1.0, open_high=True))
     clip: float = field(default=0.5, metadata=POSITIVE)
-    class_weight: Sequence[float] = ()
+    class_weight: Sequence[float] | str = ()
     start: float = field(default=12.0, metadata=POSITIVE)
     intercept_scaling: float = field(default=0.25, metadata=POSITIVE)
 
@@ -234,7 +234,9 @@ class DiscriminantDescent(ClassSumTrainer):
     def check(self, setting: Setting) -> None:
         """Raise where the weights of classes do not fit."""
         super().check(setting)
-        check_class_weight(self.class_weight, setting)
+        self._task.check(setting)
+        if self._balances and self._count_weight(setting) == 0.0:
+            raise ParameterError("class_weight is 'balanced' and count_weight 0, so that no class is counted: raise it")
 
     def schedule(self, setting: Setting) -> Schedule:
         """Return iterations, step size and share of the class means, from public numbers alone."""
@@ -267,37 +269,32 @@ class DiscriminantDescent(ClassSumTrainer):
         zero = np.zeros(self._task.shape(setting))
         return DescentState(step=0, weights=zero, velocity=zero, average=zero)
 
-    def prepare(self, rows: Rows, setting: Setting) -> _Party:
+    def prepare(self, rows: Rows, setting: Setting) -> ClassedRows:
         """Add up the party's classes and encode its rows, in one pass, unless they are too many to keep."""
-        adding = _AddingUp(rows, self.class_sums(setting), setting)
-        encoded = self._gradient_sums(setting).prepare(adding, setting)
-        if encoded is adding:
-            return _Party(self.class_sums(setting).total(rows, setting), rows)
-        return _Party(adding.total, encoded)
+        return ClassedRows.of(rows, self.class_sums(setting), self._gradient_sums(setting), setting)
 
-    def merge(self, prepared: Sequence[_Party]) -> Sequence[_Party]:
+    def merge(self, prepared: Sequence[ClassedRows]) -> Sequence[ClassedRows]:
         """Join parties for a curator who adds up anyway."""
-        rows = GradientSums.merge([party.rows for party in prepared])
-        first: Ints = sum((party.class_sums for party in prepared[1:]), start=prepared[0].class_sums)
-        nothing = np.zeros_like(first)
-        return [_Party(nothing if index else first, part) for index, part in enumerate(rows)]
+        return ClassedRows.merged(prepared)
 
     def work(self, setting: Setting) -> Work:
         """Return that of the class sums and the gradient sums."""
         return self._gradient_sums(setting).work(setting, self.steps(setting))
 
-    def contribution(self, state: DescentState, rows: Rows | _Party, setting: Setting) -> Ints:
+    def contribution(self, state: DescentState, rows: Rows | ClassedRows, setting: Setting) -> Ints:
         """Return the party's class sums, and afterwards its sum of encoded, clipped gradients."""
-        party = rows if isinstance(rows, _Party) else self.prepare(rows, setting)
+        party = rows if isinstance(rows, ClassedRows) else self.prepare(rows, setting)
         if state.step == 0:
             return party.class_sums * self._multiple(setting)
-        return self._gradient_sums(setting).total(state.weights, party.rows, setting)
+        return self._gradient_sums(setting).weighing(state.class_weight).total(state.weights, party.rows, setting)
 
     def update(self, state: DescentState, noisy_sum: Ints, setting: Setting) -> DescentState:
         """Start at the discriminant; then take steps with momentum, and average the last half of them."""
         if state.step == 0:
-            weights = self._start(noisy_sum, setting)
-            return replace(state, step=1, weights=weights)
+            multiple = self._multiple(setting)
+            sums, sigma = noisy_sum / multiple, self.distribution(setting).sigma * setting.noise_factor / multiple
+            balanced = self.class_sums(setting).balance(sums, sigma) if self._balances else ()
+            return replace(state, step=1, weights=self._start(sums, sigma, setting), class_weight=balanced)
         schedule = self.schedule(setting)
         gradient = self._gradient_sums(setting).decode(noisy_sum) / max(setting.rows, 1)
         return state.moved(gradient, schedule.step_size, self.momentum, schedule.iterations, first=1)
@@ -308,13 +305,21 @@ class DiscriminantDescent(ClassSumTrainer):
 
     @property
     def _task(self) -> LinearTask:
-        return LinearTask(loss=make_loss("softmax", None), intercept_scaling=self.intercept_scaling)
+        return LinearTask(
+            loss=make_loss("softmax", None),
+            intercept_scaling=self.intercept_scaling,
+            class_weight=() if self._balances else self.class_weight,
+        )
+
+    @property
+    def _balances(self) -> bool:
+        return self.class_weight == BALANCED
 
     def _grid(self, setting: Setting) -> float:
         return grid(GaussianMu(total_mu(self.budget)), 2.0, self.steps(setting), setting)
 
     def _gradient_sums(self, setting: Setting) -> GradientSums:
-        return GradientSums(task=self._task, clip=self.clip, scale=self._grid(setting), class_weight=self.class_weight)
+        return GradientSums(task=self._task, clip=self.clip, scale=self._grid(setting))
 
     def class_sums(self, setting: Setting) -> ClassSums:
         """Return the sums of the first step, on the grid of all steps' noise."""
@@ -336,11 +341,9 @@ class DiscriminantDescent(ClassSumTrainer):
         means = self.class_sums(setting).sensitivity(neighbours) * self._multiple(setting)
         return math.nextafter(means, math.inf), self._gradient_sums(setting).sensitivity(neighbours)
 
-    def _start(self, noisy_sum: Ints, setting: Setting) -> Floats:
+    def _start(self, sums: Floats, sigma: float, setting: Setting) -> Floats:
         """Return the discriminant of noisy class sums as weights of the rows with their constant feature."""
-        multiple = self._multiple(setting)
-        sigma = self.distribution(setting).sigma * setting.noise_factor / multiple
-        means = self.class_sums(setting).means(noisy_sum / multiple, sigma, setting)
+        means = self.class_sums(setting).means(sums, sigma, setting)
         weights, intercept = means.discriminant()
         weights, intercept = weights - weights.mean(axis=0), intercept - intercept.mean()
         model = linear_model(weights, intercept)
@@ -351,40 +354,3 @@ class DiscriminantDescent(ClassSumTrainer):
             scale = self.start / math.sqrt(max(length, noise / 100.0, 1e-12))
             model = LinearModel(weights=scale * model.weights, intercept=scale * model.intercept)
         return self._task.weights_of(model)
-
-
-@dataclass(frozen=True, slots=True)
-class _Party:
-    """A party's class sums, and its rows, encoded where they are few enough to keep."""
-
-    class_sums: Ints
-    rows: Rows | EncodedRows
-
-    @property
-    def count(self) -> int:
-        return self.rows.count
-
-
-class _AddingUp:
-    """A party's rows that add up their classes while they are read the first time."""
-
-    def __init__(self, rows: Rows, sums: ClassSums, setting: Setting) -> None:
-        self._rows, self._sums, self._setting = rows, sums, setting
-        self.total: Ints = np.zeros(sums.shape(setting), dtype=np.int64)
-
-    @property
-    def count(self) -> int:
-        return self._rows.count
-
-    @property
-    def dimension(self) -> int:
-        return self._rows.dimension
-
-    def blocks(self) -> Iterator[Block]:
-        for features, labels, shares in self._rows.blocks():
-            clean, known = sanitise(features, labels, self._setting.classes)
-            self.total += self._sums.of_block(clean, known, shares, self._setting)
-            yield features, labels, shares
-
-    def fingerprint(self) -> NDArray[np.uint8]:
-        return self._rows.fingerprint()

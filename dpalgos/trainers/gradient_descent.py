@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 from dpalgos.accounting.composition import gaussian_part, noise_multiplier
 from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, Refused, grid
 from dpalgos.errors import ParameterError
-from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
+from dpalgos.gradient_sums import EncodedRows, GradientSums
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting, SlackGaussian, Trust
-from dpalgos.linear import LinearTrainer
+from dpalgos.integer_sums import ClassSums
+from dpalgos.linear import BALANCED, LinearTask, LinearTrainer
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, SHARE, at_least, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
-from dpalgos.rows import ChosenRows, Floats, Ints, NoiseSource, Rows, fingerprints
+from dpalgos.rows import Block, ChosenRows, Floats, Ints, NoiseSource, Rows, fingerprints, sanitise
 from dpalgos.secure.noise_shares import TruexGaussian, share_sigma
 
 State = TypeVar("State")
@@ -37,23 +38,15 @@ class ClippedGradientTrainer(GaussianAlgorithm, LinearTrainer):
     ----------
     clip : float
         Largest norm of a row's gradient.
-    class_weight : sequence of float
-        What a class's gradients are multiplied by after they are clipped, one number a class, the largest 1; public.
     """
 
     clip: float = field(default=1.0, metadata=POSITIVE)
-    class_weight: Sequence[float] = ()
 
     measured: ClassVar[str] = "sum of clipped gradients, l2"
 
     def sensitivity(self, setting: Setting) -> float:
         """Return clip times the records that neighbours differ in, at any weights."""
         return sum_sensitivity(self.clip, setting.neighbours)
-
-    def check(self, setting: Setting) -> None:
-        """Raise where the weights of classes do not fit."""
-        super().check(setting)
-        check_class_weight(self.class_weight, setting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +90,12 @@ class GradientSumTrainer(ClippedGradientTrainer, Generic[State]):
     def sums(self, setting: Setting) -> GradientSums:
         """Return how gradients are clipped, encoded and added."""
         scale = grid(self.mu(), 2.0, self.iterations, setting)
-        return GradientSums(task=self.task, clip=self.clip, scale=scale, class_weight=self.class_weight)
+        return GradientSums(task=self.task, clip=self.clip, scale=scale)
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact sum at the first weights."""
-        return self.sums(setting).decode(self.contribution(self.initial(setting), rows, setting))
+        sums = self.sums(setting)
+        return sums.decode(sums.total(self.weights(self.initial(setting)), rows, setting))
 
     def steps(self, setting: Setting) -> int:
         """Return the number of gradient sums."""
@@ -123,7 +117,7 @@ class GradientSumTrainer(ClippedGradientTrainer, Generic[State]):
 
     def work(self, setting: Setting) -> Work:
         """Return that of all gradient sums."""
-        return self.sums(setting).work(setting, self.iterations)
+        return self.sums(setting).work(setting, self.steps(setting))
 
     def contribution(self, state: State, rows: Rows | EncodedRows, setting: Setting) -> Ints:
         """Return the party's exact sum of encoded, clipped gradients."""
@@ -169,6 +163,8 @@ class PlainDescent(GradientSumTrainer[Floats]):
 # random walk over all steps may reach this length in each coordinate before momentum.
 _WALK = 0.25
 _LARGEST_STEP = 4.0
+# Of mu^2, what counting the classes takes.
+_COUNTED = 0.05
 
 
 def chosen_step(step_size: float | None, deviation: float, iterations: int) -> float:
@@ -179,13 +175,72 @@ def chosen_step(step_size: float | None, deviation: float, iterations: int) -> f
 
 
 @dataclass(frozen=True, slots=True)
+class ClassedRows:
+    """A party's sums over each class, and its rows, encoded where they are few enough to keep."""
+
+    class_sums: Ints
+    rows: Rows | EncodedRows
+
+    @classmethod
+    def of(cls, rows: Rows, sums: ClassSums, gradients: GradientSums, setting: Setting) -> ClassedRows:
+        """Add up a party's classes and encode its rows, in one pass, unless they are too many to keep."""
+        adding = _AddingUp(rows, sums, setting)
+        encoded = gradients.prepare(adding, setting)
+        return cls(sums.total(rows, setting), rows) if encoded is adding else cls(adding.total, encoded)
+
+    @classmethod
+    def merged(cls, parties: Sequence[ClassedRows]) -> list[ClassedRows]:
+        """Join parties for a curator who adds up anyway."""
+        rows = GradientSums.merge([party.rows for party in parties])
+        first: Ints = sum((party.class_sums for party in parties[1:]), start=parties[0].class_sums)
+        return [cls(np.zeros_like(first) if index else first, part) for index, part in enumerate(rows)]
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return self.rows.count
+
+
+class _AddingUp:
+    """A party's rows that add up their classes while they are read the first time."""
+
+    def __init__(self, rows: Rows, sums: ClassSums, setting: Setting) -> None:
+        self._rows, self._sums, self._setting = rows, sums, setting
+        self.total: Ints = np.zeros(sums.shape(setting), dtype=np.int64)
+
+    @property
+    def count(self) -> int:
+        return self._rows.count
+
+    @property
+    def dimension(self) -> int:
+        return self._rows.dimension
+
+    def blocks(self) -> Iterator[Block]:
+        for features, labels, shares in self._rows.blocks():
+            clean, known = sanitise(features, labels, self._setting.classes)
+            self.total += self._sums.of_block(clean, known, shares, self._setting)
+            yield features, labels, shares
+
+    def fingerprint(self) -> NDArray[np.uint8]:
+        return self._rows.fingerprint()
+
+
+@dataclass(frozen=True, slots=True)
 class DescentState:
-    """What the server holds between two sums; made of noisy sums alone."""
+    """What the server holds between two sums; made of noisy sums alone.
+
+    Parameters
+    ----------
+    class_weight : tuple of float
+        By noisy counts (:meth:`~dpalgos.integer_sums.ClassSums.balance`); empty where none are counted.
+    """
 
     step: int
     weights: Floats
     velocity: Floats
     average: Floats
+    class_weight: tuple[float, ...] = ()
 
     def moved(self, gradient: Floats, step_size: float, momentum: float, steps: int, first: int = 0) -> DescentState:
         """Return the state after a step with momentum; iterates of the last half of ``steps`` are averaged.
@@ -204,7 +259,7 @@ class DescentState:
         weights = self.weights - step_size * velocity
         late = self.step - first >= steps // 2
         average = self.average + weights / (steps - steps // 2) if late else self.average
-        return DescentState(self.step + 1, weights, velocity, average)
+        return replace(self, step=self.step + 1, weights=weights, velocity=velocity, average=average)
 
 
 @register("trainers", "noisy-gd")
@@ -223,6 +278,11 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     composition is exactly μ-GDP.
     Everything after the sums is post-processing. Numerics are exact: :class:`~dpalgos.gradient_sums.GradientSums`
     encodes, clips and sums in integers.
+    *Balanced classes.* The first sum is then that of the classes' counts in units of a public integer u
+    (:class:`~dpalgos.integer_sums.ClassSums`, bare), of sensitivity Δ₀ = √2 u under replace-one and u under
+    replace-special. All T + 1 sums get noise of one σ and cost √(Δ₀² + TΔ²)/σ together; u is the largest at which Δ₀²
+    is at most a twentieth of Δ₀² + TΔ². The noisy counts change nothing but the weights of classes, each at most 1, and
+    Δ holds at any of them.
 
     Parameters
     ----------
@@ -234,8 +294,9 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         T.
     clip : float
         Largest norm of a row's gradient; softmax never exceeds √2.
-    class_weight : sequence of float
-        See :class:`ClippedGradientTrainer`.
+    class_weight : sequence of float, or ``"balanced"``
+        See :class:`~dpalgos.linear.LinearClassifierTrainer`. ``"balanced"`` weighs the classes by noisy counts, which
+        take a twentieth of μ².
     step_size : float, optional
         By default from public quantities: the noise of a step's mean gradient has standard deviation
         s = Δ√T/(μ n) a coordinate; the step is 0.25/(√T s), at most 4.
@@ -274,9 +335,16 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         "than one row's"
     )
 
+    @property
+    def task(self) -> LinearTask:
+        """The learning task; of balanced classes before they are counted."""
+        return replace(super().task, class_weight=()) if self._balances else super().task
+
     def check(self, setting: Setting) -> None:
-        """Raise where the last features cannot be the scores of the classes."""
+        """Raise where the last features cannot be the scores of the classes, or there are no classes to balance."""
         super().check(setting)
+        if self._balances and setting.classes < 2:
+            raise ParameterError("class_weight is 'balanced', and real labels have no classes: leave it out")
         if self.public_start > 0 and not 2 <= setting.classes <= setting.dimension:
             raise ParameterError(
                 f"public_start is {self.public_start:g}; rows have {setting.dimension} features and {setting.classes} "
@@ -298,11 +366,62 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         """Return the iterate."""
         return state.weights
 
+    def steps(self, setting: Setting) -> int:
+        """Return the number of sums: a gradient's a step, and the counts of balanced classes."""
+        return self.iterations + self._balances
+
+    def distribution(self, setting: Setting) -> RoundedGaussian:
+        """Return the noise of each sum."""
+        if not self._balances:
+            return super().distribution(setting)
+        counts = self.counts(setting).sensitivity(setting.neighbours)
+        return RoundedGaussian.calibrated(self.mu(), math.hypot(self._of_gradients(setting), counts))
+
+    def counts(self, setting: Setting) -> ClassSums:
+        """Return how classes are counted: in the largest units that cost no more than their share of μ²."""
+        one = ClassSums(scale=1.0, constant=1.0, bare=True).sensitivity(setting.neighbours)
+        unit = math.floor(math.sqrt(_COUNTED / (1.0 - _COUNTED)) * self._of_gradients(setting) / one)
+        # All rows' counts stay within 64-bit integers.
+        unit = min(unit, 2**60 // max(setting.rows, 1))
+        return ClassSums(scale=unit, constant=1.0, bare=True)
+
+    def _of_gradients(self, setting: Setting) -> float:
+        return self.sums(setting).sensitivity(setting.neighbours) * math.sqrt(self.iterations)
+
+    def prepare(  # type: ignore[override]  # the counts of balanced classes go with the rows
+        self, rows: Rows, setting: Setting
+    ) -> Rows | EncodedRows | ClassedRows:
+        """Encode the party's rows once, and count their classes where these are balanced."""
+        if not self._balances:
+            return super().prepare(rows, setting)
+        return ClassedRows.of(rows, self.counts(setting), self.sums(setting), setting)
+
+    def merge(  # type: ignore[override]  # as above
+        self, prepared: Sequence[Rows | EncodedRows | ClassedRows]
+    ) -> Sequence[Rows | EncodedRows | ClassedRows]:
+        """Join parties for a curator who adds up anyway."""
+        classed = [party for party in prepared if isinstance(party, ClassedRows)]
+        return ClassedRows.merged(classed) if classed else super().merge(cast(Sequence[Rows | EncodedRows], prepared))
+
+    def contribution(self, state: DescentState, rows: Rows | EncodedRows | ClassedRows, setting: Setting) -> Ints:
+        """Return the party's counts where classes are balanced, and afterwards its sum of clipped gradients."""
+        if not isinstance(rows, ClassedRows):
+            if isinstance(rows, EncodedRows) or not self._balances:
+                return super().contribution(state, rows, setting)
+            rows = ClassedRows.of(rows, self.counts(setting), self.sums(setting), setting)
+        if state.step == 0:
+            return rows.class_sums
+        return self.sums(setting).weighing(state.class_weight).total(state.weights, rows.rows, setting)
+
     def update(self, state: DescentState, noisy_sum: Ints, setting: Setting) -> DescentState:
-        """Take one step with momentum and add to the average."""
+        """Take one step with momentum and add to the average; first, weigh balanced classes by their counts."""
+        if state.step < self._balances:
+            deviation = self.distribution(setting).sigma * setting.noise_factor
+            return replace(state, step=1, class_weight=self.counts(setting).balance(noisy_sum, deviation))
         gradient = self.sums(setting).decode(noisy_sum) / max(setting.rows, 1)
         gradient = gradient + self.regularisation * state.weights
-        return state.moved(gradient, self._step_size(setting), self.momentum, self.iterations)
+        step_size = self._step_size(setting)
+        return state.moved(gradient, step_size, self.momentum, self.iterations, first=self._balances)
 
     def result(self, state: DescentState, setting: Setting) -> LinearModel:
         """Return the averaged model on the rows as they were given."""
@@ -311,6 +430,10 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     def sums(self, setting: Setting) -> GradientSums:
         """Return sums of gradients at rows whose means are shrunk."""
         return replace(super().sums(setting), mean_weight=self.mean_weight)
+
+    @property
+    def _balances(self) -> bool:
+        return self.class_weight == BALANCED
 
     def _step_size(self, setting: Setting) -> float:
         mean_mu = self.mu().mu * max(setting.rows, 1)

@@ -134,6 +134,8 @@ class ObjectivePerturbation(PureAlgorithm, OneVsRestTrainer):
     + b zᵀA₀⁻¹z ≤ 1 + c/(nΛ). (The paper's factor is the square of this; the common part makes one factor enough; a null
     record has a = 0, which is among the cases.) So e′ = e − ln(1 + c/(nΛ)), and Λ is the regularisation asked for or,
     where that is larger, c/(n (e^{e/2} − 1)), which leaves e′ ≥ e/2.
+    *Class weights* are at most 1 and public: they multiply slope and curvature of a row's loss, which stay at most 1
+    and c.
     *Kinks.* For the Huber hinge R is piecewise linear in w: a bijection, Lipschitz both ways (its slope is between nΛ
     and nΛ + nc), and differentiable off the hyperplanes y w·x = 1 ± h, a null set that it maps to a null set. The
     change of variables holds almost everywhere, hence so do (i) and (ii), and a bound on the density almost
@@ -230,8 +232,8 @@ class PublishedObjectivePerturbation(Unproved, PureAlgorithm):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon_2-DP",
         "Wang et al. 2024, Theorem 4.2",
-        "Ten one-vs-rest classifiers read the same rows and spend epsilon_2 each without composition; besides, the "
-        "theorem cited needs a twice differentiable loss and the exact minimiser, and has neither.",
+        "Ten one-vs-rest classifiers read the same rows. They spend epsilon_2 each, without composition. Besides, "
+        "the theorem cited needs a twice differentiable loss and the exact minimiser. It has neither.",
     )
     sound_counterpart: ClassVar[str | None] = "objective-perturbation"
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)

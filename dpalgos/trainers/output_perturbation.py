@@ -204,6 +204,8 @@ class OutputPerturbation(GaussianAlgorithm, _WeightedMinimiserSum):
     least what the solver is proved to reach on any rows; the certificate is the computed norm and its rounding error.
     *Integers.* nᵢθ̃ᵢ is rounded to a grid of step u (a power of two), which adds at most √(m d) steps; noise is added
     to the integer sum. Numerics are exact.
+    *Class weights* are at most 1 and public. They multiply r, whose norm stays at most G, and the risk at 0, so that
+    the minimiser of the squared loss stays in its ball; the mean is over the same nᵢ.
     *Shrinkage.* From four classes on, what is returned is the positive-part James–Stein estimate of how the classes
     differ in each feature, from the noisy sum and the public variance of its noise alone: post-processing.
 
@@ -389,8 +391,8 @@ class PublishedMultiPartyOutputPerturbation(Unproved, _MinimiserMean):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Owusu-Agyemang et al. 2021, Theorem 4",
-        "The minimiser moves by 2G/(n lambda) in the l2 norm, which Laplace noise on each of d coordinates does not "
-        "hide: the l1 norm can be sqrt(d) times as much, and so can epsilon.",
+        "The minimiser moves by 2G/(n lambda) in the l2 norm. Laplace noise on each of d coordinates hides a change"
+        " in the l1 norm. That can be sqrt(d) times as much, and so can epsilon.",
     )
     sound_counterpart: ClassVar[str | None] = "output-perturbation-radial"
 
@@ -444,8 +446,9 @@ class Pathak(_MinimiserMean):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Pathak, Rane, Raj 2010, Theorem 3",
-        "The proof takes the l2 bound on the minimisers' change for one in l1; it holds only for at least m sqrt(p) "
-        "parties, m classifiers of p weights each, where noise for the smallest party alone is enough for the mean.",
+        "The proof uses the l2 bound on the minimisers' change where it needs one in l1. It holds only for at least"
+        " m sqrt(p) parties, with m classifiers of p weights each. From there on noise for the smallest party alone"
+        " is enough for the mean.",
     )
     sound_counterpart: ClassVar[str | None] = "output-perturbation-radial"
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)

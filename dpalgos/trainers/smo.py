@@ -214,8 +214,9 @@ class Smo(MachineTrainer):
 
 
 _FLAW = (
-    "Where SMO converges it gives the non-private machine whatever the order of the pairs; the pairs name records, so "
-    "that a neighbour without the record gives them probability 0; thousands of selections cost epsilon each, not once."
+    "Where SMO converges, it gives the non-private machine, whatever the order of the pairs. The pairs name "
+    "records. A neighbour without the record gives them probability 0. Thousands of selections cost epsilon each, "
+    "not once."
 )
 
 
@@ -502,9 +503,9 @@ class PublishedDualPerturbation(Machine, PureAlgorithm):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Zhang, Hao, Wang 2019",
-        "What is released is a combination of the support vectors themselves, so it lies in their span, which another "
-        "row changes; the noise is scaled by errors that are functions of the rows, none where the error is zero, and "
-        "the bias is exact. Many dual variables move when one row does, not one by C.",
+        "What is released is a combination of the support vectors. It lies in their span, which another row "
+        "changes. The noise is scaled by errors that are functions of the rows. Where the error is zero there is no"
+        " noise. The bias is exact. Many dual variables move when one row does, not one by C.",
     )
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
 
@@ -557,7 +558,7 @@ class PublishedLaplaceSvm(Machine, PureAlgorithm):
     claim: ClassVar[Claim | None] = Claim(
         "(epsilon, 0)-DP",
         "Huang et al. 2021, Theorem 2",
-        "The bias and the basis before it are released exactly, and both are functions of the rows.",
+        "The bias and the basis before it are released exactly. Both are functions of the rows.",
     )
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
 

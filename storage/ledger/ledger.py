@@ -396,12 +396,7 @@ class Ledger:
     ) -> Decision:
         decision = self._decide(entries, account, new, partition=plan.partition, delta=plan.delta, cap=account.cap)
         if not decision.admitted:
-            raise OverspendError(
-                decision.reason or f"account {account.name!r} has too little left for this plan",
-                # The policy knows a plan's costs, and not the plan at another epsilon: those who plan find what fits.
-                "see the largest epsilon that would still fit, if any: unitball budget DATASET --algorithm NAME "
-                f"--delta {plan.delta:g}",
-            )
+            raise OverspendError(decision.reason or f"account {account.name!r} has too little left for this plan")
         return decision
 
     def is_charged(self, key: str) -> bool:

@@ -13,15 +13,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
+    Discriminator,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PlainSerializer,
     PlainValidator,
+    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -294,10 +296,13 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         Field(description="How per-party models become one, instead of the system's."),
     ] = None
     class_weight: Annotated[
-        dict[str, Annotated[float, Field(gt=0, le=1)]],
+        Annotated[dict[str, Annotated[float, Field(gt=0, le=1)]], Tag("weights")]
+        | Annotated[Literal["balanced"], Tag("word")],
         Field(
-            description="What the gradients of a frequent class weigh beside a rare one's, by name (NAME=WEIGHT), from "
-            "public knowledge; a class that is not named weighs 1.",
+            discriminator=Discriminator(lambda given: "word" if isinstance(given, str) else "weights"),
+            description="What the rows of a frequent class weigh beside a rare one's, by name (NAME=WEIGHT), from "
+            "public knowledge; a class that is not named weighs 1. Or balanced: by noisy counts of the classes, which "
+            "take a twentieth of noisy-gd's budget (mu^2) and none of discriminant-gd's.",
             examples=[{"honest": 0.04}],
         ),
     ] = {}

@@ -88,6 +88,8 @@ class Expectation:
     ----------
     rows, rows_per_person, dimension, parties : int
         Records, and rows of each at most.
+    person : str
+        The column that names people; empty where records are rows.
     releases : int
         That read rows.
     candidates : int
@@ -109,6 +111,7 @@ class Expectation:
 
     rows: int
     rows_per_person: int
+    person: str
     dimension: int
     parties: int
     releases: int
@@ -173,6 +176,7 @@ def expect(
     return Expectation(
         rows=dataset.rows,
         rows_per_person=dataset.rows_per_person,
+        person=dataset.person,
         dimension=dataset.dimension,
         parties=len({party for release in releases for party in release.parties}),
         releases=len(releases),

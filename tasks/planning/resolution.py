@@ -221,12 +221,16 @@ def _facts(
     )
 
 
-def _with_class_weight(trainer: AlgorithmSpec, weights: Mapping[str, float], classes: Sequence[str]) -> AlgorithmSpec:
+def _with_class_weight(
+    trainer: AlgorithmSpec, weights: Mapping[str, float] | str, classes: Sequence[str]
+) -> AlgorithmSpec:
     if "class_weight" not in _fields(trainer):
         raise ParameterError(
             f"{trainer.name} has no weights of classes: leave class_weight out, or choose a trainer that goes by "
             "gradients, for example --algorithm noisy-gd"
         )
+    if isinstance(weights, str):
+        return trainer.with_parameters(class_weight=weights)
     unknown = sorted(set(weights) - set(classes))
     if unknown:
         raise ParameterError(

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Numerics
-from dpalgos.registry import lookup
+from dpalgos.registry import lookup, names
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
-from storage.errors import InputError, RefusedError
+from storage.errors import InputError, OverspendError, RefusedError
 from storage.ledger.charges import PlanRequest, ReleaseCharge
 from storage.ledger.ledger import Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
@@ -83,7 +83,13 @@ def admit(
     _require_stored(shards)
     readers = _admissible(ledger, releases, shards, run, sound_counterpart)
     if all(by_party.keys() >= set(release.parties) for release in readers):
-        return _charge(ledger, readers, run)
+        try:
+            return _charge(ledger, readers, run)
+        except OverspendError as refusal:
+            # The ledger knows what this plan costs; what would fit is found by those who plan.
+            named = f" --algorithm {run}" if run in names("systems") else ""
+            asked = f"unitball budget {shards[0].dataset.name}{named} --delta {readers[0].delta:g}"
+            raise OverspendError(refusal.reason, f"see the largest epsilon that would still fit: {asked}") from None
     for release in readers:
         _require_charged(release, ledger)
     return {}
@@ -279,7 +285,9 @@ def _require_private(
                 if counterpart
                 else "only proved algorithms run on private rows: unitball algorithms --proved"
             )
-            raise RefusedError(f"{dataset.name} is private and {run} is not proved ({guarantee.reason}); {way_out}")
+            raise RefusedError(
+                f"{dataset.name} is private and {run} is not proved; {way_out}. The reason: {guarantee.reason}"
+            )
         if guarantee.numerics is Numerics.IDEALISED and not ledger.account(dataset.account).idealised_allowed:
             raise RefusedError(
                 f"{release.name} is proved in real arithmetic only (idealised) and the account {dataset.account} does "

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from storage.errors import DamagedError, InputError, RefusedError
 from storage.model_records import WITHDRAWN, ModelRecords, VersionRecord
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.budget import budget_report, open_ledger
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.runtime.stores import open_catalog, open_model_records
@@ -98,8 +98,14 @@ def guaranteed(root: Path, model: RegisteredModel) -> str:
     facts = record_of(root, model).facts
     if facts["proved"] == "none" or not facts["lineage"]:
         return ""
-    unit = read_lineage(root, model).dataset.unit
-    return f"{facts['proved']} for a {unit} it was trained on. {unit.meaning()}"
+    dataset = read_lineage(root, model).dataset
+    try:
+        group = budget_report(dataset.name)["group_size"]
+    except InputError:
+        # Rows of parties elsewhere, or of a data set that is gone.
+        group = 1
+    meaning = dataset.unit.meaning(size=group) if group > 1 else dataset.unit.meaning()
+    return f"{facts['proved']} for a {dataset.unit} it was trained on. {meaning}"
 
 
 CHAMPION = "champion"

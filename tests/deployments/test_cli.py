@@ -304,6 +304,8 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--deadline", "30"], "deadline", 30.0),
         (["--overrun", "1e-8"], "overrun", 1e-8),
         (["--class-weight", "honest=0.04"], "class_weight", {"honest": 0.04}),
+        (["--class-weight", "balanced"], "class_weight", "balanced"),
+        (["--class-weight", "balanced=0.5"], "class_weight", {"balanced": 0.5}),
         (["--tune", "clip=0.5,1", "--tune", "loss=huber"], "tune", {"clip": (0.5, 1), "loss": ("huber",)}),
         (["--projection", "pca"], "projection", "pca"),
         (["--trainer", "noisy-gd"], "trainer", "noisy-gd"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
-from deployments.cli.run_results import results_table
+from deployments.cli.run_results import _guessing, results_table
 from tasks.tracking.results import shown_metric, shown_metrics
 from tests.tasks.tracking.test_figures import a_result
 
@@ -41,3 +42,11 @@ def test_a_noisy_measure_leaves_room_for_what_is_proved() -> None:
     assert shown_metric(result, "balanced_accuracy") == "cannot be measured at this budget (3,921 rows, ε = 0.1)"
     assert "balanced_accuracy" not in shown_metrics(result.metrics)
     assert "secagg-output-perturbation" in out.getvalue()
+
+
+@pytest.mark.parametrize(("high", "rate", "says"), [(0.58, 0.96, True), (0.84, 0.97, False), (0.58, 0.6, False)])
+def test_a_model_that_hardly_predicts_a_rare_class_says_what_does(high: float, rate: float, says: bool) -> None:
+    """By the margins: 0.58 at most is near guessing; where classes are alike in size nothing is rare."""
+    metrics = {"balanced_accuracy": 0.54, "balanced_accuracy_high": high, "majority_rate_low": rate}
+    said = " ".join(_guessing([a_result(metrics=metrics, classes=("honest", "fraud"))]))
+    assert ("--class-weight balanced" in said) is says

@@ -9,21 +9,34 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
 
 from dpalgos import testing
+from dpalgos.algorithms import attained
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import EncodedBlock, EncodedRows, GradientSums
-from dpalgos.guarantees import GaussianMu, Neighbours, Numerics, PureEpsilon, Setting, Trust, ZeroConcentrated
+from dpalgos.guarantees import (
+    RELATIONS,
+    GaussianMu,
+    Neighbours,
+    Numerics,
+    PureEpsilon,
+    Setting,
+    Trust,
+    ZeroConcentrated,
+)
+from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
 from dpalgos.mechanisms.fixed_point import encode_rows
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.registry import AlgorithmSpec
+from dpalgos.registry import AlgorithmSpec, names
 from dpalgos.resources import memory_limit, set_memory_limit
 from dpalgos.rows import ArrayRows
 from dpalgos.solvers import Problem, minimise
 from dpalgos.trainers.discriminant import DiscriminantDescent
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
+from tests.dpalgos.parameters import PARAMETERS
 from tests.support.training import blobs, fit, fitted, noise, parties_of, setting_of
 
 Array = NDArray[np.float64]
@@ -112,7 +125,7 @@ WEIGHED = (0.05, 1.0, 0.3, 0.5)
 def test_weighed_classes_spend_no_more_and_heavier_ones_would(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a weight of 2 beside an unchanged sensitivity."""
     assert 0.9 * MU.mu <= largest_spent(NoisyGradientDescent(budget=MU, clip=0.3, class_weight=WEIGHED)) <= MU.mu
-    monkeypatch.setattr("dpalgos.trainers.gradient_descent.check_class_weight", lambda *_: None)
+    monkeypatch.setattr(LinearTask, "check", lambda *_: None)
     monkeypatch.setattr("dpalgos.gradient_sums.squared_limit", lambda radius, scale: 4 * (radius * scale) ** 2)
     assert largest_spent(NoisyGradientDescent(budget=MU, clip=0.3, class_weight=(2.0,) * 4)) > MU.mu
 
@@ -144,17 +157,203 @@ def test_a_class_weighs_what_is_declared(name: str, compiled: bool, monkeypatch:
             assert np.abs(plain).max() > 0.1
 
 
-@pytest.mark.parametrize("name", ["noisy-gd", "discriminant-gd"])
-def test_weighed_classes_keep_the_contract(name: str) -> None:
+# Class means and second moments treat classes alike or know none, and machines are trained in their duals; what is
+# tuned has weights of its own.
+WITHOUT_WEIGHTS = {
+    "class-means",
+    "continual-class-means",
+    "dpwss",
+    "dual-perturbation-published",
+    "objective-perturbation-published",
+    "smo",
+    "smo-output-perturbation",
+    "smo-output-perturbation-laplace",
+    "sufficient-statistics",
+    "svm-laplace-published",
+    "tuned",
+}
+COUNTING = {"noisy-gd", "discriminant-gd"}
+WEIGHING = sorted(set(names("trainers")) - WITHOUT_WEIGHTS)
+
+
+def weighing(name: str, weights: object) -> Any:
+    return testing._Case("trainers", name, {**PARAMETERS["trainers", name][0], "class_weight": weights})
+
+
+@pytest.mark.parametrize("name", names("trainers"))
+def test_every_trainer_weighs_classes_within_its_contract_or_has_no_weights(name: str) -> None:
     """All of it that has three classes, as the weights have: the relations, people, null records, bad rows."""
-    case = testing._Case("trainers", name, {"budget": MU, "iterations": 4, "class_weight": [0.05, 1.0, 0.3]})
-    for check in (
-        testing._keeps_its_relations,
-        testing._moves_by_people_as_by_records,
-        testing._sums_nothing_of_null_records,
-        testing._leaves_null_records_out,
-    ):
-        check(case)
+    if name in WITHOUT_WEIGHTS:
+        with pytest.raises(ParameterError, match="has no parameter 'class_weight'"):
+            weighing(name, WEIGHED[1:]).build()
+        return
+    given = [[0.05, 1.0, 0.3], *(["balanced"] if name in COUNTING else [])]
+    for case in (weighing(name, weights) for weights in given):
+        for check in (
+            testing._keeps_its_relations,
+            testing._moves_by_people_as_by_records,
+            testing._leaves_null_records_out,
+            testing._sums_nothing_of_null_records,
+            testing._is_total_in_sums,
+        ):
+            if testing._CHECKS[check](case):
+                check(case)
+    for wrong, says in (([2.0, 1.0, 1.0], "divide all by 2"), ("balance", "declare one number a class")):
+        with pytest.raises(ParameterError, match=says):
+            weighing(name, wrong).build().guarantee(testing._Case("trainers", name, {}).setting)
+    if name not in COUNTING:
+        with pytest.raises(ParameterError, match="noisy-gd or discriminant-gd, which count the classes with noise"):
+            weighing(name, "balanced").build().guarantee(testing._Case("trainers", name, {}).setting)
+
+
+REGULARISED = [name for name in WEIGHING if "perturbation" in name or name in ("erm", "pathak", "consensus-admm")]
+
+
+@pytest.mark.parametrize("name", [name for name in REGULARISED if "gradient" not in name])
+def test_a_weighed_risk_is_the_sum_of_the_weighed_classes_over_all_rows(name: str) -> None:
+    """Closed form: ∇J − ΛW of all rows is Σ_c w_c of it of class c alone, over the public n; of people too."""
+    rows = blobs(60, 5, 3, 3)
+    random = np.random.default_rng(3)
+    for shares in (None, random.integers(1, 5, 60)):
+        setting = dataclasses.replace(setting_of([rows], 3), rows_per_person=1 if shares is None else 4)
+
+        def slope(weights: object, own: Any, shares: Any = shares, setting: Any = setting) -> Array:
+            task = weighing(name, weights).build().task
+            some = ArrayRows(rows.features[own], rows.labels[own], shares=None if shares is None else shares[own])
+            at = np.random.default_rng(1).normal(size=task.shape(setting))
+            problem = task.problem([some], setting, 0.1)
+            return np.asarray((problem.gradient(at) - 0.1 * at) * problem.count)
+
+        weights = [0.05, 1.0, 0.3]
+        parts = [weight * slope((), np.asarray(rows.labels) == label) for label, weight in enumerate(weights)]
+        np.testing.assert_allclose(slope(weights, np.full(60, True)), sum(parts), atol=1e-12)
+
+
+def test_weighed_minimisers_are_those_of_scikit_learn() -> None:
+    rows = blobs(300, 5, 2, 3)
+    setting, weights = setting_of([rows], 2), [0.1, 1.0]
+    parameters = {"loss": "logistic", "regularisation": 0.01, "class_weight": weights}
+    model = AlgorithmSpec("trainers", "erm", parameters).build().fit([rows], setting, noise(1))
+    peer = LogisticRegression(
+        C=1.0 / (0.01 * 300), class_weight=dict(enumerate(weights)), fit_intercept=False, tol=1e-9
+    )
+    np.testing.assert_allclose(model.weights, peer.fit(rows.features, rows.labels).coef_, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["output-perturbation", "objective-perturbation-gaussian", "pathak", "consensus-admm"])
+def test_heavier_classes_would_move_more_than_their_sensitivity(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: weights of 12, which are refused; no bound on a row's gradient holds for them."""
+    case = weighing(name, [1.0, 1.0, 1.0])
+    # So much regularisation that a minimiser moves by what its gradient does.
+    setting, regularised = case.setting, {"regularisation": 100.0} if name in ("output-perturbation", "pathak") else {}
+    assert 0.1 < attained(case.build(**regularised), setting) <= 1.0
+    monkeypatch.setattr(LinearTask, "check", lambda *_: None)
+    plain, heavy = (
+        attained(case.build(**regularised), setting),
+        attained(weighing(name, [12.0] * 3).build(**regularised), setting),
+    )
+    assert heavy > 1.0 >= plain
+
+
+@pytest.mark.parametrize("relation", list(RELATIONS))
+@pytest.mark.parametrize("shares", [None, 4])
+def test_classes_are_balanced_by_counts_that_cost_a_twentieth(relation: Neighbours, shares: int | None) -> None:
+    """Closed forms: counts, what all sums cost together, and the weights; these follow from ratios of counts alone."""
+    rows = blobs(60, 5, 3, 3)
+    people = ArrayRows(rows.features, rows.labels, shares=np.full(60, 4), people=15)
+    setting = dataclasses.replace(setting_of([rows], 3), neighbours=relation, rows_per_person=4 if shares else 1)
+    trainer = NoisyGradientDescent(budget=MU, iterations=9, clip=0.3, class_weight="balanced")
+    counted, gradients = trainer.counts(setting), trainer.sums(setting).sensitivity(relation)
+    first = trainer.contribution(trainer.initial(setting), people if shares else rows, setting)
+    numbers = np.bincount(rows.labels, minlength=3)
+    assert first.ravel().tolist() == (numbers * (counted.unit // (shares or 1))).tolist()
+    assert counted.sensitivity(relation) == pytest.approx(counted.unit * math.sqrt(relation.records))
+    squared = counted.sensitivity(relation) ** 2 + 9 * gradients**2
+    sigma = trainer.distribution(setting).sigma
+    assert math.sqrt(squared) / sigma == pytest.approx(MU.mu, rel=1e-12)
+    assert math.sqrt(squared) / sigma <= MU.mu
+    assert counted.sensitivity(relation) ** 2 / squared == pytest.approx(0.05, rel=1e-6)
+    # A mutant that leaves the counts out of what the sums cost has less noise.
+    assert (
+        NoisyGradientDescent.distribution(NoisyGradientDescent(budget=MU, iterations=9, clip=0.3), setting).sigma
+        < sigma
+    )
+    low = 2.0 * sigma / counted.unit
+    for noisy in ((10.0, 40.0, 20.0), (-5.0, 40.0, 20.0)):
+        exact = np.array(noisy)[:, None] * low
+        states = [
+            trainer.update(trainer.initial(setting), np.rint(exact * times * counted.unit).astype(np.int64), setting)
+            for times in (1.0, 2.0)
+        ]
+        least = max(noisy[0], 1.0)
+        assert states[0].class_weight == pytest.approx((1.0, least / 40.0, least / 20.0), rel=1e-6)
+    # Sums are divided by the public n: twice the counts are equal weights, and an equal step.
+    exact = np.array([[10.0], [40.0], [20.0]]) * low * counted.unit
+    total = np.full(trainer.task.shape(setting), 10**6, dtype=np.int64)
+    steps = [
+        trainer.update(
+            trainer.update(trainer.initial(setting), np.rint(exact * times).astype(np.int64), setting), total, setting
+        )
+        for times in (1.0, 2.0)
+    ]
+    np.testing.assert_allclose(steps[0].weights, steps[1].weights)
+    np.testing.assert_allclose(
+        steps[0].weights, -trainer._step_size(setting) * trainer.sums(setting).decode(total) / setting.rows
+    )
+
+
+def test_balanced_sums_spend_the_budget_together() -> None:
+    """Counts and gradients of the worst pairs, with rows of two classes, which do not all point apart: never more."""
+    trainer = NoisyGradientDescent(budget=MU, iterations=9, clip=0.3, class_weight="balanced")
+    spent = []
+    for first, _, weights in pairs():
+        labels = first.labels.copy()
+        labels[-1] = (labels[-1] + 1) % 4
+        second = ArrayRows(np.vstack([first.features[:-1], -first.features[-1:]]), labels)
+        setting = setting_of([first], 4)
+        begun = trainer.initial(setting)
+        changed = dataclasses.replace(begun, step=1, weights=weights, class_weight=(1.0,) * 4)
+        squares = 0.0
+        for state, times in ((begun, 1), (changed, 9)):
+            moved = trainer.contribution(state, first, setting) - trainer.contribution(state, second, setting)
+            squares += times * float(np.sum(moved.astype(np.float64) ** 2))
+        spent.append(math.sqrt(squares) / trainer.distribution(setting).sigma)
+    assert 0.65 * MU.mu <= max(spent) <= MU.mu
+
+
+def test_the_discriminants_counts_balance_for_nothing() -> None:
+    """Noise and steps are those without; with little noise the weights are those of the exact counts."""
+    rows = blobs(600, 5, 3, 3)
+    kept = rows.labels != 0
+    kept[np.flatnonzero(~kept)[:40]] = True
+    rows = ArrayRows(rows.features[kept], rows.labels[kept])
+    setting, budget = setting_of([rows], 3), GaussianMu(20.0)
+    plain, balanced = (DiscriminantDescent(budget=budget, class_weight=weights) for weights in ((), "balanced"))
+    assert plain.distribution(setting) == balanced.distribution(setting)
+    assert plain.steps(setting) == balanced.steps(setting) > 1
+    state = balanced.initial(setting)
+    state = balanced.update(state, balanced.contribution(state, rows, setting), setting)
+    counts = np.bincount(rows.labels)
+    assert state.class_weight == pytest.approx(tuple(counts.min() / counts), rel=0.02)
+    with pytest.raises(ParameterError, match="no class is counted"):
+        DiscriminantDescent(budget=budget, class_weight="balanced", count_weight=0.0).guarantee(setting)
+
+
+@pytest.mark.parametrize("name", sorted(COUNTING))
+def test_balanced_models_find_a_rare_class(name: str) -> None:
+    """Beside the mutant without weights."""
+    random = np.random.default_rng(5)
+    labels = (random.random(8000) < 0.05).astype(np.int64)
+    rows = random.normal(size=(8000, 6)) + np.outer(2 * labels - 1, [0.4, -0.4, 0.2, -0.2, 0.0, 0.0])
+    data = ArrayRows(rows / np.linalg.norm(rows, axis=1, keepdims=True), labels)
+    setting, recalls = setting_of([data], 2), []
+    for given in ({}, {"class_weight": "balanced"}):
+        trainer = AlgorithmSpec(
+            "trainers", name, {"budget": GaussianMu(2.0), "intercept_scaling": 0.5, **given}
+        ).build()
+        model = fit(trainer, [data], setting, noise(1))
+        recalls.append(np.mean(model.predict(data.features)[labels == 1] == 1))
+    assert recalls[0] < 0.2 < 0.6 < recalls[1]
 
 
 def test_weights_that_no_sensitivity_covers_are_refused() -> None:

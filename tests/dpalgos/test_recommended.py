@@ -144,6 +144,10 @@ def test_classes_are_weighed_by_name() -> None:
         planned(shards, class_weight={"honest": 0.04})
     with pytest.raises(ParameterError, match="class-means has no weights of classes"):
         planned(shards, class_weight={"0": 0.04}, algorithm=None, trainer="class-means")
+    (trainer,) = planned(shards, class_weight="balanced", algorithm="unitball").models
+    assert trainer.algorithm.parameters["class_weight"] == "balanced"
+    with pytest.raises(ParameterError, match=r"declare one number a class .*or choose noisy-gd or discriminant-gd"):
+        planned(shards, class_weight="balanced", algorithm=None, trainer="gradient-perturbation")
 
 
 def test_mirror_images_are_declared_where_something_averages_over_them() -> None:

@@ -162,6 +162,26 @@ def test_refusals_are_in_pythons_words(rows: tuple[Any, Any]) -> None:
         private().fit(np.array([["a", "b"]] * 4, dtype=object), ["well", "ill"] * 2)
 
 
+def test_classes_are_weighed_by_label_or_balanced(rows: tuple[Any, Any]) -> None:
+    features, _ = rows
+    labels = np.where(np.arange(len(features)) % 10 == 0, "rare", "common")
+    given: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-4, "public": True, "random_state": 0}
+    found = {
+        str(weights): float(
+            np.mean(PrivateClassifier(**given, class_weight=weights).fit(features, labels).predict(features) == "rare")
+        )
+        for weights in (None, {"common": 0.1}, "balanced")
+    }
+    assert found["None"] < 0.05 < 0.2 < min(found["{'common': 0.1}"], found["balanced"])
+    for weights, says in (
+        ({"comon": 0.1}, "names 'comon', which is no class; there are: 'common', 'rare'"),
+        ({"common": 3.0}, "class_weight is 3.0: .*less than or equal to 1"),
+        ("balance", "class_weight is 'balance': .*'balanced'"),
+    ):
+        with pytest.raises(ParameterError, match=says):
+            PrivateClassifier(**given, class_weight=weights).fit(features, labels)
+
+
 def test_a_score_of_private_rows_is_said_to_be_exact(rows: tuple[Any, Any]) -> None:
     model = private(epsilon=0.3).fit(*rows)
     with pytest.warns(UserWarning, match="exact and no release.*each fold"):

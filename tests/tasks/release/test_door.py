@@ -100,7 +100,9 @@ def test_nothing_is_drawn_where_the_cap_is_exceeded(clinic: Path, monkeypatch: p
     prepared = prepare(**NOISY, epsilon=4.0)
     monkeypatch.setattr(door, "rows_of", fail)
     monkeypatch.setattr(KeyedNoise, "stream", fail)
-    with pytest.raises(OverspendError, match="largest epsilon that would still fit, if any: unitball budget DATASET"):
+    with pytest.raises(
+        OverspendError, match="would still fit: unitball budget clinic --algorithm noisy-gd --delta 1e-05"
+    ):
         prepared.charge()
     with pytest.raises(OverspendError):
         prepared.make()

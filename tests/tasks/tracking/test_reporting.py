@@ -29,6 +29,7 @@ from tasks.runtime.settings import current_layout
 from tasks.steps import record
 from tasks.tracking import reporting
 from tasks.tracking.client import tracking_client
+from tasks.tracking.models import find_model, guaranteed
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import Evaluation, RunResult, append_result, proved_of, summarise
 from tasks.tracking.runs import FACTS
@@ -275,6 +276,15 @@ def test_joint_releases_have_a_child_per_party_too(tracked_root: Path) -> None:
     experiment = mlflow.get_experiment_by_name("iris").experiment_id
     found = mlflow.search_runs([experiment], filter_string=f"tags.mlflow.parentRunId = '{result.mlflow_run_id}'")
     assert {child.data.tags["party"] for child in found} == {"party 0", "party 1"}
+
+
+def test_what_is_guaranteed_of_predictions_names_the_accounts_own_group(tracked_root: Path, tmp_path: Path) -> None:
+    """It said 5 rows, whatever the owner had declared."""
+    ingest_private(tmp_path / "input", epsilon_cap=40.0, group_size=13)
+    tracked("clinic", algorithm="noisy-gd", epsilon=0.1)
+    said = guaranteed(tracked_root, find_model(tracked_root, "clinic.noisy-gd"))
+    assert "for a row it was trained on" in said
+    assert "whoever has 13 rows is a group of 13, whose ε is larger." in said
 
 
 @pytest.mark.parametrize(
