@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from storage.atomic import write_bytes, write_once, writing
@@ -250,6 +251,7 @@ def _prefect_url(root: Path) -> str:
     return f"sqlite+aiosqlite:///{prefect_database(root)}" if server is None else server.database("prefect", "asyncpg")
 
 
+@cache
 def _mark(package: str) -> int:
     """Return a number that stands for the installed version of a package."""
     text = f"{package} {importlib.metadata.version(package)}"
