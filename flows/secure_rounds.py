@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from dpalgos.secure.rounds import Stage, carry_out
-from dpalgos.trust.secagg import SecureAggregation
+from dpalgos.secure.summation import Masking
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import MessageRef
 from tasks.planning.plans import PlannedRelease
@@ -32,7 +32,7 @@ class _Tasks:
     ) -> None:
         self.begun: list[Future[Any]] = []
         self._release, self._shards, self._upstream = release, list(shards), list(upstream)
-        self._absences = cast(SecureAggregation, release.trust_model()).absences(len(shards))
+        self._absences = cast(Masking, release.masking).absences
         self._past: list[str] = []
         self._asked = self._begin(open_rounds, self._shards)
 

@@ -17,7 +17,7 @@ from tasks.accounts.history import BudgetHistory, budget_histories, budget_page,
 from tasks.auditing.chain import Chain
 from tasks.auditing.examination import AuditRequest, Examined, audit_report, examine_system
 from tasks.datasets.description import find_dataset
-from tasks.planning.configuration import Json, TrainingConfig
+from tasks.planning.configuration import Json, PartitionSettings, TrainingConfig
 from tasks.planning.plans import FeatureStep, PlannedCombination, PlannedRelease, RunPlan, Shards
 from tasks.preparation.mapping import is_extracted_whole, is_stored_whole, map_features, map_rows
 from tasks.preparation.nights import Night, partition_night
@@ -79,7 +79,7 @@ def partition(dataset: DatasetRef, config: TrainingConfig) -> Shards:
 
 
 @step(task_run_name="rows of {release.label}", cached=False)
-def arrive(config: TrainingConfig, night: Night, release: PlannedRelease) -> tuple[ShardRef, ...]:
+def arrive(config: PartitionSettings, night: Night, release: PlannedRelease) -> tuple[ShardRef, ...]:
     """Write what arrived in a night to the parties' own stores; each notes where, for the nights that follow."""
     shards = partition_night(config, night)
     for shard in shards:

@@ -32,6 +32,7 @@ class _Option:
     place: tuple[str, ...]
     kind: Any
     field: FieldInfo
+    panel: str | None
 
     @property
     def parameter(self) -> str:
@@ -44,11 +45,15 @@ class _Option:
         if self.kind is bool:
             # The other way is an option only where it is not the default; help has little room.
             flags = f"{self.flag}/--no-{self.flag.removeprefix('--')}" if default is not False else self.flag
-            return Annotated[bool | None, typer.Option(flags, help=text, show_default=False)]
+            return Annotated[
+                bool | None, typer.Option(flags, help=text, show_default=False, rich_help_panel=self.panel)
+            ]
         many = get_origin(self.kind) in (tuple, *_MAPPINGS)
         return Annotated[
             list[str] | None if many else str | None,
-            typer.Option(self.flag, help=text, show_default=False, metavar=_metavar(self.kind)),
+            typer.Option(
+                self.flag, help=text, show_default=False, metavar=_metavar(self.kind), rich_help_panel=self.panel
+            ),
         ]
 
     def read(self, values: Any) -> Any:
@@ -150,17 +155,28 @@ def _made(
 
 
 def _options(
-    model: type[BaseModel], without: Sequence[str], named: Mapping[str, str], within: tuple[str, ...] = ()
+    model: type[BaseModel],
+    without: Sequence[str],
+    named: Mapping[str, str],
+    within: tuple[str, ...] = (),
+    within_panel: str | None = None,
 ) -> Iterator[_Option]:
     for name, field in model.model_fields.items():
         if name in without:
             continue
         kind = _without_none(field.annotation)
+        panel = _panel(model, name) or within_panel
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _options(kind, without, named, (*within, name))
+            yield from _options(kind, without, named, (*within, name), panel)
         else:
             flag = named.get(name, "--" + name.replace("_", "-"))
-            yield _Option(flag=flag, place=(*within, name), kind=kind, field=field)
+            yield _Option(flag=flag, place=(*within, name), kind=kind, field=field, panel=panel)
+
+
+def _panel(model: type[BaseModel], name: str) -> str | None:
+    """Return the section of a model that has a field; None where the model has no sections."""
+    section = [cls for cls in model.__mro__ if issubclass(cls, BaseModel) and name in cls.model_fields][-1]
+    return None if section is model else section.__name__.removesuffix("Settings")
 
 
 def _without_none(annotation: Any) -> Any:

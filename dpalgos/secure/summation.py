@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -372,6 +372,23 @@ class Absences:
     def after(self, *rounds: str) -> frozenset[int]:
         """Return everybody who is gone by the end of the given rounds."""
         return frozenset().union(*(getattr(self, name) for name in rounds))
+
+
+class Masking(NamedTuple):
+    """How the parties of a sum mask what they send.
+
+    Attributes
+    ----------
+    tolerance : Tolerance
+    absences : Absences
+        Simulated.
+    consistent_survivors : bool
+        Whether the server is assumed to show every party the same survivors.
+    """
+
+    tolerance: Tolerance
+    absences: Absences
+    consistent_survivors: bool
 
 
 @dataclass(slots=True)

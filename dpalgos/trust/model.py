@@ -10,6 +10,7 @@ from dpalgos.algorithms import Algorithm, SumAlgorithm, Summation, TrustedSummat
 from dpalgos.guarantees import Guarantee, Setting, Trust
 from dpalgos.noise import NoiseSource
 from dpalgos.secure.rounds import SumRecord
+from dpalgos.secure.summation import Masking
 from dpalgos.systems.system import Arrangement, Scope, sums_only
 
 EVERYONE = "all"
@@ -64,6 +65,10 @@ class TrustModel:
     def in_rounds(self, algorithm: Algorithm, setting: Setting) -> bool:
         """Whether parties and server exchange messages of :mod:`dpalgos.secure` that may each be a task of its own."""
         return False
+
+    def masking(self, parties: int) -> Masking | None:
+        """Return how this many parties mask what they send; None where each one's own noise hides its sum."""
+        return None
 
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
         """Whether each party of a sum makes its part by itself, so that it may come from another machine."""

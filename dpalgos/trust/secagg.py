@@ -16,6 +16,7 @@ from dpalgos.registry import register
 from dpalgos.secure.rounds import SumRecord
 from dpalgos.secure.summation import (
     Absences,
+    Masking,
     SecureSummation,
     graph_for,
     require_shareable,
@@ -108,6 +109,10 @@ class SecureAggregation(NoiseOfEach):
                 raise ParameterError(f"absent names party {party}; parties have the numbers 0 to {parties - 1}")
             gone.setdefault(stage, set()).add(int(party))
         return Absences(**{stage: frozenset(numbers) for stage, numbers in gone.items()})
+
+    def masking(self, parties: int) -> Masking:
+        """Return the fault model, the parties that drop out in the simulation, and what is assumed of the server."""
+        return Masking(self.tolerance(parties), self.absences(parties), self.consistent_survivors)
 
     def require(self, algorithm: Algorithm, setting: Setting) -> None:
         """Refuse what does not see rows through sums, and noise that the parties cannot share."""

@@ -43,7 +43,7 @@ from storage.errors import InputError, RefusedError
 from storage.fingerprints import ADMITTED_SHARE
 from storage.layout import Layout
 from storage.refs import DatasetRef
-from tasks.planning.configuration import TrainingConfig
+from tasks.planning.configuration import HorizonSettings
 from tasks.planning.nights import StreamTerms, night_partition
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
@@ -189,7 +189,7 @@ def _require_arriving(name: str, difference: Difference, participations: int) ->
         )
 
 
-def find_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
+def find_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
     """Return the horizon that a run is a night of, the last version's arrival recorded; one is opened if none stands.
 
     Raises
@@ -199,7 +199,7 @@ def find_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
     RefusedError
         If rows came back that may not.
     """
-    layout, catalog, name = current_layout(), open_catalog(), config.dataset
+    layout, catalog, name = current_layout(), open_catalog(), version.name
     with locked_directory(layout.private):
         standing = drafted_horizon(config, version)
         if standing.number > len(catalog.horizons(name)):
@@ -224,7 +224,7 @@ def find_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
     return catalog.horizons(name)[-1]
 
 
-def drafted_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
+def drafted_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
     """Return the horizon that a run would be a night of; nothing is recorded and no row is read.
 
     Raises
@@ -240,7 +240,7 @@ def drafted_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
             f"the rows of {version.name} are public and people's ({version.person}), and who came in which night is "
             "kept of private ones: train on each version as a whole, without --horizon"
         )
-    horizons = open_catalog().horizons(config.dataset)
+    horizons = open_catalog().horizons(version.name)
     everything = Difference(np.arange(version.rows, dtype=np.int64), 0, 0, appended=True)
     fresh = Horizon(
         number=len(horizons) + 1,
@@ -257,7 +257,7 @@ def drafted_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
     declared = (config.horizon, config.participations, config.separation)
     if declared != (last.nights, last.participations, last.separation):
         raise InputError(
-            f"{config.dataset} stands in night {len(last.arrivals)} of a horizon of {last.nights} with "
+            f"{version.name} stands in night {len(last.arrivals)} of a horizon of {last.nights} with "
             f"{last.participations} participations at least {last.separation} nights apart; ask for that one until "
             "it is over"
         )

@@ -23,7 +23,6 @@ from dpalgos.models import Artefact
 from dpalgos.rows import Ints
 from dpalgos.secure.rounds import AGREEMENT, SUM, Stage
 from dpalgos.secure.rounds import carry_out as carry_out_rounds
-from dpalgos.trust.secagg import SecureAggregation
 from storage.documents import parse_json
 from storage.encoder import TableEncoder
 from storage.errors import InputError, RefusedError, StorageError
@@ -275,7 +274,7 @@ class _Asking:
                 )
             else:
                 sums, took_part = self._sums(node)
-                steps = len(ServerRounds(node).blocks if self._is_secure(node) else sums)
+                steps = len(ServerRounds(node).blocks if node.masking is not None else sums)
                 messages = [self.kept(node, number, ()) for number in range(steps)]
                 self._store(node, result_of(node, sums), took_part, messages)
         return cast(ReleaseRef, stored_release(node))
@@ -324,12 +323,9 @@ class _Asking:
         kept = RoundStore(current_layout(), release.key).put(f"signed-{number}", written)
         return tuple(Signed.model_validate(one) for one in json.loads(kept))
 
-    def _is_secure(self, release: PlannedRelease) -> bool:
-        return isinstance(release.trust_model(), SecureAggregation)
-
     def _sums(self, release: PlannedRelease) -> tuple[list[Ints], Sequence[str]]:
         """Return the sums of a release, and whose numbers the last one holds."""
-        if self._is_secure(release):
+        if release.masking is not None:
             return self._secure_sums(release)
         sums = kept_sums(release)
         for step, length in list(enumerate(step_lengths(release)))[len(sums) :]:

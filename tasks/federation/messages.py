@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field
 
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import Array
-from dpalgos.trust.secagg import SecureAggregation
+from dpalgos.secure.summation import Masking
 from storage.errors import InputError, RefusedError
 from storage.refs import Unit
 from storage.releases import ReleaseStore
@@ -188,7 +188,7 @@ class Floors(_Model):
         """Return how many of so many parties must be tolerated to pool what they know."""
         return math.ceil(parties / 3) if self.colluders is None else self.colluders
 
-    def require(self, trust: SecureAggregation, parties: int) -> None:
+    def require(self, masking: Masking) -> None:
         """Refuse a fault model that is below the floors.
 
         Raises
@@ -196,7 +196,8 @@ class Floors(_Model):
         RefusedError
             Naming value and floor.
         """
-        tolerance, least = trust.tolerance(parties), self.colluders_of(parties)
+        tolerance, parties = masking.tolerance, masking.tolerance.parties
+        least = self.colluders_of(parties)
         if tolerance.colluders < least:
             raise RefusedError(
                 f"the plan holds against {tolerance.colluders} colluders of {parties} parties and its owner asks for "
@@ -207,7 +208,7 @@ class Floors(_Model):
                 f"the plan opens sums of {tolerance.quorum} of {parties} parties and its owner asks for "
                 f"{self.survivors}; ask with fewer --dropouts, or its owner lowers `floors` in its roster"
             )
-        if trust.consistent_survivors and not self.consistent_survivors:
+        if masking.consistent_survivors and not self.consistent_survivors:
             raise RefusedError(
                 "the plan assumes that the server shows every party the same survivors (--consistent-survivors), and "
                 "its owner does not consent to that (consistent_survivors under `floors` in its roster)"

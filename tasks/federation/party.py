@@ -20,7 +20,6 @@ from dpalgos.errors import ParameterError
 from dpalgos.secure.messages import Advertisement, Introduction, RoundParameters
 from dpalgos.secure.primitives import SecureAggregationError
 from dpalgos.secure.rounds import Stage
-from dpalgos.trust.secagg import SecureAggregation
 from storage.datasets import declared_table, origins
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
@@ -222,11 +221,10 @@ class Party:
 
     def _require_floors(self, run: _Run) -> str:
         """Refuse a plan below the owner's floors; return what the ledger records of the owner's consent."""
-        trusts = {one.trust_model(): len(one.parties) for one in run.releases}
-        secure = {trust: parties for trust, parties in trusts.items() if isinstance(trust, SecureAggregation)}
-        for trust, parties in secure.items():
-            self._roster.floors.require(trust, parties)
-        consented = any(trust.consistent_survivors for trust in secure)
+        masked = [masking for one in run.releases if (masking := one.masking) is not None]
+        for masking in masked:
+            self._roster.floors.require(masking)
+        consented = any(masking.consistent_survivors for masking in masked)
         return ", consistent survivors assumed by its owner's consent" if consented else ""
 
     def _return(self, request: Request) -> Answer:
@@ -322,11 +320,7 @@ class Party:
         """Return its side of a release that is formed of sums."""
         charged = self._charged(request)
         release = charged.release
-        if (
-            not release.travels
-            or len(release.parties) == 1
-            or isinstance(release.trust_model(), SecureAggregation) != secure
-        ):
+        if not release.travels or len(release.parties) == 1 or (release.masking is not None) != secure:
             raise RefusedError(f"{release.label} under trust {release.trust.name} is not formed in this way")
         # Its vectors and noise are those of its own release, whatever the session: it takes part in one alone.
         notes = self._notes(charged)

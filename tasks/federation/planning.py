@@ -24,7 +24,6 @@ from dpalgos.models import Artefact
 from dpalgos.registry import names
 from dpalgos.rows import Ints
 from dpalgos.secure import summation as stepwise
-from dpalgos.trust.secagg import SecureAggregation
 from storage.errors import RefusedError
 from storage.layout import Layout
 from storage.refs import DatasetRef, Labels, ShardRef, Visibility
@@ -334,7 +333,7 @@ class Evidence(BaseModel, frozen=True, extra="forbid"):
             body = self._said(message, Purpose.RELEASE, run, one.parties)[one.parties[0]]
             if body != release_body(one.key, artefact) or self.took_part != one.parties:
                 raise RefusedError(f"party {one.parties[0]} has signed another release than this {one.label}")
-        elif isinstance(one.trust_model(), SecureAggregation):
+        elif one.masking is not None:
             blocks = stepwise.blocks_of(cast(SumAlgorithm, one.build()), one.setting)
             for number, (message, _) in enumerate(zip(self.messages, blocks, strict=True)):
                 self._said(message, Purpose.ADVERTISEMENT, session_name(run, one.key, number), self.took_part)

@@ -209,12 +209,17 @@ class SecureSettings(BaseModel, frozen=True, extra="forbid"):
     ] = False
 
 
-class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
-    """One training run: which rows, which algorithm, which budget."""
+class DataSettings(BaseModel, frozen=True, extra="forbid"):
+    """Whose rows."""
 
     dataset: Annotated[str, Field(min_length=1, description="Name of a registered data set.", examples=["digits"])] = (
         "digits"
     )
+
+
+class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
+    """What a run may cost."""
+
     epsilon: Annotated[
         float | None,
         Field(
@@ -234,6 +239,16 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
             examples=[1e-6],
         ),
     ] = None
+
+    @property
+    def stated_delta(self) -> float:
+        """Delta, or what public rows' runs state theirs at; a run's start settles it for rows with a cap."""
+        return _PUBLIC_DELTA if self.delta is None else self.delta
+
+
+class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
+    """What runs: a named system or its parts, and their parameters."""
+
     algorithm: Annotated[
         Annotated[str, RegisteredName("systems")] | None,
         Field(
@@ -252,9 +267,23 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         str | None,
         Field(description="A registered public set whose rows centre, turn and whiten the features."),
     ] = None
+    normalisation: Annotated[
+        Annotated[str, RegisteredName("normalisations")] | None,
+        Field(description="Map of each row (unit-norm, clip, none; minmax on public rows); the system's if empty."),
+    ] = None
+    mirror: Annotated[
+        bool | None,
+        Field(
+            description="Whether an image and its mirror image are the same thing (photographs, clothes; not letters "
+            "or digits), so that features are averaged over both; if empty, in colour only."
+        ),
+    ] = None
     projection: Annotated[
         Annotated[str, RegisteredName("projections")] | None,
         Field(description="A registered projection instead of the system's."),
+    ] = None
+    dimension: Annotated[
+        int | None, Field(ge=1, description="Target dimension k of the projection; min(20, d) if empty.", examples=[20])
     ] = None
     trainer: Annotated[
         Annotated[str, RegisteredName("trainers")] | None,
@@ -264,6 +293,48 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         Annotated[str, RegisteredName("aggregators")] | None,
         Field(description="How per-party models become one, instead of the system's."),
     ] = None
+    class_weight: Annotated[
+        dict[str, Annotated[float, Field(gt=0, le=1)]],
+        Field(
+            description="What the gradients of a frequent class weigh beside a rare one's, by name (NAME=WEIGHT), from "
+            "public knowledge; a class that is not named weighs 1.",
+            examples=[{"honest": 0.04}],
+        ),
+    ] = {}
+    tune: Annotated[
+        dict[str, tuple[object, ...]],
+        Field(
+            description="Values of a trainer's parameter to choose from on the private rows (NAME=A,B,C, under --trust "
+            "central): by private selection, within the run's budget.",
+            examples=[{"clip": [0.5, 0.25]}],
+        ),
+    ] = {}
+    parameters: Annotated[
+        dict[str, object],
+        Field(
+            description="Parameters of the trainer or projection, by name: clip, or trainer.clip where both have one.",
+            examples=[{"trainer.regularisation": 0.01}],
+        ),
+    ] = {}
+
+    @field_validator("tune", mode="before")
+    @classmethod
+    def _lists_of_values(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return {name: _values(values) for name, values in value.items()}
+
+    @field_validator("features")
+    @classmethod
+    def _map_that_reads_no_rows(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_features(value)
+        return value
+
+
+class TrustSettings(BaseModel, frozen=True, extra="forbid"):
+    """Whom the parties trust, and between which tables nobody can tell."""
+
     trust: Annotated[
         Annotated[str, RegisteredName("trusts")] | None,
         Field(description="Trust model (local, secagg, central); the algorithm's first if empty."),
@@ -279,6 +350,15 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         SecureSettings,
         Field(title="Secure", description="What the parties tolerate where sums are formed securely (secagg)."),
     ] = SecureSettings()
+
+
+class SystemSettings(TrustSettings, AlgorithmSettings, frozen=True, extra="forbid"):
+    """What runs, and who is trusted."""
+
+
+class PartitionSettings(BaseModel, frozen=True, extra="forbid"):
+    """Which party holds which row, and which rows are held out."""
+
     parties: Annotated[
         int,
         Field(
@@ -292,9 +372,6 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         tuple[Annotated[int, Field(ge=1)], ...] | None, Field(description="Rows of each party (an uneven split).")
     ] = None
     rows_per_party: Annotated[int | None, Field(ge=1, description="Rows of each party; all if empty.")] = None
-    dimension: Annotated[
-        int | None, Field(ge=1, description="Target dimension k of the projection; min(20, d) if empty.", examples=[20])
-    ] = None
     partition: Annotated[
         Annotated[str, RegisteredName("partitions", besides=("own",))] | None,
         Field(
@@ -302,10 +379,9 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
             "own where the parties brought their own files, else even: to parties that are simulated."
         ),
     ] = None
-    normalisation: Annotated[
-        Annotated[str, RegisteredName("normalisations")] | None,
-        Field(description="Map of each row (unit-norm, clip, none; minmax on public rows); the system's if empty."),
-    ] = None
+    partition_seed: Annotated[
+        int, Field(ge=0, le=_MOST, description="Seed of the public permutation that partitions rows.")
+    ] = 0
     test_fraction: Annotated[
         float | None,
         Field(
@@ -315,20 +391,11 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
             "rows, and of private ones as many as measuring the model is worth.",
         ),
     ] = None
-    partition_seed: Annotated[
-        int, Field(ge=0, le=_MOST, description="Seed of the public permutation that partitions rows.")
-    ] = 0
-    seed: Annotated[
-        int | None, Field(ge=0, le=_MOST, description="Public noise seed, for papers and tests: public data only.")
-    ] = None
-    repetition: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=_MOST,
-            description="Equal parameters name the same releases; a new number: a fresh release and charge.",
-        ),
-    ] = 0
+
+
+class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
+    """What is measured of the model."""
+
     evaluation: Annotated[
         bool,
         Field(description="Measure the model; on private rows by a noisy confusion matrix of those held out."),
@@ -347,20 +414,11 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
             "cost=1:20 (of a false alarm, and of a miss); costs nothing more.",
         ),
     ] = None
-    deadline: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            le=10**6,
-            allow_inf_nan=False,
-            description="Seconds after which each release of private rows appears; longer work fails.",
-            examples=[30.0],
-        ),
-    ] = None
-    overrun: Annotated[
-        float,
-        Field(gt=0, le=0.01, description="With --deadline: probability of a miss on any rows; charged as delta."),
-    ] = 1e-9
+
+
+class HorizonSettings(BaseModel, frozen=True, extra="forbid"):
+    """Nights over which rows arrive, and how often one of them may come back."""
+
     horizon: Annotated[
         int | None,
         Field(
@@ -391,55 +449,56 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
             ge=1, description="With --horizon: nights whose sums each party keeps, fewer at more noise; if empty all."
         ),
     ] = None
-    tune: Annotated[
-        dict[str, tuple[object, ...]],
+
+
+class NoiseSettings(BaseModel, frozen=True, extra="forbid"):
+    """Which draw of noise it is."""
+
+    repetition: Annotated[
+        int,
         Field(
-            description="Values of a trainer's parameter to choose from on the private rows (NAME=A,B,C, under --trust "
-            "central): by private selection, within the run's budget.",
-            examples=[{"clip": [0.5, 0.25]}],
+            ge=0,
+            le=_MOST,
+            description="Equal parameters name the same releases; a new number: a fresh release and charge.",
         ),
-    ] = {}
-    class_weight: Annotated[
-        dict[str, Annotated[float, Field(gt=0, le=1)]],
+    ] = 0
+    seed: Annotated[
+        int | None, Field(ge=0, le=_MOST, description="Public noise seed, for papers and tests: public data only.")
+    ] = None
+
+
+class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):
+    """When releases of private rows appear."""
+
+    deadline: Annotated[
+        float | None,
         Field(
-            description="What the gradients of a frequent class weigh beside a rare one's, by name (NAME=WEIGHT), from "
-            "public knowledge; a class that is not named weighs 1.",
-            examples=[{"honest": 0.04}],
-        ),
-    ] = {}
-    mirror: Annotated[
-        bool | None,
-        Field(
-            description="Whether an image and its mirror image are the same thing (photographs, clothes; not letters "
-            "or digits), so that features are averaged over both; if empty, in colour only."
+            gt=0,
+            le=10**6,
+            allow_inf_nan=False,
+            description="Seconds after which each release of private rows appears; longer work fails.",
+            examples=[30.0],
         ),
     ] = None
-    parameters: Annotated[
-        dict[str, object],
-        Field(
-            description="Parameters of the trainer or projection, by name: clip, or trainer.clip where both have one.",
-            examples=[{"trainer.regularisation": 0.01}],
-        ),
-    ] = {}
+    overrun: Annotated[
+        float,
+        Field(gt=0, le=0.01, description="With --deadline: probability of a miss on any rows; charged as delta."),
+    ] = 1e-9
 
-    @property
-    def stated_delta(self) -> float:
-        """Delta, or what public rows' runs state theirs at; a run's start settles it for rows with a cap."""
-        return _PUBLIC_DELTA if self.delta is None else self.delta
 
-    @field_validator("tune", mode="before")
-    @classmethod
-    def _lists_of_values(cls, value: object) -> object:
-        if not isinstance(value, dict):
-            return value
-        return {name: _values(values) for name, values in value.items()}
-
-    @field_validator("features")
-    @classmethod
-    def _map_that_reads_no_rows(cls, value: str | None) -> str | None:
-        if value is not None:
-            split_features(value)
-        return value
+class TrainingConfig(
+    DeadlineSettings,
+    NoiseSettings,
+    HorizonSettings,
+    EvaluationSettings,
+    PartitionSettings,
+    SystemSettings,
+    BudgetSettings,
+    DataSettings,
+    frozen=True,
+    extra="forbid",
+):
+    """One training run, in sections; what people fill in is flat, and a function asks for the section that it needs."""
 
     @model_validator(mode="before")
     @classmethod

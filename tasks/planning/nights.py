@@ -20,7 +20,7 @@ from dpalgos.systems.system import Scope
 from storage.catalog import Horizon
 from storage.errors import InputError
 from storage.refs import DatasetRef, ShardRef
-from tasks.planning.configuration import TrainingConfig
+from tasks.planning.configuration import HorizonSettings, TrainingConfig
 from tasks.planning.identity import code_version, identity
 from tasks.planning.plans import (
     FeatureStep,
@@ -89,7 +89,7 @@ def night_partition(dataset: DatasetRef, horizon: int, rule: str | int) -> str:
     return identity(dataset=dataset.name, account=dataset.account, horizon=horizon, rule=rule)[:32]
 
 
-def factor_of(config: TrainingConfig) -> ToeplitzFactor:
+def factor_of(config: HorizonSettings) -> ToeplitzFactor:
     """Return the factor of a configuration's horizon.
 
     Raises
@@ -211,7 +211,7 @@ def fix_terms(
     )
 
 
-def _bands_that_fit(config: TrainingConfig, factor: ToeplitzFactor, night: int) -> int | None:
+def _bands_that_fit(config: HorizonSettings, factor: ToeplitzFactor, night: int) -> int | None:
     """Return how many nights' sums of ``night`` bytes a party keeps: those asked for, or as many as there is room for.
 
     Raises
@@ -231,7 +231,7 @@ def _bands_that_fit(config: TrainingConfig, factor: ToeplitzFactor, night: int) 
     )
 
 
-def _said_of_bands(config: TrainingConfig, factor: ToeplitzFactor) -> tuple[str, ...]:
+def _said_of_bands(config: HorizonSettings, factor: ToeplitzFactor) -> tuple[str, ...]:
     if factor.bands == config.bands:
         return ()
     whole = replace(factor, bands=None).error_of(factor.nights)

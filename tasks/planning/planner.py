@@ -15,7 +15,7 @@ from dpalgos.guarantees import GaussianMu, Loss, Neighbours, PureEpsilon, Settin
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.systems.system import Scope
 from storage.refs import ShardRef
-from tasks.planning.configuration import Json, TrainingConfig
+from tasks.planning.configuration import BudgetSettings, Json, TrainingConfig
 from tasks.planning.identity import code_version
 from tasks.planning.plans import Deadline, FeatureStep, PlannedCombination, PlannedRelease, RunIdentity, RunPlan
 from tasks.planning.resolution import Resolved, resolve, resolve_trust
@@ -103,7 +103,7 @@ def plan_run(
 
 
 def _allocate(
-    resolved: Resolved, config: TrainingConfig, stages: Mapping[str, type[Loss]], *, share_delta: bool = False
+    resolved: Resolved, config: BudgetSettings, stages: Mapping[str, type[Loss]], *, share_delta: bool = False
 ) -> Allocation:
     """Split (epsilon, delta) over the stages that draw noise, each with the kind of loss it takes."""
     if config.epsilon is None:

@@ -24,6 +24,7 @@ from dpalgos.guarantees import Guarantee, Loss
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import Artefact
 from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.secure.summation import Masking
 from dpalgos.trust.model import EVERYONE, TrustModel
 from storage.refs import DatasetRef, ShardRef
 from tasks.planning.configuration import AlgorithmField, ClaimField, Json, LossField, SettingField
@@ -310,6 +311,11 @@ class PlannedRelease(_Identified):
     def trust_model(self) -> TrustModel:
         """Return the trust model under which its sums are formed."""
         return cast(TrustModel, self.trust.build())
+
+    @property
+    def masking(self) -> Masking | None:
+        """How its parties mask what they send; None where they do not."""
+        return self.trust_model().masking(len(self.parties))
 
     @property
     def owner(self) -> str:

@@ -17,7 +17,7 @@ from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, PublicFacts, Scope, System
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
-from tasks.planning.configuration import TrainingConfig, split_features
+from tasks.planning.configuration import AlgorithmSettings, SystemSettings, TrainingConfig, split_features
 
 UNIT_NORM = "unit-norm"
 # Parameters of what is not a part of a system.
@@ -235,7 +235,7 @@ def _with_class_weight(trainer: AlgorithmSpec, weights: Mapping[str, float], cla
     return trainer.with_parameters(class_weight=[weights.get(name, 1.0) for name in classes])
 
 
-def _with_components(projection: AlgorithmSpec, config: TrainingConfig, dimension: int) -> AlgorithmSpec:
+def _with_components(projection: AlgorithmSpec, config: AlgorithmSettings, dimension: int) -> AlgorithmSpec:
     if "components" not in _fields(projection):
         return projection
     components = projection.parameters.get("components", config.dimension or min(20, dimension))
@@ -276,7 +276,7 @@ def _with_parameters(parts: dict[str, AlgorithmSpec], parameters: Mapping[str, o
     return result
 
 
-def resolve_system(config: TrainingConfig) -> tuple[str, System | None, str, Arrangement]:
+def resolve_system(config: SystemSettings) -> tuple[str, System | None, str, Arrangement]:
     """Return name, system, trust and arrangement that a configuration asks for, overrides applied.
 
     Raises
@@ -300,7 +300,7 @@ def resolve_system(config: TrainingConfig) -> tuple[str, System | None, str, Arr
     return name, system, trust, _exchanged(config, supported[trust])
 
 
-def _changes(config: TrainingConfig) -> dict[str, AlgorithmSpec]:
+def _changes(config: AlgorithmSettings) -> dict[str, AlgorithmSpec]:
     changes: dict[str, AlgorithmSpec] = {}
     if config.projection is not None:
         changes["projection"] = AlgorithmSpec("projections", config.projection)
@@ -309,12 +309,12 @@ def _changes(config: TrainingConfig) -> dict[str, AlgorithmSpec]:
     return changes
 
 
-def _exchanged(config: TrainingConfig, arrangement: Arrangement) -> Arrangement:
+def _exchanged(config: AlgorithmSettings, arrangement: Arrangement) -> Arrangement:
     """Return an arrangement with the parts that a configuration names instead of the system's."""
     return dataclasses.replace(arrangement, **_changes(config))  # type: ignore[arg-type]  # fields by name
 
 
-def resolve_normalisation(config: TrainingConfig, declared: str | None) -> str:
+def resolve_normalisation(config: AlgorithmSettings, declared: str | None) -> str:
     """Return the row-local map of a run: asked for, what an encoder wants, declared with the set, or the system's."""
     if config.normalisation is not None:
         return config.normalisation
@@ -343,7 +343,7 @@ def admitted_normalisation(name: str, dataset: str, *, private: bool) -> type[No
     return cls
 
 
-def _composed(config: TrainingConfig) -> tuple[str, None, str, Arrangement]:
+def _composed(config: SystemSettings) -> tuple[str, None, str, Arrangement]:
     trainer = lookup("trainers", str(config.trainer))
     projection = lookup("projections", config.projection) if config.projection else None
     readers = [part for part in (projection, trainer) if part is not None and part.reads_rows]
@@ -363,7 +363,7 @@ def _composed(config: TrainingConfig) -> tuple[str, None, str, Arrangement]:
     return name, None, trust, supported[trust]
 
 
-def _arranged(config: TrainingConfig, projection: type[Algorithm] | None, trust: str) -> Arrangement:
+def _arranged(config: AlgorithmSettings, projection: type[Algorithm] | None, trust: str) -> Arrangement:
     """Return who does what where parts are put together: each party by itself, or all of them, as the trust has it."""
     scope = lookup("trusts", trust).scope
     alone = scope is Scope.PARTY
@@ -379,7 +379,7 @@ def _arranged(config: TrainingConfig, projection: type[Algorithm] | None, trust:
     )
 
 
-def resolve_trust(config: TrainingConfig, name: str) -> AlgorithmSpec:
+def resolve_trust(config: SystemSettings, name: str) -> AlgorithmSpec:
     """Return a run's trust model with its settings: those of ``secure``, and parameters named ``trust.…``.
 
     Raises
@@ -402,12 +402,12 @@ def resolve_trust(config: TrainingConfig, name: str) -> AlgorithmSpec:
     return AlgorithmSpec("trusts", name, parameters)
 
 
-def parameters_of(config: TrainingConfig, wanted: str) -> dict[str, object]:
+def parameters_of(config: AlgorithmSettings, wanted: str) -> dict[str, object]:
     """Return the parameters whose owner is named: those of ``features.…``, ``public.…``."""
     return {field: value for owner, field, value in _dotted(config) if owner == wanted}
 
 
-def _given(config: TrainingConfig) -> dict[str, object]:
+def _given(config: AlgorithmSettings) -> dict[str, object]:
     """Return the parameters; what is declared of mirror images is one, of the public map that is asked for or a part.
 
     Names without an owner are of parts.
@@ -417,7 +417,7 @@ def _given(config: TrainingConfig) -> dict[str, object]:
     return {"mirror" if config.features is None else "features.mirror": config.mirror, **config.parameters}
 
 
-def _dotted(config: TrainingConfig) -> Iterator[tuple[str, str, object]]:
+def _dotted(config: AlgorithmSettings) -> Iterator[tuple[str, str, object]]:
     """Yield owner, field and value of the parameters whose owner is named."""
     for name, value in _given(config).items():
         owner, _, field = name.rpartition(".")

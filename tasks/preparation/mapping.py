@@ -31,7 +31,7 @@ from storage.refs import DatasetRef, ShardRef
 from storage.releases import ReleaseStore
 from storage.rowfiles import StoredRows
 from tasks.datasets.description import find_dataset
-from tasks.planning.configuration import TrainingConfig, split_features
+from tasks.planning.configuration import AlgorithmSettings, split_features
 from tasks.planning.identity import code_version, identity, source_of
 from tasks.planning.plans import FeatureStep
 from tasks.planning.resolution import admitted_normalisation, parameters_of
@@ -144,7 +144,7 @@ def kept_rows(shard: ShardRef, rows: StoredRows, features: RowFeatures) -> Store
         return None
 
 
-def plan_features(dataset: DatasetRef, config: TrainingConfig) -> tuple[FeatureStep, ...]:
+def plan_features(dataset: DatasetRef, config: AlgorithmSettings) -> tuple[FeatureStep, ...]:
     """Return the public maps that a configuration puts before everything else; no row is read.
 
     An encoder's file is read, tried on a made-up row, and copied into the root by its content.
@@ -153,7 +153,7 @@ def plan_features(dataset: DatasetRef, config: TrainingConfig) -> tuple[FeatureS
     ----------
     dataset : DatasetRef
         Normalised.
-    config : TrainingConfig
+    config : AlgorithmSettings
 
     Raises
     ------
@@ -320,9 +320,9 @@ def _content(path: Path, largest: int) -> bytes:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _from_public_rows(dataset: DatasetRef, config: TrainingConfig, before: Sequence[FeatureStep]) -> FeatureStep:
+def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Sequence[FeatureStep]) -> FeatureStep:
     public = find_dataset(str(config.public_dataset))
-    registered = find_dataset(config.dataset)
+    registered = find_dataset(dataset.name)
     if public.private:
         raise RefusedError(
             f"{public.name} is private: what is learnt from its rows would have to be charged; name a public set"

@@ -18,7 +18,7 @@ from storage.refs import DatasetRef, ShardRef
 from storage.shards import write_shards
 from tasks.accounts.budget import relation_of
 from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_people, positions_of, require_appended
-from tasks.planning.configuration import TrainingConfig
+from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.nights import StreamTerms, fix_terms, night_partition
 from tasks.planning.plans import FeatureStep
@@ -140,7 +140,7 @@ def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisa
     return Night(night=arrival.night, registered=registered, features=features, shards=shards)
 
 
-def _uses_own_files(config: TrainingConfig, files: Sequence[object]) -> bool:
+def _uses_own_files(config: PartitionSettings, files: Sequence[object]) -> bool:
     """Return whether the parties' files deal the rows; otherwise each night's are dealt to parties in turn.
 
     Raises
@@ -161,7 +161,7 @@ def _uses_own_files(config: TrainingConfig, files: Sequence[object]) -> bool:
     return bool(files) and config.partition != "even"
 
 
-def _sizes(config: TrainingConfig, horizon: Horizon, night: int, *, people: bool) -> tuple[int, ...]:
+def _sizes(config: PartitionSettings, horizon: Horizon, night: int, *, people: bool) -> tuple[int, ...]:
     """Return how many records of each party take part in a night: from public numbers of who came when."""
     each = [
         arrival.by_file
@@ -172,17 +172,17 @@ def _sizes(config: TrainingConfig, horizon: Horizon, night: int, *, people: bool
     return tuple(map(sum, zip_longest(*each, fillvalue=0)))
 
 
-def partition_night(config: TrainingConfig, night: Night) -> tuple[ShardRef, ...]:
+def partition_night(config: PartitionSettings, night: Night) -> tuple[ShardRef, ...]:
     """Write the parties' shards of one night; those that are there are kept."""
     horizon = next(
         one
-        for one in open_catalog().horizons(config.dataset)
+        for one in open_catalog().horizons(night.registered.name)
         if night.registered.version in {arrival.version for arrival in one.arrivals}
     )
     if night.registered.person:
         groups, among = night_of_people(night.registered, horizon, night.night)
     else:
-        groups, among = [positions_of(night.registered, horizon.arrivals[night.night - 1], config.dataset)], None
+        groups, among = [positions_of(night.registered, horizon.arrivals[night.night - 1], night.registered.name)], None
     files = origins(current_layout(), night.registered)
     parties = [shard.party for shard in night.shards]
     # Whoever comes back is dealt as at first, among those who came in the same night.

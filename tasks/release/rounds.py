@@ -25,8 +25,8 @@ from dpalgos.secure.party import PartyState
 from dpalgos.secure.primitives import ViolationError
 from dpalgos.secure.rounds import AGREEMENT, ANSWERS, REQUESTS, SUM, Party, RecordedSum, Server, Stage
 from dpalgos.secure.server import Agreement
+from dpalgos.secure.tolerance import Tolerance
 from dpalgos.secure.wire import Wire
-from dpalgos.trust.secagg import SecureAggregation
 from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import MessageRef, PrivateNotes, RoundStore
@@ -190,7 +190,7 @@ class PartyRounds:
 
         def vector() -> Ints:
             with open_release(planned, shards, upstream) as release:
-                tolerance = _trust(planned).tolerance(len(planned.parties))
+                tolerance = _tolerance(planned)
                 algorithm, (rows,), (noise,) = _algorithm(planned), release.rows, release.noises
                 sums = self.sums(step)
                 return stepwise.vector_of(algorithm, rows, planned.setting, tolerance, self._number, noise, sums)
@@ -393,7 +393,7 @@ class Rounds:
 
 def session_of(planned: PlannedRelease, block: int = 0) -> RoundParameters:
     """Return what everybody knows of the session of a block of a release's steps, from public facts."""
-    tolerance = _trust(planned).tolerance(len(planned.parties))
+    tolerance = _tolerance(planned)
     steps = stepwise.blocks_of(_algorithm(planned), planned.setting)[block]
     return RoundParameters(
         identity=f"{planned.key}/{block}", tolerance=tolerance, length=steps.length, steps=steps.steps
@@ -408,8 +408,8 @@ def _answer(stage: Stage, party: int) -> str:
     return f"{stage}-answer-{party}"
 
 
-def _trust(planned: PlannedRelease) -> SecureAggregation:
-    return cast(SecureAggregation, planned.trust_model())
+def _tolerance(planned: PlannedRelease) -> Tolerance:
+    return cast(stepwise.Masking, planned.masking).tolerance
 
 
 def _algorithm(planned: PlannedRelease) -> SumAlgorithm:

@@ -20,7 +20,7 @@ from storage.encoder import TableEncoder
 from storage.refs import DatasetRef
 from tasks.accounts.budget import budget_report, epsilon_of_person
 from tasks.datasets.description import find_dataset
-from tasks.planning.configuration import TrainingConfig
+from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.preparation.mapping import row_map, stored_map
 from tasks.release.storing import read_release
@@ -79,7 +79,7 @@ def model_card(
     return "\n\n".join(f"### {heading}\n\n{text}" for heading, text in parts.items() if text)
 
 
-def _trained_on(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, *, elsewhere: bool) -> str:
+def _trained_on(config: PartitionSettings, dataset: DatasetRef, plan: RunPlan, *, elsewhere: bool) -> str:
     sizes = plan.rows()
     kind = "" if config.partition == "own" or elsewhere else "simulated "
     parties = "1 party" if len(sizes) == 1 else f"{len(sizes)} {kind}parties"
