@@ -294,15 +294,22 @@ def keep_quiet() -> None:
 
 def _use_environment(root: Path) -> None:
     keep_quiet()
+    os.environ.update(_environment(root))
+    if not _own_server_wanted():
+        use_own_server(root)
+
+
+def _environment(root: Path) -> dict[str, str]:
+    """Return the settings of a root's own server, and of runs wherever the server is."""
     home = Layout(root).prefect
     # Results are references and belong to this root, whoever serves the API.
-    os.environ["PREFECT_LOCAL_STORAGE_PATH"] = str(home / "results")
-    os.environ["PREFECT_RESULTS_DEFAULT_SERIALIZER"] = "json"
+    settings = {
+        "PREFECT_LOCAL_STORAGE_PATH": str(home / "results"),
+        "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+    }
     if _own_server_wanted():
-        os.environ["PREFECT_HOME"] = str(home)
-        os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = _prefect_url(root)
-    else:
-        use_own_server(root)
+        settings |= {"PREFECT_HOME": str(home), "PREFECT_SERVER_DATABASE_CONNECTION_URL": _prefect_url(root)}
+    return settings
 
 
 def _own_server_wanted() -> bool:
@@ -497,7 +504,7 @@ def _begin(root: Path) -> _Starting:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()[:2]
         asked = {**prefect_part, "socket": listener.fileno(), "whole": False}
-        settings = {**_EMBEDDED_SERVER, _SERVER_PASSWORD: secret.basic}
+        settings = {**_environment(root), **_EMBEDDED_SERVER, _SERVER_PASSWORD: secret.basic}
         server = _start(root, asked, settings, fd=listener.fileno())
     return _Starting(server, address, _start(root, mlflow_part, {}) if mlflow_part and has_own_database(root) else None)
 
@@ -516,7 +523,6 @@ def started_ahead(root: Path, beside: str) -> Iterator[None]:
     """
     if beside not in sys.modules and "prefect" not in sys.modules and _own_server_wanted() and has_own_database(root):
         root = _usable(root)
-        _use_environment(root)
         _ahead[root] = _begin(root)
     try:
         yield

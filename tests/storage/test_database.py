@@ -177,9 +177,15 @@ def test_sealed_entries_cannot_be_edited_either(tmp_path: Path) -> None:
 
 def test_what_is_remembered_of_an_opening_ends_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger is read again to open it only where somebody else has written or another one is in its place."""
-    path, read, memory = tmp_path / "ledger.sqlite", [], Memory()
+    path, memory = tmp_path / "ledger.sqlite", Memory()
+    read: list[Any] = []
     honest = module._migrate
-    monkeypatch.setattr(module, "_migrate", lambda *of: read.append(of) or honest(*of))
+
+    def migrated(*of: Any) -> dict[str, str]:
+        read.append(of)
+        return honest(*of)
+
+    monkeypatch.setattr(module, "_migrate", migrated)
 
     def opened_again() -> tuple[str, int]:
         read.clear()
