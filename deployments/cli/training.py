@@ -16,7 +16,7 @@ from deployments.cli.run_results import shown_results
 from dpalgos.errors import ParameterError
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
-from tasks.runtime.settings import current_layout
+from tasks.runtime.settings import current_layout, current_root
 
 if TYPE_CHECKING:
     from tasks.planning.plans import RunPlan
@@ -140,12 +140,15 @@ def compare(
 
 
 def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None) -> list[RunResult]:
-    from tasks.release.preflight import require_feasible
-    from tasks.runtime.cluster import require_scheduler, task_runner
+    from tasks.runtime.engine import started_ahead
 
-    require_scheduler(dask)
-    for config in configs:
-        _warn(require_feasible(config))
+    with started_ahead(current_root(), beside="tasks.release.preflight"):
+        from tasks.release.preflight import require_feasible
+        from tasks.runtime.cluster import require_scheduler, task_runner
+
+        require_scheduler(dask)
+        for config in configs:
+            _warn(require_feasible(config))
     if not os.environ.get("UNITBALL_DEBUG"):
         # Prefect shows what it catches with a traceback; the command says it in one line.
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")

@@ -176,7 +176,7 @@ class Known:
     end : Link
         Up to where the chain was in order.
     state : tuple of int, optional
-        What its file was then (:meth:`Database.state`).
+        What its file was then (:func:`file_state`).
     looked : float
         When (:func:`time.monotonic`) the whole chain was last looked at.
     kept : mapping of kind to sequence of :class:`~storage.ledger.entries.Entry`
@@ -196,10 +196,38 @@ class Known:
 class Memory:
     """What is remembered of one ledger from one transaction to the next, as long as whoever made it keeps it.
 
-    It saves time and changes no result: without one, each transaction that writes looks at the whole chain.
+    It saves time and changes no result: without one, each transaction that writes looks at the whole chain, and each
+    opening reads the table of versions and makes an engine, which compiles its statements anew.
+
+    Parameters
+    ----------
+    known : Known, optional
+        Of the last transaction that wrote.
+    engine : sqlalchemy.Engine, optional
+        It holds no connection.
+    versions : tuple of state and mapping, optional
+        A file's table of versions, and the file's state (:func:`file_state`) before it was read.
     """
 
     known: Known | None = None
+    engine: Engine | None = None
+    versions: tuple[tuple[int, ...], dict[str, str]] | None = None
+
+    def versions_at(self, state: tuple[int, ...] | None) -> dict[str, str] | None:
+        """Return the table of versions of a file that nobody else has written to since it was read."""
+        own = self.known.state if self.known is not None else None
+        if state is None or self.versions is None or state not in (self.versions[0], own):
+            return None
+        return self.versions[1]
+
+
+def file_state(path: Path) -> tuple[int, ...] | None:
+    """Return what changes whenever anybody writes to a file, by whatever means; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +272,7 @@ class Database:
 
     def state(self) -> tuple[int, ...] | None:
         """Return what changes whenever anybody writes to an SQLite file, by whatever means; None for a server."""
-        if not self.is_file:
-            return None
-        try:
-            status = Path(self.place).stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return file_state(Path(self.place)) if self.is_file else None
 
     @contextmanager
     def connected(self) -> Iterator[Database]:
@@ -327,19 +349,25 @@ def open_database(
         path = Path(location).absolute()
         head = head or path.with_suffix(".head")
         key = key or path.parent / "private" / "root.key"
-        engine, place = _sqlite_engine(path), str(path)
+        engine, place = (memory and memory.engine) or _sqlite_engine(path), str(path)
         _create_sqlite_file(path, head, key)
+        state = file_state(path)
     elif key is None:
         raise InputError("a ledger on PostgreSQL needs a key; give the file that all machines that write to it share")
     else:
-        engine, place = _postgresql_engine(url), url.render_as_string(hide_password=True)
+        engine, place = (memory and memory.engine) or _postgresql_engine(url), url.render_as_string(hide_password=True)
+        state = None
         with _begin(engine, place, write=True) as connection:
             if not inspect(connection).has_table(meta.name):
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CREATION_LOCK})
                 if not inspect(connection).has_table(meta.name):
                     _create_schema(connection, key)
-    version = _migrate(engine, place, key, head)
-    chain = _chain(version, key, place)
+    versions = memory.versions_at(state) if memory is not None else None
+    if versions is None:
+        versions = _migrate(engine, place, key, head)
+        if memory is not None:
+            memory.engine, memory.versions = engine, None if state is None else (state, versions)
+    chain = _chain(versions, key, place)
     outside = None if marks is None else marks / f"{chain.ledger_id}.json"
     return Database(
         engine=engine,

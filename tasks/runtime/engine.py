@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from storage.atomic import write_bytes, write_once, writing
@@ -232,6 +233,8 @@ _EMBEDDED_SERVER = {
     "PREFECT__SERVER_FINAL": "1",
     "PREFECT_UI_ENABLED": "false",
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
+    # It would import Prefect's integrations, Dask's among them, to see whether blocks are to be registered.
+    "PREFECT_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
 }
 
@@ -250,6 +253,7 @@ def _prefect_url(root: Path) -> str:
     return f"sqlite+aiosqlite:///{prefect_database(root)}" if server is None else server.database("prefect", "asyncpg")
 
 
+@cache
 def _mark(package: str) -> int:
     """Return a number that stands for the installed version of a package."""
     text = f"{package} {importlib.metadata.version(package)}"
@@ -290,15 +294,22 @@ def keep_quiet() -> None:
 
 def _use_environment(root: Path) -> None:
     keep_quiet()
+    os.environ.update(_environment(root))
+    if not _own_server_wanted():
+        use_own_server(root)
+
+
+def _environment(root: Path) -> dict[str, str]:
+    """Return the settings of a root's own server, and of runs wherever the server is."""
     home = Layout(root).prefect
     # Results are references and belong to this root, whoever serves the API.
-    os.environ["PREFECT_LOCAL_STORAGE_PATH"] = str(home / "results")
-    os.environ["PREFECT_RESULTS_DEFAULT_SERIALIZER"] = "json"
+    settings = {
+        "PREFECT_LOCAL_STORAGE_PATH": str(home / "results"),
+        "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+    }
     if _own_server_wanted():
-        os.environ["PREFECT_HOME"] = str(home)
-        os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = _prefect_url(root)
-    else:
-        use_own_server(root)
+        settings |= {"PREFECT_HOME": str(home), "PREFECT_SERVER_DATABASE_CONNECTION_URL": _prefect_url(root)}
+    return settings
 
 
 def _own_server_wanted() -> bool:
@@ -454,6 +465,11 @@ def _usable(root: Path) -> Path:
 def _import_ahead() -> None:
     """Import what a run needs. What is imported stays: looking for garbage in it costs a sixth of the time."""
     gc.disable()
+    # skops imports all packages of scikit-learn to list its estimators; this one imports Dask, and holds none.
+    adapter = "sklearn.externals.array_api_compat.dask"
+    left_out = adapter not in sys.modules
+    if left_out:
+        sys.modules[adapter] = None  # type: ignore[assignment]  # no such module
     try:
         # First, because it walks every module that is there.
         import skops.io  # noqa: F401 - imported ahead of its use
@@ -463,8 +479,59 @@ def _import_ahead() -> None:
         import mlflow.store.tracking.sqlalchemy_store  # noqa: F401 - imported ahead of its use
         import prefect  # noqa: F401 - imported ahead of its use
     finally:
+        if left_out:
+            del sys.modules[adapter]
         gc.freeze()
         gc.enable()
+
+
+@dataclass(frozen=True, slots=True)
+class _Starting:
+    """A server that was started, where it will answer, and what makes MLflow's database meanwhile."""
+
+    server: GuardedProcess
+    address: tuple[str, int]
+    migration: GuardedProcess | None
+
+
+_ahead: dict[Path, _Starting] = {}
+
+
+def _begin(root: Path) -> _Starting:
+    secret = credentials(root)
+    prefect_part, mlflow_part = _missing_databases(root, _Needs.of(root))
+    # The port is bound here and handed over, so that nobody else can answer there and be shown the secret.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()[:2]
+        asked = {**prefect_part, "socket": listener.fileno(), "whole": False}
+        settings = {**_environment(root), **_EMBEDDED_SERVER, _SERVER_PASSWORD: secret.basic}
+        server = _start(root, asked, settings, fd=listener.fileno())
+    return _Starting(server, address, _start(root, mlflow_part, {}) if mlflow_part and has_own_database(root) else None)
+
+
+@contextmanager
+def started_ahead(root: Path, beside: str) -> Iterator[None]:
+    """Start the server of a run while the run is still checked: :func:`prepare_engine` waits for it.
+
+    Only for the first run of a process, whose checks first import what they need. Where they raise, it is stopped.
+
+    Parameters
+    ----------
+    root : Path
+    beside : str
+        The module of the checks.
+    """
+    if beside not in sys.modules and "prefect" not in sys.modules and _own_server_wanted() and has_own_database(root):
+        root = _usable(root)
+        _ahead[root] = _begin(root)
+    try:
+        yield
+    except BaseException:
+        if (begun := _ahead.pop(root, None)) is not None:
+            for process in (begun.server, begun.migration):
+                if process is not None:
+                    process.stop()
+        raise
 
 
 def prepare_engine(root: Path) -> None:
@@ -495,25 +562,17 @@ def prepare_engine(root: Path) -> None:
         require_server(root)
     if root in _servers and _servers[root].exit_code() is None:
         return
-    secret = credentials(root)
-    prefect_part, mlflow_part = _missing_databases(root, _Needs.of(root))
-    # The port is bound here and handed over, so that nobody else can answer there and be shown the secret.
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = listener.getsockname()[:2]
-        asked = {**prefect_part, "socket": listener.fileno(), "whole": False}
-        settings = {**_EMBEDDED_SERVER, _SERVER_PASSWORD: secret.basic}
-        server = _start(root, asked, settings, fd=listener.fileno())
-    migration = _start(root, mlflow_part, {}) if mlflow_part and has_own_database(root) else None
-    os.environ["PREFECT_API_URL"] = os.environ[EMBEDDED_VARIABLE] = f"http://127.0.0.1:{address[1]}/api"
-    os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
+    begun = _ahead.pop(root, None) or _begin(root)
+    os.environ["PREFECT_API_URL"] = os.environ[EMBEDDED_VARIABLE] = f"http://127.0.0.1:{begun.address[1]}/api"
+    os.environ["PREFECT_API_AUTH_STRING"] = credentials(root).basic
     # The imports take as long as the server's start and can go beside it.
     _import_ahead()
     # At exit the last events are sent within a second or two; that they are still on their way is no warning.
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)
-    if migration is not None:
-        _finish(migration)
-    wait_for_server(address, server)
-    _servers[root] = server
+    if begun.migration is not None:
+        _finish(begun.migration)
+    wait_for_server(begun.address, begun.server)
+    _servers[root] = begun.server
     from tasks.runtime import interrupted
 
     if interrupted.has_dead_processes(root):

@@ -46,6 +46,10 @@ def styled_figure(width: float, height: float) -> Iterator[Figure]:
 
 def png_of(figure: Figure, dpi: int) -> bytes:
     """Return a figure as PNG, without its maker's version: the same wherever it was drawn."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    figure.set_dpi(dpi)
+    # The canvas itself draws once; ``savefig`` draws everything twice where a layout is to be found.
+    FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()

@@ -82,7 +82,9 @@ def _draw_confusion(axes: Axes, classes: Sequence[str], counts: NDArray[np.float
     axes.set_yticks(places, classes)
     for (true, predicted), count in np.ndenumerate(counts):
         colour = "white" if shares[true, predicted] > 0.5 else "black"
-        axes.text(predicted, true, f"{count:.0f}", ha="center", va="center", color=colour, fontsize="small")
+        cell = axes.text(predicted, true, f"{count:.0f}", ha="center", va="center", color=colour, fontsize="small")
+        # Inside the axes, so that the layout need not measure it.
+        cell.set_in_layout(False)
 
 
 def _draw_roc(axes: Axes, classes: Sequence[str], curves: Sequence[Curve], *, noisy: bool) -> None:

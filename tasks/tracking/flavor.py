@@ -6,7 +6,9 @@ Stored models name this module by its path as what loads them, so the module and
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,19 +65,41 @@ def save_model(
     """
     import mlflow.sklearn
 
-    mlflow.sklearn.save_model(
-        pipeline,
-        path,
-        mlflow_model=mlflow_model,
-        serialization_format="skops",
-        skops_trusted_types=list(TRUSTED),
-        pip_requirements=list(requirements),
-        # Written by hand: MLflow would infer it from example rows.
-        signature=signature_of(pipeline, classes, dimension),
-    )
+    with _taken_as_installed():
+        mlflow.sklearn.save_model(
+            pipeline,
+            path,
+            mlflow_model=mlflow_model,
+            serialization_format="skops",
+            skops_trusted_types=list(TRUSTED),
+            pip_requirements=list(requirements),
+            # Written by hand: MLflow would infer it from example rows.
+            signature=signature_of(pipeline, classes, dimension),
+        )
     mlflow_model.flavors["python_function"]["loader_module"] = __name__
     mlflow_model.metadata = {DIGEST: model_digest(path)}
     mlflow_model.save(str(Path(path) / "MLmodel"))
+
+
+_UNCHECKED = threading.Lock()
+
+
+@contextmanager
+def _taken_as_installed() -> Iterator[None]:
+    """Let MLflow believe that the requirements are installed, from which they were read.
+
+    To compare them it reads the list of files of every package that there is, which takes longer than all the rest.
+    """
+    from mlflow.utils import environment
+
+    name = "warn_dependency_requirement_mismatches"
+    with _UNCHECKED:
+        honest = getattr(environment, name, None)
+        setattr(environment, name, lambda requirements: None)
+        try:
+            yield
+        finally:
+            setattr(environment, name, honest)
 
 
 def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> ModelSignature:

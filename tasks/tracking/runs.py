@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -22,7 +23,7 @@ from tasks.tracking.client import VIEW_NAME, VIEW_TAG, require_own_location, tra
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Metric, Run, RunTag
     from sklearn.pipeline import Pipeline
 
 
@@ -262,7 +263,8 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
     model_id = None if report.model is None else _register(client, root, experiment, run_id, report, report.model)
     if inputs:
         client.log_inputs(run_id, inputs)
-    _log_metrics(client, run_id, report.metrics, report.curves, _of_model(run_id, model_id, report.inputs))
+    metrics, infinite = _metrics(report.metrics, report.curves, _of_model(run_id, model_id, report.inputs))
+    client.log_batch(run_id, metrics=metrics, tags=infinite)
     for child in report.children:
         own = {**facts, "party": child.name}
         part = replace(child, name=f"{report.name} · {child.name}", facts=own)
@@ -282,37 +284,35 @@ def log_run(client: MlflowClient, experiment: str, entries: Entries, *, keys: Ma
 
     run = client.create_run(experiment, run_name=entries.name, tags={**keys, "mlflow.source.name": "unitball"})
     run_id = str(run.info.run_id)
+    metrics, infinite = _metrics(entries.metrics)
+    # At once: most of what MLflow takes for a batch it takes whatever is in it.
     client.log_batch(
         run_id,
+        metrics=metrics,
         params=[Param(key, str(value)) for key, value in {**entries.facts, **entries.params}.items()],
-        tags=[RunTag(key, str(value)) for key, value in {**entries.facts, **entries.tags}.items()],
+        tags=[*(RunTag(key, str(value)) for key, value in {**entries.facts, **entries.tags}.items()), *infinite],
     )
-    if entries.metrics:
-        _log_metrics(client, run_id, entries.metrics)
     return run_id
 
 
-def _log_metrics(
-    client: MlflowClient,
-    run_id: str,
+def _metrics(
     metrics: Mapping[str, float],
     curves: Mapping[str, Mapping[int, float]] | None = None,
     of_model: Mapping[str, str] | None = None,
-) -> None:
+) -> tuple[list[Metric], list[RunTag]]:
+    """Return metrics as MLflow takes them, and as tags those that are infinite: it would show a large number."""
     from mlflow.entities import Metric, RunTag
 
     now = int(time.time() * 1000)
-    metrics_logged = [
+    logged = [
         Metric(name, float(value), now, 0, **(of_model or {}))
         for name, value in metrics.items()
         if math.isfinite(value)
     ]
-    metrics_logged += [
+    logged += [
         Metric(name, value, now, step) for name, curve in (curves or {}).items() for step, value in curve.items()
     ]
-    # MLflow would show a large number instead.
-    infinite = [RunTag(name, str(value)) for name, value in metrics.items() if not math.isfinite(value)]
-    client.log_batch(run_id, metrics=metrics_logged, tags=infinite)
+    return logged, [RunTag(name, str(value)) for name, value in metrics.items() if not math.isfinite(value)]
 
 
 def _of_model(run_id: str, model_id: str | None, inputs: Sequence[DatasetInput]) -> dict[str, str]:
@@ -342,6 +342,7 @@ def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes
         client.log_artifacts(run_id, folder)
 
 
+@cache
 def _requirements(more: tuple[str, ...] = ()) -> list[str]:
     """Return what a fresh process needs beside Unitball, pinned; MLflow's own inference would take ten seconds."""
     packages = ("mlflow", "numpy", "pandas", "pyarrow", "scikit-learn", "scipy", "skops", *more)

@@ -14,10 +14,14 @@ from storage.ledger import database as migrations
 from storage.ledger import database as module
 from storage.ledger.chain import Chain
 from storage.ledger.charges import Cap
-from storage.ledger.database import open_database
+from storage.ledger.database import Memory, open_database
 from storage.ledger.entries import Kind, reading
+from storage.ledger.ledger import Ledger
+from storage.secrets import Secret
 from tests.support.forks import die, killed, race
 from tests.support.ledgers import (
+    KEY,
+    SumOfEpsilons,
     as_version_1,
     database_of,
     open_ledger,
@@ -169,6 +173,44 @@ def test_sealed_entries_cannot_be_edited_either(tmp_path: Path) -> None:
     _execute(path, "UPDATE ledger_meta SET value = '99' WHERE name = 'keyed_from'")
     with pytest.raises(SecretError, match="not the key"):
         opened(path)
+
+
+def test_what_is_remembered_of_an_opening_ends_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger is read again to open it only where somebody else has written or another one is in its place."""
+    path, memory = tmp_path / "ledger.sqlite", Memory()
+    read: list[Any] = []
+    honest = module._migrate
+
+    def migrated(*of: Any) -> dict[str, str]:
+        read.append(of)
+        return honest(*of)
+
+    monkeypatch.setattr(module, "_migrate", migrated)
+
+    def opened_again() -> tuple[str, int]:
+        read.clear()
+        return open_database(path, key=KEY, memory=memory).ledger_id, len(read)
+
+    first, _ = opened_again()
+    assert opened_again() == (first, 0)
+    ledger = Ledger(open_database(path, key=KEY, memory=memory), SumOfEpsilons())
+    ledger.open_account("clinic", Cap(2.0, 1e-5))
+    ledger.charge(request(release("ours")), {})
+    assert opened_again() == (first, 0), "its own writing is known"
+    open_ledger(path).charge(request(release("theirs")), {})
+    assert opened_again() == (first, 1)
+    assert opened_again() == (first, 0)
+    _execute(path, "UPDATE ledger_meta SET value = '9' WHERE name = 'format_version'")
+    with pytest.raises(FormatVersionError):
+        opened_again()
+    other = opened(tmp_path / "other.sqlite")
+    (tmp_path / "other.sqlite").replace(path)
+    assert opened_again() == (other.ledger_id, 1)
+    with pytest.raises(SecretError, match="not the key"):
+        open_database(path, key=Secret(b"another key of ledgers in tests!"), memory=memory)
+    path.unlink()
+    with pytest.raises(StorageError, match="is missing"):
+        opened_again()
 
 
 def test_another_key_or_none_is_refused(tmp_path: Path) -> None:

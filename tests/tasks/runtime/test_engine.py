@@ -345,6 +345,37 @@ def test_a_parents_embedded_server_is_not_taken_for_the_users(environment: pytes
     assert engine._own_server_wanted()
 
 
+def test_a_server_that_is_started_beside_checks_ends_where_they_refuse(
+    tmp_path: Path, environment: pytest.MonkeyPatch
+) -> None:
+    class Started:
+        running = True
+
+        def stop(self) -> None:
+            self.running = False
+
+    begun: list[Any] = []
+
+    def begin(root: Path) -> Any:
+        begun.append(engine._Starting(Started(), ("127.0.0.1", 9), Started()))  # type: ignore[arg-type]
+        return begun[-1]
+
+    environment.setattr(engine, "_begin", begin)
+    environment.delitem(sys.modules, "prefect", raising=False)
+    before = dict(os.environ)
+    with pytest.raises(KeyError), engine.started_ahead(tmp_path, beside="no.such.checks"):
+        raise KeyError
+    assert [process.running for process in (begun[0].server, begun[0].migration)] == [False, False]
+    assert engine._ahead == {}
+    assert os.environ == before, "a later run of this process is set up by itself"
+    with engine.started_ahead(tmp_path, beside="no.such.checks"):
+        pass
+    kept: Any = engine._ahead.pop(tmp_path)
+    assert kept.server.running, "for the run that follows"
+    with engine.started_ahead(tmp_path, beside="tests"):
+        assert len(begun) == 2, "checks that are imported already are quicker than a server"
+
+
 def test_unwritable_root(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for prepare in (prepare_databases, prepare_engine, prepare_tracking):

@@ -50,6 +50,19 @@ def saved(folder: Path, pipeline: Pipeline, classes: tuple[str, ...] = ("well", 
     return path
 
 
+def test_no_file_of_an_installed_package_is_read_to_save_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requirements are read from what is installed; a user's own models are compared with it as ever."""
+    from mlflow.utils import environment, requirements_utils
+
+    compared = environment.warn_dependency_requirement_mismatches
+    monkeypatch.setattr(requirements_utils, "_init_modules_to_packages_map", lambda: pytest.fail("read"))
+    path = Path(saved(tmp_path, table_pipeline()))
+    assert environment.warn_dependency_requirement_mismatches is compared
+    assert "scikit-learn" in (path / "requirements.txt").read_text()
+
+
 def test_a_model_of_a_table_takes_rows_as_they_came(rows: pd.DataFrame, tmp_path: Path) -> None:
     import mlflow.pyfunc
     from mlflow.pyfunc.scoring_server import init
