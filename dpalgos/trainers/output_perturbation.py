@@ -426,12 +426,8 @@ class Pathak(_MinimiserMean):
     Parameters
     ----------
     budget : PureEpsilon
-    regularisation : float
-        λ.
-    loss : str
-        ``logistic``; ``squared`` for real labels.
-    width, intercept_scaling, label_range
-        See :class:`~dpalgos.linear.LinearTrainer`.
+    regularisation, loss, width, intercept_scaling, label_range
+        See :class:`PublishedMultiPartyOutputPerturbation`.
 
     References
     ----------

@@ -22,6 +22,15 @@ from storage.source import Block, Source
 
 REPOSITORY = Path(__file__).parents[2]
 
+SCHEMA = """
+header: false
+columns:
+  - {name: a, type: numeric, range: [0, 1]}
+  - {name: b, type: numeric, range: [0, 1]}
+  - {name: y, type: label, classes: ["no", "yes"]}
+"""
+"""Declares tables of two numbers and a label, without a line of names."""
+
 
 def real_data(*steps: str) -> Path:
     """Return a path under ``UNITBALL_DATA`` (default ``../shared/data`` beside the repository), or skip the test."""

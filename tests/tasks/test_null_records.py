@@ -10,15 +10,9 @@ from tasks.datasets.description import find_dataset
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tests.support.chains import prepare
+from tests.support.data import SCHEMA
 from tests.support.plans import planned
 
-SCHEMA = """
-header: false
-columns:
-  - {name: a, type: numeric, range: [0, 1]}
-  - {name: b, type: numeric, range: [0, 1]}
-  - {name: y, type: label, classes: ["no", "yes"]}
-"""
 GOOD = [f"0.{place % 10},{1 - place % 2},{'yes' if place % 3 else 'no'}" for place in range(60)]
 
 

@@ -29,11 +29,11 @@ from tasks.preparation.partitioning import are_stored_whole
 from tasks.runtime.settings import current_layout
 from tasks.steps import normalise, partition
 from tests.support.chains import ingest_private
-from tests.support.data import gathered, write_idx
+from tests.support.data import SCHEMA, gathered, write_idx
 from tests.support.private_rows import CLASSES, DIMENSION, write_rows
 
 
-def deal(dataset: DatasetRef | str = "digits", **config: Any) -> Shards:
+def divide(dataset: DatasetRef | str = "digits", **config: Any) -> Shards:
     reference = find_dataset(dataset) if isinstance(dataset, str) else dataset
     return partition.fn(reference, TrainingConfig(**{"dataset": reference.name, "epsilon": 1.0, **config}))
 
@@ -45,7 +45,7 @@ def rows_of(shards: Shards) -> list[list[bytes]]:
 
 
 def test_even_parts_and_held_out_rows_are_disjoint_and_complete(root: Path) -> None:
-    shards = deal(parties=7)
+    shards = divide(parties=7)
     parts = rows_of(shards)
     assert [shard.party for shard in shards.training] == [str(party) for party in range(7)]
     assert shards.held_out is not None
@@ -62,13 +62,13 @@ def test_the_same_words_deal_the_same_rows_in_every_root(tmp_path: Path, monkeyp
     found = []
     for name in ("one", "two"):
         monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / name))
-        shards = deal(parties=3)
+        shards = divide(parties=3)
         found.append((shards, rows_of(shards)))
     assert found[0] == found[1]
 
 
 def test_another_seed_is_another_partition(root: Path) -> None:
-    first, second = deal(partition_seed=0), deal(partition_seed=1)
+    first, second = divide(partition_seed=0), divide(partition_seed=1)
     assert first.training[0].partition != second.training[0].partition
     assert rows_of(first) != rows_of(second)
     assert rows_of(first)[-1] != rows_of(second)[-1], "the held-out rows are drawn by the same public seed"
@@ -90,28 +90,28 @@ def test_another_seed_is_another_partition(root: Path) -> None:
 )
 def test_what_names_a_partition(config: dict[str, Any], root: Path) -> None:
     """Charges of one partition compose by the maximum, so two ways of dealing must never share a name."""
-    base = deal()
+    base = divide()
     if config.pop("normalised", False):
-        other = deal(normalise.fn(find_dataset("digits"), "unit-norm"))
+        other = divide(normalise.fn(find_dataset("digits"), "unit-norm"))
     else:
-        other = deal(**config)
+        other = divide(**config)
     assert other.training[0].partition != base.training[0].partition
 
 
 def test_given_sizes(root: Path) -> None:
-    shards = deal(sizes=(50, 100, 500), partition="sized")
+    shards = divide(sizes=(50, 100, 500), partition="sized")
     assert [shard.rows for shard in shards.training] == [50, 100, 500]
     assert [len(part) for part in rows_of(shards)][:3] == [50, 100, 500]
     with pytest.raises(InputError, match="--sizes"):
-        deal(partition="sized")
+        divide(partition="sized")
 
 
 def test_rows_per_party(root: Path) -> None:
-    assert [shard.rows for shard in deal(parties=3, rows_per_party=11).training] == [11, 11, 11]
+    assert [shard.rows for shard in divide(parties=3, rows_per_party=11).training] == [11, 11, 11]
 
 
 def test_all_rows_train_where_none_are_held_out(root: Path) -> None:
-    shards = deal(test_fraction=0)
+    shards = divide(test_fraction=0)
     assert shards.held_out is None
     assert sum(shard.rows for shard in shards.training) == 1797
 
@@ -122,16 +122,16 @@ def test_a_set_with_test_rows_of_its_own_is_not_split(root: Path, tmp_path: Path
         images = random.integers(1, 255, size=(count, 2, 2)).astype(np.uint8)
         write_idx(tmp_path / "idx", prefix, images, (np.arange(count) % 3).astype(np.uint8), zipped=False)
     ingest(IngestRequest(name="small", format="idx", path=tmp_path / "idx", visibility="public"))
-    shards = deal("small", parties=2)
+    shards = divide("small", parties=2)
     assert [shard.rows for shard in shards.training] == [20, 20]
     assert shards.held_out is not None
     assert shards.held_out.rows == 15
-    assert deal("small", parties=2, test_fraction=0).held_out is not None, "rows of a test file never train"
+    assert divide("small", parties=2, test_fraction=0).held_out is not None, "rows of a test file never train"
 
 
 def test_every_party_has_a_private_store_of_its_own(root: Path, tmp_path: Path) -> None:
     ingest_private(tmp_path / "input")
-    shards = deal("clinic", parties=3)
+    shards = divide("clinic", parties=3)
     stores = {current_layout().party(shard.party) for shard in shards.training}
     assert len(stores) == 3
     for store in stores:
@@ -140,7 +140,7 @@ def test_every_party_has_a_private_store_of_its_own(root: Path, tmp_path: Path) 
     for path in stores.pop().rglob("*.parquet"):
         path.unlink()
     assert not are_stored_whole(shards)
-    assert deal("clinic", parties=3) == shards
+    assert divide("clinic", parties=3) == shards
     assert are_stored_whole(shards)
 
 
@@ -149,17 +149,10 @@ def test_who_gets_a_private_row_does_not_depend_on_its_content(rule: str, root: 
     """Otherwise replacing one row could move others, and parties would no longer be disjoint mechanisms."""
     ingest_private(tmp_path / "input")
     with pytest.raises(RefusedError, match="private"):
-        deal("clinic", partition=rule)
+        divide("clinic", partition=rule)
     assert not list(current_layout().parties.iterdir())
 
 
-SCHEMA = """
-header: false
-columns:
-  - {name: a, type: numeric, range: [0, 1]}
-  - {name: b, type: numeric, range: [0, 1]}
-  - {name: y, type: label, classes: ["no", "yes"]}
-"""
 OLD, ALL = 30, 150
 LINES = [f"0.{row + 100},{row % 2},{'yes' if row % 3 else 'no'}" for row in range(ALL)]
 NEIGHBOURS = {
@@ -207,7 +200,7 @@ def partitioned(
 ) -> list[list[tuple[bytes, bytes]]]:
     """Return every party's rows, the held-out ones last."""
     bring_in(folder, name, lines, own=own)
-    shards = deal(name, test_fraction=0.25, **config)
+    shards = divide(name, test_fraction=0.25, **config)
     assert shards.held_out is not None
     return [whole_rows(shard) for shard in [*shards.training, shards.held_out]]
 
@@ -297,18 +290,18 @@ def test_the_parties_own_files_are_a_partition(root: Path, tmp_path: Path) -> No
     files = {name: write_rows(tmp_path / f"{name}.txt", count, seed=count).path for name, count in PARTIES.items()}
     cap = {"epsilon_cap": 1.0, "delta_cap": 1e-4}
     ingest(IngestRequest(name="clinics", format="libsvm", parties=files, dimension=6, classes=CLASSES, **cap))
-    shards = deal("clinics", partition="own", test_fraction=0.25)
+    shards = divide("clinics", partition="own", test_fraction=0.25)
     assert [shard.party for shard in shards.training] == list(PARTIES)
     assert shards.held_out is not None
     assert sum(shard.rows for shard in shards.training) + shards.held_out.rows == 150
-    whole = deal("clinics", partition="own", test_fraction=0)
+    whole = divide("clinics", partition="own", test_fraction=0)
     assert [shard.rows for shard in whole.training] == [100, 50]
-    assert deal("clinics", test_fraction=0) == whole, "who brings files is a party unless others are asked for"
-    assert len(deal("clinics", partition="even", parties=3, test_fraction=0).training) == 3
+    assert divide("clinics", test_fraction=0) == whole, "who brings files is a party unless others are asked for"
+    assert len(divide("clinics", partition="even", parties=3, test_fraction=0).training) == 3
     with pytest.raises(InputError, match=r"clinics has 2 parties of its own, 3 are asked for; .*--partition even"):
-        deal("clinics", parties=3)
+        divide("clinics", parties=3)
     with pytest.raises(InputError, match="--party PARTY=PATH"):
-        deal("digits", partition="own")
+        divide("digits", partition="own")
 
 
 PARTIES = {"north": 100, "south": 50}
@@ -327,7 +320,7 @@ PARTIES = {"north": 100, "south": 50}
 )
 def test_what_does_not_fit(config: dict[str, Any], error: type[Exception], words: str, root: Path) -> None:
     with pytest.raises(error, match=words):
-        deal(**config)
+        divide(**config)
     assert not list(current_layout().parties.iterdir())
 
 
@@ -343,7 +336,7 @@ def test_held_out_rows_stay_held_out_when_rows_are_added(root: Path, tmp_path: P
         path.write_text("\n".join(lines[:count]) + "\n")
         cap = {"epsilon_cap": 5.0, "delta_cap": 1e-4}
         ingest(IngestRequest(name="clinic", format="libsvm", path=path, dimension=DIMENSION, classes=CLASSES, **cap))
-        shards = deal("clinic", epsilon=1.0)
+        shards = divide("clinic", epsilon=1.0)
         assert shards.held_out is not None
         *parts, test = rows_of(shards)
         held.append(set(test))
@@ -355,7 +348,7 @@ def test_held_out_rows_stay_held_out_when_rows_are_added(root: Path, tmp_path: P
 
 def test_smaller_fractions_hold_out_fewer_of_the_same_rows(root: Path, tmp_path: Path) -> None:
     ingest_private(tmp_path / "input", count=300)
-    larger, smaller = (rows_of(deal("clinic", test_fraction=fraction))[-1] for fraction in (0.3, 0.1))
+    larger, smaller = (rows_of(divide("clinic", test_fraction=fraction))[-1] for fraction in (0.3, 0.1))
     assert set(smaller) < set(larger)
 
 
@@ -363,12 +356,12 @@ def test_how_many_private_rows_are_held_out_is_worth_it(root: Path, tmp_path: Pa
     ingest_private(tmp_path / "input", count=300)
     dataset = find_dataset("clinic")
     for epsilon in (0.5, 5.0):
-        shards = deal("clinic", epsilon=epsilon)
+        shards = divide("clinic", epsilon=epsilon)
         assert shards.held_out is not None
         fraction = held_out_fraction(dataset.rows, 2, epsilon, 1e-5)
         assert shards.held_out.rows == pytest.approx(300 * fraction, abs=5 * math.sqrt(300 * fraction))
-    assert deal("clinic", epsilon=1.0, evaluation=False).held_out is None
-    assert deal("clinic", epsilon=None).held_out is None, "a run without a budget measures nothing of private rows"
+    assert divide("clinic", epsilon=1.0, evaluation=False).held_out is None
+    assert divide("clinic", epsilon=None).held_out is None, "a run without a budget measures nothing of private rows"
 
 
 def test_the_rule_weighs_noise_against_rows_lost() -> None:
