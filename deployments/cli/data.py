@@ -126,7 +126,9 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
         yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS if what in counts)
     overlap = report.duplicates
     if reference.person:
-        yield f"{reference.unit.meaning()} Of each, {reference.rows_per_person} rows at most are taken."
+        most = reference.rows_per_person
+        taken = "1 row at most is" if most == 1 else f"{most} rows at most are"
+        yield f"{reference.unit.meaning()} Of each, {taken} taken."
     elif overlap is not None and overlap.rows and overlap.largest_group <= group_size:
         yield (
             f"duplicates: {overlap.rows} rows are equal to an earlier one, up to {overlap.largest_group} alike: within "

@@ -300,6 +300,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         | Annotated[Literal["balanced"], Tag("word")],
         Field(
             discriminator=Discriminator(lambda given: "word" if isinstance(given, str) else "weights"),
+            # As other choices of a form are written.
+            json_schema_extra=lambda schema: schema.update(anyOf=schema.pop("oneOf")),
             description="What the rows of a frequent class weigh beside a rare one's, by name (NAME=WEIGHT), from "
             "public knowledge; a class that is not named weighs 1. Or balanced: by noisy counts of the classes, which "
             "take a twentieth of noisy-gd's budget (mu^2) and none of discriminant-gd's.",

@@ -226,8 +226,8 @@ def _with_class_weight(
 ) -> AlgorithmSpec:
     if "class_weight" not in _fields(trainer):
         raise ParameterError(
-            f"{trainer.name} has no weights of classes: leave class_weight out, or choose a trainer that goes by "
-            "gradients, for example --algorithm noisy-gd"
+            f"{trainer.name} has no weights of classes: leave class_weight out (class means take all classes alike "
+            "anyway), or choose a trainer by gradients, for example --algorithm noisy-gd"
         )
     if isinstance(weights, str):
         return trainer.with_parameters(class_weight=weights)

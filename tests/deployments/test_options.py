@@ -186,6 +186,14 @@ def _help(model: type[BaseModel]) -> str:
     return CliRunner().invoke(application, ["--help"], env={"COLUMNS": "200"}).output
 
 
+def test_a_form_offers_weights_of_classes_or_a_word() -> None:
+    from flows.federated_training import train
+
+    field = train.parameters.definitions["TrainingConfig"]["properties"]["class_weight"]
+    assert [one["type"] for one in field["anyOf"]] == ["object", "string"]
+    assert "balanced|NAME=VALUE" in re.sub(r"[│\s]+", " ", _help(TrainingConfig))
+
+
 def test_only_relations_that_can_be_in_force_are_offered() -> None:
     from flows.federated_training import train
     from flows.privacy_audit import privacy_audit

@@ -131,7 +131,7 @@ def test_weighed_classes_spend_no_more_and_heavier_ones_would(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("name", ["noisy-gd", "discriminant-gd", "ftrl", "gradient-perturbation"])
+@pytest.mark.parametrize("name", ["noisy-gd", "discriminant-gd", "ftrl", "gradient-perturbation", "dp-sgd", "truex"])
 def test_a_class_weighs_what_is_declared(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the clip: each class's sum is multiplied by its weight; of a person's rows each by its own."""
     if compiled:
@@ -142,7 +142,7 @@ def test_a_class_weighs_what_is_declared(name: str, compiled: bool, monkeypatch:
         setting = dataclasses.replace(setting_of([rows], 4), rows_per_person=1 if shares is None else 4)
 
         def total(weights: tuple[float, ...], label: int, shares: Any = shares, setting: Any = setting) -> Array:
-            algorithm = AlgorithmSpec("trainers", name, {"budget": MU, "class_weight": list(weights)}).build()
+            algorithm = weighing(name, list(weights)).build()
             sums = getattr(algorithm, "_gradient_sums", None) or algorithm.sums
             own = np.asarray(rows.labels) == label
             given = None if shares is None else shares[own]
