@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import zlib
@@ -17,6 +18,7 @@ from tests.support.command_line import CommandLine
 from tests.support.ending import guard_session
 from tests.support.engines import Engine, tracking_copied
 from tests.support.serving import Served, started
+from tests.support.tracking import figures_remembered
 
 # A developer's own server is not for tests.
 for _name in [name for name in os.environ if name.startswith("MLFLOW_TRACKING_")]:
@@ -37,6 +39,8 @@ _IN_MEMORY, _ENOUGH_BYTES = Path("/dev/shm"), 8 * 2**30
 
 def pytest_configure() -> None:
     _guards.append(guard_session())
+    # As a command does: most of what is made are modules, which stay.
+    gc.set_threshold(50_000)
     with contextlib.suppress(OSError):
         found = os.statvfs(_IN_MEMORY)
         if found.f_bavail * found.f_frsize >= _ENOUGH_BYTES and not found.f_flag & os.ST_NOEXEC:
@@ -76,6 +80,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 @pytest.fixture(scope="session", autouse=True)
 def _tracking_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with tracking_copied(_shared(tmp_path_factory) / "tracking"):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _figures_remembered() -> Iterator[None]:
+    with figures_remembered():
         yield
 
 
