@@ -25,6 +25,8 @@ from dpalgos.rows import Floats, Ints
 _BATCH = 16
 # Gaussian envelopes and centre frequencies as in Bruna and Mallat's and Kymatio's filter banks.
 _ENVELOPE, _FREQUENCY = 0.8, 0.75 * np.pi
+# Brightness, and red against green and both against blue three times as strong; each of them of length 1 before.
+_OPPONENT = np.array([[1.0, 1.0, 1.0], [3.0, -3.0, 0.0], [3.0, 3.0, -6.0]]) / np.sqrt([[3.0], [2.0], [6.0]])
 
 _Complex = NDArray[np.complex64]
 _Single = NDArray[np.float32]
@@ -145,9 +147,9 @@ class ScatteringFeatures(RowFeatures):
 
     Parameters
     ----------
-    layout : array of 6 or 7 int
+    layout : array of 6 to 8 int
         Channels, height, width, scales J, angles L, places a side; whether coefficients are averaged over the image and
-        its mirror image.
+        its mirror image; whether brightness and two opponent colours are scattered.
     power : array of 1 float
         Exponent of the coefficients' magnitudes; 1 leaves them as they are.
     """
@@ -183,6 +185,8 @@ class ScatteringFeatures(RowFeatures):
 
     def _batch(self, features: _Single) -> _Single:
         channels, height, width, scales, angles, places = (int(size) for size in self.layout[:6])
+        if len(self.layout) > 7 and self.layout[7]:
+            features = np.matmul(_OPPONENT.astype(np.float32), features.reshape(len(features), channels, -1))
         images = features.reshape(len(features) * channels, height, width)
         # Every resolution has an even number of pixels a side, and every place the same number of them.
         unit = math.lcm(2**scales, places)
@@ -252,6 +256,8 @@ class Scattering(ReadyMap):
         Exponent of the coefficients, in (0, 1]; ½ evens out strong and weak paths.
     mirror : bool
         Whether coefficients are averaged over the image and its mirror image, up to a pixel's place.
+    opponent : bool
+        Whether brightness and two opponent colours are scattered in place of red, green and blue.
     shape : sequence of int, optional
         Of the images; square ones by default.
 
@@ -271,6 +277,7 @@ class Scattering(ReadyMap):
     places: int = field(default=4, metadata=COUNT)
     power: float = field(default=0.5, metadata=between(0.0, 1.0, open_low=True))
     mirror: bool = False
+    opponent: bool = False
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Bruna, Mallat 2013; Tramèr, Boneh 2021"
 
@@ -282,6 +289,8 @@ class Scattering(ReadyMap):
                 f"images of {height} x {width} pixels are smaller than a wavelet of scale {self.scales}; "
                 "choose fewer scales"
             )
-        mirror = [1] if self.mirror else []
-        layout = np.array([channels, height, width, self.scales, self.angles, self.places, *mirror])
+        if self.opponent and channels != 3:
+            raise ParameterError(f"opponent colours are of images of three channels; these have {channels}")
+        more = [int(self.mirror), int(self.opponent)] if self.opponent else [1] if self.mirror else []
+        layout = np.array([channels, height, width, self.scales, self.angles, self.places, *more])
         return ScatteringFeatures(layout=layout, power=np.array([self.power]))

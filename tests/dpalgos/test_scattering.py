@@ -104,6 +104,25 @@ def test_a_mirror_image_has_the_same_features_where_these_are_averaged(
     assert np.linalg.norm(unlike) > 10 * np.linalg.norm(seen - mirrored)
 
 
+def test_opponent_colours_are_scattered_in_place_of_red_green_and_blue(random: np.random.Generator) -> None:
+    """A grey image has its first channel's coefficients alone, and each colour is a channel scattered by itself."""
+    images, one = random.random((4, 3, 16, 16)), Scattering(shape=(1, 16, 16)).features(256)
+    made = Scattering(opponent=True, shape=(3, 16, 16)).features(768)
+    red, green, blue = (images[:, channel].reshape(4, 256) for channel in range(3))
+    colours = [(red + green + blue) / 3**0.5, 3 * (red - green) / 2**0.5, 3 * (red + green - 2 * blue) / 6**0.5]
+    seen = made.transform(images.reshape(4, 768)).reshape(4, 16, 3, -1)
+    for channel, colour in enumerate(colours):
+        expected = one.transform(colour).reshape(4, 16, -1)
+        np.testing.assert_allclose(seen[:, :, channel], expected, atol=2e-3)
+    grey = made.transform(np.tile(red, (1, 3))).reshape(4, 16, 3, -1)
+    # The root of what single precision leaves of zero.
+    assert np.abs(grey[:, :, 1:]).max() < 2e-3 < np.abs(grey[:, :, 0]).min()
+    mirrored = Scattering(opponent=True, mirror=True, shape=(3, 16, 16)).features(768)
+    assert mirrored.transform(images.reshape(4, 768)).shape == (4, mirrored.dimension) == (4, made.dimension // 2)
+    with pytest.raises(ParameterError, match="three channels"):
+        Scattering(opponent=True, shape=(1, 16, 16)).features(256)
+
+
 def test_what_is_no_number_stays_none_and_harms_nobody_else(random: np.random.Generator) -> None:
     images = random.random((3, SIDE * SIDE))
     clean = scattering().transform(images)
