@@ -427,6 +427,11 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         """Delta, or what public rows' runs state theirs at; a run's start settles it for rows with a cap."""
         return _PUBLIC_DELTA if self.delta is None else self.delta
 
+    @property
+    def system(self) -> str:
+        """What runs, in a word: the system's name, or those of the parts that are put together."""
+        return self.algorithm or "+".join(filter(None, (self.projection, self.trainer, self.aggregation)))
+
     @field_validator("tune", mode="before")
     @classmethod
     def _lists_of_values(cls, value: object) -> object:
