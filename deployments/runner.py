@@ -332,7 +332,7 @@ def _scoring(schedule: Schedule) -> dict[str, Any]:
 
 
 def _algorithm(schedule: Schedule) -> str:
-    return schedule.config.algorithm or schedule.config.trainer or "…"
+    return schedule.config.system
 
 
 def root_tag(root: Path) -> str:

@@ -168,7 +168,7 @@ def chain_inline(config: TrainingConfig) -> Chained:
 
 @flow(
     name="federated-training",
-    flow_run_name="{config.algorithm} on {config.dataset}",
+    flow_run_name="{config.system} on {config.dataset}",
     task_runner=cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=4)),
 )
 def train(config: TrainingConfig) -> RunResult:

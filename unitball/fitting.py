@@ -485,8 +485,7 @@ def _require_pure(config: TrainingConfig, dataset: DatasetRef) -> None:
     budgets = [part.budgets for part in parts if getattr(part, "budgets", ())]
     if any(accepted[0] is not PureEpsilon for accepted in budgets):
         raise ParameterError(
-            f"{config.algorithm or config.trainer} spends a delta and delta is 0; choose a delta, or an "
-            "algorithm of pure epsilon"
+            f"{config.system} spends a delta and delta is 0; choose a delta, or an algorithm of pure epsilon"
         )
 
 

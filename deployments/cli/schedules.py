@@ -91,10 +91,7 @@ def schedules() -> Answer:
     from tasks.datasets.schedules import schedules as current_schedules
 
     entries = current_schedules()
-    rows = (
-        (one.dataset, _when(one), one.config.algorithm or one.config.trainer, one.config.epsilon, one.config.delta)
-        for one in entries
-    )
+    rows = ((one.dataset, _when(one), one.config.system, one.config.epsilon, one.config.delta) for one in entries)
     shown = table(("data set", "when", "algorithm", "epsilon", "delta"), rows, title="Schedules")
     return Answer(
         {"schedules": [one.model_dump(mode="json") for one in entries]},

@@ -52,7 +52,7 @@ def train(
         return _explained(config)
     if plan:
         return _expectation(config)
-    results = _run([config], f"{config.algorithm or config.trainer} on {config.dataset}", dask)
+    results = _run([config], f"{config.system} on {config.dataset}", dask)
     return Answer(results[0].model_dump(mode="json"), shown_results(results))
 
 

@@ -107,9 +107,7 @@ def _point(label: str | None, settings: dict[str, object], varied: Sequence[str]
     except ValidationError as error:
         varied_settings = ", ".join(f"{name}={settings[name]!r}" for name in varied)
         raise ParameterError(f"{where}: point ({varied_settings}): {'; '.join(faults(error))}") from None
-    parts = (config.projection, config.trainer, config.aggregation)
-    name = label or config.algorithm or "+".join(part for part in parts if part)
-    return Point(label=name, axes=settings, config=config)
+    return Point(label=label or config.system, axes=settings, config=config)
 
 
 class SweepSpec(_Specification):

@@ -324,6 +324,11 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         ),
     ] = {}
 
+    @property
+    def system(self) -> str:
+        """What runs, in a word: the system's name, or those of the parts that are put together."""
+        return self.algorithm or "+".join(filter(None, (self.projection, self.trainer, self.aggregation)))
+
     @field_validator("tune", mode="before")
     @classmethod
     def _lists_of_values(cls, value: object) -> object:

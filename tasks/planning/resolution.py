@@ -363,8 +363,7 @@ def _composed(config: SystemSettings) -> tuple[str, None, str, Arrangement]:
             f"{config.projection or 'no projection'} with {config.trainer} does not run under trust {trust}; "
             f"it runs under: {', '.join(supported)}"
         )
-    name = "+".join(part for part in (config.projection, config.trainer, config.aggregation) if part)
-    return name, None, trust, supported[trust]
+    return config.system, None, trust, supported[trust]
 
 
 def _arranged(config: AlgorithmSettings, projection: type[Algorithm] | None, trust: str) -> Arrangement:

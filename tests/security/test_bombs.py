@@ -132,7 +132,7 @@ def _attacked(folder: Path, name: str, megabytes: int) -> None:
         (folder / "schema.yaml").write_text(_SCHEMA)
         schema = str(folder / "schema.yaml")
     arguments = [sys.executable, "-c", _INGEST, form, str(path), schema, str(folder / "root")]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr
     told, peak = done.stdout.splitlines()
     assert limit in told
