@@ -173,9 +173,15 @@ def test_classes_are_weighed_by_label_or_balanced(rows: tuple[Any, Any]) -> None
         for weights in (None, {"common": 0.1}, "balanced")
     }
     assert found["None"] < 0.05 < 0.2 < min(found["{'common': 0.1}"], found["balanced"])
+    tenfold, tenth = (
+        PrivateClassifier(**given, class_weight=weights).fit(features, labels).coef_
+        for weights in ({"rare": 10}, {"common": 0.1})
+    )
+    np.testing.assert_array_equal(tenfold, tenth)
     for weights, says in (
         ({"comon": 0.1}, "names 'comon', which is no class; there are: 'common', 'rare'"),
-        ({"common": 3.0}, "class_weight is 3.0: .*less than or equal to 1"),
+        ({"common": -3.0}, "class_weight is -3.0: .*greater than 0"),
+        ({"common": float("nan")}, "class_weight is nan: .*less than or equal to 1"),
         ("balance", "class_weight is 'balance': .*'balanced'"),
     ):
         with pytest.raises(ParameterError, match=says):
