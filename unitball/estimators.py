@@ -399,7 +399,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         Of the algorithm's parts, such as ``{"trainer.regularisation": 0.01}``.
     class_weight : dict or "balanced", optional
         What the rows of a class weigh beside those that weigh 1, by label: public, above 0, 1 where left out.
-        Where one is above 1, all are divided by the largest, because a weight above 1 would raise the sensitivity.
+        All are divided by the largest: a weight above 1 would raise the sensitivity.
         ``"balanced"`` weighs the classes by noisy counts, which take a twentieth of a gradient trainer's budget.
     repetition : int
         Another number is another release, drawn and charged anew.
@@ -489,11 +489,11 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
             raise ParameterError(
                 f"class_weight names {unknown[0]!r}, which is no class; there are: {', '.join(map(repr, places))}"
             )
-        weights = {places[label]: weight for label, weight in self.class_weight.items()}
-        if not all(isinstance(weight, Real) and math.isfinite(weight) for weight in weights.values()):
+        weights = {place: self.class_weight.get(label, 1.0) for label, place in places.items()}
+        if not all(isinstance(weight, Real) and 0 < weight < math.inf for weight in weights.values()):
             return weights  # which the configuration refuses, with the value
-        largest = max(weights.values(), default=1)
-        return weights if largest <= 1 else {place: weights.get(place, 1) / largest for place in places.values()}
+        largest = max(weights.values())
+        return {place: weight / largest for place, weight in weights.items()}
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateClassifier:
         """Train, charged to the account.
