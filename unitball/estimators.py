@@ -490,7 +490,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
                 f"class_weight names {unknown[0]!r}, which is no class; there are: {', '.join(map(repr, places))}"
             )
         weights = {place: self.class_weight.get(label, 1.0) for label, place in places.items()}
-        if not all(isinstance(weight, Real) and 0 < weight < math.inf for weight in weights.values()):
+        if not all(isinstance(weight, Real) and 0 < float(weight) < math.inf for weight in weights.values()):
             return weights  # which the configuration refuses, with the value
         largest = max(weights.values())
         return {place: weight / largest for place, weight in weights.items()}
