@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ NULL_CLASS = -1
 
 # A block of about 32 MB in float64: large enough for fast matrix products, small enough to hold several.
 _BLOCK_ENTRIES = 1 << 22
+_DECODED_ENTRIES = 1 << 18
 _PART_BYTES = 1 << 27
 # Numbers by which compression is judged.
 _SAMPLE = 1 << 16
@@ -362,43 +363,48 @@ class StoredRows:
         """Features a row."""
         return self.format.dimension
 
-    def batches(self) -> Iterator[Any]:
-        """Yield record batches of ``format.block_rows`` rows (the last may be shorter)."""
-        size = self.format.block_rows
-        pending: list[Any] = []
-        rows = 0
+    def batches(self, rows: int) -> Iterator[Any]:
+        """Yield record batches of at most so many rows."""
         for path in self.parts or self.files:
             try:
                 source = path.open() if isinstance(path, StoredPart) else path
                 # From a disk, a megabyte at a time instead of whole columns of a row group.
                 buffer = 0 if isinstance(path, StoredPart) else 1 << 20
                 with pq.ParquetFile(source, pre_buffer=False, buffer_size=buffer) as file:
-                    for batch in file.iter_batches(size):
-                        pending.append(batch)
-                        rows += len(batch)
-                        while rows >= size:
-                            yield _head(pending, size)
-                            pending = _tail(pending, size)
-                            rows -= size
+                    yield from file.iter_batches(rows)
             except (pa.ArrowException, OSError) as error:
                 raise DamagedError(
                     f"{path} cannot be read: {_first_line(error)}; restore it or ingest again"
                 ) from error
-        if rows:
-            yield _head(pending, rows)
 
     def blocks(self) -> Iterator[tuple[NDArray[np.float32], NDArray[np.generic], NDArray[np.int32] | None]]:
         """Yield ``(features, labels, shares)``: (m, dimension) float32, read-only; (m,) int64 or float64; (m,) int32.
 
-        ``shares`` says how many rows each row's person has in these files; None: each row is a record of its own.
+        Blocks have ``format.block_rows`` rows, the last may have fewer. ``shares`` says how many rows each row's person
+        has in these files; None: each row is a record of its own.
         """
         kind = np.int64 if self.format.labels is Labels.CLASSES else np.float64
-        for batch in self.batches():
-            features, labels = self.format.decode(batch)
-            if self.format.sparse:
-                features = features.toarray()
-            shares = _numbers(batch.column("share")) if self.format.shares else None
-            yield features, labels.astype(kind), shares
+        size, filled = min(self.format.block_rows, self.stored), 0
+        # Arrow takes four times what it decodes, and keeps it: it decodes a megabyte.
+        for batch in self.batches(min(self.format.block_rows, max(16, _DECODED_ENTRIES // max(1, self.dimension)))):
+            while len(batch):
+                if not filled:
+                    features = np.empty((size, self.dimension), dtype=np.float32)
+                    labels: NDArray[np.generic] = np.empty(size, dtype=kind)
+                    shares = np.empty(size, dtype=np.int32) if self.format.shares else None
+                part, batch = batch.slice(0, size - filled), batch.slice(size - filled)
+                place = slice(filled, filled + len(part))
+                read, labels[place] = self.format.decode(part)
+                features[place] = read.toarray() if self.format.sparse else read
+                if shares is not None:
+                    shares[place] = _numbers(part.column("share"))
+                filled = place.stop % size
+                if not filled:
+                    features.flags.writeable = False
+                    yield features, labels, shares
+        if filled:
+            features.flags.writeable = False
+            yield features[:filled], labels[:filled], None if shares is None else shares[:filled]
 
     def scanned(self) -> Any:
         """Return an Arrow data set over the files, for whoever reads some columns of them."""
@@ -423,21 +429,6 @@ class StoredRows:
 def _numbers(array: Any) -> Any:
     """Return an Arrow array without nulls as NumPy's; pyarrow's own conversion would import pandas."""
     return np.from_dlpack(array)
-
-
-def _head(batches: Sequence[Any], rows: int) -> Any:
-    if len(batches) == 1:
-        return batches[0].slice(0, rows)
-    return pa.Table.from_batches(batches).slice(0, rows).combine_chunks().to_batches()[0]
-
-
-def _tail(batches: Sequence[Any], rows: int) -> list[Any]:
-    left = []
-    for batch in batches:
-        if len(batch) > rows:
-            left.append(batch.slice(rows))
-        rows = max(0, rows - len(batch))
-    return left
 
 
 def _first_line(error: BaseException) -> str:

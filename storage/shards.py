@@ -251,7 +251,7 @@ class _Partitioning:
         """Yield, block by block, who gets which rows."""
         mine = np.isin(self.owners, np.fromiter(group, dtype=np.int32))
         before = 0
-        for batch in self.rows.batches():
+        for batch in self.rows.batches(self.format.block_rows):
             here = np.flatnonzero(mine[before : before + len(batch)])
             local = self.owners[before : before + len(batch)][here]
             start, before = before, before + len(batch)

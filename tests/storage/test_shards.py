@@ -107,9 +107,9 @@ def test_small_parties_are_dealt_in_one_pass_and_as_the_large_ones_are(
     passes: list[StoredRows] = []
     original = StoredRows.batches
 
-    def batches(self: StoredRows) -> Iterator[Any]:
+    def batches(self: StoredRows, rows: int) -> Iterator[Any]:
         passes.append(self)
-        return original(self)
+        return original(self, rows)
 
     train = synthetic(900, 6, seed=119)
     ref = stored(layout, source_of(train))
