@@ -68,7 +68,7 @@ def on_page_content(html: str, **_: object) -> str:
 def _unbroken(word: re.Match[str]) -> str:
     if len(word[0]) > _UNBROKEN:
         return re.sub(r"(?<=[_/.,])(?=\w)", "<wbr>", word[0])
-    return f'<span class="word">{word[0]}</span>'
+    return word[0] if word[0].isidentifier() else f'<span class="word">{word[0]}</span>'
 
 
 def _pages() -> Iterator[tuple[str, str]]:
