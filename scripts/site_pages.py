@@ -32,6 +32,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 _ROOTS = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"} | {
     "SECURITY.md": "security-policy.md"
 }
+_UNBROKEN = 32
+"""Characters of code that fit a line of a narrow screen."""
 _MODELS = (TrainingConfig, SecureSettings, IngestRequest, Schedule, SweepSpec, Block)
 
 
@@ -48,11 +50,25 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def on_page_content(html: str, **_: object) -> str:
-    """Set formulas as MathML, which every browser draws by itself, and drop Sphinx's roles from docstrings."""
+    """Set formulas as MathML, which every browser draws by itself, and say where lines may break.
+
+    Sphinx's roles are dropped from docstrings. A word of code breaks nowhere if it is short (`--group-size`), else
+    after its separators; numbers stay with the sign between them.
+    """
     for tag, opened, closed, display in (("span", r"\\\(", r"\\\)", "inline"), ("div", r"\\\[", r"\\\]", "block")):
         formula = rf'<{tag} class="arithmatex">{opened}(.*?){closed}</{tag}>'
         html = re.sub(formula, lambda found, display=display: convert(found[1], display=display), html, flags=re.S)  # type: ignore[misc]
-    return re.sub(r":(?:attr|class|data|func|math|meth|mod|obj):(<code>)~?", r"\1", html)
+    html = re.sub(r":(?:attr|class|data|func|math|meth|mod|obj):(<code>)~?", r"\1", html)
+    html = re.sub(r"(?<=\d) ([→±]) (?=\d)", "\u00a0\\1\u00a0", html)
+    # Code that stands alone on its lines comes after <pre> and an empty span.
+    inline = r"(?<!<pre>)(?<!</span>)<code>([^<]+)</code>"
+    return re.sub(inline, lambda found: f"<code>{re.sub(r'[^ ]+', _unbroken, found[1])}</code>", html)
+
+
+def _unbroken(word: re.Match[str]) -> str:
+    if len(word[0]) > _UNBROKEN:
+        return re.sub(r"(?<=[_/.,])(?=\w)", "<wbr>", word[0])
+    return word[0] if word[0].isidentifier() else f'<span class="word">{word[0]}</span>'
 
 
 def _pages() -> Iterator[tuple[str, str]]:

@@ -55,3 +55,13 @@ def test_every_command_key_and_name_is_in_the_reference(site: Path) -> None:
         assert kind.__name__ in schema
     assert "PrivateClassifier" in (site / "reference/unitball.html").read_text("utf-8")
     assert "RoundedGaussian" in (site / "reference/dpalgos.mechanisms.html").read_text("utf-8")
+
+
+def test_a_short_word_of_code_breaks_nowhere(site: Path) -> None:
+    """`--group-size` in a narrow column broke after its first two hyphens."""
+    page = (site / "people-and-budgets.html").read_text("utf-8")
+    assert '<code><span class="word">--group-size</span></code>' in page
+    assert "white-space: nowrap" in next(
+        rule for rule in (site / "assets/site.css").read_text("utf-8").splitlines() if ".word" in rule
+    )
+    assert "test_<wbr>" in (site / "security.html").read_text("utf-8"), "what is long breaks after a separator"

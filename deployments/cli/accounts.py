@@ -174,7 +174,7 @@ def _shown(report: BudgetReport) -> Iterator[RenderableType]:
 
 def _charges(charges: dict[tuple[str, str, int], set[str]]) -> Table:
     rows = [
-        (when, run, ", ".join(sorted(labels)[:3]) + (f" (3 of {len(labels)})" if len(labels) > 3 else ""))
+        (when, run, (f"{len(labels)} releases, among them " if len(labels) > 3 else "") + ", ".join(sorted(labels)[:3]))
         for (when, run, _), labels in sorted(charges.items())
     ]
     return table(("when (UTC)", "run", "releases"), rows, title="charges")

@@ -191,33 +191,43 @@ def audit(
         str | None, typer.Argument(help="A registered system, or else a projection, trainer or evaluator.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Audit everything that draws noise; what is done is not done again.")
+        bool, typer.Option("--all", help="Audit everything that draws noise; finished audits are not repeated.")
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A quarter of the usual runs, or fewer.")] = False,
     kind: Annotated[
-        str | None, typer.Option(help="systems, projections, trainers or evaluators, of a name that several have.")
+        str | None,
+        typer.Option(
+            help="Which one is meant, if several have the name: systems, projections, trainers or evaluators."
+        ),
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="What it is asked to cost: 1, or where its published flaw shows.")
+        float | None,
+        typer.Option(help="Epsilon that it is run at; if empty 1, or one at which its published flaw shows."),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta of the bound: 1e-5, or where its flaw shows.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta of the bound; if empty 1e-5, or one at which its flaw shows.")
+    ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(help="Runs on each neighbour, some to choose the event and the others counted; by cost if empty."),
+        typer.Option(
+            help="Runs on each neighbouring data set: some choose the event, the others count it; by cost if empty."
+        ),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Of the lower bound; 0.99 errs in one audit of a hundred.")] = 0.99,
+    confidence: Annotated[
+        float, typer.Option(help="Confidence of the lower bound; at 0.99 one audit in a hundred errs.")
+    ] = 0.99,
     neighbours: Annotated[
-        str | None, typer.Option(help="replace-one or replace-special; what the guarantee is derived for if empty.")
+        str | None, typer.Option(help="replace-one or replace-special; if empty the relation of the guarantee.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the public noise; the same seed repeats every run.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the public noise; the same seed repeats every run.")] = 0,
     chain: Annotated[
-        bool, typer.Option("--chain", help="Audit all that a private run shows: files, ledger, numbers, MLflow.")
+        bool, typer.Option("--chain", help="Audit everything that a private run shows: files, ledger, numbers, MLflow.")
     ] = False,
     canaries: Annotated[
-        int | None, typer.Option(help="Audit from one training run on so many synthetic canaries, some hundreds.")
+        int | None, typer.Option(help="Audit by one training run with this many synthetic canaries (some hundreds).")
     ] = None,
     rows_per_person: Annotated[
-        int | None, typer.Option(min=1, help="--canaries: each is a person, of one row to so many.")
+        int | None, typer.Option(min=1, help="With --canaries: each canary is a person of one to this many rows.")
     ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="Audit on rows of this public data set that differ in a canary.")
@@ -225,9 +235,7 @@ def audit(
     membership: Annotated[
         str | None, typer.Option(help="Attack models of rows of this public data set: who was in the training set?")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="--membership: write the picture of its ROC curve here (PNG).")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --membership: PNG file to write the ROC curve to.")] = None,
 ) -> Answer:
     """Bound epsilon from below: run the training code many times on synthetic data sets that differ in one row."""
     from dpalgos.audit.experiment import QUICK, AuditOptions, Effort

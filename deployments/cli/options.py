@@ -183,7 +183,7 @@ def _options(
 def _panel(model: type[BaseModel], name: str) -> str | None:
     """Return the section of a model that has a field; None where the model has no sections."""
     section = [cls for cls in model.__mro__ if issubclass(cls, BaseModel) and name in cls.model_fields][-1]
-    return None if section is model else section.__name__.removesuffix("Settings")
+    return None if section is model else section.__name__.removesuffix("Settings").removesuffix("Request")
 
 
 def _without_none(annotation: Any) -> Any:
@@ -222,7 +222,7 @@ def _bounds(field: FieldInfo) -> str:
 
 
 def _shown(default: Any) -> str:
-    return "" if default in (None, (), {}) or isinstance(default, bool) else f"default {default}"
+    return "" if default in (None, (), {}, "") or isinstance(default, bool) else f"default {default}"
 
 
 def _json_or_text(text: str) -> Any:

@@ -61,8 +61,8 @@ def remove(name: Annotated[str, typer.Argument(help="A reader.")]) -> Answer:
 
 @app.command(epilog="Example: unitball serve --runs 2")
 def serve(
-    prefect_port: Annotated[int, typer.Option(envvar="UNITBALL_PREFECT_PORT", help="Of Prefect's pages.")] = 4210,
-    mlflow_port: Annotated[int, typer.Option(envvar="UNITBALL_MLFLOW_PORT", help="Of MLflow's pages.")] = 5000,
+    prefect_port: Annotated[int, typer.Option(envvar="UNITBALL_PREFECT_PORT", help="Port of Prefect's pages.")] = 4210,
+    mlflow_port: Annotated[int, typer.Option(envvar="UNITBALL_MLFLOW_PORT", help="Port of MLflow's pages.")] = 5000,
     runs: Annotated[int, typer.Option(help="Trainings at once; up to four more runs may wait.")] = 2,
     prefect_file: Annotated[Path | None, typer.Option(help="Deployments to serve instead of the usual ones.")] = None,
     database: Annotated[

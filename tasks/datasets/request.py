@@ -22,7 +22,7 @@ class AccountRequest(BaseModel, frozen=True, extra="forbid"):
     """What the owner says of the account that pays, where rows are first read for a release."""
 
     account: Annotated[
-        str | None, Field(description="The population whose budget is spent; the data set's name if empty.")
+        str | None, Field(description="The population whose budget is charged; the data set's name if empty.")
     ] = None
     epsilon_cap: Annotated[float | None, Field(description="The most the account may ever spend.")] = None
     delta_cap: Annotated[float | None, Field(description="The delta of the cap; below 1/n.")] = None
@@ -30,10 +30,10 @@ class AccountRequest(BaseModel, frozen=True, extra="forbid"):
         bool, Field(description="Admit algorithms proved in real arithmetic only (idealised numerics).")
     ] = False
     disjoint_people: Annotated[
-        str, Field(description="Declare, on record and for this reason, that the people are others than before.")
+        str, Field(description="Declare that the people are others than before; the reason, which is recorded.")
     ] = ""
     relation: Annotated[RelationInForce | None, Field(description="Neighbouring relation of a new account.")] = None
-    group_size: Annotated[int, Field(description="Rows one person may have.")] = 1
+    group_size: Annotated[int, Field(description="The largest number of rows of one person.")] = 1
 
     def cap(self) -> Cap | None:
         """Return the declared cap.
@@ -54,7 +54,7 @@ class IngestRequest(AccountRequest, frozen=True, extra="forbid"):
     """What the owner says of rows that come in; see ``unitball ingest --help``."""
 
     name: Annotated[str, Field(description="The name the data set will go by.")]
-    format: Annotated[str | None, Field(description="Of the files; an unknown one lists those there are.")] = None
+    format: Annotated[str | None, Field(description="Format of the files; an unknown name lists all.")] = None
     path: Annotated[Path | None, Field(description="File or folder.")] = None
     visibility: Annotated[Visibility, Field(description="Private rows need an account and a cap.")] = Visibility.PRIVATE
     dimension: Annotated[int | None, Field(description="Features a row; declared for private rows.")] = None
@@ -70,21 +70,24 @@ class IngestRequest(AccountRequest, frozen=True, extra="forbid"):
     ] = None
     normalisation: Annotated[str | None, Field(description="Default map for runs on this set.")] = None
     schema_path: Annotated[
-        Path | None, Field(description="YAML schema for CSV and Parquet: a file, or the name of one that comes along.")
+        Path | None, Field(description="YAML schema for CSV and Parquet: a file, or the name of a bundled one.")
     ] = None
     on_violation: Annotated[
-        OnViolation, Field(description="Rows outside the schema; private rows that are dropped stay as null records.")
+        OnViolation,
+        Field(description="What becomes of rows outside the schema; dropped private rows stay as null records."),
     ] = OnViolation.REFUSE
     scaling: Annotated[
-        Scaling | None, Field(description="What a table's numbers become, instead of what its schema says.")
+        Scaling | None, Field(description="How a table's numbers are scaled, instead of what its schema says.")
     ] = None
     parties: Annotated[Mapping[str, Path], Field(description="A party's own file; give one for each.")] = {}
     test_path: Annotated[Path | None, Field(description="File of test rows.")] = None
     people: Annotated[People | None, Field(description="Whose rows they are, of rows without a schema.")] = None
-    max_rows: Annotated[PositiveInt | None, Field(description="The most rows of a part; 100 million unless said.")] = (
-        None
-    )
+    max_rows: Annotated[
+        PositiveInt | None, Field(description="Largest number of rows of a part; 100 million if empty.")
+    ] = None
     max_bytes: Annotated[
         PositiveInt | None,
-        Field(description="The most bytes of a file, decompressed; 32 times a compressed file's size unless said."),
+        Field(
+            description="Largest size of a file, decompressed, in bytes; 32 times a compressed file's size if empty."
+        ),
     ] = None

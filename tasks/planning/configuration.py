@@ -228,7 +228,7 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
             gt=0,
             le=1000,
             allow_inf_nan=False,
-            description="Total epsilon of the run per party: needed unless the algorithm draws no noise.",
+            description="Epsilon of the whole run, for each party; needed unless the algorithm draws no noise.",
             examples=[1.0],
         ),
     ] = None
@@ -237,7 +237,7 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             ge=0,
             lt=1,
-            description="Total delta of the run per party; if empty a tenth of the cap's, and 1e-5 of public rows.",
+            description="Delta of the whole run; if empty a tenth of the cap's, and 1e-5 on public rows.",
             examples=[1e-6],
         ),
     ] = None
@@ -254,7 +254,7 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
     algorithm: Annotated[
         Annotated[str, RegisteredName("systems")] | None,
         Field(
-            description="A named system (`unitball algorithms`), by default the recommended one; none with a trainer.",
+            description="A named system (`unitball algorithms`); leave it out where you name a trainer.",
             examples=["unitball", "fed-dpdr-dpml"],
         ),
     ] = "unitball"
@@ -267,7 +267,7 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
     ] = None
     public_dataset: Annotated[
         str | None,
-        Field(description="A registered public set whose rows centre, turn and whiten the features."),
+        Field(description="A registered public set by whose rows the features are centred, rotated and whitened."),
     ] = None
     normalisation: Annotated[
         Annotated[str, RegisteredName("normalisations")] | None,
@@ -289,7 +289,7 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
     ] = None
     trainer: Annotated[
         Annotated[str, RegisteredName("trainers")] | None,
-        Field(description="A registered trainer, put together with projection and aggregation instead of a system."),
+        Field(description="A registered trainer instead of a system; projection and aggregation may be named with it."),
     ] = None
     aggregation: Annotated[
         Annotated[str, RegisteredName("aggregators")] | None,
@@ -302,17 +302,17 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
             discriminator=Discriminator(lambda given: "word" if isinstance(given, str) else "weights"),
             # As other choices of a form are written.
             json_schema_extra=lambda schema: schema.update(anyOf=schema.pop("oneOf")),
-            description="What the rows of a frequent class weigh beside a rare one's, by name (NAME=WEIGHT), from "
-            "public knowledge; a class that is not named weighs 1. Or balanced: by noisy counts of the classes, which "
-            "take a twentieth of noisy-gd's budget (mu^2) and none of discriminant-gd's.",
+            description="Weights of the classes, so that a rare one counts: NAME=WEIGHT, at most 1, from public "
+            "knowledge. A class that is not named weighs 1. Or balanced: weights from noisy counts, which take a "
+            "twentieth of noisy-gd's budget (mu^2) and none of discriminant-gd's.",
             examples=[{"honest": 0.04}],
         ),
     ] = {}
     tune: Annotated[
         dict[str, tuple[object, ...]],
         Field(
-            description="Values of a trainer's parameter to choose from on the private rows (NAME=A,B,C, under --trust "
-            "central): by private selection, within the run's budget.",
+            description="Values of a trainer's parameter (NAME=A,B,C), one of which is chosen by private selection, "
+            "within the run's budget; under --trust central.",
             examples=[{"clip": [0.5, 0.25]}],
         ),
     ] = {}
@@ -387,8 +387,8 @@ class PartitionSettings(BaseModel, frozen=True, extra="forbid"):
     partition: Annotated[
         Annotated[str, RegisteredName("partitions", besides=("own",))] | None,
         Field(
-            description="How rows are partitioned: even; sized, with sizes; dirichlet; by-label; own, by files. Empty: "
-            "own where the parties brought their own files, else even: to parties that are simulated."
+            description="How rows are divided among parties: even, sized (with sizes), dirichlet, by-label, or own (by "
+            "the parties' files). If empty: own where parties have files of their own, else even."
         ),
     ] = None
     partition_seed: Annotated[
@@ -399,8 +399,8 @@ class PartitionSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             ge=0,
             lt=1,
-            description="Share of rows held out where the set has no test rows of its own; if empty 0.2 of public "
-            "rows, and of private ones as many as measuring the model is worth.",
+            description="Share of rows held out where the set has no test rows of its own. If empty: 0.2 of public "
+            "rows; of private rows a number that follows from n, classes and epsilon.",
         ),
     ] = None
 
@@ -415,15 +415,16 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
     roc: Annotated[
         bool,
         Field(
-            description="On private rows: noisy score histograms too, for AUC and ROC, at half the evaluation's mu²."
+            description="On private rows, also release noisy histograms of the scores, for AUC and ROC, from half "
+            "of the evaluation's mu²."
         ),
     ] = False
     aim: Annotated[
         str | None,
         Field(
             pattern=r"^(balanced|f1|recall=(1|0?\.\d*[1-9]\d*)|cost=[1-9]\d*(\.\d+)?:[1-9]\d*(\.\d+)?)$",
-            description="With --roc, two classes: choose the threshold of the scores for balanced, f1, recall=0.8 or "
-            "cost=1:20 (of a false alarm, and of a miss); costs nothing more.",
+            description="With --roc, two classes: choose the threshold for balanced, f1, recall=0.8 or cost=1:20 (a "
+            "false alarm costs 1, a miss 20). No further charge.",
         ),
     ] = None
 
@@ -436,14 +437,15 @@ class HorizonSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             ge=1,
             le=3653,
-            description="Nights over which rows arrive: running sums are released each night, at one price for all.",
+            description="Number of nights in which rows arrive; sums are released each night, at one charge for all.",
             examples=[365],
         ),
     ] = None
     participations: Annotated[
         int,
         Field(
-            ge=1, description="With --horizon: the most nights in which one row comes, edited or again, or one person."
+            ge=1,
+            description="With --horizon: the most nights in which one row (edited or not) or one person comes.",
         ),
     ] = 1
     separation: Annotated[
@@ -452,13 +454,16 @@ class HorizonSettings(BaseModel, frozen=True, extra="forbid"):
     expected_rows: Annotated[
         int | None,
         Field(
-            ge=1, le=_MOST, description="With --horizon: rows of all nights; if empty, as many in each as in the first."
+            ge=1,
+            le=_MOST,
+            description="With --horizon: number of rows in all nights; if empty, each has as many as the first.",
         ),
     ] = None
     bands: Annotated[
         int | None,
         Field(
-            ge=1, description="With --horizon: nights whose sums each party keeps, fewer at more noise; if empty all."
+            ge=1,
+            description="With --horizon: how many nights' sums a party keeps; fewer mean more noise; all if empty.",
         ),
     ] = None
 
@@ -471,7 +476,8 @@ class NoiseSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             ge=0,
             le=_MOST,
-            description="Equal parameters name the same releases; a new number: a fresh release and charge.",
+            description="Equal runs name the same releases and are charged once; a new number asks for fresh noise, "
+            "which is charged.",
         ),
     ] = 0
     seed: Annotated[
@@ -494,7 +500,11 @@ class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):
     ] = None
     overrun: Annotated[
         float,
-        Field(gt=0, le=0.01, description="With --deadline: probability of a miss on any rows; charged as delta."),
+        Field(
+            gt=0,
+            le=0.01,
+            description="With --deadline: probability that a release misses it, whatever the rows; charged as delta.",
+        ),
     ] = 1e-9
 
 
