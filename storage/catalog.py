@@ -311,11 +311,10 @@ class Catalog:
         with reading(self._database) as entries:
             return [entry.content for entry in entries.find(Kind.STREAM, account=account)]
 
-    def stream(self, key: str) -> Mapping[str, Any] | None:
-        """Return what is released night after night under a key, None where nothing was fixed."""
-        with reading(self._database) as entries:
-            entry = entries.find(Kind.STREAM, subject=key)
-        return entry[0].content if entry else None
+    def stream(self, keys: Collection[str]) -> Mapping[str, Any] | None:
+        """Return what is released night after night under one of some keys, None where nothing was fixed."""
+        fixed = [entry.content for entry in found(self._database, Kind.STREAM) if entry.subject in keys]
+        return fixed[-1] if fixed else None
 
     def get(self, name: str, *, version: str | None = None, normalisation: str | None = None) -> Registration:
         """Return the newest registration of a name, narrowed to a version or a normalisation where given.

@@ -31,7 +31,7 @@ from tasks.planning.plans import (
     Stream,
     one_night,
 )
-from tasks.planning.resolution import Resolved, resolve, resolve_trust
+from tasks.planning.resolution import Resolved, resolve, resolve_trust, with_given
 
 # Of a party's frozen sums; a factor of fewer bands keeps fewer of them.
 _LARGEST_STATE = 2**32
@@ -260,10 +260,8 @@ def _resolve(
     if config.algorithm == "unitball":
         table = dataset.image_shape is None and config.features is None and config.public_dataset is None
         name = "sufficient-statistics" if table or not dataset.classes else "class-means"
-        # The recommended trainer takes steps, or is this one: of its parameters none but the count's weight fits.
-        parts = {**resolution.parts, "trainer": AlgorithmSpec("trainers", name)}
-        if dataset.label_range is not None:
-            parts["trainer"] = parts["trainer"].with_parameters(label_range=list(dataset.label_range))
+        # The recommended trainer takes steps, or is this one: of what was given all must fit this one as well.
+        parts = with_given({**resolution.parts, "trainer": AlgorithmSpec("trainers", name)}, config, dataset)
         projection = parts.get("projection")
         learnt = projection is not None and lookup(projection.kind, projection.name).reads_rows
         if learnt:

@@ -83,10 +83,9 @@ def resolve(
     InputError
         For a target dimension above the data's.
     """
-    dimension, label_range = dataset.dimension, dataset.label_range
     if config.dimension is not None:
         # Whether or not the system reduces at all: who asks for the impossible has mistaken the data set.
-        _require_dimension(config.dimension, dimension)
+        _require_dimension(config.dimension, dataset.dimension)
     name, system, trust, arrangement = resolve_system(config)
     choice = None
     if system is not None and system.choose is not None:
@@ -100,22 +99,7 @@ def resolve(
     }
     for spec in filter(None, offered.values()):
         lookup(spec.kind, spec.name)
-    own = {field: value for field, value in _given(config).items() if not field.startswith(_OTHERS)}
-    parts = {part: spec for part, spec in offered.items() if spec is not None}
-    if "mirror" in own and not any("mirror" in _fields(spec) for spec in parts.values()):
-        raise ParameterError(
-            "mirror is declared, and no part of this run averages over mirror images: that is for rows that are images "
-            "(ingest --image-shape), under unitball or a map such as --features scattering; leave it out"
-        )
-    parts = _with_parameters(parts, own)
-    if "projection" in parts:
-        parts["projection"] = _with_components(parts["projection"], config, dimension)
-    if config.class_weight:
-        parts["trainer"] = _with_class_weight(parts["trainer"], config.class_weight, dataset.classes)
-    if label_range is not None and "label_range" in _fields(parts["trainer"]):
-        parts["trainer"] = parts["trainer"].with_parameters(
-            **{"label_range": list(label_range), **parts["trainer"].parameters}
-        )
+    parts = with_given({part: spec for part, spec in offered.items() if spec is not None}, config, dataset)
     reasons = choice.reasons if choice is not None else ()
     if parameters_of(config, "tuned") and not config.tune:
         raise ParameterError("parameters of tuned are given and nothing is tuned: say what with --tune NAME=A,B,C")
@@ -135,6 +119,34 @@ def resolve(
         reasons=reasons,
         warning=choice.warning if choice is not None else None,
     )
+
+
+def with_given(
+    parts: Mapping[str, AlgorithmSpec], config: AlgorithmSettings, dataset: DatasetRef
+) -> dict[str, AlgorithmSpec]:
+    """Return parts with what a configuration says of them, and with the data set's range of real labels.
+
+    Raises
+    ------
+    ParameterError, InputError
+        For what none of them takes.
+    """
+    own = {field: value for field, value in _given(config).items() if not field.startswith(_OTHERS)}
+    if "mirror" in own and not any("mirror" in _fields(spec) for spec in parts.values()):
+        raise ParameterError(
+            "mirror is declared, and no part of this run averages over mirror images: that is for rows that are images "
+            "(ingest --image-shape), under unitball or a map such as --features scattering; leave it out"
+        )
+    given = _with_parameters(parts, own)
+    if "projection" in given:
+        given["projection"] = _with_components(given["projection"], config, dataset.dimension)
+    if config.class_weight:
+        given["trainer"] = _with_class_weight(given["trainer"], config.class_weight, dataset.classes)
+    if dataset.label_range is not None and "label_range" in _fields(given["trainer"]):
+        given["trainer"] = given["trainer"].with_parameters(
+            **{"label_range": list(dataset.label_range), **given["trainer"].parameters}
+        )
+    return given
 
 
 def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: str) -> tuple[AlgorithmSpec, str]:
@@ -227,7 +239,7 @@ def _with_class_weight(
     if "class_weight" not in _fields(trainer):
         raise ParameterError(
             f"{trainer.name} has no weights of classes: leave class_weight out (class means take all classes alike "
-            "anyway), or choose a trainer by gradients, for example --algorithm noisy-gd"
+            "anyway), or choose a trainer by gradients, for example --algorithm noisy-gd; of a horizon, --trainer ftrl"
         )
     if isinstance(weights, str):
         return trainer.with_parameters(class_weight=weights)
@@ -261,7 +273,7 @@ def _fields(spec: AlgorithmSpec) -> set[str]:
     return {field.name for field in dataclasses.fields(lookup(spec.kind, spec.name)) if field.init} - {"budget"}
 
 
-def _with_parameters(parts: dict[str, AlgorithmSpec], parameters: Mapping[str, object]) -> dict[str, AlgorithmSpec]:
+def _with_parameters(parts: Mapping[str, AlgorithmSpec], parameters: Mapping[str, object]) -> dict[str, AlgorithmSpec]:
     """Hand each ``NAME`` or ``part.NAME`` to the part that has such a field."""
     result = dict(parts)
     for name, value in parameters.items():

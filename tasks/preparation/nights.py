@@ -98,16 +98,15 @@ def preview_nights(config: TrainingConfig, version: DatasetRef, normalisation: s
 
 def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix: bool) -> Nights:
     catalog, last = open_catalog(), len(horizon.arrivals)
-    # What was not there when a horizon began is in its key only where it is given.
-    left_out = {"evaluation", *(() if config.mirror is not None else ("mirror",))}
-    key = identity(horizon=horizon.number, config=config.model_dump(mode="json", exclude=left_out))
-    kept = catalog.stream(key)
+    keys = _keys(config, horizon.number)
+    kept = catalog.stream(keys)
     if kept is None:
         first = _night(config, horizon, horizon.arrivals[0], normalisation)
         relation = relation_of(config.dataset)
         terms = fix_terms(config, horizon, first.shards, relation=relation, features=first.features)
         if fix:
-            terms = StreamTerms.model_validate(catalog.fix_stream(config.dataset, key, terms.model_dump(mode="json")))
+            kept = catalog.fix_stream(config.dataset, keys[0], terms.model_dump(mode="json"))
+            terms = StreamTerms.model_validate(kept)
     else:
         terms = StreamTerms.model_validate(kept)
     store = open_releases()
@@ -121,6 +120,23 @@ def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix
         unreleased=unreleased,
         arrived=tuple(sum(sizes) for sizes in zip(*each, strict=True)),
     )
+
+
+# What configurations have gained since there are horizons, in order.
+_GAINED = ("tune", "aim", "class_weight", "mirror")
+
+
+def _keys(config: TrainingConfig, number: int) -> list[str]:
+    """Return the names that what a horizon releases may stand under, a new one's first.
+
+    A field that was not there when a horizon began is in no name of it: such a field is in a name where it is given.
+    For a while unused ones were in names, too.
+    """
+    unused = [name for name in _GAINED if getattr(config, name) in (None, {})]
+    dumped = (
+        config.model_dump(mode="json", exclude={"evaluation", *unused[known:]}) for known in range(len(unused) + 1)
+    )
+    return [identity(horizon=number, config=one) for one in dumped]
 
 
 def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisation: str) -> Night:

@@ -35,7 +35,10 @@ from tasks.datasets import horizons
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning import nights
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.identity import identity
 from tasks.planning.plans import PlannedRelease
+from tasks.preparation import nights as arranged
 from tasks.release import storing as checkpoints
 from tasks.release.preflight import require_feasible
 from tasks.release.rows import maps_of, rows_of
@@ -211,6 +214,41 @@ def _sigma_of_one(release: PlannedRelease) -> float:
     return _sigma_of(night.inner.distribution(release.setting))
 
 
+@pytest.mark.parametrize("unknown", [(), ("class_weight",), ("class_weight", "aim"), ("class_weight", "aim", "tune")])
+def test_a_horizon_that_began_before_configurations_had_a_field_is_charged_once(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unknown: tuple[str, ...]
+) -> None:
+    """The mutant: another configuration, whose stream is charged beside the first."""
+    rows = lines(90, tmp_path / "rows")
+    arrive(rows[:30], tmp_path)
+
+    def other_terms(*of: Any, **given: Any) -> nights.StreamTerms:
+        """As another version would fix them, that recommends otherwise."""
+        terms = nights.fix_terms(*of, **given)
+        release = terms.release.model_copy(update={"algorithm": terms.release.algorithm.with_parameters(step_size=0.7)})
+        return terms.model_copy(update={"release": release})
+
+    def earlier(**parts: Any) -> str:
+        return identity(**{**parts, "config": {key: parts["config"][key] for key in {*parts["config"]} - {*unknown}}})
+
+    def keys(config: TrainingConfig, number: int) -> list[str]:
+        dumped = config.model_dump(mode="json", exclude={"evaluation", "mirror"})
+        return [earlier(horizon=number, config=dumped)]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(arranged, "_keys", keys)
+        patched.setattr(arranged, "fix_terms", other_terms)
+        first, _ = tonight(trainer="ftrl")
+    before = spent()
+    arrive(rows[:60], tmp_path)
+    second, _ = tonight(trainer="ftrl")
+    assert second.night_keys == first.night_keys
+    assert spent() == before
+    other, _ = tonight(trainer="ftrl", class_weight={CLASSES[0]: 0.5})
+    assert not set(other.night_keys) & set(first.night_keys)
+    assert spent() > before
+
+
 def test_the_next_horizon_reads_new_rows_and_costs_a_maximum(root: Path, tmp_path: Path) -> None:
     rows = lines(150, tmp_path / "rows")
     for night in range(1, 3):
@@ -274,6 +312,8 @@ def test_a_horizon_that_does_not_fit_is_refused_before_anything(root: Path, tmp_
         ({"deadline": 3.0}, "deadline"),
         ({"test_fraction": 0.2}, "kept back"),
         ({"expected_rows": 10**17}, "2\\^62"),
+        ({"trainer": None, "class_weight": "balanced"}, "sufficient-statistics has no weights of classes"),
+        ({"trainer": None, "parameters": {"clip": 0.3}}, "no part of this system has a parameter 'clip'"),
     ],
 )
 def test_what_cannot_be_released_night_after_night_opens_nothing(
