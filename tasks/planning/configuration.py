@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -194,6 +194,17 @@ def _values(value: object) -> object:
     return tuple(values)
 
 
+def _form_of_weights(schema: Json) -> None:
+    """Write the two forms of weights as Prefect's page draws both of them.
+
+    It takes ``anyOf``, and draws a box for a dictionary among several forms only where no ``type`` is named.
+    """
+    named, word = cast("list[Json]", schema.pop("oneOf"))
+    named = {name: value for name, value in named.items() if name != "type"}
+    other = {"type": ["array", "boolean", "null", "number", "string"]}
+    schema["anyOf"] = [{**named, "not": other, "title": "by name"}, {**word, "title": "balanced"}]
+
+
 class SecureSettings(BaseModel, frozen=True, extra="forbid"):
     """The fault model of secure aggregation, and who is lost in the simulation."""
 
@@ -300,8 +311,7 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         | Annotated[Literal["balanced"], Tag("word")],
         Field(
             discriminator=Discriminator(lambda given: "word" if isinstance(given, str) else "weights"),
-            # As other choices of a form are written.
-            json_schema_extra=lambda schema: schema.update(anyOf=schema.pop("oneOf")),
+            json_schema_extra=_form_of_weights,
             description="Weights of the classes, so that a rare one counts: NAME=WEIGHT, at most 1, from public "
             "knowledge. A class that is not named weighs 1. Or balanced: weights from noisy counts, which take a "
             "twentieth of noisy-gd's budget (mu^2) and none of discriminant-gd's.",
