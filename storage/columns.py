@@ -541,12 +541,12 @@ class Date(Column):
         within = [first if day is None else min(max(day, first), last) for day in days]
         years = max(last.year - first.year, 1)
         columns = {
-            "days": np.array([[(day - first).days / (last - first).days] for day in within]),
-            "year": np.array([[(day.year - first.year) / years] for day in within]),
+            "days": np.array([(day - first).days / (last - first).days for day in within]).reshape(-1, 1),
+            "year": np.array([(day.year - first.year) / years for day in within]).reshape(-1, 1),
             "month": one_hot(np.array([day.month - 1 for day in within], dtype=np.int64), 12),
             "weekday": one_hot(np.array([day.weekday() for day in within], dtype=np.int64), 7),
         }
-        values = np.concatenate([columns[part].reshape(len(days), -1) for part in self.parts], axis=1)
+        values = np.concatenate([columns[part] for part in self.parts], axis=1)
         values[hopeless] = 0.0
         return Encoded(values, outside, hopeless)
 

@@ -281,7 +281,9 @@ class Schema:
         if numbers is not None:
             return Examined(column, texts, np.zeros(len(texts), dtype=bool), column.encode(numbers))
         coded = texts.dictionary_encode()
-        one, places = self._examined(column, [coded.dictionary.to_pylist()]), coded.indices.to_numpy()
+        # As numbers are read, and as each line's cells are: what a cell is must not depend on the cells beside it.
+        distinct = [text.strip() for text in coded.dictionary.to_pylist()]
+        one, places = self._examined(column, [distinct]), coded.indices.to_numpy()
         return Examined(column, texts, one.missing[places], one.encoded.at(places))
 
     def features(self, examined: Sequence[Examined]) -> NDArray[np.float64]:

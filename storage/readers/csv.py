@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -30,16 +31,22 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
     They are read here, not by pyarrow: its thread that reads a file of Python's goes on after a refusal, and a process
     that ends meanwhile is aborted.
     """
-    rest, whole = b"", False
+    rest, whole, begun = b"", False, False
     while not whole:
         data = rest + file.read(_BLOCK_BYTES)
         whole = len(data) == len(rest)
         end = len(data) if whole else data.rfind(b"\n") + 1
         text, rest = data[:end], data[end:]
-        # Python's reader refuses carriage returns that end lines alone, pyarrow's does not.
-        if (not end and not whole) or text.count(b"\r") != text.count(b"\r\n"):
-            raise pa.ArrowInvalid("a line longer than a block, or a carriage return alone")
-        if text:
+        # Python's reader refuses carriage returns that end lines alone, and reads on in quotes that are open where a
+        # block ends; pyarrow's does neither, and leaves out a mark of the order of bytes wherever a block begins.
+        if (
+            (not end and not whole)
+            or text.count(b"\r") != text.count(b"\r\n")
+            or text.count(b'"') % 2
+            or (begun and text.startswith(BOM_UTF8))
+        ):
+            raise pa.ArrowInvalid("a line longer than a block, or one that Python reads otherwise")
+        if begun := bool(text):
             yield text
 
 
@@ -89,8 +96,9 @@ class _Rows:
                         # Lines are counted where one is to be named, which is done by reading line by line.
                         lines = np.arange(row, row + len(piece), dtype=np.int64)
                         cells = {name: piece.column(name).chunk(0) for name in schema.needed}
-                        if b'"' in text and any(pc.any(pc.match_substring(one, '"')).as_py() for one in cells.values()):
-                            raise pa.ArrowInvalid("a quotation mark within a cell, which Python reads otherwise")
+                        quoted = ((one, '"' if one in cells else '^ +"') for one in header if b'"' in text)
+                        if any(pc.any(pc.match_substring_regex(piece[one], mark)).as_py() for one, mark in quoted):
+                            raise pa.ArrowInvalid("a quotation mark that Python reads otherwise")
                         yield schema.encode(Table(cells, lines, str(self.path)), self.on_violation, self.tally)
                         row += len(piece)
         except (pa.ArrowInvalid, UnicodeDecodeError, InputError):

@@ -125,3 +125,56 @@ columns:
         typed = taken(read_source("csv", tmp_path / "rows.csv", options))
     monkeypatch.setattr(module._Rows, "_typed", lambda self: iter([None]))
     assert typed == taken(read_source("csv", tmp_path / "rows.csv", options))
+
+
+BESIDE = """
+format_version: 1
+columns:
+  - {name: note, type: ignore}
+  - {name: remark, type: ignore}
+  - {name: age, type: numeric, range: [0, 100]}
+  - {name: born, type: date, range: [2000-01-01, 2026-12-31]}
+  - {name: sick, type: label, classes: ["no", "yes"], suffix: "."}
+missing: {marker: "", rows: indicator}
+"""
+OTHERS = ["a,b,5,2001-01-01,no", "a,b,x,2001-01-01,no", "a,b,5\x1f,,no", "a,b,5,,no", "a,b,5,no"]
+
+
+@pytest.mark.parametrize("block", [40, 1 << 22])
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize(
+    "row", ["a,b,7\x1f,2001-01-01,no", 'a, "b,c",7,2001-01-01,no', ' "a,b",7,2001-01-01,no', "a,b,7,2001-01-01,no. "]
+)
+def test_a_row_is_the_same_beside_other_rows(
+    row: str, other: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise one row would move others: whole columns are read together, or line by line where a row asks for it."""
+    monkeypatch.setattr(module, "_BLOCK_BYTES", block)
+    (tmp_path / "schema.yaml").write_text(BESIDE)
+    options = ReadOptions(schema=tmp_path / "schema.yaml", on_violation=OnViolation.DROP, discover=False)
+    found = []
+    for lines in ([row], [other, row], [other, other, row]):
+        text = "\n".join(["note,remark,age,born,sick", *lines]) + "\n"
+        (tmp_path / "rows.csv").write_text(text, encoding="utf-8")
+        block_of_it = list(read_source("csv", tmp_path / "rows.csv", options).parts["train"])[-1]
+        null = block_of_it.null is not None and bool(block_of_it.null[-1])
+        found.append((null, block_of_it.features[-1].tolist(), None if null else str(block_of_it.labels[-1])))
+    assert found == [found[0]] * 3
+
+
+def test_a_cell_of_two_lines_is_whole_where_a_block_ends_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f'{age},red,a,"no\n"' for age in range(10)] + ['7,red,a,"no\nt"']
+    for size in range(20, 60):
+        monkeypatch.setattr(module, "_BLOCK_BYTES", size)
+        tally = taken(source(tmp_path, lines))[2]
+        assert (tally["read"], tally["kept"], tally["dropped"]) == (11, 10, 1), size
+
+
+def test_a_cell_that_begins_with_a_mark_of_order_is_none_of_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the beginning of a block as anywhere else but in the file's first line."""
+    for size in range(20, 60):
+        monkeypatch.setattr(module, "_BLOCK_BYTES", size)
+        found = source(tmp_path, [*GOOD, "\ufeff1,red,a,no", *GOOD] * 3)
+        assert taken(found)[2]["dropped"] == 3, size
