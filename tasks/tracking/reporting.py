@@ -165,8 +165,8 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
     return (
         f"At the cap's δ = {cap['delta']:g} this run costs{person} {here}. With it the account {report['account']} has "
         f"spent ε = {spent} of {cap['epsilon']:g} (composition: {report['filter']}). The numbers above are at the "
-        "run's δ. They differ, because the same noise is a smaller ε at a larger δ. `unitball budget` shows what is spent "
-        "today."
+        "run's δ. They differ, because the same noise is a smaller ε at a larger δ. `unitball budget` shows what is "
+        "spent today."
     )
 
 
