@@ -322,4 +322,4 @@ def _lines(report: SchemaReport) -> Iterator[str]:
                 f"- column {name} is ignored and its values repeat: {values} in {rows} rows, up to {most} alike; if "
                 f"they name people, say type: person"
             )
-    yield "(null is for private rows: counted, and of no effect; public rows are left out instead)"
+    yield "(A null row is a private row that counts and contributes nothing. Public rows are left out instead.)"

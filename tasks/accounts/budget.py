@@ -154,11 +154,15 @@ def _written(costs: Mapping[str, PlanCost]) -> dict[str, dict[str, object]]:
     return {party: each[cost] for party, cost in costs.items()}
 
 
-def epsilon_of_person(plan: RunPlan, rows: int) -> float:
-    """Return what a run costs a person of up to so many rows, at the run's delta."""
+def epsilon_of_person(plan: RunPlan, rows: int, delta: float | None = None) -> float:
+    """Return what a run costs a person of up to so many rows, at the run's delta if none is given."""
     releases = [(one.parties, one.guarantee().losses) for one in plan.releases if one.reads_rows]
     return max(
-        (cost.totals.epsilon for cost in price(releases, plan.delta, rows_per_person=rows).values()), default=0.0
+        (
+            cost.totals.epsilon
+            for cost in price(releases, plan.delta if delta is None else delta, rows_per_person=rows).values()
+        ),
+        default=0.0,
     )
 
 

@@ -9,7 +9,6 @@ import math
 import shlex
 from functools import partial
 
-from dpalgos.accounting.composition import compose
 from dpalgos.calibration import Calibration
 from dpalgos.metrics import is_measured
 from dpalgos.normalisation import RowMap
@@ -158,17 +157,16 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
     if cap is None:
         cost = rounded_up(result.proved.epsilon, 4)
         return f"This run would cost ε = {cost:g}; the rows are public, and no budget is kept of them."
-    run = (
-        max(compose(losses_of_party).epsilon(cap["delta"]) for losses_of_party in set(plan.losses_by_party().values()))
-        if cap["delta"]
-        else math.inf
-    )
+    size = report["group_size"]
+    run = epsilon_of_person(plan, size, cap["delta"]) if cap["delta"] else math.inf
+    person = f" a person of up to {size} rows" if size > 1 else ""
     here = f"ε = {rounded_up(run, 4):g}" if math.isfinite(run) else "no finite ε"
     spent = "unbounded" if report["epsilon_spent"] is None else f"{rounded_up(report['epsilon_spent'], 4):g}"
     return (
-        f"At the cap's δ = {cap['delta']:g} this run costs {here}. With it the account {report['account']} has spent "
-        f"ε = {spent} of {cap['epsilon']:g} (composition: {report['filter']}). The numbers above are at the run's δ. "
-        "They differ, because the same noise is a smaller ε at a larger δ. `unitball budget` shows what is spent today."
+        f"At the cap's δ = {cap['delta']:g} this run costs{person} {here}. With it the account {report['account']} has "
+        f"spent ε = {spent} of {cap['epsilon']:g} (composition: {report['filter']}). The numbers above are at the "
+        "run's δ. They differ, because the same noise is a smaller ε at a larger δ. `unitball budget` shows what is "
+        "spent today."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,10 @@ def test_the_card_says_what_a_person_of_several_rows_loses(root: Path, tmp_path:
     said = float(card.split("is a group of 13, for whom it is ε = ")[1].split(" ")[0])
     assert gaussian_epsilon(mu, 1e-5) * 0.999 < said < gaussian_epsilon(mu, 1e-5) * 1.01
     assert "people with more than 13 rows" in card
+    # The only run of its account: what it costs and what is spent are one number, of the same person.
+    found = re.search(r"costs a person of up to 13 rows ε = (\S+)\. .* has spent ε = (\S+) of 40", card)
+    assert found is not None
+    assert found[1] == found[2]
 
 
 def test_what_prefect_shows_of_a_result_is_in_the_cards_words(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
