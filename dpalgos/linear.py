@@ -62,7 +62,7 @@ class LinearTask(Bounded):
         if setting.classes == 1 and not isinstance(self.loss, Squared):
             raise ParameterError(f"real labels need the loss 'squared'; {self.loss.name!r} is for classes")
         weights = self.class_weight
-        if isinstance(weights, str):
+        if isinstance(weights, str) or not isinstance(weights, Sequence):
             raise ParameterError(
                 f"class_weight is {weights!r}; declare one number a class (--class-weight NAME=WEIGHT), or choose "
                 f"noisy-gd or discriminant-gd, which count the classes with noise for {BALANCED!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import Field, dataclass
 
@@ -37,7 +38,7 @@ class Bound:
             Naming the parameter, its value and the bound.
         """
         kind, word = (int, "whole") if self.whole else (int | float, "finite")
-        if isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value):
+        if isinstance(value, kind) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
             above = value > self.low if self.open_low else value >= self.low
             if above and (value < self.high if self.open_high else value <= self.high):
                 return

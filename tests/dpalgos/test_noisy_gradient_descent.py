@@ -364,6 +364,8 @@ def test_weights_that_no_sensitivity_covers_are_refused() -> None:
         ((0.0, 1.0, 1.0), "above 0"),
         ((math.nan, 1.0, 1.0), "above 0"),
         ((0.5, 1.0), "one a class"),
+        (0.5, "one number a class"),
+        ((10**400, 1.0, 1.0), "must be a finite number"),
     ):
         for trainer in (NoisyGradientDescent, DiscriminantDescent):
             with pytest.raises(ParameterError, match=says):
