@@ -184,6 +184,10 @@ def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: st
             _fields(trainer)
         )
         raise ParameterError(f"{trainer.name} has no parameter {unknown[0]!r} to tune; nearest: {', '.join(near)}")
+    weighed = {"class_weight"} if config.class_weight else set()
+    given = weighed | {name.rpartition(".")[2] for name in config.parameters}
+    if twice := sorted(given & set(grid)):
+        raise ParameterError(f"{twice[0]} is both given and tuned; leave one out")
     fixed = {name: value for name, value in trainer.parameters.items() if name not in grid}
     parameters = parameters_of(config, "tuned")
     if set(parameters) - {"enters", "held_out"}:

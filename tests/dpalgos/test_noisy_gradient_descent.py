@@ -358,7 +358,7 @@ def test_balanced_models_find_a_rare_class(name: str) -> None:
 
 def test_weights_that_no_sensitivity_covers_are_refused() -> None:
     setting = setting_of([blobs(20, 5, 3, 1)], 3)
-    for weights, says in (
+    refused: tuple[tuple[Any, str], ...] = (
         ((2.0, 1.0, 1.0), "divide all by 2"),
         ((0.5, 0.5, 0.2), "divide all by 0.5"),
         ((0.0, 1.0, 1.0), "above 0"),
@@ -366,7 +366,8 @@ def test_weights_that_no_sensitivity_covers_are_refused() -> None:
         ((0.5, 1.0), "one a class"),
         (0.5, "one number a class"),
         ((10**400, 1.0, 1.0), "must be a finite number"),
-    ):
+    )
+    for weights, says in refused:
         for trainer in (NoisyGradientDescent, DiscriminantDescent):
             with pytest.raises(ParameterError, match=says):
                 trainer(budget=MU, class_weight=weights).guarantee(setting)

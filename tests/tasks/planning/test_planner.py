@@ -332,6 +332,11 @@ def test_what_is_tuned_is_one_release_at_the_runs_budget() -> None:
         ({"trust": "central", "tune": {"klip": "1"}}, "nearest: clip"),
         ({"trust": "central", "parameters": {"tuned.grid": {}}}, "it has: enters, held_out"),
         ({"trust": "central", "parameters": {"tuned.enters": 0.5}, "tune": {}}, "nothing is tuned"),
+        ({"trust": "central", "parameters": {"trainer.clip": 0.3}}, "clip is both given and tuned"),
+        (
+            {"trust": "central", "class_weight": "balanced", "tune": {"class_weight": ["balanced", [0.1, 1.0]]}},
+            "class_weight is both given and tuned",
+        ),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_with_the_way_out(given: dict[str, Any], message: str) -> None:
