@@ -241,8 +241,8 @@ def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterat
     )
     if drawn.values:
         yield (
-            f"the lists spend {drawn.delta:g} of the account's delta of {drawn.cap_delta:g} for good: choosing values "
-            "has no noise whose cost could be added up without a delta, so that later runs have the rest of it"
+            f"the lists spend {drawn.delta:g} of the account's delta of {drawn.cap_delta:g} for good: releasing "
+            "values takes a delta of its own; later runs have the rest of it"
         )
     if fallen := [name for name, ends in drawn.ranges.items() if ends is None]:
         yield f"no range stands out of the noise for {', '.join(fallen)}: the schema has the fallback there; check it"
