@@ -99,7 +99,11 @@ def _notebook() -> str:
 
 
 def _cell(text: object) -> str:
-    return re.sub(r"([|<*_])", r"\\\1", str(text or "")).replace("\n", " ")
+    # Code is shown as it is, but for the sign between cells.
+    parts = re.split(r"(`[^`]*`)", str(text or "").replace("\n", " ").replace("|", "\\|"))
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([*_])", r"\\\1", part).replace("<", "&lt;") for part in parts
+    )
 
 
 def _commands() -> str:

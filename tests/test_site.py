@@ -65,3 +65,11 @@ def test_a_short_word_of_code_breaks_nowhere(site: Path) -> None:
         rule for rule in (site / "assets/site.css").read_text("utf-8").splitlines() if ".word" in rule
     )
     assert "test_<wbr>" in (site / "security.html").read_text("utf-8"), "what is long breaks after a separator"
+
+
+def test_markdown_is_read_as_it_is_meant(site: Path) -> None:
+    """A list without an empty line before it was one paragraph, and `< 1` in a table was `\\< 1`."""
+    for page in site.rglob("*.html"):
+        text = page.read_text("utf-8")
+        assert not re.search(r"<p>[^<]*:\n- ", text), page
+        assert not re.search(r"\\(&lt;|[*_|])", re.sub(r"<(pre|script|code)\b.*?</\1>", "", text, flags=re.S)), page

@@ -34,10 +34,10 @@ def budget(
     ] = None,
     reason: Annotated[str, typer.Option(help="Why the cap is changed; recorded.")] = "",
     algorithm: Annotated[
-        str, typer.Option(help="The named system of which to say how large a run could still be.")
+        str, typer.Option(help="System of which the largest run that still fits is named.")
     ] = _RECOMMENDED,
     delta: Annotated[
-        float | None, typer.Option(help="The delta of that run; as of train, a tenth of the cap's if empty.")
+        float | None, typer.Option(help="Delta of that run; if empty a tenth of the cap's, as in train.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Draw spending against caps over time: a .png, or an .html page with a table.")

@@ -160,14 +160,14 @@ def draft(
     header: Annotated[
         bool, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
     ] = True,
-    decimal: Annotated[str, typer.Option(help="Of the file's numbers: a point or a comma.")] = ".",
+    decimal: Annotated[str, typer.Option(help="Decimal mark of the file's numbers: a point or a comma.")] = ".",
     missing: Annotated[
         str, typer.Option(help="How missing cells are written, besides nothing at all: NA,unknown.")
     ] = "",
     numeric: Annotated[str, typer.Option(help="Columns that are numbers: age,income.")] = "",
     categories: Annotated[str, typer.Option(help="Columns that are categories: ward,city.")] = "",
     person: Annotated[
-        str | None, typer.Option(help="The column that says whose row it is, of people with several.")
+        str | None, typer.Option(help="Column that says whose each row is, where people have several.")
     ] = None,
     range_epsilon: Annotated[
         float | None,
@@ -241,8 +241,8 @@ def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterat
     )
     if drawn.values:
         yield (
-            f"the lists spend {drawn.delta:g} of the account's delta of {drawn.cap_delta:g} for good: choosing values "
-            "has no noise whose cost could be added up without a delta, so that later runs have the rest of it"
+            f"the lists spend {drawn.delta:g} of the account's delta of {drawn.cap_delta:g} for good: releasing "
+            "values takes a delta of its own; later runs have the rest of it"
         )
     if fallen := [name for name, ends in drawn.ranges.items() if ends is None]:
         yield f"no range stands out of the noise for {', '.join(fallen)}: the schema has the fallback there; check it"
@@ -258,7 +258,7 @@ def _names(text: str) -> list[str]:
 
 @schema.command(epilog="Example: unitball schema check docs/examples/clinic.yaml --path docs/examples/clinic.csv")
 def check(
-    path: Annotated[Path, typer.Argument(metavar="SCHEMA", help="The YAML file, or the name of one that comes along.")],
+    path: Annotated[Path, typer.Argument(metavar="SCHEMA", help="The YAML file, or the name of a bundled one.")],
     rows: Annotated[Path, typer.Option("--path", help="CSV or Parquet.")],
     json: JsonFlag = False,
 ) -> None:

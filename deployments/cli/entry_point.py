@@ -125,7 +125,7 @@ _COMMANDS = (
     _Command(
         "doctor",
         "deployments.cli.upkeep",
-        "Check permissions, keys, ledger, marks, releases, data sets, left-overs, formats and disk; 0 if all is well.",
+        "Check permissions, keys, ledger, marks, releases, data sets, left-overs, formats and disk; exit 0 if well.",
     ),
     _Command("ledger", "deployments.cli.upkeep", "Restore a root's privacy ledger from a back-up.", group=True),
     _Command(

@@ -21,7 +21,7 @@ from tasks.planning.configuration import TrainingConfig
 if TYPE_CHECKING:
     from tasks.experiments.records import Experiment
 
-_Workers = Annotated[int | None, typer.Option(min=1, help="Points at once; by the specification or the machine.")]
+_Workers = Annotated[int | None, typer.Option(min=1, help="Points at once; if empty as specified, or by the machine.")]
 
 # A terminal holds no more; the page has them all.
 _COLUMNS = 8

@@ -59,7 +59,7 @@ def promote(
     model: Annotated[str, typer.Argument(help="NAME/VERSION or NAME@ALIAS; a name alone is its newest version.")],
     alias: Annotated[str, typer.Option(help="The alias that the version gets.")] = "champion",
 ) -> Answer:
-    """Give a version an alias. The champion's goes to what is proved, within budget, audited and better."""
+    """Give a version an alias. A champion has to be proved, within its budget, audited and better."""
     from tasks.tracking.models import find_model
     from tasks.tracking.models import promote as set_alias
 

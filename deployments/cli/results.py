@@ -40,8 +40,8 @@ def results(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Write a figure (PNG) too: of several runs the last number of each against the first, accuracy "
-            "against epsilon where they are there; of one run its confusion matrix and ROC."
+            help="Write a figure (PNG) too. Several runs: accuracy against epsilon, or the last number of each "
+            "against the first. One run: its confusion matrix and ROC."
         ),
     ] = None,
 ) -> Answer:

@@ -23,7 +23,7 @@ def doctor(
         ),
     ] = False,
 ) -> Answer:
-    """Check permissions, keys, ledger, marks, releases, data sets, left-overs, formats and disk; 0 if all is well."""
+    """Check permissions, keys, ledger, marks, releases, data sets, left-overs, formats and disk; exit 0 if well."""
     from tasks.runtime.events import Event, announce
     from tasks.runtime.settings import current_layout, current_root
     from tasks.upkeep.checks import check_root, sweep_everything
@@ -74,7 +74,7 @@ _WORDS = {True: "holds", False: "[red]FAILS[/]", None: "–"}
 @answered
 def export(
     run: Annotated[
-        str, typer.Argument(help="A registered model that it made, or (how begins) its key or MLflow's id of it.")
+        str, typer.Argument(help="A registered model of the run, or the beginning of its key or of its MLflow id.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The archive to write.")],
 ) -> Answer:

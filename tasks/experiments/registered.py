@@ -205,6 +205,7 @@ Protected against: whoever sees all releases, manifests, models, metrics, logs, 
 other rows; for `local` and `secagg` also the server and, for `secagg`, as many colluding parties as declared.
 
 Not covered:
+
 - whoever can read a party's own store (rows, its secret) or the process's memory; on one machine the parties are
   simulated and only file modes keep them apart;
 - time, without `--deadline`: durations of tasks on private rows are not published by Unitball, but an engine that runs
