@@ -21,6 +21,7 @@ from storage.layout import Layout
 from tasks.runtime.engine import (
     EngineError,
     GuardedProcess,
+    ask_server,
     being_served,
     credentials,
     credentials_file,
@@ -296,7 +297,7 @@ def serve(serving: Serving) -> Iterator[list[_Part]]:
         stack.callback(server.stop)
         where = ("--root", str(root), "--port", str(serving.mlflow_port))
         mlflow = _part(stack, root, "MLflow server", "mlflow_server", *where)
-        wait_for_server((HOST, serving.prefect_port), server.process)
+        wait_for_server(ask_server((HOST, serving.prefect_port), secret), server.process)
         os.environ["PREFECT_API_URL"] = f"{serving.prefect_url}/api"
         os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
         # Runs link to their pages there.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -26,8 +27,10 @@ from storage.errors import StorageError
 from storage.layout import Layout
 from tasks.runtime import engine, engine_process, interrupted
 from tasks.runtime.engine import (
+    Credentials,
     EngineError,
     GuardedProcess,
+    ask_server,
     prefect_database,
     prepare_databases,
     prepare_engine,
@@ -357,7 +360,8 @@ def test_a_server_that_is_started_beside_checks_ends_where_they_refuse(
     begun: list[Any] = []
 
     def begin(root: Path) -> Any:
-        begun.append(engine._Starting(Started(), ("127.0.0.1", 9), Started()))  # type: ignore[arg-type]
+        asked = http.client.HTTPConnection("127.0.0.1", 9)
+        begun.append(engine._Starting(Started(), asked, Started()))  # type: ignore[arg-type]
         return begun[-1]
 
     environment.setattr(engine, "_begin", begin)
@@ -458,5 +462,5 @@ def test_a_server_that_ends_at_once_is_known_to_have(tmp_path: Path) -> None:
         process = GuardedProcess([sys.executable, "-c", code], tmp_path / "log", os.environ)
         began = time.monotonic()
         with pytest.raises(EngineError, match="a setting is wrong"):
-            wait_for_server(listener.getsockname()[:2], process)
+            wait_for_server(ask_server(listener.getsockname()[:2], Credentials("a" * 20)), process)
         assert time.monotonic() - began < 60
