@@ -79,7 +79,10 @@ class _Rows:
                 for text in _lines(file):
                     table = arrow_csv.read_csv(
                         pa.BufferReader(text),
-                        read_options=arrow_csv.ReadOptions(column_names=header),
+                        # In one piece where cells may hold line breaks: between its own pieces pyarrow ends a row there.
+                        read_options=arrow_csv.ReadOptions(
+                            column_names=header, block_size=len(text) if b'"' in text else None
+                        ),
                         parse_options=arrow_csv.ParseOptions(delimiter=schema.delimiter),
                         convert_options=arrow_csv.ConvertOptions(
                             column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
