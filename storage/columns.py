@@ -253,7 +253,7 @@ def as_numbers(cells: Sequence[Any] | Floats) -> Floats:
         return cells
     # Python, and so NumPy, reads "1_0" as ten; no table means that.
     if not any(isinstance(cell, str) and "_" in cell for cell in cells):
-        with suppress(ValueError, TypeError):
+        with suppress(ValueError, TypeError, OverflowError):
             return np.array(cells, dtype=np.float64)
     return np.array([_number(cell) for cell in cells], dtype=np.float64)
 

@@ -12,14 +12,11 @@ from typing import Any
 from storage.columns import named_twice
 from storage.errors import InputError
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.registry import COMPRESSED, LONGEST_LINE, bounded_lines, open_text, reading, require_file
+from storage.readers.registry import COMPRESSED, bounded_lines, open_text, reading, require_file
 from storage.schema import Schema
 
 PARQUET = (".parquet", ".pq")
 """Ends of the names of Parquet files."""
-
-# As long as a line: where columns are read as a whole, no cell is too long.
-csv.field_size_limit(LONGEST_LINE)
 
 
 @dataclass(frozen=True, slots=True)
