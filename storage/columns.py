@@ -563,8 +563,9 @@ def _formats(declaration: Mapping[str, Any], place: str) -> tuple[str, ...]:
 def _day(cell: Any, formats: Sequence[str] = ()) -> date | None:
     """Return the day that a cell names; None where it names none."""
     if isinstance(cell, datetime):
-        return cell.date()
-    if isinstance(cell, date):
+        with suppress(NotImplementedError):  # pandas, of a day beyond Python's calendar
+            return cell.date()
+    elif isinstance(cell, date):
         return cell
     text = str(cell).strip()
     for form in formats or (None,):

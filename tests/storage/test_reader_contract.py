@@ -87,7 +87,7 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
     "age": (pa.float64(), [1.0, float("nan"), -0.0, 101.0, float("inf"), None]),
     "paid": (pa.string(), ["1", "€ 1,200", "x", " 7 ", "1_0", None]),
     "born": (pa.date32(), [datetime.date(2001, 2, 3), datetime.date(1900, 1, 1), None]),
-    "left": (pa.timestamp("us"), [datetime.datetime(2001, 3, 3, 1), datetime.datetime(1900, 1, 1), None]),
+    "left": (pa.timestamp("s"), [datetime.datetime(2001, 3, 3, 1), datetime.datetime(1900, 1, 1), 10**14, None]),
     "colour": (pa.string(), ["red", "1.0", "2.50", "9", "blue", None]),
     "street": (pa.int64(), [1, 9, -7, 2**62, None]),
     "smokes": (pa.bool_(), [True, False, None]),
