@@ -63,8 +63,10 @@ def squared_norms(features: Floats) -> Floats:
     """Return each row's squared l2 norm, (m,), with the bits that it has at any place and beside any others.
 
     NumPy adds up the squares of all rows in stretches of its buffer's size: in wider rows, where these begin depends on
-    how many rows are before.
+    how many rows are before. It adds up column after column where these are what lies side by side in memory, and no
+    single row lies so.
     """
+    features = np.ascontiguousarray(features)
     stretches = (features[:, start : start + _BUFFER] for start in range(0, features.shape[1], _BUFFER))
     return sum((np.einsum("ij,ij->i", part, part) for part in stretches), np.zeros(len(features)))
 
@@ -105,7 +107,7 @@ def clip_to_unit_ball(features: Features, radius: float = 1.0) -> Floats:
 
 def unit_rows(features: Floats) -> Floats:
     """Return rows divided by their norms; zero rows stay zero."""
-    norms = np.linalg.norm(features, axis=1, keepdims=True)
+    norms = np.linalg.norm(np.ascontiguousarray(features), axis=1, keepdims=True)
     return np.asarray(features / np.where(norms > 0, norms, 1.0))
 
 

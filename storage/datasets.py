@@ -82,7 +82,7 @@ def _norms(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _rounded(features: NDArray[np.float64]) -> NDArray[np.float32]:
-    rows = np.array(features, dtype=np.float64)
+    rows = np.array(features, dtype=np.float64, order="C")
     rows[~np.isfinite(rows).all(axis=1)] = 0.0
     # A row with an entry above 1 is outside anyway; dividing by that entry first keeps the square from overflowing.
     rows /= np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)[:, None]

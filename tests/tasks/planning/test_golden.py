@@ -28,6 +28,8 @@ from storage.layout import Layout
 from storage.people import identifiers, keyed_digests
 from storage.readers import read_source
 from storage.source import ReadOptions
+from tasks.federation.messages import Description, Signed
+from tasks.federation.planning import run_name
 from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import fix_terms
@@ -187,6 +189,28 @@ def test_a_comment_makes_no_other_version_of_mapped_rows(root: Path, monkeypatch
     assert edited("Scale every row", "Every row is scaled") == before
     assert edited("> 0", ">= 0") != before
     identity.source_digest.cache_clear()
+
+
+def test_federated_runs(kept: dict[str, Any]) -> None:
+    """A party finds what it has charged, and what it has answered, under the run's name."""
+    config = TrainingConfig.model_validate(
+        {"dataset": "clinics", "epsilon": 1.0, "delta": 1e-6, "algorithm": "noisy-gd"}
+    )
+    about: dict[str, Any] = {
+        "party": "north",
+        "rows": 90,
+        "dimension": 4,
+        "classes": ("no", "yes"),
+        "label_range": None,
+        "normalisation": "unit-norm",
+        "table": "",
+        "relation": Neighbours.REPLACE_ONE,
+        "version": "v" * 32,
+    }
+    for name, more in {"rows": {}, "people": {"person": "who", "rows_per_person": 3}}.items():
+        body = Description(**about, **more).written()
+        message = Signed(party="north", body=body, key="0" * 64, signature="")
+        _check(kept, "federated", name, run_name(config, [message]))
 
 
 FILES = (("a", 400), ("b", 600))
