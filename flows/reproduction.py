@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from prefect import flow
+from prefect.context import FlowRunContext
 from pydantic import Field
 
 from flows.specs import known_reproductions, load_reproduction
@@ -198,7 +199,8 @@ def _published(
     failed, run_id = (result.errors(), result.mlflow_run_id) if result else ([], "")
     experiment = experiment.model_copy(update={"failed": failed, "mlflow_run_id": run_id, "versions": versions()})
     files = write(experiment, drawing, page(experiment, drawing), out)
-    if drawing is not None:
+    # What draws a sweep that has ended is no run of Prefect's; the page has the figure all the same.
+    if drawing is not None and FlowRunContext.get() is not None:
         show_figure(experiment.name, experiment.title or experiment.name, drawing.png, verdict_text(experiment))
     if run_id:
         shown = [

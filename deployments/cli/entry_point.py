@@ -207,6 +207,11 @@ def explain(error: BaseException) -> tuple[int, str]:
             return code, _one_line(error)
     if (refusal := _prefects_refusal(error)) is not None:
         return FAILED, refusal
+    if isinstance(error, PermissionError) and error.filename:
+        return FAILED, printable(
+            f"cannot open {error.filename}: {error.strerror}. All files of a root belong to the user who runs it; "
+            "give back what another user has made there (as sudo does): chown -R USER ROOT"
+        )
     return FAILED, f"{type(error).__name__}: {_one_line(error)} (UNITBALL_DEBUG=1 shows where)"
 
 

@@ -149,7 +149,12 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
 
         require_scheduler(dask)
         for config in configs:
-            _warn(require_feasible(config))
+            try:
+                _warn(require_feasible(config))
+            except ParameterError as error:
+                if len(configs) == 1:
+                    raise
+                raise ParameterError(f"{config.algorithm}: {error}; or leave it out of --algorithms") from None
     if not os.environ.get("UNITBALL_DEBUG"):
         # Prefect shows what it catches with a traceback; the command says it in one line.
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")

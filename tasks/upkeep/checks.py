@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -133,6 +134,8 @@ def _mark(layout: Layout) -> _Problems:
             problem = lacking(entries, mark)
             if problem is not None:
                 yield f"{path}: {problem}", "put back the newest back-up of the ledger, or: unitball ledger restore"
+            elif path.parent.exists() and not os.access(path.parent, os.W_OK):
+                yield f"{path} cannot be written: an older ledger goes unnoticed", f"make {path.parent} writable"
             elif mark is None and began and path.parent == marks_folder():
                 yield f"there is no high-water mark {path}", "it is written with the next charge; keep its folder"
 

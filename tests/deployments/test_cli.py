@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -177,6 +178,13 @@ def test_a_table_for_people(shared: CommandLine) -> None:
     *_, look, last = outcome.out.splitlines()
     assert look.endswith("unitball serve")
     assert last == f"root: {shared.root}"
+
+
+def test_compare_names_the_algorithm_that_takes_no_weights(shared: CommandLine) -> None:
+    asked = ("compare", "--class-weight", "balanced", "--algorithms")
+    refused = shared(*asked, "noisy-gd,fed-dpdr-dpml-published")
+    refused.refused(2, "fed-dpdr-dpml-published: ", "no weights of classes", "leave it out of --algorithms")
+    shared(*asked, "fed-dpdr-dpml").refused(2, "unitball: class_weight is 'balanced'")
 
 
 def test_compare_prints_one_object(shared: CommandLine) -> None:
@@ -772,6 +780,16 @@ def test_an_unwritable_root(tmp_path: Path, capfd: pytest.CaptureFixture[str], m
 def secret_file(root: Path) -> Path:
     (found,) = Layout(root).parties.glob("all/secret.key")
     return found
+
+
+def test_a_file_of_another_user(commands: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after one command under sudo: the file, why, and the way out."""
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(commands.root / "releases"))
+
+    monkeypatch.setattr("tasks.experiments.results.query", denied)
+    commands("results").refused(1, f"cannot open {commands.root / 'releases'}: Permission denied", "chown -R USER ROOT")
 
 
 def test_secrets_that_are_missing_or_reachable(unitball: CommandLine, tmp_path: Path) -> None:

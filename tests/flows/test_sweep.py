@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def found_by(root: Path, experiment: str, search: str) -> list[Any]:
 
 
 def test_a_sweep_is_finished_once_and_tracked_under_one_parent(tracked_root: Path) -> None:
+    from flows.reproduction import report_sweep
     from flows.sweep import run_sweep
 
     spec = SweepSpec.model_validate(GRID)
@@ -87,6 +89,10 @@ def test_a_sweep_is_finished_once_and_tracked_under_one_parent(tracked_root: Pat
     assert parallel["selectedParams"] == ["algorithm", "epsilon"]
     names = [(set(run.data.params), set(run.data.metrics)) for run in children]
     assert all(one == names[0] for one in names), "names line up, so that MLflow compares them"
+    with warnings.catch_warnings():
+        # Prefect's, of what is shown there by no run of its.
+        warnings.simplefilter("error", FutureWarning)
+        assert report_sweep(spec, first, "unitball sweep").results
     for run in children:
         assert set(FACTS) <= set(run.data.params)
         assert (run.data.tags["paper"], run.data.tags["figure"]) == ("x-2024", "Fig. 1")

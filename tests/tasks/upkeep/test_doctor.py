@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,17 @@ def test_a_ledger_that_cannot_be_named_is_a_finding(root: Path, monkeypatch: pyt
     monkeypatch.setattr(checks, "ledger_url", unnamed)
     found = {one.check for one in checks.check_root() if one.problem == "two databases are named"}
     assert found == {"keys", "chain", "mark", "releases"}
+
+
+def test_a_mark_that_cannot_be_written_is_told(
+    root: Path, rows: PrivateRows, commands: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A charge goes on without, and says so in a log alone."""
+    ingest(request(rows))
+    place = root.parent / "marks"
+    assert next(place.iterdir()).stat().st_size > 0
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != place)
+    assert set(problems(commands)) == {"mark"}
 
 
 def test_a_full_disk_is_told(
