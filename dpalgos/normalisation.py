@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from dpalgos.registry import register
-from dpalgos.rows import Floats, clip_to_unit_ball
+from dpalgos.rows import Floats, clip_to_unit_ball, squared_norms
 
 RowMap: TypeAlias = Callable[[Floats], Floats]
 """A map of rows (m, d), each looked at alone."""
@@ -55,7 +55,7 @@ class UnitNorm(RowLocal):
         # Dividing by the largest entry first keeps squares from overflowing and underflowing.
         largest = np.abs(finite).max(axis=1, keepdims=True, initial=0.0)
         scaled = finite / np.where(largest > 0, largest, 1.0)
-        norms = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
+        norms = np.sqrt(squared_norms(scaled))[:, None]
         return clip_to_unit_ball(scaled / np.where(norms > 0, norms, 1.0))
 
 

@@ -26,6 +26,8 @@ of its own. Three on purpose: what unpacks two knows nothing of people, and fail
 
 # Rows of one product, and their numbers where they are wide.
 _PRODUCT_ROWS, _PRODUCT_ENTRIES = 512, 2**22
+# NumPy's own, in numbers.
+_BUFFER = 8192
 NULL_LABEL = -1
 """Class index of a null record; among real labels, NaN."""
 RowMap: TypeAlias = Callable[[Floats], Features]
@@ -57,10 +59,22 @@ class Rows(Protocol):
         """Return a digest of the rows, for keying noise that is drawn before a value exists; never published."""
 
 
+def squared_norms(features: Floats) -> Floats:
+    """Return each row's squared l2 norm, (m,), with the bits that it has at any place and beside any others.
+
+    NumPy adds up the squares of all rows in stretches of its buffer's size: in wider rows, where these begin depends on
+    how many rows are before. It adds up column after column where these are what lies side by side in memory, and no
+    single row lies so.
+    """
+    features = np.ascontiguousarray(features)
+    stretches = (features[:, start : start + _BUFFER] for start in range(0, features.shape[1], _BUFFER))
+    return sum((np.einsum("ij,ij->i", part, part) for part in stretches), np.zeros(len(features)))
+
+
 def _norms(features: Floats) -> Floats:
     """Return each row's l2 norm, (m,); infinite where it is none or beyond float64."""
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.einsum("ij,ij->i", features, features)
+        squares = squared_norms(features)
     norms: Floats = np.sqrt(squares, where=squares >= 0, out=np.full(len(squares), np.inf))
     # Squares that left float64's range, or nearly so, are taken of the row divided by its largest entry.
     odd = np.flatnonzero(~((squares > 2.0**-900) & (squares < 2.0**900)))
@@ -71,7 +85,7 @@ def _norms(features: Floats) -> Floats:
         scale = np.where(finite & (largest > 0), largest, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):
             rows = rows / scale[:, None]
-            norms[odd] = np.where(finite, scale * np.sqrt(np.einsum("ij,ij->i", rows, rows)), np.inf)
+            norms[odd] = np.where(finite, scale * np.sqrt(squared_norms(rows)), np.inf)
     return norms
 
 
@@ -93,7 +107,7 @@ def clip_to_unit_ball(features: Features, radius: float = 1.0) -> Floats:
 
 def unit_rows(features: Floats) -> Floats:
     """Return rows divided by their norms; zero rows stay zero."""
-    norms = np.linalg.norm(features, axis=1, keepdims=True)
+    norms = np.linalg.norm(np.ascontiguousarray(features), axis=1, keepdims=True)
     return np.asarray(features / np.where(norms > 0, norms, 1.0))
 
 

@@ -253,7 +253,7 @@ def as_numbers(cells: Sequence[Any] | Floats) -> Floats:
         return cells
     # Python, and so NumPy, reads "1_0" as ten; no table means that.
     if not any(isinstance(cell, str) and "_" in cell for cell in cells):
-        with suppress(ValueError, TypeError):
+        with suppress(ValueError, TypeError, OverflowError):
             return np.array(cells, dtype=np.float64)
     return np.array([_number(cell) for cell in cells], dtype=np.float64)
 
@@ -563,8 +563,9 @@ def _formats(declaration: Mapping[str, Any], place: str) -> tuple[str, ...]:
 def _day(cell: Any, formats: Sequence[str] = ()) -> date | None:
     """Return the day that a cell names; None where it names none."""
     if isinstance(cell, datetime):
-        return cell.date()
-    if isinstance(cell, date):
+        with suppress(NotImplementedError):  # pandas, of a day beyond Python's calendar
+            return cell.date()
+    elif isinstance(cell, date):
         return cell
     text = str(cell).strip()
     for form in formats or (None,):

@@ -56,6 +56,8 @@ _PARTS = ("train", "test")
 _SPARSE_FROM = 1024
 # Rows that are brought into the unit ball at a time.
 _PIECE_ROWS = 1024
+# Numbers that NumPy adds up at once.
+_SUMMED = 8192
 
 RowMap = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
@@ -73,17 +75,23 @@ def into_unit_ball(features: NDArray[np.float64]) -> NDArray[np.float32]:
     return stored
 
 
+def _norms(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return each row's norm, with the bits that it has beside any others: NumPy's own stretches cross wider rows."""
+    parts = (rows[:, start : start + _SUMMED] for start in range(0, rows.shape[1], _SUMMED))
+    return np.sqrt(sum((np.einsum("ij,ij->i", part, part) for part in parts), np.zeros(len(rows))))
+
+
 def _rounded(features: NDArray[np.float64]) -> NDArray[np.float32]:
-    rows = np.array(features, dtype=np.float64)
+    rows = np.array(features, dtype=np.float64, order="C")
     rows[~np.isfinite(rows).all(axis=1)] = 0.0
     # A row with an entry above 1 is outside anyway; dividing by that entry first keeps the square from overflowing.
     rows /= np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)[:, None]
-    rows /= np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), 1.0)[:, None]
+    rows /= np.maximum(_norms(rows), 1.0)[:, None]
     stored = rows.astype(np.float32)
     shrink = 2.0**-23
     while True:
         back = stored.astype(np.float64)
-        norms = np.sqrt(np.einsum("ij,ij->i", back, back))
+        norms = _norms(back)
         outside = norms > 1.0
         if not outside.any():
             return stored

@@ -19,6 +19,7 @@ from storage.columns import MissingRows
 from storage.errors import InputError
 from storage.refs import OnViolation
 from storage.schema import Examined, Schema, Table, parse_schema
+from storage.source import cells_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def _cells(table: Any, name: str, names: Counter[str]) -> Sequence[Any]:
     if isinstance(column, pd.Series):
         # None for what pandas calls missing, whatever the column's type.
         return list(column.astype(object).where(column.notna(), None))
-    return column.to_pylist() if hasattr(column, "to_pylist") else list(column)
+    return list(cells_of(column))
 
 
 def _names(table: Any) -> Sequence[Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -246,6 +246,26 @@ def canonical_label(value: object) -> str:
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     return _canonical_text(str(value).strip())
+
+
+def cells_of(column: Any) -> Sequence[Any]:
+    """Return the cells of a column, an Arrow array or a sequence; what Python has no value for is infinite.
+
+    That is a day beyond its calendar, or bytes that are no text: of one row, so that it must not stop the others.
+    """
+    if not hasattr(column, "to_pylist"):
+        return cast(Sequence[Any], column)
+    try:
+        return cast(list[Any], column.to_pylist())
+    except (OverflowError, ValueError):
+        return [_cell(one) for one in column]
+
+
+def _cell(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        return math.inf
 
 
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:

@@ -98,11 +98,12 @@ def _expectation(config: TrainingConfig) -> Answer:
     expected = expect_run(config)
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {expected.delta:.2g}"
     tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
+    charged = f"; {expected.charged} charged before, at no further cost" if expected.charged else ""
     each = expected.rows_per_person
     people = f" people of at most {each} {'row' if each == 1 else 'rows'} each" if expected.person else ""
     lines = {
         "rows": f"{expected.rows:,}{people} × {expected.dimension} over {expected.parties} parties",
-        "releases": f"{expected.releases}{tuned}, budget {budget}",
+        "releases": f"{expected.releases}{tuned}, budget {budget}{charged}",
         "passes": f"{expected.passes} over {'rows read from disk' if expected.streamed else 'rows kept in memory'}",
         "operations": f"{expected.operations:.2g} floating-point operations in matrix products",
         "reading": f"{expected.read_bytes / 2**20:,.0f} MiB of rows",

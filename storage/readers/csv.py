@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -79,7 +80,10 @@ class _Rows:
                 for text in _lines(file):
                     table = arrow_csv.read_csv(
                         pa.BufferReader(text),
-                        read_options=arrow_csv.ReadOptions(column_names=header),
+                        # In one piece where cells may hold line breaks: between pieces pyarrow ends a row there.
+                        read_options=arrow_csv.ReadOptions(
+                            column_names=header, block_size=len(text) if b'"' in text else None
+                        ),
                         parse_options=arrow_csv.ParseOptions(delimiter=schema.delimiter),
                         convert_options=arrow_csv.ConvertOptions(
                             column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
@@ -97,8 +101,10 @@ class _Rows:
                         lines = np.arange(row, row + len(piece), dtype=np.int64)
                         cells = {name: piece.column(name).chunk(0) for name in schema.needed}
                         quoted = ((one, '"' if one in cells else '^ +"') for one in header if b'"' in text)
-                        if any(pc.any(pc.match_substring_regex(piece[one], mark)).as_py() for one, mark in quoted):
-                            raise pa.ArrowInvalid("a quotation mark that Python reads otherwise")
+                        if any(pc.any(pc.match_substring_regex(piece[one], mark)).as_py() for one, mark in quoted) or (
+                            any(pc.max(pc.binary_length(one)).as_py() > csv.field_size_limit() for one in piece.columns)
+                        ):
+                            raise pa.ArrowInvalid("a quotation mark that Python reads otherwise, or a cell it refuses")
                         yield schema.encode(Table(cells, lines, str(self.path)), self.on_violation, self.tally)
                         row += len(piece)
         except (pa.ArrowInvalid, UnicodeDecodeError, InputError):

@@ -16,7 +16,7 @@ from storage.people import identifiers
 from storage.readers.raw import RawRows, raw_rows
 from storage.readers.registry import register_reader, require_file
 from storage.schema import Schema, parse_schema, read_declaration
-from storage.source import Block, ReadOptions, Source, canonical_label
+from storage.source import Block, ReadOptions, Source, canonical_label, cells_of
 
 _SMALLEST, _LARGEST = -10, 40
 _ZERO = _LARGEST - _SMALLEST + 1
@@ -46,7 +46,7 @@ def _edge(place: int, *, outer: bool) -> float:
 
 def encode_bins(column: Any, layout: Schema) -> NDArray[np.float64]:
     """Return the bin of each cell, (m, 1); -1 for what is no number."""
-    cells = column.to_pylist() if hasattr(column, "to_pylist") else column
+    cells = cells_of(column)
     if layout.decimal != ".":
         exchanged = str.maketrans(".,", ",.")
         cells = [cell.translate(exchanged) if isinstance(cell, str) else cell for cell in cells]
@@ -64,7 +64,7 @@ def text_of(key: NDArray[np.float64]) -> str:
 
 def encode_keys(column: Any, layout: Schema) -> NDArray[np.float64]:
     """Return the bytes of each cell's text as 255ths, (m, WIDTH); zeros where a cell is missing."""
-    cells = column.to_pylist() if hasattr(column, "to_pylist") else column
+    cells = cells_of(column)
     keys = np.zeros((len(cells), WIDTH), dtype=np.uint8)
     for row, cell in enumerate(cells):
         text = "" if cell is None or cell != cell else canonical_label(cell)
@@ -106,8 +106,7 @@ class _Drafted:
             return None
         if (column := self.layout.people.column) not in rows.columns:
             raise InputError(f"{self.path} has no column {column!r}; it has: {', '.join(rows.columns)}")
-        cells = rows.columns[column]
-        names = identifiers(cells.to_pylist() if hasattr(cells, "to_pylist") else cells)
+        names = identifiers(cells_of(rows.columns[column]))
         return np.array([None if name in self.layout.missing else name for name in names], dtype=object)
 
 

@@ -20,6 +20,8 @@ from storage.source import Block, ReadOptions, Source, canonical_label, settle
 _LINES = 8192
 _BYTES = 1 << 20
 _LARGEST_INDEX = 1 << 22
+# Digits that 64 bits surely hold.
+_LONGEST_INDEX = 18
 
 _Number = TypeVar("_Number", np.int64, np.float64)
 
@@ -71,7 +73,7 @@ def _fault(path: Path, number: int, text: bytes) -> str | None:
                 )
             continue
         index, colon, value = pair.partition(b":")
-        if not colon or not index.isdigit():
+        if not colon or not index.isdigit() or len(index) > _LONGEST_INDEX:
             return f"{place}: malformed pair {shown!r}; expected '<index>:<value>' with a whole index from 1"
         if int(index) < 1:
             return f"{place}: index {int(index)}; indices begin at 1"
@@ -160,6 +162,8 @@ def _parse(path: Path, number: int, text: bytes) -> _Rows:
 
 def _columns(text: bytes, lines: NDArray[np.int64]) -> _Rows:
     """Parse lines of these numbers all at once, column by column; the text begins and ends with a newline."""
+    # Arrow reads whole numbers in hexadecimal digits, too.
+    _require(b"0x" not in text and b"0X" not in text)
     tokens = _Tokens.of(text)
     # Each line begins right after its predecessor's end.
     first = tokens.before == _NEWLINE
@@ -188,10 +192,7 @@ def _line_by_line(path: Path, chunk: list[tuple[int, bytes]]) -> _Rows:
     tokens = [text.split() for _, text in chunk]
     lengths = np.array([len(pairs) - 1 for pairs in tokens], dtype=np.int64)
     halves = [half for pairs in tokens for pair in pairs[1:] for half in pair.split(b":")]
-    try:
-        columns = np.array(list(map(int, halves[0::2])), dtype=np.int64)
-    except OverflowError:
-        raise InputError(f"{path}, lines {chunk[0][0]} to {chunk[-1][0]}: an index is beyond 64 bits") from None
+    columns = np.array(list(map(int, halves[0::2])), dtype=np.int64)
     values = np.array(list(map(float, halves[1::2])), dtype=np.float64)
     labels = np.array([canonical_label(pairs[0]) for pairs in tokens])
     pointers = np.concatenate([[0], np.cumsum(lengths)])

@@ -17,7 +17,7 @@ from storage.readers.arrow_batches import open_parquet
 from storage.readers.csv import require_schema, table_files, table_of
 from storage.readers.registry import register_reader, require_file
 from storage.schema import Schema, Table
-from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, settle
+from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, cells_of, confirm, settle
 
 FEATURES = "features"
 LABEL = "label"
@@ -54,7 +54,7 @@ class TableRows:
                         raise InputError(f"{path}, column {name}: a cell is {str(kind)[:60]}, which no schema declares")
                 row = 1
                 for batch in file.batches:
-                    columns = {name: batch.column(name).to_pylist() for name in names}
+                    columns = {name: cells_of(batch.column(name)) for name in names}
                     lines = np.arange(row, row + len(batch), dtype=np.int64)
                     row += len(batch)
                     table = Table(columns, lines, str(path), unit="row")
@@ -109,13 +109,13 @@ def _list_batches(
                     f"{path}, row {row + bad // dimension}: feature {bad % dimension + 1} is missing; "
                     "fill or remove the row"
                 )
-            names = None if people is None else identifiers(batch.column(people.column).to_pylist())
+            names = None if people is None else identifiers(cells_of(batch.column(people.column)))
             if names is not None and not named(names).all():
                 bad = int(np.argmin(named(names)))
                 raise InputError(f"{path}, row {row + bad}: it is nobody's; fill the cell that names its person")
             row += len(batch)
             numbers = flat.to_numpy(zero_copy_only=False).reshape(len(batch), dimension)
-            yield numbers, np.asarray(labels.to_pylist()), names
+            yield numbers, np.asarray(cells_of(labels)), names
 
 
 def _is_list(kind: Any) -> bool:

@@ -18,7 +18,7 @@ class Schedule(BaseModel, frozen=True, extra="forbid"):
     """What starts runs on one data set, and which.
 
     A run on a version that it was made on before is served from the cache and charges nothing; a new version is charged
-    in full.
+    in full, and so is a run whose releases another version of Unitball or of a library computes otherwise.
     """
 
     config: TrainingConfig

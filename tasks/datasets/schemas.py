@@ -21,6 +21,7 @@ from storage.readers.arrow_batches import open_parquet
 from storage.readers.raw import PARQUET, RawRows, expected_rows, header_of, raw_rows
 from storage.readers.registry import LONGEST_LINE, open_binary, reading, require_file
 from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
+from storage.source import cells_of
 from tasks.runtime.progress import say
 
 _DELIMITERS = (",", ";", "\t", "|")
@@ -356,9 +357,7 @@ def _require_columns(path: Path, schema: Schema, block: RawRows) -> None:
 
 def _count(report: SchemaReport, schema: Schema, block: RawRows, prints: Fingerprints) -> None:
     lines = np.asarray(block.lines, dtype=np.int64)
-    cells = {
-        name: column.to_pylist() if hasattr(column, "to_pylist") else column for name, column in block.columns.items()
-    }
+    cells = {name: cells_of(column) for name, column in block.columns.items()}
     alive = np.array([fault is None for fault in block.faults])
     used = [column for column in schema.columns if column.used]
     examined = schema.examine(Table(cells, lines, "", unit=block.unit), used)

@@ -92,6 +92,8 @@ class Expectation:
         The column that names people; empty where records are rows.
     releases : int
         That read rows.
+    charged : int
+        Releases of the plan, its evaluation included, that are charged already and cost nothing more.
     candidates : int
         Trainings of which the best is released, where parameters are tuned on private rows; else 1.
     passes : int
@@ -115,6 +117,7 @@ class Expectation:
     dimension: int
     parties: int
     releases: int
+    charged: int
     candidates: int
     passes: int
     operations: float
@@ -139,6 +142,7 @@ def expect(
     limit: int,
     new_root: bool = False,
     mapped: bool = False,
+    charged: int = 0,
 ) -> Expectation:
     """Return what a run of a plan will ask for, if none of its releases is stored.
 
@@ -158,6 +162,8 @@ def expect(
         Whether the engine's databases are made first.
     mapped : bool
         Whether the rows are kept as the plan's public maps show them.
+    charged : int
+        How many releases are charged already.
     """
     releases = [release for release in (*plan.projections, *plan.models) if release.reads_rows]
     works = [(release, release.build().work(release.setting)) for release in releases]
@@ -180,6 +186,7 @@ def expect(
         dimension=dataset.dimension,
         parties=len({party for release in releases for party in release.parties}),
         releases=len(releases),
+        charged=charged,
         candidates=max((_candidates(release) for release in releases), default=1),
         passes=max((work.passes for _, work in works), default=0),
         operations=sum(work.operations for _, work in works),

@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -266,18 +267,11 @@ def identity(**parts: object) -> str:
     return hashlib.sha256(canonical(parts).encode()).hexdigest()
 
 
-_SOURCES = threading.Lock()
-
-
 @cache
-def _source(cls: type) -> str:
-    return inspect.getsource(cls)
-
-
-def source_of(cls: type) -> str:
-    """Return a class's source; finding it parses a module, which CPython 3.11 cannot do in two threads at once."""
-    with _SOURCES:
-        return _source(cls)
+def source_digest(cls: type) -> str:
+    """Return the digest of a class's normalised syntax tree, as :func:`normalised_digest` does of a module's."""
+    with _PARSING:
+        return normalised_digest(textwrap.dedent(inspect.getsource(cls)))
 
 
 @cache

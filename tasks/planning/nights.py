@@ -404,7 +404,7 @@ def plan_night(
             dataset=shards[0].dataset,
             system=terms.system,
             evaluation=(config.evaluation, ()),
-            target=(terms.epsilon, config.delta),
+            target=(terms.epsilon, tonight.delta),
         ),
         system=terms.system,
         paper=terms.paper,
@@ -420,6 +420,6 @@ def plan_night(
         claim=None,
         sound_counterpart=None,
         epsilon=terms.epsilon,
-        delta=config.stated_delta,
+        delta=tonight.delta,
         reasons=terms.reasons,
     )

@@ -32,7 +32,7 @@ from storage.releases import ReleaseStore
 from storage.rowfiles import StoredRows
 from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import AlgorithmSettings, split_features
-from tasks.planning.identity import code_version, identity, source_of
+from tasks.planning.identity import code_version, identity, source_digest
 from tasks.planning.plans import FeatureStep
 from tasks.planning.resolution import admitted_normalisation, parameters_of
 from tasks.runtime.progress import say
@@ -49,7 +49,7 @@ def mapped_ref(dataset: DatasetRef, name: str) -> DatasetRef:
         If a map that looks at other rows is asked for on private data.
     """
     cls = admitted_normalisation(name, dataset.name, private=dataset.private)
-    recipe = identity(source=source_of(cls))
+    recipe = identity(source=source_digest(cls))
     return transformed_ref(current_layout(), dataset, normalisation=name, recipe=recipe, unit_ball=cls.unit_ball)
 
 
@@ -67,7 +67,7 @@ def map_rows(dataset: DatasetRef, name: str) -> DatasetRef:
         dataset,
         row_map(dataset, name),
         normalisation=name,
-        recipe=identity(source=source_of(cls)),
+        recipe=identity(source=source_digest(cls)),
         unit_ball=cls.unit_ball,
     )
 

@@ -16,7 +16,7 @@ from storage.datasets import dataset_ref, origins
 from storage.errors import InputError
 from storage.refs import DatasetRef, ShardRef
 from storage.shards import write_shards
-from tasks.accounts.budget import relation_of
+from tasks.accounts.budget import relation_of, settled
 from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_people, positions_of, require_appended
 from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.identity import identity
@@ -100,6 +100,10 @@ def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix
     catalog, last = open_catalog(), len(horizon.arrivals)
     keys = _keys(config, horizon.number)
     kept = catalog.stream(keys)
+    unsaid = config.model_copy(update={"delta": None})
+    if kept is None and settled(unsaid).delta == config.delta:
+        # What runs took by themselves before they took a tenth of the cap's.
+        kept = catalog.stream(_keys(unsaid.model_copy(update={"delta": unsaid.stated_delta}), horizon.number))
     if kept is None:
         first = _night(config, horizon, horizon.arrivals[0], normalisation)
         relation = relation_of(config.dataset)

@@ -16,7 +16,7 @@ from dpalgos.validation import rounded_down, rounded_up
 from storage.confined import kept_memory
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ShardRef
-from tasks.accounts.budget import relation_of, settled, tenth
+from tasks.accounts.budget import open_ledger, relation_of, settled, tenth
 from tasks.datasets.description import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.expectation import Expectation, expect, measure_speeds
@@ -272,6 +272,7 @@ def expect_run(config: TrainingConfig) -> Expectation:
         limit=kept_memory(),
         new_root=not has_databases(layout.root),
         mapped=_are_mapped(plan, partitioned.shards.all),
+        charged=len(open_ledger().charged(release.key for release in plan.releases if release.reads_rows)),
     )
 
 

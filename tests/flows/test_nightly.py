@@ -249,6 +249,21 @@ def test_a_horizon_that_began_before_configurations_had_a_field_is_charged_once(
     assert spent() > before
 
 
+def test_a_horizon_that_began_at_another_default_of_delta_is_charged_once(root: Path, tmp_path: Path) -> None:
+    rows = lines(90, tmp_path / "rows")
+    arrive(rows[:30], tmp_path, delta_cap=1e-3)
+    first, begun = tonight(delta=1e-5)
+    price = spent()
+    arrive(rows[:60], tmp_path, epsilon_cap=None, delta_cap=None)
+    second, result = tonight(delta=None)
+    assert second.night_keys == first.night_keys
+    assert spent() == price
+    # Its epsilon is stated at the delta that it was charged for.
+    assert result.delta_spent == begun.delta_spent <= 1e-5
+    other, _ = tonight(delta=1e-6)
+    assert not set(other.night_keys) & set(first.night_keys)
+
+
 def test_the_next_horizon_reads_new_rows_and_costs_a_maximum(root: Path, tmp_path: Path) -> None:
     rows = lines(150, tmp_path / "rows")
     for night in range(1, 3):

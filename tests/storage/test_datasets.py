@@ -7,7 +7,7 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,6 +18,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy import sparse
 
+from dpalgos.normalisation import UnitNorm
+from dpalgos.rows import clip_to_unit_ball, unit_rows
 from storage import datasets, manifests, rowfiles
 from storage.datasets import (
     MANIFEST,
@@ -443,6 +445,20 @@ def test_rounding_to_float32_does_not_leave_the_unit_ball(layout: Layout) -> Non
     assert squares.max() <= 1 + 1e-15
     assert squares.min() > 1 - 1e-6
     assert np.abs(rows - _unit(features)).max() < 3e-7
+
+
+@pytest.mark.parametrize("width", [7, 8192, 8193, 20_000])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("row_map", [into_unit_ball, UnitNorm(), clip_to_unit_ball, unit_rows])
+def test_a_row_is_mapped_alike_at_any_place(
+    row_map: Any, order: Literal["C", "F"], width: int, random: np.random.Generator
+) -> None:
+    """Where a person has more rows, those of all after stand elsewhere; bits of theirs would follow."""
+    rows = random.normal(size=(12, width))
+    whole = row_map(rows.copy(order=order))
+    for size in (1, 2, 5):
+        pieces = [row_map(rows[start : start + size].copy(order=order)) for start in range(0, len(rows), size)]
+        assert np.concatenate(pieces).tobytes() == whole.tobytes()
 
 
 @settings(max_examples=200, deadline=None)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.svm import LinearSVC
 
@@ -119,6 +121,19 @@ def test_days_written_in_two_ways() -> None:
     (column,) = schema_of(both).inputs
     assert column.encode(["2021/02/03", "03.02.2021"]).hopeless.tolist() == [True, False]
     assert column.bound.endswith("written %d.%m.%Y or %Y-%m-%d")
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "pandas over arrow"])
+def test_a_day_beyond_the_calendar_refuses_its_own_row_alone(kind: str) -> None:
+    seconds = pa.array([0, 10**14, -(10**14)], pa.timestamp("s"))
+    table: Any = pa.table({"day": seconds})
+    if kind != "arrow":
+        frame = {"day": pd.Series(seconds, dtype=pd.ArrowDtype(seconds.type))}
+        table = pd.DataFrame(frame if "over" in kind else {"day": seconds.to_numpy()})
+    day = {"name": "day", "type": "date", "range": ["1970-01-01", "1970-01-03"], "missing": "constant"}
+    found = TableEncoder(dict(schema_of(day).document), "clip").encode(table)
+    assert [refusal is None for refusal in found.refusals] == [True, False, False]
+    assert found.features[0, 0] != 0
 
 
 def test_days_between_two_dates_are_a_number() -> None:

@@ -178,3 +178,34 @@ def test_a_cell_that_begins_with_a_mark_of_order_is_none_of_a_number(
         monkeypatch.setattr(module, "_BLOCK_BYTES", size)
         found = source(tmp_path, [*GOOD, "\ufeff1,red,a,no", *GOOD] * 3)
         assert taken(found)[2]["dropped"] == 3, size
+
+
+LAST = """
+format_version: 1
+columns:
+  - {name: sick, type: label, classes: ["no", "yes"]}
+  - {name: age, type: numeric, range: [0, 100]}
+  - {name: note, type: ignore}
+"""
+
+
+def test_a_cell_of_two_lines_is_whole_wherever_it_stands(tmp_path: Path) -> None:
+    """Otherwise a longer cell before it would make two rows of one, and move all that follow."""
+    (tmp_path / "schema.yaml").write_text(LAST)
+    options = ReadOptions(schema=tmp_path / "schema.yaml")
+    head, filler = "sick,age,note\n", "no,5,a\n"
+    whole, rest = divmod((1 << 20) - len(head) - 20, len(filler))
+    for wider in range(0, 24, 2):
+        first = f"no,5,{'a' * (1 + rest + wider)}\n"
+        (tmp_path / "rows.csv").write_text(head + first + filler * (whole - 1) + 'no,7,"x\nno,5,y"\n' + filler * 40)
+        blocks = read_source("csv", tmp_path / "rows.csv", options).parts["train"]
+        assert sum(len(block.labels) for block in blocks) == whole + 41, wider
+
+
+def test_a_cell_without_end_is_refused_in_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = source(tmp_path, [*GOOD, f"5,red,{'a' * 131_073},no", *GOOD])
+    for _ in range(2):
+        with pytest.raises(InputError, match="line 7: field larger than field limit"):
+            taken(found)
+        monkeypatch.setattr(module._Rows, "_typed", lambda self: iter([None]))
+    assert len(taken(source(tmp_path, [*GOOD, f"5,red,{'é' * 131_072},no"]))[0]) == len(GOOD) + 1

@@ -93,6 +93,8 @@ def test_real_labels_need_a_range(tmp_path: Path, layout: Layout) -> None:
         ("1 1:1e400", "value '1:1e400' is not finite"),
         ("1:0.5 2:1", "the label is missing"),
         ("1 qid:3 1:1", "malformed pair 'qid:3'"),
+        ("1 0x2:1", "malformed pair '0x2:1'"),
+        (f"1 {'9' * 5000}:1", "malformed pair '9999"),
         ("1 1:1\x002:2", "malformed value"),
     ],
 )

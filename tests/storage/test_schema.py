@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpalgos.rows import NULL_LABEL
+from storage.columns import as_numbers
 from storage.datasets import ingestion_report, open_dataset
 from storage.errors import FormatVersionError, InputError, RefusedError
 from storage.layout import Layout
@@ -301,3 +302,7 @@ def test_adult_comes_out_with_its_complete_rows(layout: Layout) -> None:
     strict = ReadOptions(schema=_schema(layout.root, text.replace("rows: drop", "rows: refuse")))
     with pytest.raises(InputError, match=r"adult.data, line 15, column native-country: the value is missing"):
         stored(layout, read_source("csv", folder, strict), private=True, name="adult")
+
+
+def test_a_whole_number_beyond_floats_is_none_beside_any_others() -> None:
+    assert np.array_equal(as_numbers([10**400, "5", 7]), [np.nan, 5.0, 7.0], equal_nan=True)

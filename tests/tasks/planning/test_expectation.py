@@ -10,6 +10,7 @@ import pytest
 from dpalgos.features.whitening import PublicWhitening
 from dpalgos.guarantees import Setting
 from dpalgos.registry import lookup, names
+from flows.federated_training import chain_inline
 from storage.confined import kept_memory
 from storage.errors import InputError
 from tasks.planning.configuration import TrainingConfig
@@ -171,3 +172,13 @@ def test_making_a_public_map_and_mapping_each_row_is_counted() -> None:
         for projection in ("public-whitening", "pca")
     )
     assert with_map > without
+
+
+@pytest.mark.usefixtures("_steady")
+def test_what_is_charged_already_is_said_and_of_other_mathematics_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"trainer": "class-means", "seed": 1}
+    assert expected(**config).charged == 0
+    chain_inline(TrainingConfig.model_validate({"dataset": "iris", "epsilon": 1.0, "parties": 2, **config}))
+    assert expected(**config).charged == len(charges("iris")) > 0
+    monkeypatch.setattr("tasks.planning.planner.code_version", lambda *classes: "0" * 16)
+    assert expected(**config).charged == 0

@@ -1,4 +1,6 @@
-"""Identities, noise and releases of seeded runs stay what they are while the code around them is rewritten.
+"""What something charged is found again by stays what it is while the code around it is rewritten.
+
+Identities of releases and horizons, versions of rows, partitions, held-out rows, fingerprints, noise, seeded releases.
 
 The version of the code is pinned, so that a changed identity is a changed plan. Where one is meant to change, print the
 new values with ``UNITBALL_WRITE_GOLDEN=1``, and name the change in the CHANGELOG.
@@ -7,6 +9,7 @@ new values with ``UNITBALL_WRITE_GOLDEN=1``, and name the change in the CHANGELO
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 from pathlib import Path
@@ -15,10 +18,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpalgos.guarantees import Neighbours
 from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.registry import AlgorithmSpec, names
 from flows.federated_training import chain_inline
+from storage.catalog import Horizon
+from storage.fingerprints import row_fingerprints, row_patterns
+from storage.layout import Layout
+from storage.people import identifiers, keyed_digests
+from storage.readers import read_source
+from storage.source import ReadOptions
+from tasks.federation.messages import Description, Signed
+from tasks.federation.planning import run_name
+from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.nights import fix_terms
+from tasks.preparation import mapping, nights, partitioning
 from tasks.release.storing import read_release
+from tests.storage.reader_samples import SAMPLES
+from tests.support.data import stored
 from tests.support.plans import dataset_of, planned, shards_of
 
 _KEPT = Path(__file__).with_name("golden.json")
@@ -107,3 +125,119 @@ def test_releases(name: str, kept: dict[str, Any]) -> None:
                 b"".join(np.round(np.asarray(arrays[key], dtype=np.float64), 9).tobytes() for key in sorted(arrays))
             ).hexdigest()
     _check(kept, "releases", name, found)
+
+
+PEOPLE = """
+columns:
+  - {name: who, type: person, rows_per_person: 2, namespace: mrn}
+  - {name: age, type: numeric, range: [0, 100], missing: indicator}
+  - {name: paid, type: numeric, range: [0, 5000], currency: "€", thousands: ",", scale: log}
+  - {name: born, type: date, range: [2000-01-01, 2026-12-31], parts: [days, month, weekday]}
+  - {name: colour, type: category, values: [red, green]}
+  - {name: street, type: category, hash: 4}
+  - {name: sick, type: label, classes: ["no", "yes"]}
+missing: {marker: "", rows: drop}
+"""
+
+
+@pytest.mark.parametrize("reader", [*sorted({*SAMPLES} - {"sklearn", "table-draft"}), "people"])
+def test_versions_of_rows(reader: str, kept: dict[str, Any], tmp_path: Path) -> None:
+    """Rows that are brought in again are the version that was charged; a private one's name is keyed with the same."""
+    if reader == "people":
+        (tmp_path / "schema.yaml").write_text(PEOPLE)
+        lines = [
+            '7,50,"€ 1,200",2001-02-03,red,Main,no',
+            "7.0,,3,2026-12-31,green,Side,yes",
+            "a,1,2,2000-01-01,red,,no",
+        ]
+        (tmp_path / "rows.csv").write_text("\n".join(["who,age,paid,born,colour,street,sick", *lines]) + "\n")
+        source = read_source("csv", tmp_path / "rows.csv", ReadOptions(schema=tmp_path / "schema.yaml"))
+    else:
+        sample = SAMPLES[reader](tmp_path)
+        source = read_source(reader, sample.path, sample.options)
+    _check(kept, "versions", reader, stored(Layout(tmp_path / "root").prepare(), source).version)
+
+
+def test_what_tells_rows_and_people_again(kept: dict[str, Any]) -> None:
+    rows = np.random.default_rng(1).normal(size=(3, 8)) * [[1], [0], [3]]
+    names = identifiers(["17", 17.0, " ab\u0301c"])
+    found = [row_fingerprints(rows, b"key"), row_patterns(rows, b"key"), keyed_digests(names, b"key")]
+    _check(kept, "fingerprints", "rows, patterns, people", [[int(one) for one in kind] for kind in found])
+
+
+@pytest.mark.usefixtures("root")
+def test_mapped_versions(kept: dict[str, Any]) -> None:
+    dataset = dataset_of(classes=3, dimension=12)
+    for name in names("normalisations"):
+        _check(kept, "mapped", name, mapping.mapped_ref(dataset, name).version)
+    for name in ("random-fourier", "hog"):
+        spec = AlgorithmSpec("projections", name, {})
+        _check(kept, "mapped", name, mapping._map_identity(spec, 784))
+
+
+def test_a_comment_makes_no_other_version_of_mapped_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: a digest of the text, by which a docstring charged every release of the rows again."""
+    dataset, source = dataset_of(classes=3, dimension=12), inspect.getsource
+    before = mapping.mapped_ref(dataset, "unit-norm").version
+
+    def edited(old: str, new: str) -> str:
+        identity.source_digest.cache_clear()
+        monkeypatch.setattr(inspect, "getsource", lambda cls: source(cls).replace(old, new, 1))
+        return mapping.mapped_ref(dataset, "unit-norm").version
+
+    assert edited("        # Dividing", "        # We divide") == before
+    assert edited("Scale every row", "Every row is scaled") == before
+    assert edited("> 0", ">= 0") != before
+    identity.source_digest.cache_clear()
+
+
+def test_federated_runs(kept: dict[str, Any]) -> None:
+    """A party finds what it has charged, and what it has answered, under the run's name."""
+    config = TrainingConfig.model_validate(
+        {"dataset": "clinics", "epsilon": 1.0, "delta": 1e-6, "algorithm": "noisy-gd"}
+    )
+    about: dict[str, Any] = {
+        "party": "north",
+        "rows": 90,
+        "dimension": 4,
+        "classes": ("no", "yes"),
+        "label_range": None,
+        "normalisation": "unit-norm",
+        "table": "",
+        "relation": Neighbours.REPLACE_ONE,
+        "version": "v" * 32,
+    }
+    for name, more in {"rows": {}, "people": {"person": "who", "rows_per_person": 3}}.items():
+        body = Description(**about, **more).written()
+        message = Signed(party="north", body=body, key="0" * 64, signature="")
+        _check(kept, "federated", name, run_name(config, [message]))
+
+
+FILES = (("a", 400), ("b", 600))
+
+
+@pytest.mark.parametrize("files", [(), FILES])
+@pytest.mark.parametrize("private", [True, False])
+def test_partitions(
+    private: bool, files: tuple[tuple[str, int], ...], kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose a row is, and whether it is held out, by its position and a public seed: the same in all versions."""
+    monkeypatch.setattr(partitioning, "origins", lambda *of: files)
+    dataset = dataset_of(classes=3, dimension=12, visibility="private" if private else "public")
+    for given in ({"parties": len(files) or 3}, {"partition": "sized", "sizes": [50, 300], "partition_seed": 4}):
+        config = TrainingConfig.model_validate({"dataset": "synthetic", "epsilon": 1.0, "test_fraction": 0.25, **given})
+        name, assigned = partitioning._assigned(dataset, config)
+        digests = {party: hashlib.sha256(rows.tobytes()).hexdigest()[:16] for party, rows in assigned.items()}
+        _check(kept, "partitions", f"{private=} {files=} {given}", [name, digests])
+
+
+@pytest.mark.parametrize("given", [{}, {"trainer": "class-means"}, {"class_weight": {"1": 0.5}, "trainer": "ftrl"}])
+def test_horizons(given: dict[str, Any], kept: dict[str, Any]) -> None:
+    fields = {"dataset": "synthetic", "epsilon": 1.0, "delta": 1e-6, "horizon": 3, "trust": "central", **given}
+    config = TrainingConfig.model_validate(fields)
+    horizon = Horizon(number=1, nights=3, participations=1, separation=1)
+    shards = shards_of(dataset_of(classes=3, dimension=12, visibility="private"))
+    terms = fix_terms(config, horizon, shards, relation=Neighbours.REPLACE_ONE)
+    _check(
+        kept, "horizons", str(given), [*nights._keys(config, 1), terms.release.stream_key, *terms.release.night_keys]
+    )
