@@ -76,7 +76,7 @@ class Calibration:
         return np.asarray(expit(self.slope * scores + self.offset))
 
 
-def platt(histogram: Floats, deviation: float) -> Calibration:
+def platt(histogram: Floats, deviation: float, scale: float = 1.0) -> Calibration:
     """Fit a logistic curve to a noisy histogram of squashed scores, rows of the first class and of the second.
 
     Post-processing. The logistic risk is linear in the counts p of the second class, and convex where the counts n of
@@ -90,13 +90,15 @@ def platt(histogram: Floats, deviation: float) -> Calibration:
         See :class:`dpalgos.evaluators.noisy_sums.ScoreHistogram`.
     deviation : float
         Of the noise of each count.
+    scale : float
+        By which scores were divided before they were squashed.
 
     References
     ----------
     Platt, "Probabilistic outputs for support vector machines", 1999.
     """
     bins = histogram.shape[1]
-    scores = logit((np.arange(bins) + 0.5) / bins)
+    scores = scale * logit((np.arange(bins) + 0.5) / bins)
     rows = _known(histogram, deviation)
     positive = np.where(rows > 0, histogram[1], 0.0)
     total = max(float(rows.sum()), 1.0)
@@ -171,7 +173,9 @@ def _counts(histograms: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     return above[:, 1, :-1], below[:, 1, :-1], above[:, 0, :-1], below[:, 0, :-1]
 
 
-def choose(histogram: Floats, noise: Noise, deviation: float, aim: str) -> tuple[Calibration, dict[str, float]]:
+def choose(
+    histogram: Floats, noise: Noise, deviation: float, aim: str, scale: float = 1.0
+) -> tuple[Calibration, dict[str, float]]:
     """Return calibration and threshold for a stated aim, and what is to be expected there with 95 % margins.
 
     Returns
@@ -181,12 +185,12 @@ def choose(histogram: Floats, noise: Noise, deviation: float, aim: str) -> tuple
         probability at the threshold.
     """
     bins = histogram.shape[1]
-    fitted, rows = platt(histogram, deviation), _known(histogram, deviation)
+    fitted, rows = platt(histogram, deviation, scale), _known(histogram, deviation)
     # The best of many noisy numbers is mostly noise: expected counts, of two parameters, are compared instead.
-    second = fitted.probability(logit((np.arange(bins) + 0.5) / bins)) * rows
+    second = fitted.probability(scale * logit((np.arange(bins) + 0.5) / bins)) * rows
     place = Aim.parse(aim).best(*(part[0] for part in _counts(np.stack([rows - second, second])[None])))
     values, bands = operating_points(histogram, noise)
-    calibration = Calibration(fitted.slope, fitted.offset, float(logit((place + 1) / bins)))
+    calibration = Calibration(fitted.slope, fitted.offset, float(scale * logit((place + 1) / bins)))
     predicted = float(np.clip(histogram[:, place + 1 :].sum() / max(histogram.sum(), 1.0), 0.0, 1.0))
     guesses = {"balanced_accuracy": 0.5}
     margins: Margins = {

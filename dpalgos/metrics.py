@@ -571,7 +571,7 @@ def margins_of_area(histograms: Floats, noise: Noise) -> tuple[float, float]:
     Parameters
     ----------
     histograms : array (H, 2, bins)
-        Rows of the other classes and of the class, as of :class:`dpalgos.evaluators.score_histogram.ScoreHistogram`.
+        Rows of the other classes and of the class, as of :class:`dpalgos.evaluators.noisy_sums.ScoreHistogram`.
     noise : callable
     """
     random = np.random.default_rng(_SEED)

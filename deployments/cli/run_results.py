@@ -122,8 +122,7 @@ def _guessing(results: Sequence[RunResult]) -> list[str]:
         notes.append("R² is 0 for guessing the mean.")
     if len(results) == 1:
         if "auc" in results[0].metrics:
-            binned = " of the scores in bins" if "auc_low" in results[0].metrics else ""
-            notes.append(f"Area under the ROC curve{binned}: {shown_metric(results[0], 'auc')}; 0.5 by guessing.")
+            notes.append(f"Area under the ROC curve: {shown_metric(results[0], 'auc')}; 0.5 by guessing.")
         notes += [*by_class(results[0], _MOST_CLASSES), *at_threshold(results[0])]
         measured = results[0].metrics
         guessing = measured.get("majority_rate_low", measured.get("majority_rate", 0.0))

@@ -17,7 +17,7 @@ from dpalgos.mechanisms.fixed_point import portions
 from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
-from dpalgos.parameters import at_least
+from dpalgos.parameters import POSITIVE, at_least
 from dpalgos.registry import register
 from dpalgos.rows import NULL_LABEL, Array, Floats, Ints, Rows, null_records
 
@@ -214,6 +214,9 @@ class ScoreHistogram(GaussianSums):
     budget : GaussianMu
     bins : int
         At least 2; the area is exact up to ties within a bin.
+    scale : float
+        By which scores are divided before they are squashed, positive. Log-odds of a class of 4 % lie around -3, and
+        1 leaves most of them in one of 32 bins; 2 spreads them over eight.
 
     References
     ----------
@@ -221,6 +224,7 @@ class ScoreHistogram(GaussianSums):
     """
 
     bins: int = field(default=32, metadata=at_least(2))
+    scale: float = field(default=1.0, metadata=POSITIVE)
     people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
     measured: ClassVar[str] = "counts, l2"
 
@@ -249,7 +253,7 @@ class ScoreHistogram(GaussianSums):
             truth = np.asarray(labels, dtype=np.int64)
             # A score that the model does not have is zero.
             known = np.pad(scores, ((0, 0), (0, max(histograms - scores.shape[1], 0))))
-            squashed = 1.0 / (1.0 + np.exp(-np.clip(known, -50.0, 50.0)))
+            squashed = 1.0 / (1.0 + np.exp(-np.clip(known / self.scale, -50.0, 50.0)))
             bins = np.minimum((squashed * self.bins).astype(np.int64), self.bins - 1)
             for index in range(histograms):
                 positive = truth == (1 if histograms == 1 else index)

@@ -201,9 +201,10 @@ def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence
     calibration = None
     if len(counts) == 1:
         deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
-        calibration = platt(counts[0], deviation)
+        calibration = platt(counts[0], deviation, algorithm.scale)
         if aim is not None:
-            calibration, at_threshold = choose(counts[0], simulated(algorithm, planned.setting), deviation, aim)
+            noise = simulated(algorithm, planned.setting)
+            calibration, at_threshold = choose(counts[0], noise, deviation, aim, algorithm.scale)
             metrics |= at_threshold
     return Measured(metrics, roc=curves_of(counts), calibration=calibration)
 

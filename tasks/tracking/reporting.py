@@ -202,8 +202,6 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
 
 
 def _accuracy(result: RunResult) -> str:
-    # Private rows are measured by histograms, whose area is smaller where many rows share a bin.
-    binned = " of the scores in bins" if "auc_low" in result.metrics else ""
     parts = [
         f"{what if is_measured(result.metrics, name) else what.removesuffix(' is')} {shown_metric(result, name)}"
         for name, what in (
@@ -212,7 +210,7 @@ def _accuracy(result: RunResult) -> str:
                 "balanced_accuracy",
                 f"the mean recall of the classes ({1 / max(len(result.classes), 2):.2g} by guessing) is",
             ),
-            ("auc", f"the area under the ROC curve{binned} (0.5 by guessing) is"),
+            ("auc", "the area under the ROC curve (0.5 by guessing) is"),
         )
         if name in result.metrics
     ]

@@ -5,7 +5,7 @@ Mistakes are caught at 99 %, by one fixed seed, so always or never; the sound on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -165,7 +165,14 @@ def audited(algorithm: Algorithm, confidence: float, noise: type = KeyedNoise) -
     )
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+SLOW = {"a missing root of two", "clipping gradients after noise", "covariance"}
+
+
+def by_night(names: Iterable[str]) -> list[object]:
+    return [pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW)) for name in names]
+
+
+@pytest.mark.parametrize("name", by_night(MUTANTS))
 def test_a_mistake_is_caught(name: str) -> None:
     report = audited(MUTANTS[name], 0.99)
     assert report.verdict is Verdict.VIOLATES, report
@@ -177,7 +184,7 @@ def test_noise_that_is_used_twice_is_caught() -> None:
     assert "noise of sum" in report.event
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", by_night(SOUND))
 def test_what_is_sound_is_not(name: str) -> None:
     report = audited(SOUND[name], 1 - 1e-9)
     assert report.verdict is not Verdict.VIOLATES, report

@@ -52,6 +52,15 @@ def test_platt_is_logistic_regression_on_the_bins_where_there_is_no_noise(random
     assert found.offset == pytest.approx(peer.intercept_[0], abs=0.02)
 
 
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+def test_scores_that_were_divided_are_multiplied_again(scale: float, random: np.random.Generator) -> None:
+    counts = histogram(*scores_of(random, 4000, 20_000))
+    (plain, numbers), (found, same) = (choose(counts, gaussian(5.0), 5.0, "f1", one) for one in (1.0, scale))
+    assert found.slope == pytest.approx(plain.slope / scale, rel=0.01)
+    assert (found.offset, found.threshold) == pytest.approx((plain.offset, plain.threshold * scale), abs=0.02)
+    assert numbers["aim_recall"] == same["aim_recall"]
+
+
 @pytest.mark.parametrize(("rare", "sigma"), [(800, 10.0), (2000, 40.0)])
 def test_probabilities_are_near_the_shares_of_rows(random: np.random.Generator, rare: int, sigma: float) -> None:
     """Mean of the squared difference from the true probability, over rows; the base rate's is ten times larger."""

@@ -41,7 +41,9 @@ def first_squares(exponent: Floats, name: str) -> Floats:
 # ── the Bingham law ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kappa", [0.5, 3.0, 40.0])
+@pytest.mark.parametrize(
+    "kappa", [pytest.param(0.5, marks=pytest.mark.nightly), 3.0, pytest.param(40.0, marks=pytest.mark.nightly)]
+)
 def test_bingham_on_the_circle_has_its_closed_form(kappa: float) -> None:
     """In two dimensions E v₁² = (1 + I₁(κ/2)/I₀(κ/2))/2 for exp(κ v₁²); twice the exponent is told apart."""
     expected, doubled = (0.5 * (1 + ive(1, k / 2) / ive(0, k / 2)) for k in (kappa, 2 * kappa))
@@ -52,7 +54,9 @@ def test_bingham_on_the_circle_has_its_closed_form(kappa: float) -> None:
 
 
 @pytest.mark.parametrize("dimension", [pytest.param(3, marks=pytest.mark.nightly), 30])
-@pytest.mark.parametrize("kappa", [-60.0, 5.0, 200.0])
+@pytest.mark.parametrize(
+    "kappa", [-60.0, pytest.param(5.0, marks=pytest.mark.nightly), pytest.param(200.0, marks=pytest.mark.nightly)]
+)
 def test_bingham_in_more_dimensions_has_the_mean_of_its_density(dimension: int, kappa: float) -> None:
     """v₁ = t has density ∝ exp(κt²)(1 − t²)^((q − 3)/2)."""
 
@@ -123,6 +127,7 @@ def test_ppca_finds_the_directions_of_many_rows_and_none_of_few() -> None:
     assert captured(10) < 0.9
 
 
+@pytest.mark.nightly
 def test_gibbs_sampling_of_one_direction_is_the_exact_law_and_of_several_is_not_claimed() -> None:
     kappa = 3.0
     rows = ArrayRows(np.tile([[1.0, 0.0]], (3, 1)), np.zeros(3, dtype=np.int64))

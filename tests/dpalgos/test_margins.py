@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binom
+from sklearn.metrics import roc_auc_score
 
 from dpalgos import metrics as margins
 from dpalgos.evaluators.noisy_sums import ConfusionMatrix, LaplaceConfusionMatrix, ScoreHistogram
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.metrics import Noise, margins_of_area, metrics_of_confusion, metrics_of_noisy_confusion, simulated
-from dpalgos.rows import Floats
+from dpalgos.rows import ArrayRows, Floats
 
 _FALSE_ALARM = 1e-6
 METRICS = ("accuracy", "balanced_accuracy", "majority_rate", "precision", "recall", "f1", "mcc", "recall_rare")
@@ -222,3 +224,20 @@ def test_a_number_that_may_be_anything_is_said_not_to_be_measured() -> None:
     assert margins.is_measured(found, "accuracy"), "all between guessing and a perfect model, but that is little"
     assert not margins.is_measured(found | {"accuracy_low": 0.7}, "accuracy")
     assert 0.02 < found["predicted_fraud_high"] < 0.1
+
+
+@pytest.mark.parametrize(("scale", "lost"), [(2.0, 0.01), (1.0, 0.1)])
+@pytest.mark.parametrize("base", [0.5, 0.04])
+def test_the_bins_keep_the_area_of_a_rare_class(
+    base: float, scale: float, lost: float, random: np.random.Generator
+) -> None:
+    """Log-odds of two normal laws; at scale 1 most rows of the table with a rare class share one bin."""
+    rows, shift = 100_000, 1.5
+    labels = (random.random(rows) < base).astype(np.int64)
+    scores = shift * random.normal(shift * (labels - 0.5), 1.0) + math.log(base / (1 - base))
+    evaluator = ScoreHistogram(budget=GaussianMu(1.0), scale=scale)
+    counts = evaluator.statistic(ArrayRows(scores[:, None], labels), setting_of(rows))
+    difference = roc_auc_score(labels, scores) - margins.area_under_curve(counts)
+    assert abs(difference) < lost
+    if base < 0.5 and scale == 1.0:
+        assert difference > 0.02

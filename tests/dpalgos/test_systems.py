@@ -31,7 +31,11 @@ def spec_of(kind: str, name: str) -> AlgorithmSpec:
     return AlgorithmSpec(kind, name, given)
 
 
-@pytest.mark.parametrize("projection", names("projections"))
+@pytest.mark.parametrize(
+    "projection",
+    # Which is learnt once a trainer.
+    [pytest.param(name, marks=[pytest.mark.nightly] * (name == "dictionary")) for name in names("projections")],
+)
 def test_each_projection_runs_with_each_trainer(projection: str) -> None:
     rows = blobs(40, 6, 3, 0)
     parties = parties_of(rows, 2)

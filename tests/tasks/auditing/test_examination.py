@@ -34,6 +34,7 @@ def test_what_is_broken_is_a_violation_at_one_in_a_thousand_million(broken: Exam
     assert broken.mechanism.lower_bound > 1.0
 
 
+@pytest.mark.nightly
 def test_what_is_sound_is_consistent(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In two runs a world noisy counts coincide, so that the chain is audited again: by enough runs to learn on."""
     monkeypatch.setattr(examination, "_CHAIN_TRIALS_AGAIN", 8)

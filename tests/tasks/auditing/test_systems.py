@@ -38,9 +38,8 @@ def test_what_leaves_without_noise_is_caught(name: str) -> None:
     assert report.lower_mu > 1.0
 
 
-@pytest.mark.parametrize(
-    ("name", "trials"), [("mpc-op", 20_000), pytest.param("pathak", 40_000, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "trials"), [("mpc-op", 20_000), ("pathak", 40_000)])
 def test_laplace_noise_for_an_l2_sensitivity_is_caught(name: str, trials: int) -> None:
     report = audit_system(name, AuditOptions(trials=trials))
     assert report.verdict is Verdict.VIOLATES, report

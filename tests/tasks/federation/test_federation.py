@@ -271,7 +271,9 @@ FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
     [
         pytest.param(LOCAL, marks=pytest.mark.nightly),
         SECURE,
-        {"algorithm": "noisy-gd", "parameters": {"iterations": 2}, "trust": "local"},
+        pytest.param(
+            {"algorithm": "noisy-gd", "parameters": {"iterations": 2}, "trust": "local"}, marks=pytest.mark.nightly
+        ),
     ],
     ids=["own releases", "secure sums", "noisy sums"],
 )
