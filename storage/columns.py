@@ -251,15 +251,16 @@ def as_numbers(cells: Sequence[Any] | Floats) -> Floats:
     """Return cells as numbers, NaN where they are none."""
     if isinstance(cells, np.ndarray):
         return cells
-    # Python, and so NumPy, reads "1_0" as ten; no table means that.
-    if not any(isinstance(cell, str) and "_" in cell for cell in cells):
-        with suppress(ValueError, TypeError, OverflowError):
+    # NumPy reads some others, such as times and lists, otherwise together than one by one.
+    if set(map(type, cells)) <= {int, float}:
+        with suppress(OverflowError):
             return np.array(cells, dtype=np.float64)
     return np.array([_number(cell) for cell in cells], dtype=np.float64)
 
 
 def _number(cell: Any) -> float:
     try:
+        # Python reads "1_0" as ten; no table means that.
         return float("nan") if isinstance(cell, str) and "_" in cell else float(cell)
     except (ValueError, TypeError, OverflowError):
         return float("nan")

@@ -166,10 +166,11 @@ def _cells(table: Any, name: str, names: Counter[str]) -> Sequence[Any]:
         what = "is missing" if name not in names else "is there twice"
         raise InputError(f"column {name!r} {what}; the rows have: {there}")
     column = table[name]
-    if isinstance(column, pd.Series):
-        # None for what pandas calls missing, whatever the column's type.
-        return list(column.astype(object).where(column.notna(), None))
-    return list(cells_of(column))
+    if hasattr(column, "to_pylist"):
+        return cells_of(column)
+    # None for what pandas calls missing, whatever the column's type.
+    column = column if isinstance(column, pd.Series) else pd.Series(list(column), dtype=object)
+    return list(column.astype(object).where(column.notna(), None))
 
 
 def _names(table: Any) -> Sequence[Any]:

@@ -136,6 +136,20 @@ def test_a_day_beyond_the_calendar_refuses_its_own_row_alone(kind: str) -> None:
     assert found.features[0, 0] != 0
 
 
+def test_a_cell_of_any_type_is_encoded_alike_beside_others_and_alone() -> None:
+    """NumPy makes a number of a time that stands alone, and an array of more dimensions of lists."""
+    schema = schema_of({"name": "x", "type": "numeric", "range": [0, 10], "missing": "indicator"})
+    encoder = TableEncoder(dict(schema.document), "clip")
+    cells = [5, "7", [5], (1, 2), np.timedelta64(5, "s"), "1_0", pd.NA, pd.NaT, None, 2**70, 10**400, b"5", True, {}]
+    together = encoder.encode({"x": cells})
+    for place, cell in enumerate(cells):
+        alone = encoder.encode({"x": [cell]})
+        assert alone.features[0].tobytes() == together.features[place].tobytes(), cell
+        assert alone.refusals[0] == together.refusals[place]
+    assert together.refusals[:2] == (None, None)
+    assert together.refusals[6:9] == (None, None, None), "missing"
+
+
 def test_days_between_two_dates_are_a_number() -> None:
     """Whether the dates are features themselves or not; a row where one is missing has none."""
     stay = {"name": "stay", "type": "days", "between": ["admitted", "discharged"], "range": [0, 60], "centre": 10}
