@@ -98,7 +98,7 @@ def _expectation(config: TrainingConfig) -> Answer:
     expected = expect_run(config)
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {expected.delta:.2g}"
     tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
-    charged = f"; {expected.charged} charged before, at no further cost" if expected.charged else ""
+    charged = f"; {expected.charged} of them charged before, at no further cost" if expected.charged else ""
     each = expected.rows_per_person
     people = f" people of at most {each} {'row' if each == 1 else 'rows'} each" if expected.person else ""
     lines = {

@@ -91,9 +91,9 @@ class Expectation:
     person : str
         The column that names people; empty where records are rows.
     releases : int
-        That read rows.
+        That read rows, those of the evaluation included.
     charged : int
-        Releases of the plan, its evaluation included, that are charged already and cost nothing more.
+        Of these, how many are charged already and cost nothing more.
     candidates : int
         Trainings of which the best is released, where parameters are tuned on private rows; else 1.
     passes : int
@@ -185,7 +185,7 @@ def expect(
         person=dataset.person,
         dimension=dataset.dimension,
         parties=len({party for release in releases for party in release.parties}),
-        releases=len(releases),
+        releases=sum(release.reads_rows for release in plan.releases),
         charged=charged,
         candidates=max((_candidates(release) for release in releases), default=1),
         passes=max((work.passes for _, work in works), default=0),
