@@ -307,8 +307,10 @@ def everything_seen(parties: Federation) -> dict[str, Value]:
     ledgers = [
         field for name in PAIR for field in chain._database(f"{name} ledger", parties.root(name) / "ledger.sqlite")
     ]
-    # By the order in which they are met, which is the same in every run.
-    words = dict.fromkeys(word for _, value in (*told, *ledgers) for word in chain._RANDOM.findall(str(value)))
+    # By the order in which they are met, which is the same in every run. Numbers name nothing: a fraction of sixteen
+    # digits looks like a name, and one of fifteen does not.
+    texts = [value for _, value in (*told, *ledgers) if isinstance(value, str)]
+    words = dict.fromkeys(word for text in texts for word in chain._RANDOM.findall(text))
     roles = {word: f"<{number}>" for number, word in enumerate(words)}
     seen: dict[str, Value] = {}
     files = [
