@@ -425,7 +425,10 @@ def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> 
         table = None if "parent" in body else body.get("table")
         schema = None if table is None else parse_schema(table["schema"], version)
         prints = Fingerprints(
-            root_secret(layout), columns="parent" not in body, cells=None if schema is None else schema.cells
+            root_secret(layout),
+            columns="parent" not in body,
+            cells=None if schema is None else schema.cells,
+            folder=layout.dataset(version),
         )
         for part in _PARTS:
             if part in body["parts"]:
@@ -499,12 +502,15 @@ def staged_dataset(
     row_format = RowFormat(source.dimension, labels, source.sparse and source.dimension >= _SPARSE_FROM)
     compared = private or bool(private_versions(layout))
     schema = parse_schema(source.table["schema"], source.place) if compared and source.table else None
-    prints = Fingerprints(
-        root_secret(layout) if compared else b"", patterns=compared, cells=None if schema is None else schema.cells
-    )
     # Public rows are the same version in every root, so that whose they are is keyed with nobody's secret.
     passing = None if source.people is None else Passing(source.people, root_secret(layout) if private else b"")
     with staging(layout.datasets) as stage, writing(stage.path):
+        prints = Fingerprints(
+            root_secret(layout) if compared else b"",
+            patterns=compared,
+            cells=None if schema is None else schema.cells,
+            folder=stage.path,
+        )
         ingested = {
             part: _ingest_part(stage.path / part, row_format, source, part, prints, passing, row_objects(layout))
             for part in _PARTS
@@ -793,9 +799,9 @@ def transform_dataset(
     body = _load(layout, ref.version)
     old_format = RowFormat.from_json(body["format"])
     row_format = RowFormat(size, old_format.labels, old_format.sparse and size >= _SPARSE_FROM)
-    prints = Fingerprints(root_secret(layout), columns=False) if ref.private else None
     written = {}
     with staging(layout.datasets) as stage, writing(stage.path):
+        prints = Fingerprints(root_secret(layout), columns=False, folder=stage.path) if ref.private else None
         for part in [part for part in _PARTS if part in body["parts"]]:
             writer = RowWriter(stage.path / part, row_format, row_objects(layout))
             try:

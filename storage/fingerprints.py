@@ -6,12 +6,14 @@ import hashlib
 import io
 import math
 import secrets
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -101,11 +103,23 @@ def row_patterns(features: Any, key: bytes) -> _Prints:
     return patterns
 
 
-def _ordered(parts: list[_Prints]) -> _Prints:
-    """Return all fingerprints, sorted, which are held as one array from now on."""
-    parts[:] = [np.concatenate([np.zeros(0, dtype=np.uint64), *parts])]
-    parts[0].sort()
-    return parts[0]
+class _Spool:
+    """Fingerprints as they pass, in a file without a name: in memory only while they are asked for."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file: IO[bytes] = io.BytesIO() if folder is None else TemporaryFile(dir=folder)  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
+
+    def add(self, prints: _Prints) -> None:
+        self._file.write(prints.tobytes())
+
+    def prints(self) -> _Prints:
+        """Return all of them, in the order in which they came."""
+        self._file.flush()
+        whole = np.empty(self._file.tell() // 8, dtype=np.uint64)
+        self._file.seek(0)
+        self._file.readinto(whole)  # type: ignore[attr-defined]
+        return whole
 
 
 def _differ(ordered: _Prints) -> NDArray[np.bool_]:
@@ -115,14 +129,14 @@ def _differ(ordered: _Prints) -> NDArray[np.bool_]:
     return differ
 
 
-def _first_of(ordered: _Prints) -> _Prints:
-    return ordered[_differ(ordered)]
-
-
-def _least_of(prints: _Prints, whose: _Prints) -> _Prints:
-    """Return each one's least fingerprint."""
-    order = np.lexsort((prints, whose))
-    return prints[order][_differ(whose[order])]
+def _distinct(kind: _Spool, whose: _Prints) -> _Prints:
+    """Return the distinct fingerprints, sorted; of rows of people those that are somebody's least."""
+    prints = kind.prints()
+    if len(whose) and len(prints):
+        order = np.lexsort((prints, whose))
+        prints = prints[order][_differ(whose[order])]
+    prints.sort()
+    return prints[_differ(prints)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +168,24 @@ class Fingerprints:
         Whether columns are, too.
     cells : callable, optional
         Of a table's rows: gives what patterns are made of (:meth:`storage.schema.Schema.cells`).
+    folder : Path, optional
+        Where they are written as they pass, into files without a name; without, they are held in memory.
     """
 
     def __init__(
-        self, key: bytes, *, patterns: bool = True, columns: bool = True, cells: Callable[[Any], Any] | None = None
+        self,
+        key: bytes,
+        *,
+        patterns: bool = True,
+        columns: bool = True,
+        cells: Callable[[Any], Any] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._key = key
         self._compared = patterns
         self._cells = cells
         self.columns = ColumnSketches() if patterns and columns else None
-        self._exact: list[_Prints] = []
-        self._patterns: list[_Prints] = []
-        self._whose: list[_Prints] = []
+        self._exact, self._patterns, self._whose = (_Spool(folder) for _ in range(3))
 
     def add(self, features: Any, whose: _Prints | None = None) -> _Prints:
         """Take note of a block of rows, and return their exact fingerprints; cells that are NaN are missing.
@@ -174,14 +194,14 @@ class Fingerprints:
         """
         known = features if sparse.issparse(features) else np.nan_to_num(features)
         exact = row_fingerprints(known, self._key)
-        self._exact.append(exact)
+        self._exact.add(exact)
         if self._compared:
             cells = known if self._cells is None else np.nan_to_num(self._cells(features))
-            self._patterns.append(row_patterns(cells, self._key))
+            self._patterns.add(row_patterns(cells, self._key))
         if self.columns is not None:
             self.columns.add(features)
         if whose is not None:
-            self._whose.append(whose)
+            self._whose.add(whose)
         return exact
 
     def save(self, folder: Path, *, exact: bool = True) -> None:
@@ -205,16 +225,14 @@ class Fingerprints:
         somebody with many rows no more than on somebody with one. In two tables the same person has the same least one
         with the probability that a row of theirs, of either table, is in both.
         """
-        kinds = [self._exact, self._patterns]
-        if self._whose:
-            whose = np.concatenate(self._whose)
-            kinds = [[_least_of(np.concatenate(parts), whose)] if parts else [] for parts in kinds]
-        exact, patterns = (_first_of(_ordered(parts)) for parts in kinds)
+        whose = self._whose.prints()
+        exact, patterns = (_distinct(kind, whose) for kind in (self._exact, self._patterns))
         return exact, patterns[patterns != _PLAIN]
 
     def duplicates(self) -> Duplicates:
         """Return how often the rows that passed come again; none of them is to be a null record."""
-        ordered = _ordered([*self._exact] if self._whose else self._exact)
+        ordered = self._exact.prints()
+        ordered.sort()
         starts = np.flatnonzero(_differ(ordered))
         return Duplicates(len(ordered) - len(starts), int(np.diff(starts, append=len(ordered)).max(initial=1)))
 
