@@ -103,6 +103,7 @@ populations = st.builds(
 )
 
 
+@pytest.mark.nightly
 @given(population=populations)
 @settings(max_examples=15, deadline=None, derandomize=True)
 def test_no_row_pays_more_than_is_said(population: Population) -> None:

@@ -125,6 +125,7 @@ def held(runs: int, share: float = 1.0) -> int:
     return found
 
 
+@pytest.mark.nightly
 def test_margins_hold_for_all_thresholds_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 runs: a coverage of 94 % fails with 1e-6. Half the noise, the mutant, must be caught."""
     monkeypatch.setattr(calibration, "_DRAWS", 500)

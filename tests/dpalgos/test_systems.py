@@ -33,8 +33,11 @@ def spec_of(kind: str, name: str) -> AlgorithmSpec:
 
 @pytest.mark.parametrize(
     "projection",
-    # Which is learnt once a trainer.
-    [pytest.param(name, marks=[pytest.mark.nightly] * (name == "dictionary")) for name in names("projections")],
+    # By day not those that are learnt once a trainer, or from as many numbers.
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] * (name in {"analyze-gauss", "dct", "dictionary"}))
+        for name in names("projections")
+    ],
 )
 def test_each_projection_runs_with_each_trainer(projection: str) -> None:
     rows = blobs(40, 6, 3, 0)

@@ -24,6 +24,7 @@ def client(root: Path) -> Any:
     return MlflowClient(tracking_uri=own_database(root), registry_uri=own_database(root))
 
 
+@pytest.mark.nightly
 def test_the_algorithms_in_use_are_audited(tracked_root: Path) -> None:
     """One sound model, one of a published system without noise: the run fails, names it, and blocks its promotion."""
     for name in ("noisy-gd", "wishart-svm"):
