@@ -28,8 +28,8 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.partitioning import partition_rows
+from tasks.release.door import rows_of
 from tasks.release.metrics import measure_rows
-from tasks.release.rows import rows_of
 from tasks.tracking.prediction import predict_file
 from tasks.tracking.sklearn_export import to_sklearn
 

@@ -22,15 +22,14 @@ from tasks.planning.plans import FeatureStep, PlannedCombination, PlannedRelease
 from tasks.preparation.mapping import is_extracted_whole, is_stored_whole, map_features, map_rows
 from tasks.preparation.nights import Night, partition_night
 from tasks.preparation.partitioning import are_stored_whole, partition_rows
-from tasks.release.door import charge_plan, combine, make_release
+from tasks.release.door import charge_plan, combine, make_release, note_arrival
 from tasks.release.metrics import Evaluation, measure
 from tasks.release.rounds import Rounds
-from tasks.release.rows import note_arrival
-from tasks.release.storing import is_stored
 from tasks.runtime.events import Event, account_resource, announce, log_event
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_root
 from tasks.runtime.steps import RETRIES, is_inline, step
+from tasks.runtime.stores import open_releases
 from tasks.tracking.artifacts import show_budget, show_budgets, show_figure, show_scoring
 from tasks.tracking.comparison import Comparison, ModelComparison, compare_models, record_comparison
 from tasks.tracking.models import find_model, load_model, note_audit
@@ -105,7 +104,7 @@ def charge(plan: RunPlan, shards: Shards) -> Json:
 
 
 def _stored(release: PlannedRelease, *_: object) -> bool:
-    return is_stored(release.key)
+    return open_releases().exists(release.key)
 
 
 @step(task_run_name="{release.label}", stored=_stored, **RETRIES)

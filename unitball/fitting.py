@@ -419,8 +419,8 @@ def _through_the_door(
 ) -> Fit:
     from tasks.datasets.registration import ingest
     from tasks.datasets.request import IngestRequest
+    from tasks.release.door import read_release
     from tasks.release.preflight import require_feasible
-    from tasks.release.storing import read_release
     from tasks.runtime.settings import current_layout
     from tasks.runtime.stores import open_catalog
 

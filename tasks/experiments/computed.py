@@ -33,7 +33,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.resolution import resolve
 from tasks.preparation.mapping import map_rows
 from tasks.preparation.partitioning import partition_rows
-from tasks.release.storing import read_release
+from tasks.release.door import read_release
 from tasks.runtime.settings import current_layout
 
 _POINTS = 25

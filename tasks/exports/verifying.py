@@ -48,7 +48,7 @@ from tasks.planning.plans import (
     RunPlan,
     combination_of,
 )
-from tasks.release.storing import manifest_of
+from tasks.release.door import manifest_of
 from tasks.runtime.stores import open_ledger_database
 from tasks.tracking.results import Proved, RunResult, proved_of
 

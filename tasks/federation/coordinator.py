@@ -46,10 +46,9 @@ from tasks.planning.identity import identity
 from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
 from tasks.preparation.mapping import make_maps, map_features, map_rows
 from tasks.preparation.partitioning import partition_rows
-from tasks.release.door import combine
+from tasks.release.door import combine, recorded_key, require_sent, store_release, stored_release
 from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, keep_sum, kept_sums, result_of, step_lengths
-from tasks.release.storing import is_stored, recorded_key, require_sent, store_release, stored_release
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
@@ -267,7 +266,7 @@ class _Asking:
         """Let the parties make a release of the plan, unless it is here, or put releases together."""
         if isinstance(node, PlannedCombination):
             return combine(node, inputs)
-        if not is_stored(key):
+        if not open_releases().exists(key):
             if len(node.parties) == 1:
                 self._make_alone(
                     next(one for one in (self.plan.projections, self.plan.models, self.plan.evaluations) if node in one)
@@ -282,7 +281,7 @@ class _Asking:
     def _make_alone(self, releases: Sequence[PlannedRelease]) -> None:
         """Let the parties make their own of some releases, all at once."""
         alone = [release for release in releases if release.reads_rows and len(release.parties) == 1]
-        missing = {release.parties[0]: release for release in alone if not is_stored(release.key)}
+        missing = {release.parties[0]: release for release in alone if not open_releases().exists(release.key)}
         answers = self._all({party: self._request(Ask.RELEASE, release) for party, release in missing.items()})
         for party, release in missing.items():
             said = self.require(answers[party], Purpose.RELEASE, self.run)

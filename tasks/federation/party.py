@@ -61,15 +61,15 @@ from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.mapping import map_features, map_rows
 from tasks.preparation.partitioning import HELD_OUT, partition_rows
 from tasks.release.admission import commit, reserve
-from tasks.release.door import make_release
-from tasks.release.rounds import PartyRounds, session_of
-from tasks.release.storing import (
+from tasks.release.door import (
+    make_release,
     read_release,
     require_sent,
     store_combination,
     store_release,
     stored_release,
 )
+from tasks.release.rounds import PartyRounds, session_of
 from tasks.runtime.settings import current_layout, current_root
 
 _LOG = logging.getLogger(__name__)

@@ -36,8 +36,8 @@ from tasks.planning.planner import plan_run
 from tasks.planning.plans import PlannedRelease, RunPlan, Shards
 from tasks.preparation.mapping import plan_features
 from tasks.preparation.partitioning import HELD_OUT, held_out_rows
+from tasks.release.door import manifest_of
 from tasks.release.rounds import result_of, step_lengths
-from tasks.release.storing import manifest_of
 
 _SHARED = (
     "unit",

@@ -1,26 +1,29 @@
-"""Who may read which rows, and what it costs: one function, called for a plan and again for each release."""
+"""Who may read which rows, what it costs, and under which secrets: called for a plan and again for each release."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Numerics
+from dpalgos.keystream import KeyedNoise, key_identifier, public_secret
 from dpalgos.registry import lookup, names
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
-from storage.errors import InputError, OverspendError, RefusedError
+from storage.errors import InputError, OverspendError, RefusedError, SecretError
+from storage.layout import Layout
 from storage.ledger.charges import PlanRequest, ReleaseCharge
 from storage.ledger.ledger import Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
+from storage.secrets import environment_name, party_secret, require_secret
 from storage.shards import open_shard
 from tasks.accounts.budget import open_ledger, runs_left, tenth
 from tasks.planning.configuration import Json
-from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
-from tasks.release.noise import key_identifiers
-from tasks.release.storing import is_stored
+from tasks.planning.plans import EVERYONE, PlannedCombination, PlannedRelease, RunPlan
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_releases
 
 _MIB = 2**20
 
@@ -138,7 +141,7 @@ def _admissible(
         release.trust_model().require(release.build(), release.setting)
     for release in readers:
         # What is stored is not made again.
-        if not is_stored(release.key):
+        if not open_releases().exists(release.key):
             require_memory(release)
     private = next((shard.dataset for shard in shards if shard.dataset.private), None)
     if private is not None:
@@ -356,3 +359,68 @@ def _charges(release: PlannedRelease, ledger: Ledger) -> Iterator[ReleaseCharge]
     for night, one in enumerate(release.night_keys, 1):
         label = f"night {night} of {stream.nights}"
         yield ReleaseCharge(one, release.charged_parties, guarantee, label, release.stream_key, again)
+
+
+# ── secrets, and the noise that they key ──────────────────────────────────────────────────────────────────────────────
+
+
+_SECRETS_AT_ONCE = 16
+
+
+def key_identifiers(seed: int | None, contributors: Sequence[str]) -> dict[str, str]:
+    """Return one-way identifiers of the secrets that key these makers' noise; secrets are made where there are none."""
+    return dict(zip(contributors, map(key_identifier, _secrets_of(seed, contributors, party_secret)), strict=True))
+
+
+def noises_of(release: PlannedRelease, key: str, contributors: Sequence[str], ledger: Ledger) -> list[KeyedNoise]:
+    """Return the noise of some of a release's makers.
+
+    Raises
+    ------
+    SecretError
+        If one of their secrets is lost or another by now: noise is never drawn anew for a charged release.
+    """
+    if not release.reads_rows:
+        secrets = _secrets_of(release.seed, contributors, party_secret)
+    else:
+        charged_under = ledger.charge_of(key).plan.key_ids
+        secrets = _secrets_of(
+            release.seed,
+            contributors,
+            lambda layout, contributor: _charged_secret(layout, contributor, charged_under[contributor], release),
+        )
+    alone = len(release.noise_contributors) == 1
+    # With a public seed all secrets are one, so the maker is part of what keys the noise.
+    return [
+        KeyedNoise(secret, key if alone else f"{key}/{contributor}")
+        for contributor, secret in zip(contributors, secrets, strict=True)
+    ]
+
+
+def _charged_secret(layout: Layout, contributor: str, identifier: str, release: PlannedRelease) -> bytes:
+    """Return the secret that a release was charged under, as long as it is there."""
+    whose = "the curator's secret" if contributor == EVERYONE else f"the secret of party {contributor}"
+    way_out = (
+        f"Its noise is never drawn from another: restore {layout.party_secret(contributor)} "
+        f"(or {environment_name(contributor)}), or ask for a fresh release and a fresh charge with another --repetition"
+    )
+    try:
+        secret = require_secret(layout, contributor)
+    except SecretError as error:
+        raise SecretError(
+            f"{release.label} was charged under {whose}, which cannot be read: {error}. {way_out}"
+        ) from error
+    if key_identifier(secret) != identifier:
+        raise SecretError(f"{release.label} was charged under {whose} as it was then, and now it is another. {way_out}")
+    return secret
+
+
+def _secrets_of(seed: int | None, contributors: Sequence[str], find: Callable[[Layout, str], bytes]) -> list[bytes]:
+    """Return the secrets that key these makers' noise: public where a public seed was asked for."""
+    if seed is not None:
+        # Public noise still differs from party to party.
+        return [public_secret(seed)] * len(contributors)
+    layout = current_layout()
+    # A fresh secret waits for the disk; the waits of many parties overlap.
+    with ThreadPoolExecutor(_SECRETS_AT_ONCE) as pool:
+        return list(pool.map(lambda contributor: find(layout, contributor), contributors))

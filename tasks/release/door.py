@@ -1,38 +1,478 @@
-"""The one door of releases: declare, charge, draw, store, appear when due; and what the server makes of releases."""
+"""The one door of releases: declare, charge, show rows, draw, store, appear when due; and what is made of releases."""
 
 from __future__ import annotations
 
+import functools
+import io
+import itertools
+import json
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from types import MappingProxyType
+from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
 from threadpoolctl import threadpool_limits
 
-from dpalgos.algorithms import Algorithm, Diagnosing, SumAlgorithm, fit, is_sum_algorithm
+from dpalgos.accounting.trade_off import whole_promise
+from dpalgos.algorithms import Algorithm, Diagnosing, SumAlgorithm, fit, is_sum_algorithm, planned_artefact
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import PublicMap
+from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.keystream import KeyedNoise
-from dpalgos.models import Artefact
+from dpalgos.models import Artefact, opened, require_planned
+from dpalgos.parallel import SpreadRows
 from dpalgos.resources import claim, set_memory_limit
-from dpalgos.rows import Rows
+from dpalgos.rows import Array, Block, Features, Ints, MappedRows, RowMap, Rows, fits
+from dpalgos.secure.primitives import SecureAggregationError
 from storage.atomic import write_bytes
 from storage.confined import kept_memory
-from storage.errors import RefusedError
+from storage.errors import RefusedError, StorageError
+from storage.layout import Layout
 from storage.refs import ReleaseRef, ShardRef
+from storage.rounds import Journal, PrivateNotes
+from storage.shards import open_shard
 from tasks.accounts.budget import open_ledger
 from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
-from tasks.preparation.mapping import public_map
-from tasks.release import storing as checkpoints
-from tasks.release.admission import admit, require_upstream
-from tasks.release.noise import noises_of
-from tasks.release.rows import NightRows, RowMaps, fitting_maps, redacted, rows_of
-from tasks.release.storing import StoredRecord, read_releases, store_combination, store_release, stored_release
+from tasks.preparation.mapping import kept_rows, public_map, seen_through
+from tasks.release.admission import admit, noises_of, require_upstream
+from tasks.runtime.cluster import map_over_workers, on_dask_worker
 from tasks.runtime.progress import say
-from tasks.runtime.settings import current_layout
+from tasks.runtime.settings import current_layout, current_root
+from tasks.runtime.stores import open_releases
+
+# One thread a matrix product: the parties' tasks run side by side already, and results do not depend on the machine's
+# number of cores, so that a retry elsewhere meets the same bits and the same noise.
+threadpool_limits(limits=1, user_api="blas")
+
+
+# ── releases on disk ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+_NAME = "sums"
+
+
+class StoredRecord:
+    """The record of one release (a :class:`dpalgos.secure.rounds.SumRecord`).
+
+    Parameters
+    ----------
+    key : str
+        The release's identity.
+    parties : sequence of str
+        All its parties, in order; each keeps a file of its own in its private store.
+    """
+
+    def __init__(self, key: str, parties: Sequence[str]) -> None:
+        layout = current_layout()
+        self._server = Journal(layout.round(key) / _NAME)
+        self._parties = [Journal(layout.party_round(party, key) / _NAME) for party in parties]
+
+    def fix(self, step: str, survivors: tuple[int, ...]) -> tuple[int, ...]:
+        """Store whose vectors a sum holds, and return whose were stored first, by whichever run."""
+        return tuple(json.loads(self._server.add(step, json.dumps(survivors).encode())))
+
+    def opened(self, party: int, step: str) -> bytes | None:
+        """Return what a party has stored of a sum."""
+        return self._parties[party].get(step)
+
+    def open(self, party: int, step: str, entry: bytes) -> bytes:
+        """Store what a party lets be unmasked, and return what it stored first."""
+        return self._parties[party].add(step, entry)
+
+
+def _nothing(step: str) -> None:
+    del step
+
+
+reached: Callable[[str], None] = _nothing
+"""Called at each step of the door and of the rounds; replaced by the crash tests, which kill the process there."""
+
+
+def stored_release(planned: PlannedRelease | PlannedCombination) -> ReleaseRef | None:
+    """Return the reference of a release that is stored: the first stored copy is the release."""
+    store, key = open_releases(), planned.key
+    if not store.exists(key):
+        return None
+    manifest, _ = store.read(key)
+    owner = planned.owner if isinstance(planned, PlannedRelease) else "server"
+    return ReleaseRef(key=key, kind=manifest["artefact"], party=owner)
+
+
+def require_sent(
+    planned: PlannedRelease | PlannedCombination,
+    parts: Sequence[PlannedRelease],
+    key: str,
+    sent: tuple[Json, Mapping[str, Array]],
+) -> Any:
+    """Return the artefact of a release that somebody else has sent, if it is what is planned.
+
+    The kind, the names, shapes and types of its arrays are those that the plan makes of no rows; its numbers are finite
+    and bounded; and its manifest says that it is the one of this key. No row is read.
+
+    Parameters
+    ----------
+    planned : PlannedRelease or PlannedCombination
+        As whoever checks has derived it.
+    parts : sequence of PlannedRelease
+        What a combination is made of.
+    key : str
+        The sender's key of it.
+    sent : (dict, dict)
+        Its manifest and its arrays.
+
+    Raises
+    ------
+    RefusedError
+        Naming what differs.
+    """
+    manifest, arrays = sent
+    try:
+        if manifest.get("key") != key:
+            raise ParameterError(f"its manifest is that of release {manifest.get('key')}, not of {key}")
+        return require_planned(str(manifest.get("artefact")), arrays, _planned_artefact(planned, parts))
+    except ParameterError as error:
+        raise RefusedError(f"what was sent as {planned.label} is not what is planned: {error}") from None
+
+
+def _planned_artefact(planned: PlannedRelease | PlannedCombination, parts: Sequence[PlannedRelease]) -> Artefact:
+    if isinstance(planned, PlannedRelease):
+        return planned_artefact(planned.build(), planned.setting)
+    artefacts = [planned_artefact(one.build(), one.setting) for one in parts]
+    return planned.build().combine(artefacts, np.array(planned.weights))
+
+
+def recorded_key(manifest: Json) -> str:
+    """Return the key of the release that a manifest describes, derived from what it says.
+
+    Raises
+    ------
+    ParameterError
+        If it describes none.
+    """
+    fields = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
+    try:
+        return PlannedRelease.model_validate(
+            {**fields, "seed": manifest.get("public_seed"), "account": "", "delta": 0.0}
+        ).key
+    except ValidationError as error:
+        raise ParameterError(f"it is no manifest of a release ({' '.join(str(error).split())[:200]})") from None
+
+
+def read_release(reference: ReleaseRef) -> Any:
+    """Return the artefact behind a reference, its digest verified."""
+    manifest, arrays = open_releases().read(reference.key)
+    return opened(manifest["artefact"], arrays)
+
+
+def diagnostics_of(reference: ReleaseRef) -> dict[str, float]:
+    """Return what a solver said of its own work; empty for private data and for algorithms that say nothing."""
+    manifest, _ = open_releases().read(reference.key)
+    return dict(manifest.get("diagnostics", {}))
+
+
+def store_release(release: PlannedRelease, artefact: Artefact, diagnostics: Mapping[str, float]) -> ReleaseRef:
+    """Record a drawn release in the ledger and store it: the door's last step."""
+    reached("drawn")
+    store, key = open_releases(), release.key
+    manifest = manifest_of(release, artefact.kind, diagnostics)
+    arrays = artefact.arrays()
+    if release.reads_rows:
+        open_ledger().record_output(key, store.digest_of(manifest, arrays))
+        reached("recorded")
+    store.write(key, manifest, arrays)
+    reached("stored")
+    return ReleaseRef(key=key, kind=artefact.kind, party=release.owner)
+
+
+def store_combination(combination: PlannedCombination, artefact: Artefact) -> ReleaseRef:
+    """Store what the server made out of releases: post-processing, free."""
+    store, key = open_releases(), combination.key
+    if not store.exists(key):
+        store.write(key, manifest_of(combination, artefact.kind), artefact.arrays())
+    return ReleaseRef(key=key, kind=artefact.kind, party="server")
+
+
+def manifest_of(
+    planned: PlannedRelease | PlannedCombination, kind: str, diagnostics: Mapping[str, float] = MappingProxyType({})
+) -> Json:
+    """Return what a release says of itself: all of it follows from what was planned, but what a solver said.
+
+    It holds all that the identity is made of, so that whoever reads the manifest can derive it once more and compare.
+
+    Parameters
+    ----------
+    planned : PlannedRelease or PlannedCombination
+    kind : str
+        Of the artefact.
+    diagnostics : mapping
+        What a solver said of its own work.
+    """
+    manifest: Json = {"format_version": 1, "key": planned.key, "artefact": kind}
+    if isinstance(planned, PlannedCombination):
+        parts = planned.model_dump(mode="json", exclude={"label", "code"})
+        return {**manifest, "label": planned.label, "post_processing": parts, "code": planned.code}
+    algorithm, guarantee = planned.build(), planned.guarantee()
+    claim = algorithm.claim
+    return {
+        **manifest,
+        "reads_rows": planned.reads_rows,
+        **planned.model_dump(mode="json", exclude={"account", "delta", "seed", *planned.fields_without_value}),
+        "guarantee": guarantee.to_json(),
+        **whole_promise(guarantee.losses),
+        "claim": None
+        if claim is None
+        else {"statement": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw},
+        "source": algorithm.source,
+        "public_seed": planned.seed,
+        "diagnostics": dict(diagnostics),
+    }
+
+
+# ── rows, seen through released artefacts ─────────────────────────────────────────────────────────────────────────────
+
+
+class RedactedError(Exception):
+    """An algorithm failed on private rows; its message and traceback are beside the rows, for their owner alone."""
+
+
+@contextmanager
+def redacted(key: str, label: str, *, private: bool) -> Iterator[None]:
+    """Replace what is raised on private rows by an error without their values.
+
+    Algorithms are total, so this is for their faults.
+
+    Parameters
+    ----------
+    key, label : str
+        Of the release that is being made.
+    private : bool
+        False lets everything through.
+
+    Raises
+    ------
+    RedactedError
+        In place of whatever was raised, except errors of storage, of secrets and of secure sums, which name no row.
+    """
+    try:
+        yield
+    except (StorageError, RefusedError, SecureAggregationError):
+        raise
+    except Exception:
+        if not private:
+            raise
+        place = current_layout().private / "errors" / f"{key}.txt"
+        write_bytes(place, traceback.format_exc().encode(), mode=0o600)
+        raise RedactedError(
+            f"{label} failed on private rows; the error may hold their values and is kept for their owner in {place}"
+        ) from None
+
+
+RowMaps = Sequence[RowMap]
+
+
+@dataclass(frozen=True, slots=True)
+class _Public:
+    """A public map, which gives the same numbers whether its rows are kept or mapped anew."""
+
+    features: RowFeatures
+
+    def __call__(self, rows: Features) -> Features:
+        return seen_through(self.features, rows)
+
+
+def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> RowMaps:
+    """Open the released artefacts that rows pass through, in turn, or in several branches side by side.
+
+    Parameters
+    ----------
+    upstream : sequence of ReleaseRef
+    branches : sequence of int
+        Lengths of the branches that ``upstream`` is made of; what comes out of each stands beside the others. None: all
+        in turn.
+    """
+    maps = [_map_of(read_release(reference)) for reference in upstream]
+    if not branches:
+        return maps
+    ends = list(itertools.accumulate(branches))
+    return [_Beside([maps[end - length : end] for end, length in zip(ends, branches, strict=True)])]
+
+
+def _map_of(artefact: Any) -> Callable[[Features], Features]:
+    return _Public(artefact) if isinstance(artefact, RowFeatures) else artefact.apply
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What comes out of several branches, side by side."""
+
+    branches: Sequence[RowMaps]
+
+    def __call__(self, features: Features) -> Features:
+        beside = [
+            functools.reduce(lambda seen, one: one(np.asarray(seen, dtype=np.float64)), branch, features)
+            for branch in self.branches
+        ]
+        return np.asarray(np.hstack(beside), dtype=np.float64)
+
+
+def fitting_maps(planned: PlannedRelease, shards: Sequence[ShardRef], upstream: Sequence[ReleaseRef]) -> RowMaps:
+    """Open what a release's rows are seen through, and refuse what does not fit them; no row is read.
+
+    Raises
+    ------
+    RefusedError
+        If the artefacts do not map rows of the shards' features to what the release is planned for.
+    dpalgos.errors.ParameterError
+        If they hold numbers that are not finite.
+    """
+    maps = maps_of(upstream, planned.branches)
+    for dimension in {shard.dataset.dimension for shard in shards}:
+        if not fits(maps, dimension, planned.setting.dimension):
+            raise RefusedError(
+                f"{planned.label} reads {planned.setting.dimension} features, and rows of {dimension} seen through "
+                f"{', '.join(reference.key[:12] for reference in upstream) or 'nothing'} do not have them"
+            )
+    return maps
+
+
+def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
+    """Open a shard, seen through released artefacts in turn; ``dimension`` features come out.
+
+    On a Dask worker, a shard of several files is summed by all workers, a file at a time. Elsewhere a public map that
+    comes first and is slow is applied once, and what it gives is kept with the shard.
+    """
+    # Nothing is to be made for reading, and this is asked for each of many thousand parties.
+    rows = open_shard(Layout(current_root()), shard)
+    if maps and isinstance(maps[0], _Public) and not on_dask_worker():
+        kept = kept_rows(shard, rows, maps[0].features)
+        if kept is not None:
+            return MappedRows(kept, maps[1:], dimension, rows)
+
+    def seen(part: Rows) -> Rows:
+        return MappedRows(part, maps, dimension) if maps else part
+
+    if len(rows.parts or rows.files) > 1 and on_dask_worker():
+        return SpreadRows([seen(part) for part in rows.by_file()], functools.partial(_over_workers, shard))
+    return seen(rows)
+
+
+def _over_workers(shard: ShardRef, contribution: Callable[[Rows], Ints], parts: Sequence[Rows]) -> Iterator[Ints]:
+    return map_over_workers(functools.partial(_contribution, shard, contribution), parts)
+
+
+def _contribution(shard: ShardRef, contribution: Callable[[Rows], Ints], part: Rows) -> Ints:
+    # A worker logs what is raised on it.
+    with redacted(
+        f"{shard.partition}-{shard.party}", f"a sum over rows of {shard.party}", private=shard.dataset.private
+    ):
+        return contribution(part)
+
+
+def note_arrival(stream_key: str, night: int, shard: ShardRef) -> None:
+    """Let a party remember, for good, where the rows of one of its nights are."""
+    notes = PrivateNotes(current_layout(), shard.party, stream_key)
+    notes.put(f"arrived-{night}", shard.model_dump_json().encode())
+
+
+class NightRows:
+    """A party's rows of one night of a stream (:class:`~dpalgos.rows.Rows`), and its nights before.
+
+    A night's sum is kept write-once in the party's private folder: what a night has added to one release it adds to all
+    later ones, whatever becomes of the rows, of libraries and of the code. A night that the party missed is formed when
+    it is next asked for. Where the factor has fewer bands than the horizon nights, sums that no later night asks for
+    are removed.
+
+    Parameters
+    ----------
+    planned : PlannedRelease
+        With a stream.
+    shard : ShardRef
+        Of tonight.
+    maps : sequence of callable
+        What rows pass through.
+    """
+
+    def __init__(self, planned: PlannedRelease, shard: ShardRef, maps: RowMaps) -> None:
+        assert planned.stream is not None
+        self._night, self._dimension, self._maps = planned.stream.night, planned.setting.dimension, maps
+        self._shard = shard
+        self._notes = PrivateNotes(current_layout(), shard.party, planned.stream_key)
+        self._before = planned.night_keys[: planned.stream.night - 1]
+        # The night before was the last that asked for it, and is released.
+        self._expired = planned.stream.night - planned.stream.factor.kept_nights
+
+    @cached_property
+    def _rows(self) -> Rows:
+        return rows_of(self._shard, self._maps, self._dimension)
+
+    @property
+    def count(self) -> int:
+        """Rows of tonight."""
+        return self._shard.rows
+
+    @property
+    def dimension(self) -> int:
+        """Features a row."""
+        return self._dimension
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield tonight's rows."""
+        yield from self._rows.blocks()
+
+    def fingerprint(self) -> NDArray[np.uint8]:
+        """Return the digest of tonight's rows."""
+        return self._rows.fingerprint()
+
+    def released(self) -> list[Ints]:
+        """Return what is stored of the nights before.
+
+        Raises
+        ------
+        StorageError
+            If one of them is not stored.
+        """
+        store = open_releases()
+        return [store.read(key)[1]["values"] for key in self._before]
+
+    def sum_of(self, night: int, form: Callable[[Rows], Ints]) -> Ints:
+        """Return the sum of a night as it was frozen; where it was not, form it of that night's rows and freeze it.
+
+        Raises
+        ------
+        StorageError
+            If a night was neither frozen nor are its rows stored.
+        """
+        kept = self._notes.get(f"sum-{night}")
+        if kept is None:
+            data = io.BytesIO()
+            np.save(data, form(self._rows if night == self._night else self._earlier(night)), allow_pickle=False)
+            kept = self._notes.put(f"sum-{night}", data.getvalue())
+            if night == self._night:
+                self._notes.discard(f"sum-{self._expired}")
+        frozen: Ints = np.load(io.BytesIO(kept), allow_pickle=False)
+        return frozen
+
+    def _earlier(self, night: int) -> Rows:
+        noted = self._notes.get(f"arrived-{night}")
+        if noted is None:
+            raise StorageError(
+                f"party {self._shard.party} has neither its sum of night {night} nor a note of where that night's rows "
+                "are: restore its private folder from a back-up; if they were removed for good, the horizon ends here, "
+                "and the next one begins with the versions after its last night"
+            )
+        shard = ShardRef.model_validate_json(noted)
+        return rows_of(shard, self._maps, self._dimension)
+
+
+# ── deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class DeadlineMissError(RefusedError):
@@ -53,7 +493,7 @@ def require_deadline_met(planned: PlannedRelease) -> None:
 
     Raises
     ------
-    OverrunError
+    DeadlineMissError
     """
     if planned.deadline is not None and _mark(planned).exists():
         raise _error(planned)
@@ -86,7 +526,7 @@ class DeadlineClock:
 
         Raises
         ------
-        OverrunError
+        DeadlineMissError
             If it has passed.
         """
         deadline = self._planned.deadline
@@ -99,9 +539,7 @@ class DeadlineClock:
         time.sleep(left)
 
 
-# One thread a matrix product: the parties' tasks run side by side already, and results do not depend on the machine's
-# number of cores, so that a retry elsewhere meets the same bits and the same noise.
-threadpool_limits(limits=1, user_api="blas")
+# ── the door ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def charge_plan(plan: RunPlan, shards: Sequence[ShardRef]) -> Json:
@@ -210,7 +648,7 @@ class OpenRelease:
 
         Raises
         ------
-        OverrunError
+        DeadlineMissError
             If the planned deadline has passed.
         """
         clock, self._clock = self._clock, None
@@ -258,7 +696,7 @@ def open_release(
         If it may not read these rows, or was not charged and the cap does not admit it.
     SecretError
         If it was charged under a secret that is gone: noise is never drawn anew for a charged release.
-    OverrunError
+    DeadlineMissError
         If it was not made within its deadline, now or before.
     RedactedError
         If something else goes wrong on private rows: the error may hold their values.
@@ -269,13 +707,13 @@ def open_release(
     if stored is None:
         # Declare: from public facts alone.
         planned.guarantee()
-        checkpoints.reached("declared")
+        reached("declared")
         require_deadline_met(planned)
         if shards:
             require_upstream(planned, upstream)
             maps = fitting_maps(planned, shards, upstream)
         admit([planned], shards, run=planned.name)
-        checkpoints.reached("charged")
+        reached("charged")
     with redacted(planned.key, planned.label, private=any(shard.dataset.private for shard in shards)):
         # The clock starts when rows can be read and not before: waiting for the ledger is no work on rows.
         release = OpenRelease(planned, planned.key, shards, maps, stored)
@@ -303,7 +741,7 @@ def combine(combination: PlannedCombination, releases: Sequence[ReleaseRef]) -> 
     """
     require_upstream(combination, releases)
     aggregator, name = combination.build(), combination.algorithm.name
-    artefacts = read_releases(releases)
+    artefacts = [read_release(release) for release in releases]
     if other := {artefact.kind for artefact in artefacts} - {aggregator.combines}:
         raise ParameterError(
             f"{name} combines releases of kind {aggregator.combines}, and the parties' are of kind "

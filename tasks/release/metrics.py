@@ -30,9 +30,7 @@ from dpalgos.models import Statistic
 from dpalgos.rows import Floats, Ints, Rows, null_records
 from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
 from tasks.planning.plans import PlannedRelease, RunPlan, Shards
-from tasks.release.door import make_release
-from tasks.release.rows import RowMaps, maps_of, rows_of
-from tasks.release.storing import diagnostics_of, read_release
+from tasks.release.door import RowMaps, diagnostics_of, make_release, maps_of, read_release, rows_of
 
 # Beyond so many classes nobody reads a matrix, and a curve is drawn from so many points.
 _MOST_CLASSES, _CURVE_POINTS = 50, 101

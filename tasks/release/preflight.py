@@ -28,10 +28,9 @@ from tasks.preparation.mapping import are_kept, featured_ref, find_public_map, m
 from tasks.preparation.nights import preview_nights
 from tasks.preparation.partitioning import planned_shards
 from tasks.release.admission import require_admissible
-from tasks.release.storing import is_stored
 from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout
-from tasks.runtime.stores import open_catalog
+from tasks.runtime.stores import open_catalog, open_releases
 
 _T = TypeVar("_T")
 # Where the search for the largest epsilon begins, in caps, for at a run's smaller delta its epsilon is larger than at
@@ -73,8 +72,12 @@ class _Faults:
 
 def cost_of_measuring_later(plan: RunPlan) -> str | None:
     """Return what it costs to measure a model that is released already, where that is not paid for; None otherwise."""
-    keys = {release.key for release in plan.evaluations if not is_stored(release.key)}
-    if len(keys) < len(plan.evaluations) or not keys or not all(is_stored(release.key) for release in plan.models):
+    keys = {release.key for release in plan.evaluations if not open_releases().exists(release.key)}
+    if (
+        len(keys) < len(plan.evaluations)
+        or not keys
+        or not all(open_releases().exists(release.key) for release in plan.models)
+    ):
         return None
     cost = compose([loss for release in plan.evaluations for loss in release.guarantee().losses]).epsilon(plan.delta)
     by = " and ".join(dict.fromkeys(release.algorithm.name for release in plan.evaluations))

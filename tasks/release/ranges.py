@@ -25,8 +25,7 @@ from tasks.planning.identity import code_version
 from tasks.planning.plans import PlannedRelease
 from tasks.preparation.partitioning import partition_rows
 from tasks.release.admission import admit
-from tasks.release.door import make_release
-from tasks.release.storing import read_release
+from tasks.release.door import make_release, read_release
 from tasks.runtime.stores import open_catalog
 
 _MOST_VALUES = 256

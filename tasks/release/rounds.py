@@ -31,11 +31,10 @@ from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import MessageRef, PrivateNotes, RoundStore
 from tasks.planning.plans import PlannedRelease
-from tasks.release import storing as checkpoints
+from tasks.release import door
 from tasks.release.admission import admit
-from tasks.release.door import open_release
-from tasks.release.storing import StoredRecord, is_stored
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_releases
 
 _W = TypeVar("_W", bound=Wire)
 
@@ -61,7 +60,7 @@ class _StoredState:
     def keep(self, stage: Stage, state: PartyState) -> PartyState:
         """Store the state of a stage, once."""
         kept = PartyState.decode(self._notes.put(_noted(stage, self._block, self._step), state.encode()))
-        checkpoints.reached(f"kept {stage}")
+        door.reached(f"kept {stage}")
         return kept
 
     def _names(self, stage: Stage) -> list[str]:
@@ -90,7 +89,7 @@ class _StoredDecisions:
     def put(self, name: str, value: _W) -> _W:
         """Store something under a name, once."""
         kept = type(value).decode(self._store.put(self._named(name), value.encode()))
-        checkpoints.reached(f"kept {name}")
+        door.reached(f"kept {name}")
         return kept
 
     def _named(self, name: str) -> str:
@@ -189,7 +188,7 @@ class PartyRounds:
         step = stepwise.blocks_of(_algorithm(planned), planned.setting)[self._block].first + local
 
         def vector() -> Ints:
-            with open_release(planned, shards, upstream) as release:
+            with door.open_release(planned, shards, upstream) as release:
                 tolerance = _tolerance(planned)
                 algorithm, (rows,), (noise,) = _algorithm(planned), release.rows, release.noises
                 sums = self.sums(step)
@@ -213,7 +212,7 @@ class PartyRounds:
             raise RefusedError(f"{planned.label} has {steps} {'sum' if steps == 1 else 'sums'}; step {step} is none")
         sent = self._notes.get(name)
         if sent is None:
-            with open_release(planned, shards, upstream) as release:
+            with door.open_release(planned, shards, upstream) as release:
                 (rows,), (noise,), sums = release.rows, release.noises, self.sums(step)
                 noisy = stepwise.noisy_sum_of(_algorithm(planned), rows, planned.setting, noise, sums)
             sent = self._notes.put(name, noisy.astype("<i8").tobytes())
@@ -280,7 +279,7 @@ class ServerRounds:
     def release(self, answers: Iterable[bytes]) -> ReleaseRef:
         """Open the sum, make the artefact of it and store that as the release; return it where it is stored."""
         planned = self._planned
-        with open_release(planned) as release:
+        with door.open_release(planned) as release:
             if release.stored is not None:
                 return release.stored
             return release.store(self.artefact(answers))
@@ -336,7 +335,7 @@ class Rounds:
         planned = self._planned
         if tuple(shard.party for shard in shards) != planned.parties:
             raise RefusedError(f"{planned.label} is opened with the shards of all its parties, in their order")
-        if not is_stored(planned.key):
+        if not open_releases().exists(planned.key):
             admit([planned], shards, run=planned.name)
             self._server.open()
             self._ask(Stage.ADVERTISE)
@@ -357,7 +356,7 @@ class Rounds:
         """
         own = dict(zip(block, shards, strict=bool(shards)))
         for party in block:
-            if not is_stored(self._planned.key) and self._store.get(_answer(stage, party)) is None:
+            if not open_releases().exists(self._planned.key) and self._store.get(_answer(stage, party)) is None:
                 request = self._store.require(_request(stage, party))
                 shard = [own[party]] if party in own else []
                 sent = PartyRounds(self._planned, party).answer(stage, request, shard, upstream)
@@ -366,7 +365,7 @@ class Rounds:
 
     def decide(self, stage: Stage, sent: Sequence[Sequence[MessageRef]]) -> MessageRef:
         """Decide on what was sent in a stage, and ask the next."""
-        if not is_stored(self._planned.key):
+        if not open_releases().exists(self._planned.key):
             self._server.decide(stage, self._sent(sent))
             stages = list(Stage)
             self._ask(stages[stages.index(stage) + 1])
@@ -382,7 +381,7 @@ class Rounds:
 
     def _send(self, name: str, message: bytes) -> None:
         self._store.put(name, message)
-        checkpoints.reached(f"sent {name}")
+        door.reached(f"sent {name}")
 
     def _sent(self, blocks: Sequence[Sequence[MessageRef]]) -> Iterator[bytes]:
         return (self._store.require(message.name) for block in blocks for message in block)
@@ -417,4 +416,4 @@ def _algorithm(planned: PlannedRelease) -> SumAlgorithm:
 
 
 def _recorded(planned: PlannedRelease, step: int) -> RecordedSum:
-    return RecordedSum(StoredRecord(planned.key, planned.parties), planned.key, stepwise.step_name(step))
+    return RecordedSum(door.StoredRecord(planned.key, planned.parties), planned.key, stepwise.step_name(step))

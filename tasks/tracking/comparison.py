@@ -18,9 +18,7 @@ from storage.refs import Labels, ShardRef
 from tasks.accounts.budget import relation_of, settled
 from tasks.planning.identity import code_version
 from tasks.planning.plans import FeatureStep, PlannedRelease
-from tasks.release.door import make_release
-from tasks.release.rows import maps_of, rows_of
-from tasks.release.storing import read_release
+from tasks.release.door import make_release, maps_of, read_release, rows_of
 from tasks.runtime.stores import open_model_records
 from tasks.tracking.client import tracking_client
 from tasks.tracking.models import (

@@ -22,7 +22,7 @@ from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.preparation.mapping import row_map, stored_map
-from tasks.release.storing import read_release
+from tasks.release.door import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.settings import current_layout, current_root, flow_run_page
 from tasks.tracking.figures import figure_files

@@ -16,7 +16,7 @@ from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import ReleaseRef, Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.release.rows import maps_of, rows_of
+from tasks.release.door import maps_of, rows_of
 from tasks.tracking.comparison import Comparison, ComparisonRequest, compare_models, open_comparison
 from tasks.tracking.models import find_model, note_audit, promote, roll_back
 from tasks.tracking.reporting import run_report

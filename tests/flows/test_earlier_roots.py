@@ -18,7 +18,7 @@ from storage.refs import ReleaseRef
 from storage.releases import ReleaseStore
 from tasks.datasets.description import find_dataset
 from tasks.experiments.results import query_results
-from tasks.release.storing import read_release
+from tasks.release.door import read_release
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, followed
 from tests.support.data import gathered

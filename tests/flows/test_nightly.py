@@ -39,9 +39,9 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.plans import PlannedRelease
 from tasks.preparation import nights as arranged
-from tasks.release import storing as checkpoints
+from tasks.release import door as checkpoints
+from tasks.release.door import maps_of, rows_of
 from tasks.release.preflight import require_feasible
-from tasks.release.rows import maps_of, rows_of
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 from tests.support.chains import charges, configured, digests

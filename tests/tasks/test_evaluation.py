@@ -19,8 +19,8 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.release import door
+from tasks.release.door import read_release
 from tasks.release.preflight import cost_of_measuring_later
-from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 from tasks.steps import evaluate
 from tasks.tracking.results import Evaluation, at_threshold

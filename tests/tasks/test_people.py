@@ -28,9 +28,8 @@ from tasks.preparation import partitioning
 from tasks.preparation.partitioning import partition_rows
 from tasks.release import metrics
 from tasks.release.admission import admit
+from tasks.release.door import read_release, rows_of
 from tasks.release.preflight import expect_run, require_feasible
-from tasks.release.rows import rows_of
-from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, prepare

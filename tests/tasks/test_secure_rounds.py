@@ -27,7 +27,7 @@ from storage.rounds import MessageRef, PrivateNotes, RoundStore
 from tasks.accounts.budget import open_ledger
 from tasks.planning.plans import PlannedRelease
 from tasks.release import door
-from tasks.release import storing as checkpoints
+from tasks.release import door as checkpoints
 from tasks.runtime.settings import current_layout
 from tasks.steps import answer, decide, open_rounds, open_sum
 from tests.support.chains import Prepared, digests, ingest_private, prepare

@@ -34,7 +34,7 @@ from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import fix_terms
 from tasks.preparation import mapping, nights, partitioning
-from tasks.release.storing import read_release
+from tasks.release.door import read_release
 from tests.storage.reader_samples import SAMPLES
 from tests.support.data import stored
 from tests.support.plans import dataset_of, planned, shards_of

@@ -20,10 +20,9 @@ from storage.refs import ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger
 from tasks.planning.plans import PlannedRelease
-from tasks.release import door, rows
-from tasks.release import storing as checkpoints
-from tasks.release.storing import is_stored
+from tasks.release import door
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_releases
 from tests.support.chains import Prepared, charges, digests, ingest_private, prepare
 from tests.support.ledgers import outputs
 
@@ -57,7 +56,7 @@ def test_declare_charge_draw_store_in_this_order(clinic: Path, monkeypatch: pyte
 
     def reached(step: str) -> None:
         seen.append(step)
-        charged, stored = open_ledger().is_charged(release.key), is_stored(release.key)
+        charged, stored = open_ledger().is_charged(release.key), open_releases().exists(release.key)
         recorded = bool(outputs(open_ledger(), release.key))
         assert (charged, recorded, stored) == {
             "declared": (False, False, False),
@@ -67,7 +66,7 @@ def test_declare_charge_draw_store_in_this_order(clinic: Path, monkeypatch: pyte
             "stored": (True, True, True),
         }[step]
 
-    monkeypatch.setattr(checkpoints, "reached", reached)
+    monkeypatch.setattr(door, "reached", reached)
     door.make_release(release, prepared.shards.training)
     assert seen == ["declared", "charged", "drawn", "recorded", "stored"]
 
@@ -75,7 +74,7 @@ def test_declare_charge_draw_store_in_this_order(clinic: Path, monkeypatch: pyte
 def test_no_noise_and_no_row_before_the_charge_is_on_disk(clinic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = prepare(**NOISY)
     touched: list[str] = []
-    original_rows, original_stream = rows.rows_of, KeyedNoise.stream
+    original_rows, original_stream = door.rows_of, KeyedNoise.stream
 
     def opened(*arguments: Any) -> Any:
         assert open_ledger().is_charged(only(prepared).key)
@@ -232,7 +231,7 @@ def test_a_secret_that_others_can_read_is_refused_before_the_charge(clinic: Path
 
 def nudge(monkeypatch: pytest.MonkeyPatch) -> None:
     """Change the last bit of one feature, as another library or another number of threads might."""
-    original = rows.rows_of
+    original = door.rows_of
 
     class Nudged:
         def __init__(self, rows: Any) -> None:
@@ -484,7 +483,7 @@ def test_a_map_that_sees_no_row_costs_nothing(clinic: Path) -> None:
     prepared.make()
     assert len(charges()) == 1
     (free,) = [release for release in prepared.plan.releases if not release.reads_rows]
-    assert is_stored(free.key)
+    assert open_releases().exists(free.key)
 
 
 def test_a_combination_is_free_and_made_of_releases(clinic: Path) -> None:

@@ -19,7 +19,6 @@ from storage.rounds import Journal
 from tasks.accounts.budget import open_ledger
 from tasks.planning.plans import PlannedRelease
 from tasks.release import door
-from tasks.release import storing as records
 from tasks.runtime.settings import current_layout
 from tests.support.chains import Prepared, digests, ingest_private, prepare
 from tests.support.forks import die, killed
@@ -80,8 +79,8 @@ def test_killed_between_every_two_steps(clinic: Path, monkeypatch: pytest.Monkey
             with pytest.MonkeyPatch.context() as patch:
                 # One after another, so that each record is a place to be killed at.
                 patch.setattr(summation, "_AT_ONCE", 1)
-                patch.setattr(records.StoredRecord, "fix", counted(records.StoredRecord.fix))
-                patch.setattr(records.StoredRecord, "open", counted(records.StoredRecord.open))
+                patch.setattr(door.StoredRecord, "fix", counted(door.StoredRecord.fix))
+                patch.setattr(door.StoredRecord, "open", counted(door.StoredRecord.open))
                 made(prepared)
 
         before = entries(prepared)
@@ -111,7 +110,7 @@ def test_a_step_that_was_opened_is_not_opened_with_another_value(
 
     def run() -> None:
         counted = dies_before(3 * opened + 1)
-        records.StoredRecord.open = counted(records.StoredRecord.open)  # type: ignore[method-assign]  # in a child
+        door.StoredRecord.open = counted(door.StoredRecord.open)  # type: ignore[method-assign]  # in a child
         made(prepared)
 
     killed(run)

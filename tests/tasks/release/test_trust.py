@@ -28,7 +28,7 @@ from dpalgos.trust.secagg import SecureAggregation
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger
 from tasks.planning.configuration import SecureSettings, TrainingConfig
-from tasks.release.storing import StoredRecord
+from tasks.release.door import StoredRecord
 from tasks.runtime.settings import current_layout
 from tests.support.chains import followed, prepare
 from tests.support.plans import dataset_of, planned, shards_of
