@@ -18,8 +18,7 @@ from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.accounts.budget import relation_of, settled
 from tasks.datasets.description import default_normalisation
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.nights import plan_night, planned_night
-from tasks.planning.planner import plan_run
+from tasks.planning.planner import plan_night, plan_run, planned_night
 from tasks.planning.plans import FeatureStep, Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
 from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.mapping import plan_features

@@ -10,19 +10,18 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeVar, cast
+from typing import Annotated, Literal, cast
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     Discriminator,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PlainSerializer,
-    PlainValidator,
     Tag,
     ValidationError,
     field_validator,
@@ -31,11 +30,11 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from dpalgos.errors import ParameterError, UnknownNameError
-from dpalgos.guarantees import RELATIONS, Claim, Loss, Neighbours, Setting, loss_from_json, loss_to_json
+from dpalgos.guarantees import RELATIONS, Loss, Neighbours, Setting, loss_from_json, loss_to_json
 from dpalgos.registry import AlgorithmSpec
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Offered:
     """Annotates :class:`~dpalgos.guarantees.Neighbours`: what forms and help offer; others are refused with a reason.
 
@@ -62,35 +61,10 @@ RelationInForce = Annotated[Neighbours, Offered(tuple(str(relation) for relation
 
 
 Json = dict[str, object]
-_T = TypeVar("_T")
-
-
-def _either(kind: type[_T] | object, read: Callable[[Json], _T]) -> PlainValidator:
-    def validate(value: object) -> _T:
-        if isinstance(value, Mapping):
-            return read(dict(value))
-        if not isinstance(value, kind):  # type: ignore[arg-type]  # from JSON, checked by the class
-            raise ValueError(f"{value!r} is no {kind} and no JSON of one")
-        return value
-
-    return PlainValidator(validate)
-
-
-def _algorithm(data: Json) -> AlgorithmSpec:
-    # JSON knows no tuples; a specification's own are settings of trust models.
-    parameters = data["parameters"]
-    assert isinstance(parameters, Mapping)
-    return AlgorithmSpec(str(data["kind"]), str(data["name"]), dict(parameters))
 
 
 def _algorithm_json(spec: AlgorithmSpec) -> Json:
     return {"kind": spec.kind, "name": spec.name, "parameters": dict(spec.parameters)}
-
-
-def _setting(data: Json) -> Setting:
-    sizes, neighbours = data.pop("sizes"), data.pop("neighbours")
-    assert isinstance(sizes, (list, tuple))
-    return Setting(sizes=tuple(sizes), neighbours=Neighbours(str(neighbours)), **data)  # type: ignore[arg-type]  # from JSON, checked by the class
 
 
 def _setting_json(setting: Setting) -> Json:
@@ -101,14 +75,13 @@ def _setting_json(setting: Setting) -> Json:
     return fields
 
 
-def _claim(data: Json) -> Claim:
-    return Claim(**data)  # type: ignore[arg-type]  # from JSON, checked by the class
-
-
-LossField = Annotated[Loss, _either(Loss, loss_from_json), PlainSerializer(loss_to_json)]
-AlgorithmField = Annotated[AlgorithmSpec, _either(AlgorithmSpec, _algorithm), PlainSerializer(_algorithm_json)]
-SettingField = Annotated[Setting, _either(Setting, _setting), PlainSerializer(_setting_json)]
-ClaimField = Annotated[Claim, _either(Claim, _claim), PlainSerializer(dataclasses.asdict)]
+LossField = Annotated[
+    Loss,
+    BeforeValidator(lambda value: loss_from_json(dict(value)) if isinstance(value, Mapping) else value),
+    PlainSerializer(loss_to_json),
+]
+AlgorithmField = Annotated[AlgorithmSpec, PlainSerializer(_algorithm_json)]
+SettingField = Annotated[Setting, PlainSerializer(_setting_json)]
 
 
 _MOST_NAMES = 6

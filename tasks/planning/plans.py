@@ -4,49 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import not_
 from typing import TypeVar, cast
 
 import numpy as np
-from pydantic import (
-    BaseModel,
-    SerializeAsAny,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, Field, SerializeAsAny, model_validator
 
 from dpalgos.accounting.costs import loss_of_deadline_misses
 from dpalgos.aggregators import Aggregator
 from dpalgos.algorithms import Algorithm, OneSum
 from dpalgos.continual import NightSum, RunningSumModel, night_again, nightly_budget
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Guarantee, Loss
+from dpalgos.guarantees import Claim, Guarantee, Loss
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import Artefact
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.secure.summation import Masking
 from dpalgos.trust.model import EVERYONE, TrustModel
 from storage.refs import DatasetRef, ShardRef
-from tasks.planning.configuration import AlgorithmField, ClaimField, Json, LossField, SettingField
+from tasks.planning.configuration import AlgorithmField, Json, LossField, SettingField
 from tasks.planning.identity import identity
-
-__all__ = [
-    "EVERYONE",
-    "Deadline",
-    "FeatureStep",
-    "NightIdentity",
-    "Node",
-    "PlannedCombination",
-    "PlannedNightModel",
-    "PlannedRelease",
-    "RunIdentity",
-    "RunPlan",
-    "Shards",
-    "Stream",
-    "carry_out",
-    "combination_of",
-    "one_night",
-]
 
 
 class _Planned(BaseModel, frozen=True, extra="forbid"):
@@ -234,10 +211,11 @@ class PlannedRelease(_Identified):
     parties: tuple[str, ...]
     account: str
     delta: float
-    deadline: Deadline | None = None
-    outside: tuple[str, ...] = ()
-    stream: Stream | None = None
-    branches: tuple[int, ...] = ()
+    # Identities and manifests made before leave out what has no value here.
+    deadline: Deadline | None = Field(default=None, exclude_if=not_)
+    outside: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    stream: Stream | None = Field(default=None, exclude_if=not_)
+    branches: tuple[int, ...] = Field(default=(), exclude_if=not_)
 
     @model_validator(mode="after")
     def _whole_branches(self) -> PlannedRelease:
@@ -247,7 +225,7 @@ class PlannedRelease(_Identified):
 
     def _outside(self) -> set[str]:
         # What follows from the rest, or changes no number that is released.
-        follows = {"account", "delta", "outside"} | self.fields_without_value
+        follows = {"account", "delta", "outside"}
         # All nights are charged when the first is, whatever versions of rows and code the others will have.
         return follows if self.stream is None else follows | {"dataset", "code"}
 
@@ -285,11 +263,6 @@ class PlannedRelease(_Identified):
     def charged_partition(self) -> str:
         """What these charged_parties are parts of."""
         return self.partition if self.stream is None else self.stream.partition
-
-    @property
-    def fields_without_value(self) -> set[str]:
-        """Fields that identities and manifests leave out where they have no value, as those made before have none."""
-        return {name for name in ("deadline", "outside", "stream", "branches") if not getattr(self, name)}
 
     @property
     def name(self) -> str:
@@ -510,13 +483,8 @@ class RunIdentity(_Planned):
     system: str
     evaluation: tuple[bool, tuple[str, ...]]
     target: tuple[float | None, float]
-    aim: str | None = None
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, object]:
-        fields: dict[str, object] = serialise(self)
-        # Runs without an aim keep the keys that they had before there were any.
-        return {name: value for name, value in fields.items() if name != "aim" or value is not None}
+    # Runs without an aim keep the keys that they had before there were any.
+    aim: str | None = Field(default=None, exclude_if=not_)
 
     @property
     def key(self) -> str:
@@ -566,7 +534,7 @@ class RunPlan(_Planned):
     evaluations: tuple[PlannedRelease, ...]
     features: tuple[FeatureStep, ...] = ()
     split: Json
-    claim: ClaimField | None
+    claim: Claim | None
     sound_counterpart: str | None
     epsilon: float | None
     delta: float

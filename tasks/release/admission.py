@@ -10,6 +10,7 @@ from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Numerics
 from dpalgos.keystream import KeyedNoise, key_identifier, public_secret
 from dpalgos.registry import lookup, names
+from dpalgos.trust.model import EVERYONE
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
 from storage.errors import InputError, OverspendError, RefusedError, SecretError
@@ -21,7 +22,7 @@ from storage.secrets import environment_name, party_secret, require_secret
 from storage.shards import open_shard
 from tasks.accounts.budget import open_ledger, runs_left, tenth
 from tasks.planning.configuration import Json
-from tasks.planning.plans import EVERYONE, PlannedCombination, PlannedRelease, RunPlan
+from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 

@@ -224,7 +224,7 @@ def manifest_of(
     return {
         **manifest,
         "reads_rows": planned.reads_rows,
-        **planned.model_dump(mode="json", exclude={"account", "delta", "seed", *planned.fields_without_value}),
+        **planned.model_dump(mode="json", exclude={"account", "delta", "seed"}),
         "guarantee": guarantee.to_json(),
         **whole_promise(guarantee.losses),
         "claim": None

@@ -32,7 +32,7 @@ from tasks.federation.messages import Description, Signed
 from tasks.federation.planning import run_name
 from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.nights import fix_terms
+from tasks.planning.planner import fix_terms
 from tasks.preparation import mapping, nights, partitioning
 from tasks.release.door import read_release
 from tests.storage.reader_samples import SAMPLES
@@ -42,7 +42,6 @@ from tests.support.plans import dataset_of, planned, shards_of
 _KEPT = Path(__file__).with_name("golden.json")
 _PINNED = (
     "tasks.planning.planner",
-    "tasks.planning.nights",
     "tasks.preparation.mapping",
     "tasks.preparation.mapping",
     "tasks.release.ranges",

@@ -12,10 +12,11 @@ from dpalgos.accounting.composition import compose
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PrivateSelection, PureEpsilon, Trust
 from dpalgos.registry import lookup, names
+from dpalgos.trust.model import EVERYONE
 from storage.errors import InputError
 from storage.refs import ShardRef, Visibility
 from tasks.planning import planner as planning
-from tasks.planning.plans import EVERYONE, PlannedRelease, RunPlan
+from tasks.planning.plans import PlannedRelease, RunPlan
 from tests.support.plans import dataset_of, planned, shards_of
 
 SYSTEMS = names("systems")
