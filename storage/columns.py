@@ -147,7 +147,10 @@ class Column(ABC):
 
     @abstractmethod
     def encode(self, cells: Sequence[Any]) -> Encoded:
-        """Encode cells, none of them missing; those outside are clipped where that can be. Total."""
+        """Encode cells; those outside are clipped where that can be, what stands for a missing one is not used. Total.
+
+        The result's arrays are new ones.
+        """
 
     def place(self, values: Floats) -> Floats:
         """Return encoded numbers on [-1, 1] with the middle of the range at 0; one-hot features as they are."""
@@ -252,7 +255,7 @@ def as_numbers(cells: Sequence[Any] | Floats) -> Floats:
     if isinstance(cells, np.ndarray):
         return cells
     # NumPy reads some others, such as times and lists, otherwise together than one by one.
-    if set(map(type, cells)) <= {int, float}:
+    if set(map(type, cells)) <= {int, float, type(None)}:
         with suppress(OverflowError):
             return np.array(cells, dtype=np.float64)
     return np.array([_number(cell) for cell in cells], dtype=np.float64)
@@ -269,19 +272,16 @@ def _number(cell: Any) -> float:
 def numbers_of(cells: Any, markers: frozenset[str]) -> Floats | None:
     """Return an Arrow array of texts as numbers; None unless all are numbers and none is missing."""
     # Only a marker that reads as a number could be taken for one.
-    trimmed = None
-    for marker in markers:
-        if not np.isnan(_number(marker)):
-            trimmed = pc.utf8_trim_whitespace(cells) if trimmed is None else trimmed
-            if pc.any(pc.equal(trimmed, marker)).as_py():
-                return None
+    numeric = [marker for marker in markers if not np.isnan(_number(marker))]
     try:
-        numbers = cells.cast(pa.float64())
-    except pa.ArrowInvalid:
-        try:
-            numbers = pc.utf8_trim_whitespace(cells).cast(pa.float64())
-        except pa.ArrowInvalid:
+        if numeric and pc.any(pc.is_in(pc.utf8_trim_whitespace(cells), pa.array(numeric))).as_py():
             return None
+        try:
+            numbers = cells.cast(pa.float64())
+        except pa.ArrowInvalid:
+            numbers = pc.utf8_trim_whitespace(cells).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return None
     values: Floats = numbers.to_numpy(zero_copy_only=False)
     return None if np.isnan(values).any() else values
 
@@ -564,7 +564,7 @@ def _formats(declaration: Mapping[str, Any], place: str) -> tuple[str, ...]:
 def _day(cell: Any, formats: Sequence[str] = ()) -> date | None:
     """Return the day that a cell names; None where it names none."""
     if isinstance(cell, datetime):
-        with suppress(NotImplementedError):  # pandas, of a day beyond Python's calendar
+        with suppress(NotImplementedError, ValueError):  # pandas, of a day beyond Python's calendar, and of none
             return cell.date()
     elif isinstance(cell, date):
         return cell
@@ -650,7 +650,7 @@ class Label(Column):
             outside = ~((numbers >= low) & (numbers <= high))
             return Encoded(np.clip(numbers, low, high)[:, None], outside, np.isnan(numbers))
         if self.suffix:
-            cells = [cell.removesuffix(self.suffix) if isinstance(cell, str) else cell for cell in cells]
+            cells = [cell.strip().removesuffix(self.suffix) if isinstance(cell, str) else cell for cell in cells]
         codes = as_codes(cells, self._places)
         return Encoded(np.array(self.classes)[codes][:, None], codes < 0, codes < 0)
 

@@ -34,7 +34,7 @@ from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
 from storage.people import People
 from storage.refs import Scaling
-from storage.source import Block, OnViolation, Tally, canonical_label
+from storage.source import Block, OnViolation, Tally, canonical_label, cells_of
 
 __all__ = [
     "FORMAT_VERSION",
@@ -60,20 +60,25 @@ class Table:
     Attributes
     ----------
     columns : mapping of column name to cells
-        Text or numbers; None where a value is missing. Or Arrow arrays of texts, none of them null.
+        Text or numbers; None where a value is missing. Or Arrow arrays.
     lines : int array
         Where they stand in the file.
     unit : str
         What ``lines`` counts: ``"line"`` or ``"row"``.
-    broken : bool array, optional
-        Rows that have no cells the schema could be held against, every cell None; they are left out.
+    faults : sequence of str or None, optional
+        Why a row has no cells that a schema could be held against, every cell None; such rows are left out.
     """
 
     columns: Mapping[str, Any]
     lines: NDArray[np.int64]
     place: str
     unit: str = "line"
-    broken: NDArray[np.bool_] | None = None
+    faults: Sequence[str | None] | None = None
+
+    @property
+    def whole(self) -> NDArray[np.bool_]:
+        """Which rows have cells."""
+        return np.array([fault is None for fault in self.faults or [None] * len(self.lines)], dtype=bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,24 +259,21 @@ class Schema:
         return [self._examined(column, [table.columns[name] for name in column.reads]) for column in columns]
 
     def _examined(self, column: Column, given: Sequence[Any]) -> Examined:
-        if isinstance(given[0], pa.Array):
-            if len(given) == 1:
-                return self._texts(column, given[0])
-            given = [one.to_pylist() for one in given]
+        first = given[0]
+        if len(given) == 1 and isinstance(first, pa.StringArray) and not first.null_count:
+            return self._texts(column, first)
+        given = [cells_of(one) for one in given]
         cells = given[0] if len(given) == 1 else list(zip(*given, strict=True))
         missing = np.logical_or.reduce([_missing(one, self.missing - column.written) for one in given])
         read = cells
         if self.decimal != "." and column.decimal:
             # With both exchanged, "1.234,5" is no number, where leaving the point out would guess what it meant.
             read = [cell.translate(_EXCHANGED) if isinstance(cell, str) else cell for cell in cells]
-        if not missing.any():
-            return Examined(column, cells, missing, column.encode(read))
-        there = np.flatnonzero(~missing)
-        encoded = column.encode([read[row] for row in there.tolist()])
-        values = np.zeros((len(cells), *encoded.values.shape[1:]), dtype=encoded.values.dtype)
-        outside, hopeless = np.zeros(len(cells), dtype=bool), np.zeros(len(cells), dtype=bool)
-        values[there], outside[there], hopeless[there] = encoded.values, encoded.outside, encoded.hopeless
-        return Examined(column, cells, missing, Encoded(values, outside, hopeless))
+        encoded = column.encode(read)
+        encoded.values[missing] = np.zeros(1, dtype=encoded.values.dtype)
+        return Examined(
+            column, cells, missing, Encoded(encoded.values, encoded.outside & ~missing, encoded.hopeless & ~missing)
+        )
 
     def _texts(self, column: Column, texts: Any) -> Examined:
         """Examine an Arrow array of texts: numbers all at once, others each distinct one once."""
@@ -282,7 +284,7 @@ class Schema:
             return Examined(column, texts, np.zeros(len(texts), dtype=bool), column.encode(numbers))
         coded = texts.dictionary_encode()
         # As numbers are read, and as each line's cells are: what a cell is must not depend on the cells beside it.
-        distinct = [text.strip() for text in coded.dictionary.to_pylist()]
+        distinct = [text.strip() if isinstance(text, str) else text for text in cells_of(coded.dictionary)]
         one, places = self._examined(column, [distinct]), coded.indices.to_numpy()
         return Examined(column, texts, one.missing[places], one.encoded.at(places))
 
@@ -363,7 +365,7 @@ class Schema:
             For the first row that is refused, naming line, column, value, bound and way out.
         """
         examined = self.examine(table, [column for column in self.columns if column.used])
-        alive = np.ones(len(table.lines), dtype=bool) if table.broken is None else ~table.broken
+        alive = table.whole
         left = alive.copy()
         refused = []
         for one in examined:

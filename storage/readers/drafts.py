@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from storage.columns import as_numbers
 from storage.errors import InputError
 from storage.people import identifiers
-from storage.readers.raw import RawRows, raw_rows
+from storage.readers.raw import raw_rows
 from storage.readers.registry import register_reader, require_file
-from storage.schema import Schema, parse_schema, read_declaration
+from storage.schema import Schema, Table, parse_schema, read_declaration
 from storage.source import Block, ReadOptions, Source, canonical_label, cells_of
 
 _SMALLEST, _LARGEST = -10, 40
@@ -96,11 +96,10 @@ class _Drafted:
                         raise InputError(f"{self.path} has no column {name!r}; it has: {', '.join(rows.columns)}")
                     encoded.append(_ENCODERS[kind][0](rows.columns[name], self.layout))
             features = np.concatenate(encoded, axis=1)
-            lines = np.asarray(rows.lines, dtype=np.int64)
-            labels = np.full(len(lines), _CLASSES[0])
-            yield Block(features, labels, lines, place=str(self.path), unit=rows.unit, people=self._people(rows))
+            labels = np.full(len(features), _CLASSES[0])
+            yield Block(features, labels, rows.lines, place=rows.place, unit=rows.unit, people=self._people(rows))
 
-    def _people(self, rows: RawRows) -> NDArray[Any] | None:
+    def _people(self, rows: Table) -> NDArray[Any] | None:
         """Return whose rows they are; None for rows that are nobody's, which count nowhere."""
         if self.layout.people is None:
             return None

@@ -8,8 +8,9 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -19,11 +20,12 @@ import numpy as np
 from storage.columns import Category, Column, Ignored, Label, MissingRows, Numeric
 from storage.documents import parse_json
 from storage.errors import InputError, StorageError
-from storage.readers.parquet import TableRows
+from storage.readers.csv import EncodedRows, Tables, declared_source
+from storage.readers.parquet import parquet_tables
 from storage.readers.registry import bounded, bounded_lines, open_binary, reading, register_reader
 from storage.refs import Scaling
 from storage.schema import Schema, Table
-from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, undeclared
+from storage.source import OnViolation, ReadOptions, Source, canonical_label, undeclared
 
 API = "https://www.openml.org/api/v1/json"
 _SECONDS = 60
@@ -128,67 +130,49 @@ def _schema(identity: str, target: str, *, drop: bool) -> Schema:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Download:
-    """A file fetched into a folder that goes when the last source that reads it goes."""
-
-    folder: tempfile.TemporaryDirectory[str]
-    path: Path
-
-    @classmethod
-    def of(cls, address: str, checksum: str | None) -> _Download:
-        folder = tempfile.TemporaryDirectory(prefix="unitball-openml-")
-        path = Path(folder.name) / "data"
-        digest = hashlib.md5(usedforsecurity=False)
-        with bounded(fetch(address), address) as answer, path.open("wb") as file:
-            try:
-                while chunk := answer.read(1 << 20):
-                    digest.update(chunk)
-                    file.write(chunk)
-            except OSError as error:
-                raise StorageError(f"the download of {address} broke off ({error}); try again") from error
-        if checksum and digest.hexdigest() != checksum:
-            raise InputError(f"{address} does not match the checksum OpenML states; try again later")
-        return cls(folder, path)
+def _download(address: str, checksum: str | None) -> tuple[Path, Any]:
+    """Return a file fetched into a folder, and what removes the folder when the last source that reads it goes."""
+    folder = tempfile.TemporaryDirectory(prefix="unitball-openml-")
+    path = Path(folder.name) / "data"
+    digest = hashlib.md5(usedforsecurity=False)
+    with bounded(fetch(address), address) as answer, path.open("wb") as file:
+        try:
+            while chunk := answer.read(1 << 20):
+                digest.update(chunk)
+                file.write(chunk)
+        except OSError as error:
+            raise StorageError(f"the download of {address} broke off ({error}); try again") from error
+    if checksum and digest.hexdigest() != checksum:
+        raise InputError(f"{address} does not match the checksum OpenML states; try again later")
+    return path, folder
 
 
-@dataclass(frozen=True, slots=True)
-class _Arff:
-    download: _Download
-    schema: Schema
-    on_violation: OnViolation
-    tally: Tally
-    place: str
+def _arff_tables(place: str, path: Path, schema: Schema, _: OnViolation) -> Iterator[Table]:
+    """Yield the rows of an ARFF file."""
+    names = [column.name for column in schema.columns]
+    rows = _arff_rows(place, path, len(names))
+    while chunk := list(islice(rows, schema.block_rows)):
+        cells = zip(*(row for _, row in chunk), strict=True)
+        lines = np.array([line for line, _ in chunk], dtype=np.int64)
+        yield Table(dict(zip(names, cells, strict=True)), lines, place)
 
-    def __iter__(self) -> Iterator[Block]:
-        self.tally.reset()
-        names = [column.name for column in self.schema.columns]
-        rows = self._rows(len(names))
-        while chunk := list(islice(rows, self.schema.block_rows)):
-            cells = zip(*(row for _, row in chunk), strict=True)
-            lines = np.array([line for line, _ in chunk], dtype=np.int64)
-            table = Table(dict(zip(names, cells, strict=True)), lines, self.place)
-            yield self.schema.encode(table, self.on_violation, self.tally)
 
-    def _rows(self, width: int) -> Iterator[tuple[int, list[str]]]:
-        path = self.download.path
-        with reading(self.place), open_binary(path) as file:
-            body = False
-            for number, line in bounded_lines(file, path):
-                text = line.decode("utf-8", "replace").strip()
-                if not text or text.startswith("%"):
-                    continue
-                if not body:
-                    body = text.lower().startswith("@data")
-                    continue
-                if text.startswith("{"):
-                    raise InputError(
-                        f"{self.place}, line {number}: sparse ARFF is not read; fetch the set as libsvm or csv"
-                    )
-                cells = _cells(text)
-                if len(cells) != width:
-                    raise InputError(f"{self.place}, line {number}: {len(cells)} cells, expected {width}")
-                yield number, cells
+def _arff_rows(place: str, path: Path, width: int) -> Iterator[tuple[int, list[str]]]:
+    with reading(place), open_binary(path) as file:
+        body = False
+        for number, line in bounded_lines(file, path):
+            text = line.decode("utf-8", "replace").strip()
+            if not text or text.startswith("%"):
+                continue
+            if not body:
+                body = text.lower().startswith("@data")
+                continue
+            if text.startswith("{"):
+                raise InputError(f"{place}, line {number}: sparse ARFF is not read; fetch the set as libsvm or csv")
+            cells = _cells(text)
+            if len(cells) != width:
+                raise InputError(f"{place}, line {number}: {len(cells)} cells, expected {width}")
+            yield number, cells
 
 
 _CELL = re.compile(
@@ -214,34 +198,19 @@ def _cells(text: str) -> list[str]:
     return [*cells, ""] if text.endswith(",") else cells
 
 
-Parts = Callable[[Schema], Any]
-
-
-def _rows(description: Mapping[str, Any], place: str, options: ReadOptions, tally: Tally) -> Parts:
-    """Fetch the rows and return what reads them under a schema; ARFF where there is one, for it has a checksum."""
+def _file(description: Mapping[str, Any], place: str) -> tuple[Tables, Path, Any]:
+    """Fetch the rows and return what reads them; ARFF where there is one, for it has a checksum."""
     parquet = description.get("parquet_url") or description.get("minio_url")
     if str(description.get("format", "")).upper() == "ARFF":
-        arff = _Download.of(_https(str(description["url"])), description.get("md5_checksum"))
-        return lambda schema: _Arff(arff, schema, options.on_violation, tally, place)
+        address, checksum = str(description["url"]), description.get("md5_checksum")
+        return partial(_arff_tables, place), *_download(_https(address), checksum)
     if parquet:
-        file = _Download.of(_https(str(parquet)), None)
-        return lambda schema: _Held(file, TableRows((file.path,), schema, options.on_violation, tally))
+        return parquet_tables, *_download(_https(str(parquet)), None)
     raise InputError(f"{place} has format {description.get('format')!r}; ARFF and Parquet are read")
 
 
 def _https(address: str) -> str:
     return re.sub(r"^http://", "https://", address)
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """Rows together with the downloaded file they are read from."""
-
-    download: _Download
-    rows: TableRows
-
-    def __iter__(self) -> Iterator[Block]:
-        return iter(self.rows)
 
 
 def _found_range(rows: Any, place: str) -> tuple[float, float]:
@@ -275,26 +244,15 @@ def read_openml(path: str | Path, options: ReadOptions) -> Source:
     schema = _schema(identity, target, drop=options.on_violation.drops)
     schema = replace(schema, keeps_rows=not options.discover)
     label = schema.label
-    discovered: frozenset[str] = frozenset()
-    tally = Tally()
     if label.range is not None and options.label_range is None and not options.discover:
         raise undeclared({"classes"}, place)
-    rows = _rows(description, place, options, tally)
+    read, file, held = _file(description, place)
+    rows = EncodedRows(read, (file,), schema, options.on_violation, held=held)
+    discovered: frozenset[str] = frozenset()
     if label.range is not None:
         if options.label_range is None:
             discovered = frozenset({"classes"})
-        bounds = options.label_range or _found_range(rows(schema), place)
-        label = replace(label, range=bounds)
-        columns = tuple(label if isinstance(column, Label) else column for column in schema.columns)
-        schema = replace(schema, columns=columns)
-    confirm(options, place, dimension=schema.dimension, classes=label.classes, label_range=label.range)
-    return Source(
-        format="openml",
-        place=place,
-        dimension=schema.dimension,
-        classes=label.classes,
-        label_range=label.range,
-        parts={"train": rows(schema)},
-        found=discovered,
-        tallies={"train": tally},
-    )
+        bounded_label = replace(label, range=options.label_range or _found_range(rows, place))
+        columns = tuple(bounded_label if column is label else column for column in schema.columns)
+        rows = replace(rows, schema=replace(schema, columns=columns))
+    return replace(declared_source("openml", place, options, {"train": rows}), found=discovered)

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from storage.errors import InputError
 from storage.people import People, identifiers, named
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.csv import require_schema, table_files, table_of
+from storage.readers.csv import EncodedRows, declared_source, require_schema, table_files
+from storage.readers.raw import parquet_rows
 from storage.readers.registry import register_reader, require_file
 from storage.schema import Schema, Table
-from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, cells_of, confirm, settle
+from storage.source import Block, OnViolation, ReadOptions, Source, canonical_label, cells_of, settle
 
 FEATURES = "features"
 LABEL = "label"
@@ -33,32 +34,13 @@ def _files(path: Path) -> tuple[Path, ...]:
     return tuple(require_file(file) for file in files)
 
 
-@dataclass(frozen=True, slots=True)
-class TableRows:
-    """The rows of Parquet files whose columns a schema declares."""
-
-    files: tuple[Path, ...]
-    schema: Schema
-    on_violation: OnViolation
-    tally: Tally
-
-    def __iter__(self) -> Iterator[Block]:
-        """Yield encoded blocks."""
-        self.tally.reset()
-        names = self.schema.needed
-        for path in self.files:
-            with open_parquet(path, self.schema.block_rows, names) as file:
-                file.require(names, "correct the schema")
-                for name in names:
-                    if pa.types.is_nested(kind := file.schema.field(name).type):
-                        raise InputError(f"{path}, column {name}: a cell is {str(kind)[:60]}, which no schema declares")
-                row = 1
-                for batch in file.batches:
-                    columns = {name: cells_of(batch.column(name)) for name in names}
-                    lines = np.arange(row, row + len(batch), dtype=np.int64)
-                    row += len(batch)
-                    table = Table(columns, lines, str(path), unit="row")
-                    yield self.schema.encode(table, self.on_violation, self.tally)
+def parquet_tables(path: Path, schema: Schema, _: OnViolation) -> Iterator[Table]:
+    """Yield the rows of a file, the columns that a schema looks at."""
+    for table in parquet_rows(path, schema.block_rows, schema.needed):
+        for name, column in table.columns.items():
+            if pa.types.is_nested(column.type):
+                raise InputError(f"{path}, column {name}: a cell is {str(column.type)[:60]}, which no schema declares")
+        yield table
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,29 +121,6 @@ def _list_dimension(path: Path) -> int:
     raise InputError(f"{path} holds no rows; it must hold at least one")
 
 
-def _declared(path: Path, options: ReadOptions, schema: Schema) -> Source:
-    tallies = {part: Tally() for part in ("train", "test")}
-    if path.is_dir() and not schema.files:
-        places = {"train": _files(path)}
-        if options.test is not None:
-            places["test"] = _files(options.test)
-    else:
-        places = {part: _files(file) for part, file in table_files(path, schema, options).items()}
-    label = schema.label
-    confirm(options, str(path), dimension=schema.dimension, classes=label.classes, label_range=label.range)
-    return Source(
-        format="parquet",
-        place=str(path),
-        dimension=schema.dimension,
-        classes=label.classes,
-        label_range=label.range,
-        parts={part: TableRows(files, schema, options.on_violation, tallies[part]) for part, files in places.items()},
-        tallies={part: tallies[part] for part in places},
-        table=table_of(schema, options),
-        people=schema.people,
-    )
-
-
 @register_reader("parquet", takes=("schema", "on_violation", "test", "scaling", "people"))
 def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     """Read Parquet: columns by a declared schema, or a list column "features" beside a column "label".
@@ -173,7 +132,20 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     """
     place = Path(path)
     if options.schema is not None:
-        return _declared(place, options, require_schema(options, "parquet"))
+        schema = require_schema(options, "parquet")
+        if place.is_dir() and not schema.files:
+            files = {"train": place} if options.test is None else {"train": place, "test": options.test}
+        else:
+            files = table_files(path, schema, options)
+        return declared_source(
+            "parquet",
+            str(place),
+            options,
+            {
+                part: EncodedRows(parquet_tables, _files(Path(file)), schema, options.on_violation)
+                for part, file in files.items()
+            },
+        )
     if options.on_violation is not OnViolation.REFUSE or options.scaling is not None:
         raise InputError(f"{place}: rows are clipped, dropped or scaled by a declared schema only; give --schema")
     parts = {"train": _files(place)}

@@ -1,44 +1,30 @@
-"""Rows of a table's file as they are, cells by column, held against no declaration: to be checked or predicted."""
+"""Rows of a table's file as they are, cells by column, held against no declaration: to be encoded or predicted."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from codecs import BOM_UTF8
+from collections.abc import Generator, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import csv as arrow_csv
 
 from storage.columns import named_twice
 from storage.errors import InputError
 from storage.readers.arrow_batches import open_parquet
 from storage.readers.registry import COMPRESSED, bounded_lines, open_text, reading, require_file
-from storage.schema import Schema
+from storage.schema import Schema, Table
 
 PARQUET = (".parquet", ".pq")
 """Ends of the names of Parquet files."""
 
-
-@dataclass(frozen=True, slots=True)
-class RawRows:
-    """Some rows of a file.
-
-    Attributes
-    ----------
-    columns : mapping of column name to cells
-        A list of texts, None in rows that have another number of cells; an Arrow array where the file is Parquet.
-    lines : sequence of int
-        Where they stand in the file.
-    unit : str
-        What ``lines`` counts: ``"line"`` or ``"row"``.
-    faults : sequence of str or None
-        Why a row has no cells.
-    """
-
-    columns: Mapping[str, Any]
-    lines: Sequence[int]
-    unit: str
-    faults: Sequence[str | None]
+_BLOCK_BYTES = 1 << 22
 
 
 class _Lines:
@@ -82,20 +68,6 @@ def text_rows(path: Path, schema: Schema) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path}, line {lines.number}: {error}; correct the row") from error
 
 
-def header_of(path: Path, schema: Schema) -> list[str]:
-    """Return the cells of a text file's first line.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
-    with reading(path):
-        for _, cells in text_rows(require_file(path), schema):
-            return cells
-    raise InputError(f"{path} holds no line of column names")
-
-
 def expected_rows(path: Path) -> int | None:
     """Return how many rows a file will turn out to have: of Parquet exactly, of plain text by its lines.
 
@@ -114,8 +86,11 @@ def expected_rows(path: Path) -> int | None:
         return None
 
 
-def raw_rows(path: Path, schema: Schema | None, rows: int) -> Iterator[RawRows]:
+def raw_rows(path: Path, schema: Schema | None, rows: int, names: Sequence[str] | None = None) -> Iterator[Table]:
     """Yield the rows of a file, text or Parquet by its name's end, some at once.
+
+    Cells of text are text, in an Arrow array or a list; those of a row of another number of cells are None, and its
+    fault says so.
 
     Parameters
     ----------
@@ -125,47 +100,132 @@ def raw_rows(path: Path, schema: Schema | None, rows: int) -> Iterator[RawRows]:
         ones are taken, without the label's if the first row has a cell less.
     rows : int
         How many at once.
+    names : sequence of str, optional
+        The columns of a text in their order, as they are known; those of Parquet that are read, all by default.
 
     Raises
     ------
     InputError
-        If the file cannot be read or names a column twice.
+        If the file cannot be read, names a column twice or lacks one of those.
     """
     with reading(require_file(path)):
         if schema is None or path.suffix in PARQUET:
-            yield from _parquet_rows(path, rows)
+            yield from parquet_rows(path, rows, names)
             return
         read = text_rows(path, schema)
         first = next(read, None)
         if first is None:
             raise InputError(f"{path} holds no rows; it must hold at least one")
-        names = first[1]
+        found = first[1]
         if not schema.header:
             read = chain([first], read)
-            names = list(schema.in_file)
-            if len(first[1]) == len(names) - 1:
-                names.remove(schema.label.name)
-        if twice := named_twice(names):
+            found = list(schema.in_file)
+            if names is None and len(first[1]) == len(found) - 1:
+                found.remove(schema.label.name)
+        if twice := named_twice(found):
             raise InputError(f"{path}: column {twice!r} is named twice; rename one in the file")
-        blank: list[str | None] = [None] * len(names)
-        while chunk := list(islice(read, rows)):
-            fits = [len(cells) == len(names) for _, cells in chunk]
-            columns = zip(*(cells if fit else blank for (_, cells), fit in zip(chunk, fits, strict=True)), strict=True)
-            yield RawRows(
-                dict(zip(names, columns, strict=True)),
-                [line for line, _ in chunk],
-                "line",
-                [
-                    None if fit else f"{len(cells)} cells, there are {len(names)} columns"
-                    for (_, cells), fit in zip(chunk, fits, strict=True)
-                ],
+        done = yield from _arrow_rows(path, schema, found, rows)
+        blank: list[str | None] = [None] * len(found)
+        read = islice(read, done, None)
+        while done is not None and (chunk := list(islice(read, rows))):
+            faults = [
+                None if len(cells) == len(found) else f"{len(cells)} cells, there are {len(found)} columns"
+                for _, cells in chunk
+            ]
+            columns = zip(
+                *(blank if fault else row for (_, row), fault in zip(chunk, faults, strict=True)), strict=True
             )
+            lines = np.array([line for line, _ in chunk], dtype=np.int64)
+            yield Table(dict(zip(found, columns, strict=True)), lines, str(path), faults=faults)
 
 
-def _parquet_rows(path: Path, rows: int) -> Iterator[RawRows]:
-    with open_parquet(path, rows) as file:
-        line = 1
+def _arrow_rows(path: Path, schema: Schema, names: Sequence[str], rows: int) -> Generator[Table, None, int | None]:
+    """Yield rows column by column; return after how many of them Python has to read on, None where all are read."""
+    done = passed = 0
+    if schema.skip_lines_beginning or not schema.needed:
+        return done
+    try:
+        with open_text(path, schema.encoding) as file:
+            for text in _whole_lines(file):
+                table = arrow_csv.read_csv(
+                    pa.BufferReader(text),
+                    # In one piece where cells may hold line breaks: between pieces pyarrow ends a row there.
+                    read_options=arrow_csv.ReadOptions(
+                        column_names=names, block_size=len(text) if b'"' in text else None
+                    ),
+                    parse_options=arrow_csv.ParseOptions(delimiter=schema.delimiter),
+                    convert_options=arrow_csv.ConvertOptions(
+                        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+                    ),
+                )
+                lines = passed + _line_numbers(text)
+                if len(lines) != len(table):
+                    raise pa.ArrowInvalid("rows that pyarrow and Python end otherwise")
+                # The line of names.
+                begin = int(schema.header and not passed)
+                passed += text.count(b"\n")
+                for start in range(begin, len(table), rows):
+                    piece = table.slice(start, rows).combine_chunks()
+                    cells = {name: piece.column(name).chunk(0) for name in names}
+                    quoted = ((one, '"' if one in schema.needed else '^ +"') for one in names if b'"' in text)
+                    if any(pc.any(pc.match_substring_regex(cells[one], mark)).as_py() for one, mark in quoted) or (
+                        any(pc.max(pc.binary_length(one)).as_py() > csv.field_size_limit() for one in piece.columns)
+                    ):
+                        raise pa.ArrowInvalid("a quotation mark that Python reads otherwise, or a cell it refuses")
+                    yield Table(cells, lines[start : start + rows], str(path))
+                    done += len(piece)
+    except (pa.ArrowInvalid, UnicodeDecodeError, InputError):
+        # Cells of another number, a line longer than a block, bytes that are not UTF-8: Python names the line.
+        return done
+    return None
+
+
+def _whole_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield whole lines, about a block of them at a time.
+
+    They are read here, not by pyarrow: its thread that reads a file of Python's goes on after a refusal, and a process
+    that ends meanwhile is aborted.
+    """
+    rest, whole, begun = b"", False, False
+    while not whole:
+        data = rest + file.read(_BLOCK_BYTES)
+        whole = len(data) == len(rest)
+        end = len(data) if whole else data.rfind(b"\n") + 1
+        text, rest = data[:end], data[end:]
+        # Python's reader refuses carriage returns that end lines alone, and reads on in quotes that are open where a
+        # block ends; pyarrow's does neither, and leaves out a mark of the order of bytes wherever a block begins.
+        if (
+            (not end and not whole)
+            or text.count(b"\r") != text.count(b"\r\n")
+            or text.count(b'"') % 2
+            or (begun and text.startswith(BOM_UTF8))
+        ):
+            raise pa.ArrowInvalid("a line longer than a block, or one that Python reads otherwise")
+        if begun := bool(text):
+            yield text
+
+
+def _line_numbers(text: bytes) -> NDArray[np.int64]:
+    """Return the line on which each row of whole lines ends, from 1; blank lines are no rows."""
+    characters = np.frombuffer(text, dtype=np.uint8)
+    ends = np.flatnonzero(characters == ord("\n"))
+    if not text.endswith(b"\n"):
+        ends = np.append(ends, len(text))
+    lines = np.arange(1, len(ends) + 1)
+    if b'"' in text:
+        closed = np.cumsum(characters == ord('"'))[np.minimum(ends, len(text) - 1)] % 2 == 0
+        ends, lines = ends[closed], lines[closed]
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    rows: NDArray[np.int64] = lines[(starts < ends) & (characters[starts] != ord("\r"))]
+    return rows
+
+
+def parquet_rows(path: Path, rows: int, names: Sequence[str] | None = None) -> Iterator[Table]:
+    """Yield the rows of a Parquet file as :func:`raw_rows` does, whatever its name's end; cells are Arrow arrays."""
+    with open_parquet(path, rows, names) as file:
+        file.require(names or (), "correct the schema")
+        row = 1
         for batch in file.batches:
             columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
-            yield RawRows(columns, range(line, line + len(batch)), "row", [None] * len(batch))
-            line += len(batch)
+            yield Table(columns, np.arange(row, row + len(batch), dtype=np.int64), str(path), unit="row")
+            row += len(batch)

@@ -18,7 +18,7 @@ from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
 from storage.people import identifiers, keyed_digests
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.raw import PARQUET, RawRows, expected_rows, header_of, raw_rows
+from storage.readers.raw import PARQUET, expected_rows, raw_rows, text_rows
 from storage.readers.registry import LONGEST_LINE, open_binary, reading, require_file
 from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
 from storage.source import cells_of
@@ -175,7 +175,10 @@ def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:
         "columns": [{"name": "x", "type": "boolean"}, {"name": "y", "type": "label", "range": [0, 1]}]
     }
     layout = parse_schema({**blank, "delimiter": delimiter, "encoding": encoding}, str(path))
-    return layout, [(cell, "todo") for cell in header_of(path, layout)]
+    with reading(path):
+        for _, cells in text_rows(path, layout):
+            return layout, [(cell, "todo") for cell in cells]
+    raise InputError(f"{path} holds no line of column names")
 
 
 def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
@@ -343,7 +346,7 @@ def _listed(path: Path, faults: list[str]) -> str:
     return f"schema {path} has {len(faults)} faults: " + "; ".join(listed)
 
 
-def _require_columns(path: Path, schema: Schema, block: RawRows) -> None:
+def _require_columns(path: Path, schema: Schema, block: Table) -> None:
     """Refuse a file whose columns are not those declared; of Parquet only those that are looked at are read."""
     declared = schema.in_file
     needed, extra = (schema.needed, []) if block.unit == "row" else (declared, [*block.columns])
@@ -355,22 +358,19 @@ def _require_columns(path: Path, schema: Schema, block: RawRows) -> None:
         raise InputError(f"{path}: {'; '.join(faults)}")
 
 
-def _count(report: SchemaReport, schema: Schema, block: RawRows, prints: Fingerprints) -> None:
-    lines = np.asarray(block.lines, dtype=np.int64)
-    cells = {name: cells_of(column) for name, column in block.columns.items()}
-    alive = np.array([fault is None for fault in block.faults])
-    used = [column for column in schema.columns if column.used]
-    examined = schema.examine(Table(cells, lines, "", unit=block.unit), used)
-    missing, outside, hopeless = (np.zeros(len(lines), dtype=bool) for _ in range(3))
+def _count(report: SchemaReport, schema: Schema, block: Table, prints: Fingerprints) -> None:
+    alive = block.whole
+    examined = schema.examine(block, [column for column in schema.columns if column.used])
+    missing, outside, hopeless = (np.zeros(len(alive), dtype=bool) for _ in range(3))
     for one, of_column in zip(examined, report.columns, strict=True):
         _count_column(of_column, one, alive, block)
         if not schema.rule(one.column).keeps:
             missing |= one.missing & alive
         outside |= one.encoded.outside & alive
         hopeless |= one.encoded.hopeless & alive
-    report.rows += len(lines)
+    report.rows += len(alive)
     report.broken_rows += int((~alive).sum())
-    for line, fault in zip(block.lines, block.faults, strict=True):
+    for line, fault in zip(block.lines.tolist(), block.faults or (), strict=False):
         if fault is not None and len(report.broken) < _MOST_EXAMPLES:
             report.broken[line] = fault
     report.missing_rows += int(missing.sum())
@@ -378,8 +378,8 @@ def _count(report: SchemaReport, schema: Schema, block: RawRows, prints: Fingerp
     report.hopeless_rows += int(hopeless.sum())
     for column in schema.columns:
         looked_at = column.name in schema.needed
-        if column.name in cells and (isinstance(column, Person) or not (looked_at or schema.people)):
-            names = identifiers(cells[column.name])
+        if column.name in block.columns and (isinstance(column, Person) or not (looked_at or schema.people)):
+            names = identifiers(cells_of(block.columns[column.name]))
             known = names[[name is not None and name not in schema.missing for name in names] & alive]
             # Without a key: they are kept for this count alone, in this process.
             report.named.setdefault(column.name, []).append(keyed_digests(known, b""))
@@ -387,7 +387,7 @@ def _count(report: SchemaReport, schema: Schema, block: RawRows, prints: Fingerp
     prints.add(np.concatenate(inputs, axis=1)[alive & ~missing & ~outside])
 
 
-def _count_column(report: ColumnReport, examined: Examined, alive: Flags, block: RawRows) -> None:
+def _count_column(report: ColumnReport, examined: Examined, alive: Flags, block: Table) -> None:
     wrong = examined.encoded.outside & alive
     report.missing += int((examined.missing & alive).sum())
     report.outside += int(wrong.sum())

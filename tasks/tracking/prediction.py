@@ -18,7 +18,8 @@ from dpalgos.rows import Floats
 from storage.atomic import PREFIX
 from storage.encoder import TableEncoder
 from storage.errors import InputError, StorageError
-from storage.readers.raw import PARQUET, RawRows, expected_rows, raw_rows
+from storage.readers.raw import PARQUET, expected_rows, raw_rows
+from storage.schema import Table
 from tasks.runtime.progress import say
 from tasks.tracking.flavor import scores_of
 from tasks.tracking.models import CHAMPION, find_model
@@ -152,15 +153,16 @@ def _as_array(cells: Sequence[object] | pa.Array) -> pa.Array:
     return cells if isinstance(cells, pa.Array) else pa.array(cells, pa.string())
 
 
-def _encoded(pipeline: Pipeline, encoder: TableEncoder | None, rows: RawRows) -> tuple[Floats, list[str | None]]:
+def _encoded(pipeline: Pipeline, encoder: TableEncoder | None, rows: Table) -> tuple[Floats, list[str | None]]:
     """Return the features of rows, and why some have none."""
     if encoder is None:
         return _lists(pipeline, rows)
     encoding = encoder.encode(rows.columns)
-    return encoding.features, [fault or why for fault, why in zip(rows.faults, encoding.refusals, strict=True)]
+    faults = rows.faults or [None] * len(rows.lines)
+    return encoding.features, [fault or why for fault, why in zip(faults, encoding.refusals, strict=True)]
 
 
-def _lists(pipeline: Pipeline, rows: RawRows) -> tuple[Floats, list[str | None]]:
+def _lists(pipeline: Pipeline, rows: Table) -> tuple[Floats, list[str | None]]:
     if _FEATURES not in rows.columns:
         raise InputError(f"the rows have no column {_FEATURES!r}, they have: {', '.join(rows.columns)}")
     width = int(pipeline[0].n_features_in_)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from storage.errors import InputError
-from storage.readers import csv as module
+from storage.readers import raw as module
 from storage.readers.registry import read_source
+from storage.schema import Table
 from storage.source import OnViolation, ReadOptions, Source
 
 SCHEMA = """
@@ -49,6 +51,17 @@ def source(
     return read_source("csv", folder / "rows.csv", options)
 
 
+def by_python(*_: object) -> Generator[Table, None, int]:
+    """Read no row column by column."""
+    yield from ()
+    return 0
+
+
+def only_columns(rows: object, done: int | None, *_: object) -> None:
+    """Read no row otherwise."""
+    assert done is None
+
+
 def taken(found: Source) -> tuple[list[list[float]], list[str], dict[str, int]]:
     blocks = list(found.parts["train"])
     features = [row for block in blocks for row in np.asarray(block.features).tolist()]
@@ -65,7 +78,7 @@ def test_it_gives_what_looking_at_every_cell_gives(
         lines.insert(int(random.integers(150, 300)), line)
     monkeypatch.setattr(module, "_BLOCK_BYTES", 512)
     typed = taken(source(tmp_path, lines, public=public))
-    monkeypatch.setattr(module._Rows, "_typed", lambda self: iter([None]))
+    monkeypatch.setattr(module, "_arrow_rows", by_python)
     assert typed == taken(source(tmp_path, lines, public=public))
     assert len(typed[0]) >= 300
 
@@ -84,7 +97,7 @@ def test_a_line_ends_alike_in_both_ways(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_what_is_in_order_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the test above would compare one way with itself."""
-    monkeypatch.setattr(module._Rows, "_line_by_line", None)
+    monkeypatch.setattr(module, "islice", only_columns)
     features, _, tally = taken(source(tmp_path, [*GOOD * 100, *ODD_CELLS]))
     assert len(features) == 500
     assert tally["dropped"] == len(ODD_CELLS)
@@ -121,9 +134,9 @@ columns:
     (tmp_path / "rows.csv").write_text("\n".join(["came,paid,street,smokes,sick", *lines * 50]) + "\n")
     options = ReadOptions(schema=tmp_path / "schema.yaml", discover=True)
     with monkeypatch.context() as typed_only:
-        typed_only.setattr(module._Rows, "_line_by_line", None)
+        typed_only.setattr(module, "islice", only_columns)
         typed = taken(read_source("csv", tmp_path / "rows.csv", options))
-    monkeypatch.setattr(module._Rows, "_typed", lambda self: iter([None]))
+    monkeypatch.setattr(module, "_arrow_rows", by_python)
     assert typed == taken(read_source("csv", tmp_path / "rows.csv", options))
 
 
@@ -207,5 +220,5 @@ def test_a_cell_without_end_is_refused_in_both_ways(tmp_path: Path, monkeypatch:
     for _ in range(2):
         with pytest.raises(InputError, match="line 7: field larger than field limit"):
             taken(found)
-        monkeypatch.setattr(module._Rows, "_typed", lambda self: iter([None]))
+        monkeypatch.setattr(module, "_arrow_rows", by_python)
     assert len(taken(source(tmp_path, [*GOOD, f"5,red,{'é' * 131_072},no"]))[0]) == len(GOOD) + 1

@@ -127,7 +127,7 @@ def test_rows_outside_are_refused_clipped_or_dropped(
 
 def test_a_line_of_other_width_is_named(tmp_path: Path, layout: Layout) -> None:
     path = _csv(tmp_path, "50;x;red;no\n\n50;x;no\n")
-    with pytest.raises(InputError, match=r"line 3: 3 cells, the schema has 4 columns"):
+    with pytest.raises(InputError, match=r"line 3: 3 cells, there are 4 columns"):
         stored(layout, read_source("csv", path, _options(tmp_path)), private=True)
     ref = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.DROP)), private=True)
     assert (ref.rows, ingestion_report(layout, ref).counts["train"]) == (2, counts(2, outside=1, null=1))

@@ -227,7 +227,7 @@ columns:
   - {name: y, type: label, classes: [ill, well, gone]}
 """
 BAD_TABLES = {
-    "a cell too many": ("age,ward,y\n50,north,ill,no\n", r"line 2: 4 cells, the schema has 3 columns"),
+    "a cell too many": ("age,ward,y\n50,north,ill,no\n", r"line 2: 4 cells, there are 3 columns"),
     "a name twice": ("age,ward,y,age\n50,north,ill,51\n", r"line 1: column 'age' is named twice"),
     "a column missing": ("age,y\n50,ill\n", r"'ward' is missing"),
     "an unseen category": ("age,ward,y\n50,moon,ill\n", r"column ward: 'moon' is outside .* north, south"),
