@@ -27,7 +27,7 @@ from storage.errors import InputError
 from storage.layout import Layout
 from tasks.runtime.engine import USER, Credentials, credentials
 from tasks.runtime.settings import keep_private, own_database, recorded_server
-from tasks.tracking.client import require_own_location
+from tasks.tracking.runs import require_own_location
 
 if TYPE_CHECKING:
     from flask import Response

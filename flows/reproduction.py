@@ -19,14 +19,24 @@ from tasks.datasets.description import describe_datasets, find_dataset
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.experiments.computed import COMPUTED, Risk, decision_boundaries, ingest_features
-from tasks.experiments.figures import Drawing, draw
-from tasks.experiments.points import PointResult, compare_with_paper, derive, verdicts
-from tasks.experiments.records import Experiment, means_table, page, versions, write
+from tasks.experiments.figures import draw
+from tasks.experiments.records import (
+    Drawing,
+    Experiment,
+    PointResult,
+    compare_with_paper,
+    derive,
+    means_table,
+    page,
+    verdicts,
+    versions,
+    write,
+)
 from tasks.experiments.specification import NOISE_AXES, DataNeed, Plot, Reproduction, Scale, SweepSpec
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root
 from tasks.tracking.artifacts import show_figure
-from tasks.tracking.runs import attach_files
+from tasks.tracking.runs import log_files, tracking_client
 
 # From this ratio of largest to smallest on, an axis is logarithmic.
 _WIDE = 20.0
@@ -206,7 +216,8 @@ def _published(
         shown = [
             files / name for name in ("report.html", "figure.png", "figure.svg") if drawing or name == "report.html"
         ]
-        attach_files(current_root(), run_id, {file.name: file.read_bytes() for file in shown})
+        with tracking_client(current_root()) as client:
+            log_files(client, run_id, {file.name: file.read_bytes() for file in shown})
     return experiment
 
 

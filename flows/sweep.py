@@ -6,10 +6,9 @@ import logging
 import time
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import Any
 
 from prefect import flow, task
-from prefect.futures import PrefectFuture, as_completed
+from prefect.futures import as_completed
 from pydantic import BaseModel
 
 from dpalgos.registry import lookup
@@ -17,7 +16,7 @@ from flows.federated_training import chain_inline
 from storage.errors import InputError
 from tasks.accounts.budget import settled
 from tasks.datasets.description import find_dataset
-from tasks.experiments.points import PointResult, point_result
+from tasks.experiments.records import PointResult, point_result
 from tasks.experiments.specification import Block, Plot, Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
@@ -28,7 +27,7 @@ from tasks.runtime.steps import BY_CONTENT, RETRIES
 from tasks.tracking.artifacts import show_sweep
 from tasks.tracking.reporting import describe
 from tasks.tracking.results import RunResult, append_result
-from tasks.tracking.runs import SweepTracker, TrackedPoint
+from tasks.tracking.runs import Entries, SweepTracker
 
 FRONTIER_PLOT = Plot(x="epsilon", log_x=True)
 """What is drawn of it: a line an algorithm, with the spread over the seeds."""
@@ -80,16 +79,6 @@ def frontier_sweep(
     )
 
 
-_POINTS_A_WRITE = 25
-
-
-class Finished(BaseModel, frozen=True):
-    """A finished point: its result, and its run in MLflow."""
-
-    result: RunResult
-    tracked: TrackedPoint
-
-
 class Outcome(BaseModel, frozen=True):
     """What became of a point."""
 
@@ -122,19 +111,16 @@ class SweepResult(BaseModel, frozen=True):
 
 
 @task(task_run_name="{name}", cache_policy=BY_CONTENT, persist_result=True, **RETRIES)
-def finish_point(config: TrainingConfig, name: str, root: str) -> Finished:
-    """Run one point from ingestion to results."""
+def finish_point(config: TrainingConfig, name: str, root: str) -> tuple[RunResult, Entries]:
+    """Run one point from ingestion to results; return its result, and what MLflow shows of it."""
     if str(current_root()) != root:
         raise InputError(f"this worker's root is {current_root()}, the sweep's is {root}: start it with --root {root}")
     config = settled(config)
     dataset, plan, result, _ = chain_inline(config)
     append_result(config, result)
     report = describe(config, dataset, plan, result)
-    facts, key = report.all_facts(), identity(config=config, code=code_version())
-    tracked = TrackedPoint(
-        key=key, name=name, facts=facts, params=report.params, metrics=report.metrics, tags=report.tags
-    )
-    return Finished(result=result, tracked=tracked)
+    facts = report.all_facts()
+    return result, Entries(name=name, facts=facts, params=report.params, metrics=report.metrics, tags=report.tags)
 
 
 def _all_public(datasets: Set[str]) -> bool:
@@ -193,20 +179,21 @@ def sweep(spec: SweepSpec) -> SweepResult:
         finish_point.submit(point.config, point.description, root): number for number, point in enumerate(points)
     }
     outcomes: dict[int, Outcome] = {}
-    waiting: list[TrackedPoint] = []
     failed = reused = 0
     for future in as_completed(list(futures)):
-        number = futures[future]
-        outcomes[number], tracked = _outcome(points[number], future)
-        failed += tracked.error is not None
+        point = points[futures[future]]
+        finished: tuple[RunResult, Entries] | BaseException = future.result(raise_on_failure=False)
+        if isinstance(finished, BaseException):
+            error = " ".join(f"{type(finished).__name__}: {finished}".split())
+            outcome, entries = Outcome(point=point, error=error), Entries(name=point.description, params=point.axes)
+        else:
+            outcome, entries = Outcome(point=point, result=finished[0]), finished[1]
+        outcomes[futures[future]] = outcome
+        failed += outcome.error is not None
         reused += future.state.name == "Cached"
         done = len(outcomes) - failed
         say("points", _progress(len(points), done, failed, reused, _seconds(started, timed=timed)))
-        waiting.append(tracked)
-        if len(waiting) >= _POINTS_A_WRITE:
-            tracker.write(waiting)
-            waiting.clear()
-    tracker.write(waiting)
+        tracker.write(point.key, entries, outcome.error)
     result = SweepResult(
         name=spec.name,
         outcomes=tuple(outcomes[number] for number in range(len(points))),
@@ -218,15 +205,6 @@ def sweep(spec: SweepSpec) -> SweepResult:
     tracker.close(metrics=counts, files={"sweep.json": spec.model_dump_json(indent=2)}, note=spec.question)
     show_sweep(spec.name, [(outcome.point.description, outcome.result, outcome.error) for outcome in result.outcomes])
     return result
-
-
-def _outcome(point: Point, future: PrefectFuture[Any]) -> tuple[Outcome, TrackedPoint]:
-    finished: Finished | BaseException = future.result(raise_on_failure=False)
-    if isinstance(finished, Finished):
-        return Outcome(point=point, result=finished.result), finished.tracked
-    error = " ".join(f"{type(finished).__name__}: {finished}".split())
-    tracked = TrackedPoint(key=point.key, name=point.description, params=point.axes, error=error)
-    return Outcome(point=point, error=error), tracked
 
 
 def run_sweep(spec: SweepSpec, *, workers: int | None = None, dask: str | None = None) -> SweepResult:

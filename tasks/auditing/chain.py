@@ -62,7 +62,7 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
         "MLflow": {
             **{name: getattr(report, name) for name in ("experiment", "name", "facts", "params", "metrics", "curves")},
             **{name: getattr(report, name) for name in ("tags", "files", "note")},
-            "inputs": [asdict(one) for one in report.inputs],
+            "dataset": finished.dataset.model_dump(include={"name", "version", "account"}),
             "children": [asdict(one) for one in report.children],
             "model": None
             if report.model is None

@@ -24,9 +24,8 @@ from storage.shards import open_shard
 from tasks.datasets.description import find_dataset
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.experiments.figures import Drawing, draw_boundaries
-from tasks.experiments.points import PointResult
-from tasks.experiments.records import Table
+from tasks.experiments.figures import draw_boundaries
+from tasks.experiments.records import Drawing, PointResult, Table
 from tasks.experiments.registered import describe_system
 from tasks.experiments.specification import Point
 from tasks.planning.configuration import TrainingConfig

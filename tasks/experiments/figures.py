@@ -5,16 +5,15 @@ from __future__ import annotations
 import io
 import numbers
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel
 
 from dpalgos.rows import Floats, Ints
-from tasks.experiments.points import PointResult, Status, column, table_of
+from tasks.experiments.records import Drawing, PointResult, Status, axis_label, column, table_of
 from tasks.experiments.specification import Plot
 from tasks.runtime.plots import STYLE
 
@@ -26,41 +25,10 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette without its black (no privacy) and its yellow (too pale on paper).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F3C8D", "#5F6A6A")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "h", "*")
-_AXIS_LABELS = MappingProxyType(
-    {
-        "accuracy": "accuracy",
-        "auc": "area under the ROC curve",
-        "delta": "δ",
-        "dimension": "target dimension k",
-        "epsilon": "privacy budget ε",
-        "iterations": "iterations",
-        "accuracy_change": "accuracy − the optimum's",
-        "objective": "objective",
-        "optimality_gap": "objective − the optimum's",
-        "objective_error": "|objective − WSS 2's|",
-        "iteration_ratio": "iterations / WSS 2's",
-        "releasing_seconds": "seconds to train",
-        "rows_per_party": "rows a party n",
-        "parties": "parties N",
-        "sizes": "rows of each party",
-    }
-)
 _SUFFIXES = MappingProxyType({"proved": "", "unproved": " ✗ not proved", "non-private": " (no privacy)"})
 # Inches; a panel alone is wider. A letter's width is that of the legend's and the ticks' small print.
-_PANEL_WIDTH, _ONLY_PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_LINE = 4.6, 6.4, 3.1, 0.19
-_LETTER, _HANDLE = 0.073, 0.55
-
-
-class Drawing(BaseModel, frozen=True):
-    """A figure as files."""
-
-    png: bytes
-    svg: bytes
-
-
-def axis_label(name: str) -> str:
-    """Return how an axis or a metric is called for people."""
-    return _AXIS_LABELS.get(name, name.removeprefix("param.").replace("_", " "))
+_PANEL_WIDTH, _ONLY_PANEL_WIDTH, _PANEL_HEIGHT, _TITLE_HEIGHT = 4.6, 6.4, 3.1, 0.35
+_LETTER = 0.073
 
 
 def _family(label: str) -> str:
@@ -69,10 +37,10 @@ def _family(label: str) -> str:
 
 
 class _Style:
-    """How each series of a table looks: colour by family, everything else by what is proved."""
+    """How each series looks: colour by family, everything else by what is proved of it."""
 
-    def __init__(self, table: pd.DataFrame) -> None:
-        self.status: dict[str, Status] = dict(zip(table["label"], table["status"], strict=True))
+    def __init__(self, status: Mapping[str, Status]) -> None:
+        self.status = status
         # One line without privacy is the black reference; several among themselves need colours like others.
         self._black = next((label for label, status in self.status.items() if status == "non-private"), None)
         self._families = list(dict.fromkeys(_family(label) for label in self.status if label != self._black))
@@ -108,16 +76,16 @@ def _places(table: pd.DataFrame, x: str) -> tuple[dict[object, float], bool]:
     return {value: float(value) if numeric else float(number) for number, value in enumerate(values)}, numeric
 
 
-def _name_places(axes: Axes, texts: Sequence[str], across: int) -> None:
+def _name_places(axes: Axes, texts: Sequence[str]) -> None:
     """Write a name at each place 0, 1, …: on several lines between words, slanted where a word is too long."""
-    letters = int(_width(across) / across * 0.8 / _LETTER / len(texts))
+    letters = int(axes.get_window_extent().width / axes.figure.dpi / _LETTER / len(texts))
     if max(len(word) for text in texts for word in ["", *text.split()]) <= letters:
         axes.set_xticks(range(len(texts)), [textwrap.fill(text, max(letters, 1)) for text in texts], fontsize=7)
     else:
         axes.set_xticks(range(len(texts)), texts, fontsize=7, rotation=30, ha="right", rotation_mode="anchor")
 
 
-def _draw_lines(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Style, across: int) -> None:
+def _draw_lines(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Style) -> None:
     x = column(plot.x)
     places, numeric = _places(table, x)
     for label, own in table.groupby("label", sort=False):
@@ -130,7 +98,7 @@ def _draw_lines(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Sty
         axes.plot(spread.index, spread["mean"], **style.line(label))
         axes.fill_between(spread.index, spread["min"], spread["max"], alpha=0.15, **shade)
     if not numeric:
-        _name_places(axes, list(map(str, places)), across)
+        _name_places(axes, list(map(str, places)))
         axes.margins(x=0.08)
     elif plot.log_x:
         axes.set_xscale("log")
@@ -138,7 +106,7 @@ def _draw_lines(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Sty
         axes.minorticks_off()
 
 
-def _draw_bars(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Style, across: int) -> None:
+def _draw_bars(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Style) -> None:
     x = column(plot.x)
     places = list(_places(table, x)[0]) or [""]
     width = 0.8 / table["label"].nunique()
@@ -152,7 +120,7 @@ def _draw_bars(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Styl
         centres = np.arange(len(places)) - 0.4 + width * (number + 0.5)
         axes.bar(centres, middle, width * 0.9, **style.bar(label))
         axes.errorbar(centres, middle, yerr=whiskers, color="#333333", linewidth=0.9, capsize=2, linestyle="")
-    _name_places(axes, list(map(str, places)), across)
+    _name_places(axes, list(map(str, places)))
     axes.grid(axis="x", visible=False)
 
 
@@ -172,7 +140,8 @@ def draw(plot: Plot, results: Sequence[PointResult], title: str) -> Drawing:
     from matplotlib import rc_context
 
     table = table_of(results).replace([np.inf, -np.inf], np.nan)
-    style, draw_panel = _Style(table), _draw_bars if plot.kind == "bars" else _draw_lines
+    style = _Style(dict(zip(table["label"], table["status"], strict=True)))
+    draw_panel = _draw_bars if plot.kind == "bars" else _draw_lines
     metrics = [f"metric_{name}" for name in plot.y]
     table = table.reindex(columns=list(dict.fromkeys([*table, column(plot.x), column(plot.panels), *metrics])))
     panels = [
@@ -182,10 +151,9 @@ def draw(plot: Plot, results: Sequence[PointResult], title: str) -> Drawing:
     ]
     across = min(len(panels), 4) or 1
     with rc_context(dict(STYLE)):
-        legend = list(map(style.legend_label, style.status))
-        figure, grid = _figure(across, -(-len(panels) // across) or 1, legend, title)
+        figure, grid = _figure(across, -(-len(panels) // across) or 1, title)
         for axes, (panel, metric, own) in zip(grid, panels, strict=False):
-            draw_panel(axes, own, plot, metric, style, across)
+            draw_panel(axes, own, plot, metric, style)
             y = metric.removeprefix("metric_")
             axes.set_title(
                 str(panel) if plot.panels == "dataset" else f"{axis_label(plot.panels)}: {panel}", fontsize=9
@@ -232,52 +200,37 @@ def draw_boundaries(
     from matplotlib import rc_context
 
     with rc_context(dict(STYLE)):
-        series = ["class 0", "class 1", *(f"{label}{_SUFFIXES[status]}" for label, status, _ in scores)]
-        figure, (axes, *_) = _figure(1, 1, series, title)
+        figure, (axes, *_) = _figure(1, 1, title)
         for number in (0, 1):
             x, y = rows[labels == number].T
-            axes.scatter(x, y, s=12, marker="ox"[number], color="#999999", label=series[number], linewidths=0.8)
-        for number, (label, status, score) in enumerate(scores):
-            colour = "#000000" if status == "non-private" else _COLOURS[number % len(_COLOURS)]
-            dashes = {"non-private": "dotted", "unproved": "dashed", "proved": "solid"}[status]
-            axes.contour(*grid, score, levels=[0.0], colors=[colour], linestyles=[dashes], linewidths=1.6)
-            axes.plot([], [], color=colour, linestyle=dashes, label=f"{label}{_SUFFIXES[status]}")
+            axes.scatter(x, y, s=12, marker="ox"[number], color="#999999", label=f"class {number}", linewidths=0.8)
+        style = _Style({label: status for label, status, _ in scores})
+        for label, _, score in scores:
+            line = {**style.line(label), "marker": ""}
+            axes.contour(*grid, score, levels=[0.0], colors=[line["color"]], linestyles=[line["linestyle"]])
+            axes.plot([], [], **line)
         axes.set(xlabel="first feature", ylabel="second feature")
         return _finish(figure, [axes], 1)
 
 
-def _width(across: int) -> float:
-    return _ONLY_PANEL_WIDTH if across == 1 else _PANEL_WIDTH * across
-
-
-def _columns(across: int, labels: Sequence[str]) -> int:
-    """Return how many columns of a legend fit into a figure."""
-    return max(1, int(_width(across) / (_HANDLE + _LETTER * max(map(len, labels), default=1))))
-
-
-def _figure(across: int, down: int, labels: Sequence[str], title: str) -> tuple[Figure, list[Axes]]:
+def _figure(across: int, down: int, title: str) -> tuple[Figure, list[Axes]]:
     from matplotlib.figure import Figure
 
+    width = _ONLY_PANEL_WIDTH if across == 1 else _PANEL_WIDTH * across
+    figure = Figure(figsize=(width, _PANEL_HEIGHT * down + _TITLE_HEIGHT), layout="constrained")
     # A title never ends outside the figure: about twelve letters go to an inch.
-    title = textwrap.fill(title, int(12 * _width(across)))
-    legend = _LEGEND_LINE * -(-len(labels) // _columns(across, labels)) + 0.25
-    figure = Figure(figsize=(_width(across), _PANEL_HEIGHT * down + legend + 0.35), layout="constrained")
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-    return figure, list(np.atleast_1d(figure.subplots(down, across, squeeze=False)).flat)
+    figure.suptitle(textwrap.fill(title, int(12 * width)), fontsize=10, x=0.01, ha="left")
+    return figure, list(figure.subplots(down, across, squeeze=False).flat)
 
 
 def _finish(figure: Figure, panels: Sequence[Axes], across: int) -> Drawing:
     entries: dict[str, Any] = {}
     for axes in panels:
         entries = {**dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True)), **entries}
-    figure.legend(
-        list(entries.values()),
-        list(entries),
-        loc="outside lower left",
-        ncols=_columns(across, list(entries)),
-        fontsize=8,
-    )
+    # Below the panels, which keep their sizes: the picture grows by it.
+    below = {"loc": "upper left", "bbox_to_anchor": (0, 0), "ncols": across + 1}
+    figure.legend(list(entries.values()), list(entries), fontsize=8, **below)
     png, svg = io.BytesIO(), io.BytesIO()
-    figure.savefig(png, format="png", dpi=160)
-    figure.savefig(svg, format="svg", metadata={"Date": None})
+    figure.savefig(png, format="png", dpi=160, bbox_inches="tight")
+    figure.savefig(svg, format="svg", metadata={"Date": None}, bbox_inches="tight")
     return Drawing(png=png.getvalue(), svg=svg.getvalue())

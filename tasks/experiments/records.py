@@ -1,13 +1,16 @@
-"""Experiments on disk: results, tables, figure, verdict and the page of each, in a folder of its own."""
+"""An experiment: its points' results as one table, what checks say of them, and the page in a folder of its own."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import operator
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Literal
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader
@@ -16,9 +19,267 @@ from pydantic import AliasChoices, BaseModel, Field
 from storage.atomic import write_bytes
 from storage.errors import InputError
 from storage.layout import path_component
-from tasks.experiments.figures import Drawing, axis_label
-from tasks.experiments.points import Compared, PointResult, Verdict, column, table_of
+from tasks.experiments.specification import NOISE_AXES, Check, Derived, PaperValue, Point
 from tasks.runtime.settings import current_layout
+from tasks.tracking.results import RunResult
+
+_WHO = ("algorithm", "trainer", "projection", "aggregation", "trust")
+_FACTS = ("label", "dataset", "algorithm", "trust", "status")
+
+Status = Literal["proved", "unproved", "non-private"]
+
+
+class PointResult(BaseModel, frozen=True):
+    """One finished point.
+
+    Attributes
+    ----------
+    label : str
+        Its series.
+    status : {"proved", "unproved", "non-private"}
+        Unproved: noise is drawn, or a claim is made, and nothing is proved.
+    axes : dict
+        What was set or varied.
+    """
+
+    label: str
+    dataset: str
+    algorithm: str
+    trust: str
+    status: Status
+    axes: dict[str, object]
+    metrics: dict[str, float]
+    proved: str | None = None
+    numerics: str | None = None
+    claim: str | None = None
+    flaw: str | None = None
+    sound_counterpart: str | None = None
+    releases: tuple[str, ...] = ()
+
+    def value(self, axis: str) -> object:
+        """Return where the result is on an axis; None where the axis does not concern it."""
+        return getattr(self, axis) if axis in _FACTS else self.axes.get(axis)
+
+    def with_metric(self, name: str, value: float) -> PointResult:
+        """Return the result with one more metric."""
+        return self.model_copy(update={"metrics": {**self.metrics, name: value}})
+
+
+def _status(result: RunResult) -> Status:
+    if result.proved is not None:
+        return "proved"
+    return "unproved" if result.claim is not None or result.split else "non-private"
+
+
+def point_result(point: Point, result: RunResult) -> PointResult:
+    """Return a finished point as a result."""
+    proved, claim = result.proved, result.claim or {}
+    measured = {
+        "epsilon_spent": result.epsilon_spent,
+        "delta_spent": result.delta_spent,
+        "seconds": result.seconds,
+        "releasing_seconds": result.releasing_seconds,
+    }
+    return PointResult(
+        label=point.label,
+        dataset=result.dataset,
+        algorithm=result.algorithm,
+        trust=result.trust,
+        status=_status(result),
+        axes=point.axes,
+        metrics={**{name: value for name, value in measured.items() if value is not None}, **result.metrics},
+        proved=proved.summary() if proved else None,
+        numerics=proved.numerics if proved else None,
+        claim=claim.get("statement"),
+        flaw=claim.get("flaw"),
+        sound_counterpart=result.sound_counterpart,
+        releases=result.releases,
+    )
+
+
+def column(axis: str) -> str:
+    """Return the column of :func:`table_of` that holds an axis, or a fact that is asked for like one."""
+    return axis if axis in _FACTS or axis.startswith("axis_") else f"axis_{axis}"
+
+
+def table_of(results: Sequence[PointResult]) -> pd.DataFrame:
+    """Return results as one table, a line each: facts, then ``axis_NAME``, then ``metric_NAME``; missing is none."""
+    lines = [
+        {
+            **result.model_dump(mode="json", exclude={"axes", "metrics", "releases"}),
+            **{f"axis_{name}": _cell(value) for name, value in result.axes.items()},
+            **{f"metric_{name}": value for name, value in result.metrics.items()},
+        }
+        for result in results
+    ]
+    names = list(dict.fromkeys([*_FACTS, *(name for line in lines for name in line)]))
+    # Axes keep their own kinds of values: a whole number gets no point because another result has none.
+    table = pd.DataFrame(lines, columns=names, dtype=object)
+    return table.astype({name: float for name in names if name.startswith("metric_")})
+
+
+def _cell(value: object) -> object:
+    """Return what stands in a table for the value of an axis: lists as text, as people write them."""
+    return json.dumps(value).strip("[]") if isinstance(value, (list, tuple, dict)) else value
+
+
+def _at(table: pd.DataFrame, where: Mapping[str, object], *, or_none: bool = False) -> pd.DataFrame:
+    """Return the lines at these values of their axes; with ``or_none`` those too that an axis does not concern."""
+    for name, value in where.items():
+        cells = table.get(column(name), pd.Series(None, table.index, dtype=object))
+        table = table[(cells == _cell(value)) | (or_none & cells.isna())]
+    return table
+
+
+def _values(table: pd.DataFrame, metric: str) -> pd.Series:
+    """Return a metric where it was measured."""
+    return table.get(f"metric_{metric}", pd.Series(dtype=float)).dropna()
+
+
+_HOW: Mapping[str, Callable[[pd.Series, pd.Series], pd.Series]] = MappingProxyType(
+    {
+        "value": lambda one, other: one,
+        "difference": operator.sub,
+        "absolute-difference": lambda one, other: abs(one - other),
+        "ratio": operator.truediv,
+    }
+)
+
+
+def derive(results: Sequence[PointResult], wanted: Sequence[Derived]) -> list[PointResult]:
+    """Add metrics that compare each result with the mean of its reference's; without a reference there is none."""
+    derived = list(results)
+    for one in wanted:
+        match, metric = [column(name) for name in one.match], f"metric_{one.metric}"
+        table = table_of(derived)
+        table = table.reindex(columns=list(dict.fromkeys([*table, *match, metric])))
+        references = _at(table, one.against).groupby(match, dropna=False)[metric].mean().rename("reference")
+        values = _HOW[one.how](table[metric], table.merge(references, how="left", on=match)["reference"])
+        derived = [
+            result if pd.isna(value) else result.with_metric(one.name, float(value))
+            for result, value in zip(derived, values, strict=True)
+        ]
+    return derived
+
+
+class Verdict(BaseModel, frozen=True):
+    """A sentence of the paper beside the number measured here.
+
+    Attributes
+    ----------
+    holds : bool or None
+        None where there was nothing to measure it on.
+    at_scale : bool
+        Whether it was measured on the paper's data at the paper's sizes; anywhere else the paper is neither confirmed
+        nor refuted.
+    """
+
+    says: str
+    measured: float | None
+    wanted: str
+    holds: bool | None
+    points: int
+    at_scale: bool = True
+
+    @property
+    def shown(self) -> str:
+        """What was measured, for people."""
+        return "–" if self.measured is None else f"{self.measured:.4g}"
+
+    @property
+    def summary(self) -> str:
+        """The verdict in a few words."""
+        outcome = {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
+        return (
+            outcome if self.at_scale or self.holds is None else f"not tested at the paper's scale (here it {outcome})"
+        )
+
+
+def verdicts(results: Sequence[PointResult], checks: Sequence[Check], *, at_scale: bool = True) -> list[Verdict]:
+    """Return the verdict of each check, measured at the paper's scale or elsewhere."""
+    table = table_of(results)
+    return [_verdict(table, check, at_scale) for check in checks]
+
+
+def _verdict(table: pd.DataFrame, check: Check, at_scale: bool) -> Verdict:
+    # Who answers, and with which noise, is not part of the question.
+    own = {column(name) for name in (*_WHO, *NOISE_AXES, *check.ignoring)} | {f"axis_{name}" for name in _WHO}
+    axes = ["dataset", *(name for name in table if name.startswith("axis_") and name not in own)]
+    theirs = _at(_at(table, {"label": check.against}), check.where, or_none=True)
+    values = []
+    for question, mine in _at(table, {"label": check.of, **check.where}).groupby(axes, dropna=False, sort=False):
+        # A reference without the axis (no noise, hence no epsilon) stands beside every point of its data set.
+        there = {name: value for name, value in zip(axes, question, strict=True) if pd.notna(value)}
+        measured, other = _values(mine, check.metric), _values(_at(theirs, there, or_none=True), check.metric)
+        if len(measured) and (check.against is None or len(other)):
+            how = _HOW["value" if check.against is None else check.how]
+            values.append(float(how(measured.mean(), other.mean())))
+    bounds = [(">= ", check.at_least), ("<= ", check.at_most)]
+    wanted = " and ".join(f"{sign}{bound:g}" for sign, bound in bounds if bound is not None)
+    if not values:
+        return Verdict(says=check.says, measured=None, wanted=wanted, holds=None, points=0, at_scale=at_scale)
+    worst = min if check.at_least is not None else max
+    measured_value = float(pd.Series(values).mean()) if check.over == "mean" else worst(values)
+    holds = (check.at_least is None or measured_value >= check.at_least) and (
+        check.at_most is None or measured_value <= check.at_most
+    )
+    return Verdict(
+        says=check.says, measured=measured_value, wanted=wanted, holds=holds, points=len(values), at_scale=at_scale
+    )
+
+
+class Compared(BaseModel, frozen=True):
+    """A number printed in the paper beside the one measured here."""
+
+    where: dict[str, object]
+    metric: str
+    paper: float
+    measured: float
+
+
+def compare_with_paper(results: Sequence[PointResult], values: Sequence[PaperValue]) -> list[Compared]:
+    """Return what the paper prints beside what was measured, where there is anything to compare."""
+    table = table_of(results)
+    same = [(value, _values(_at(table, value.where), value.metric)) for value in values]
+    return [
+        Compared(where=value.where, metric=value.metric, paper=value.value, measured=measured_value.mean())
+        for value, measured_value in same
+        if len(measured_value)
+    ]
+
+
+_AXIS_LABELS = MappingProxyType(
+    {
+        "accuracy": "accuracy",
+        "auc": "area under the ROC curve",
+        "delta": "δ",
+        "dimension": "target dimension k",
+        "epsilon": "privacy budget ε",
+        "iterations": "iterations",
+        "accuracy_change": "accuracy − the optimum's",
+        "objective": "objective",
+        "optimality_gap": "objective − the optimum's",
+        "objective_error": "|objective − WSS 2's|",
+        "iteration_ratio": "iterations / WSS 2's",
+        "releasing_seconds": "seconds to train",
+        "rows_per_party": "rows a party n",
+        "parties": "parties N",
+        "sizes": "rows of each party",
+    }
+)
+
+
+def axis_label(name: str) -> str:
+    """Return how an axis or a metric is called for people."""
+    return _AXIS_LABELS.get(name, name.removeprefix("param.").replace("_", " "))
+
+
+class Drawing(BaseModel, frozen=True):
+    """A figure as files."""
+
+    png: bytes
+    svg: bytes
+
 
 _PROVED = {"proved": "proved", "unproved": "✗ not proved", "non-private": "no privacy"}
 
@@ -156,29 +417,18 @@ def _inline(svg: bytes) -> str:
 
 
 def _guarantees(results: Sequence[PointResult]) -> list[dict[str, str | None]]:
-    guarantees: dict[tuple[str, str], list[PointResult]] = {}
-    for result in results:
-        guarantees.setdefault((result.label, result.trust), []).append(result)
-    return [
-        {
-            "label": label,
-            "trust": trust,
-            "proved": _proved(mine),
-            "claim": mine[0].claim,
-            "flaw": mine[0].flaw,
-            "sound": None if mine[0].status == "proved" else mine[0].sound_counterpart,
-        }
-        for (label, trust), mine in guarantees.items()
-    ]
-
-
-def _proved(results: Sequence[PointResult]) -> str:
-    statements = list(dict.fromkeys(result.proved for result in results if result.proved))
-    if not statements:
-        return '<span class="fails">none</span>'
-    numerics = ", ".join(dict.fromkeys(result.numerics for result in results if result.numerics))
-    several = f"{statements[0]} to {statements[-1]}" if len(statements) > 1 else statements[0]
-    return f'<span class="holds">{several}</span>, {numerics} numerics'
+    guarantees = []
+    for (label, trust), own in table_of(results).groupby(["label", "trust"], sort=False):
+        first, statements = own.iloc[0], own["proved"].dropna().unique()
+        proved = '<span class="fails">none</span>'
+        if len(statements):
+            several = f"{statements[0]} to {statements[-1]}" if len(statements) > 1 else statements[0]
+            proved = f'<span class="holds">{several}</span>, {", ".join(own["numerics"].dropna().unique())} numerics'
+        sound = None if first["status"] == "proved" else first["sound_counterpart"]
+        guarantees.append(
+            {"label": label, "trust": trust, "proved": proved, **first[["claim", "flaw"]].to_dict(), "sound": sound}
+        )
+    return guarantees
 
 
 def _is_number(cell: str) -> bool:

@@ -86,8 +86,8 @@ class Point(_Specification):
 
     @property
     def key(self) -> str:
-        """What the point asks, as a digest."""
-        return identity(config=self.config)
+        """What the point asks, for which series, as a digest."""
+        return identity(config=self.config, label=self.label)
 
     @property
     def description(self) -> str:
@@ -143,7 +143,7 @@ class SweepSpec(_Specification):
                 varied = dict(zip(grid, values, strict=True))
                 settings = {**self.set, **block.set, **varied}
                 point = _point(block.label, settings, list(varied), where)
-                by_key.setdefault(f"{point.label}/{point.key}", point)
+                by_key.setdefault(point.key, point)
         return list(by_key.values())
 
     def grids(self) -> Iterator[tuple[str, list[object]]]:
@@ -243,23 +243,15 @@ class RiskNeed(_Specification):
     regularisation: Annotated[float, Field(gt=0)] = 1e-3
 
 
-class Reproduction(_Specification):
+class Reproduction(SweepSpec):
     """A figure or table of a paper: the runs, the plot, what the paper says and what is checked."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,79}$")]
-    paper: str
-    figure: str
-    title: str
-    question: str
     paper_says: list[str]
     differs: Annotated[list[str], Field(description="Where the measured numbers differ, and why.")] = []
     computed: Annotated[
         Literal["noise-phases", "noise-scales", "curvature"] | None,
         Field(description="A table that is worked out instead of trained."),
     ] = None
-    set: Settings = {}
-    grid: Grid = {}
-    blocks: list[Block] = []
     quick: Scale
     full: Scale | None = None
     plot: Plot | None = None

@@ -20,7 +20,6 @@ from tasks.planning.identity import code_version
 from tasks.planning.plans import FeatureStep, PlannedRelease
 from tasks.release.door import make_release, maps_of, read_release, rows_of
 from tasks.runtime.stores import open_model_records
-from tasks.tracking.client import tracking_client
 from tasks.tracking.models import (
     CHAMPION,
     COMPARISON_TAG,
@@ -30,6 +29,7 @@ from tasks.tracking.models import (
     read_lineage,
     record_of,
 )
+from tasks.tracking.runs import tracking_client
 
 
 class ComparisonRequest(BaseModel, frozen=True, extra="forbid"):

@@ -17,18 +17,16 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ValidationError
 
 from storage.errors import DamagedError, InputError, RefusedError
-from storage.model_records import WITHDRAWN, ModelRecords, VersionRecord
+from storage.model_records import WITHDRAWN, AuditRecord, ModelRecords, VersionRecord
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.accounts.budget import budget_report, open_ledger
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.runtime.stores import open_catalog, open_model_records
-from tasks.tracking.client import tracking_client
 from tasks.tracking.flavor import load_pipeline, model_digest
+from tasks.tracking.runs import tracking_client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
     from sklearn.pipeline import Pipeline
@@ -149,11 +147,6 @@ class RegisteredModel:
     card: str = ""
     champion: str | None = None
 
-    @property
-    def uri(self) -> str:
-        """Its address in MLflow."""
-        return f"models:/{self.name}/{self.version}"
-
 
 def champion_of(root: Path, name: str) -> str | None:
     """Return the version of a model that is champion, by the root's records; None where none is."""
@@ -172,25 +165,25 @@ def find_model(root: Path, model: str) -> RegisteredModel:
     InputError
         If there is no such model, naming those there are.
     """
-    name_parts = _NAME.fullmatch(model)
-    if name_parts is None:
+    parts = _NAME.fullmatch(model)
+    if parts is None:
         raise InputError(f"{model!r} is no name of a model; write NAME, NAME@ALIAS or NAME/VERSION")
+    name, alias, number = parts["name"], parts["alias"], parts["version"]
     with tracking_client(root) as client:
-        versions = client.search_model_versions(f"name = '{name_parts['name']}'")
+        versions = {str(one.version): one for one in client.search_model_versions(f"name = '{name}'")}
         if not versions:
             names = ", ".join(sorted(version.name for version in client.search_registered_models())) or "none"
-            raise InputError(f"there is no model {name_parts['name']!r} (models: {names}); train one first")
-        if name_parts["alias"] == CHAMPION:
-            version = _numbered(name_parts["name"], _champion(root, client, name_parts["name"]), versions)
-        elif name_parts["alias"] is not None:
-            version = _aliased(client, name_parts["name"], name_parts["alias"])
-        elif name_parts["version"] is not None:
-            version = _numbered(name_parts["name"], name_parts["version"], versions)
-        else:
-            known = {(one.version, one.run) for one in open_model_records(root).versions(name_parts["name"])}
-            recorded = [one for one in versions if (str(one.version), str(one.run_id)) in known]
-            version = max(recorded or versions, key=lambda one: int(one.version))
-        return _described(root, version)
+            raise InputError(f"there is no model {name!r} (models: {names}); train one first")
+        if alias is not None:
+            number = _aliased(root, client, name, alias)
+        elif number is None:
+            known = {(one.version, one.run) for one in open_model_records(root).versions(name)}
+            recorded = [number for number, one in versions.items() if (number, str(one.run_id)) in known]
+            number = max(recorded or versions, key=int)
+        if number not in versions:
+            there = ", ".join(sorted(versions, key=int))
+            raise InputError(f"model {name!r} has no version {number} in MLflow (versions: {there})")
+        return _described(root, versions[number])
 
 
 def _described(root: Path, version: ModelVersion) -> RegisteredModel:
@@ -203,42 +196,25 @@ def _described(root: Path, version: ModelVersion) -> RegisteredModel:
     )
 
 
-def _champion(root: Path, client: MlflowClient, name: str) -> str:
-    champion = champion_of(root, name)
-    if champion is None:
-        aliases = client.get_registered_model(name).aliases
-        there = f"; the alias in MLflow, at version {aliases[CHAMPION]}, makes none" if CHAMPION in aliases else ""
-        raise InputError(f"model {name!r} has no champion: unitball model promote {name}/VERSION{there}")
-    return champion
-
-
-def _aliased(client: MlflowClient, name: str, alias: str) -> ModelVersion:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return client.get_model_version_by_alias(name, alias)
-    except MlflowException:
-        known = ", ".join(sorted(client.get_registered_model(name).aliases)) or "none"
-        raise InputError(f"model {name!r} has no alias {alias!r} (aliases: {known})") from None
-
-
-def _numbered(name: str, version: str, versions: list[ModelVersion]) -> ModelVersion:
-    for one in versions:
-        if str(one.version) == version:
-            return one
-    there = ", ".join(sorted((str(one.version) for one in versions), key=int))
-    raise InputError(f"model {name!r} has no version {version} in MLflow (versions: {there})")
+def _aliased(root: Path, client: MlflowClient, name: str, alias: str) -> str:
+    """Return the version that bears an alias in MLflow; the champion is the one on record."""
+    aliases = client.get_registered_model(name).aliases
+    number = champion_of(root, name) if alias == CHAMPION else aliases.get(alias)
+    if number is not None:
+        return str(number)
+    if alias != CHAMPION:
+        known = ", ".join(sorted(aliases)) or "none"
+        raise InputError(f"model {name!r} has no alias {alias!r} (aliases: {known})")
+    there = f"; the alias in MLflow, at version {aliases[CHAMPION]}, makes none" if CHAMPION in aliases else ""
+    raise InputError(f"model {name!r} has no champion: unitball model promote {name}/VERSION{there}")
 
 
 def registered_by(root: Path, run_id: str | None) -> RegisteredModel | None:
     """Return the model version on record that a run of MLflow's has registered; None where it has none."""
     with tracking_client(root) as client:
         versions = client.search_model_versions(f"run_id = '{run_id}'") if run_id else []
-        for version in sorted(versions, key=lambda one: int(one.version), reverse=True):
-            model = _described(root, version)
-            if _recorded(root, model) is not None:
-                return model
-    return None
+    models = [_described(root, one) for one in sorted(versions, key=lambda one: int(one.version))]
+    return next((model for model in reversed(models) if _recorded(root, model) is not None), None)
 
 
 def _recorded(root: Path, model: RegisteredModel) -> VersionRecord | None:
@@ -341,7 +317,7 @@ def _folder(root: Path, model: RegisteredModel) -> str:
     import mlflow.artifacts
 
     with tracking_client(root):
-        return str(mlflow.artifacts.download_artifacts(model.uri))
+        return str(mlflow.artifacts.download_artifacts(f"models:/{model.name}/{model.version}"))
 
 
 def _require_recorded(model: RegisteredModel, computed: str, digest: str) -> None:
@@ -408,26 +384,24 @@ def audit_of(root: Path, run_id: str, algorithm: str) -> dict[str, object]:
         numbers of the newest audit, ``None`` where there is none.
     """
     records = open_model_records(root)
-    audits = records.audits(algorithm)
-    verdicts = [
-        (one, _said(records, one) or (None, None)) for one in records.versions() if run_id and one.run == run_id
-    ]
-    versions = [
-        {"model": f"{one.model}/{one.version}", "outcome": outcome, "reason": reason}
-        for one, (outcome, reason) in verdicts
-    ]
-    newest = audits[-1] if audits else None
+    versions = []
+    for one in records.versions():
+        if run_id and one.run == run_id:
+            said = _said(records, one)
+            outcome, reason = (said.outcome, said.reason) if said else (None, None)
+            versions.append({"model": f"{one.model}/{one.version}", "outcome": outcome, "reason": reason})
+    newest = next(reversed(records.audits(algorithm)), None)
     return {
         "versions": versions,
         "newest": newest and {"run": newest.run, "outcome": newest.outcome, "numbers": dict(newest.numbers)},
     }
 
 
-def _said(records: ModelRecords, version: VersionRecord) -> tuple[str, str] | None:
-    """Return what audits since a version was made have said of its algorithm: a violation, or else the last of them."""
+def _said(records: ModelRecords, version: VersionRecord) -> AuditRecord | None:
+    """Return the audit since a version was made that tells most of its algorithm: a violation, or else the last."""
     since = [one for one in records.audits(version.facts["algorithm"]) if one.sequence > version.sequence]
     telling = [one for one in since if one.outcome == VIOLATION] or since
-    return (telling[-1].outcome, telling[-1].reason) if telling else None
+    return telling[-1] if telling else None
 
 
 def note_audit(
@@ -483,12 +457,12 @@ def _show_audits(root: Path, algorithm: str) -> list[str]:
             one = recorded.get((version.name, str(version.version), str(version.run_id)))
             if one is None or one.facts["algorithm"] != algorithm:
                 continue
-            verdict = _said(records, one)
-            for tag, value in zip((AUDIT_TAG, f"{AUDIT_TAG}.reason"), verdict or (None, None), strict=True):
-                if value is not None:
-                    client.set_model_version_tag(version.name, version.version, tag, value)
-                elif tag in version.tags:
-                    client.delete_model_version_tag(version.name, version.version, tag)
+            said = _said(records, one)
+            tags = {AUDIT_TAG: said.outcome, f"{AUDIT_TAG}.reason": said.reason} if said else {}
+            for tag, value in tags.items():
+                client.set_model_version_tag(version.name, version.version, tag, value)
+            for tag in {AUDIT_TAG, f"{AUDIT_TAG}.reason"} & set(version.tags) - set(tags):
+                client.delete_model_version_tag(version.name, version.version, tag)
             shown.append(f"{version.name} {version.version}")
     return shown
 
@@ -564,12 +538,11 @@ def _refuted(records: ModelRecords, version: VersionRecord) -> str | None:
         ". Train it again once the algorithm is mended; if the finding was an error: unitball model withdraw-audits "
         f"{algorithm} --reason …, and audit again"
     )
-    verdict = _said(records, version)
-    if verdict is not None and verdict[0] == VIOLATION:
-        return (verdict[1] or f"an audit has refuted what is stated of {algorithm}") + way_out
-    newest = records.audits(algorithm)[-1:]
-    if newest and newest[0].outcome == VIOLATION:
-        return f"the newest audit of {algorithm} has refuted what is stated of it (run {newest[0].run})" + way_out
+    said, newest = _said(records, version), next(reversed(records.audits(algorithm)), None)
+    if said is not None and said.outcome == VIOLATION:
+        return (said.reason or f"an audit has refuted what is stated of {algorithm}") + way_out
+    if newest is not None and newest.outcome == VIOLATION:
+        return f"the newest audit of {algorithm} has refuted what is stated of it (run {newest.run})" + way_out
     return None
 
 

@@ -38,7 +38,7 @@ from tasks.tracking.results import (
     shown_metric,
     shown_metrics,
 )
-from tasks.tracking.runs import DatasetInput, Entries, ModelReport, RunReport, track_run
+from tasks.tracking.runs import Entries, ModelReport, RunReport, track_run
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
 
 _MOST_RECALLS = 10
@@ -336,7 +336,7 @@ def describe(
         # The step is the type I error in thousandths.
         curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
         tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None)},
-        inputs=(DatasetInput(name=dataset.name, version=dataset.version, account=dataset.account),),
+        trained_on=dataset,
         note=model_card(config, dataset, plan, result, elsewhere=elsewhere)
         + (f"\n\n[Flow run in Prefect]({flow_run_page(flow_run)})" if flow_run else ""),
     )

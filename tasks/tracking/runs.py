@@ -1,4 +1,4 @@
-"""Runs and sweeps in MLflow: an experiment a data set, a parent run, a child run a party or point."""
+"""The MLflow of a root: its client, and runs and sweeps there, each a parent run with a child a party or point."""
 
 from __future__ import annotations
 
@@ -9,22 +9,169 @@ import math
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from storage.errors import InputError
 from storage.layout import Layout
-from tasks.runtime.settings import has_own_database, server_address
+from storage.refs import DatasetRef
+from tasks.runtime.engine import prepare_tracking
+from tasks.runtime.engine_process import locked
+from tasks.runtime.settings import has_own_database, refusal, server_address, use_tracking_uri
 from tasks.runtime.stores import open_model_records
-from tasks.tracking.client import VIEW_NAME, VIEW_TAG, require_own_location, tracking_client, view_envelope, view_path
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Run, RunTag
+    from mlflow.entities import DatasetInput, Metric, Run, RunTag
     from sklearn.pipeline import Pipeline
+
+
+def require_own_location(artifacts: Path, location: str) -> None:
+    """Refuse a location outside a root's folder of artifacts: files there would be read and written as the root's user.
+
+    Parameters
+    ----------
+    artifacts : Path
+    location : str
+        An address as MLflow keeps it; links in it are followed.
+
+    Raises
+    ------
+    InputError
+        If it is on another service, or not below that folder.
+    """
+    from mlflow.utils.file_utils import local_file_uri_to_path
+    from mlflow.utils.uri import get_uri_scheme, resolve_uri_if_local
+
+    try:
+        path = Path(local_file_uri_to_path(resolve_uri_if_local(location))).resolve()
+        inside = get_uri_scheme(location) in ("", "file") and path.is_relative_to(artifacts.resolve())
+    except (ValueError, OSError, RuntimeError):
+        inside = False
+    if not inside:
+        raise InputError(
+            f"MLflow's location {location!r} is not below {artifacts}, where all files of this root lie; rename "
+            "that experiment in MLflow, so that one of this name is made anew here (to log a run again costs nothing)"
+        )
+
+
+@contextmanager
+def tracking_client(root: Path) -> Iterator[MlflowClient]:
+    """Yield a client, MLflow's own functions pointed to the same place.
+
+    Raises
+    ------
+    tasks.runtime.settings.TrackingError
+        If the server that was named refuses something; what was released is stored, and logging it again is free.
+    """
+    prepare_tracking(root)
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    named = server_address()
+    with locked(Layout(root).prefect / ".lock-tracking"), use_tracking_uri(root):
+        try:
+            yield MlflowClient()
+        except MlflowException as error:
+            if named is None:
+                raise
+            raise refusal(error) from error
+
+
+VIEW_NAME = "Accuracy against budget"
+_VIEW_KEY = "accuracy-budget"
+VIEW_TAG = f"mlflow.sharedViewState.{_VIEW_KEY}"
+_SECTION = "unitball"
+
+
+def view_path(experiment_id: str) -> str:
+    """Return the address of the view, behind the address of any MLflow server on the same database."""
+    query = f"workflowType=machine_learning&compareRunsMode=CHART&viewStateShareKey={_VIEW_KEY}"
+    return f"#/experiments/{experiment_id}/runs?{query}"
+
+
+def _card(kind: str, uuid: str, **settings: object) -> dict[str, object]:
+    common = {"runsCountToCompare": 100, "metricSectionId": _SECTION, "deleted": False, "isGenerated": False}
+    return {"uuid": f"{_SECTION}-{uuid}", "type": kind, **common, **settings}
+
+
+def view_envelope(
+    facts: Sequence[str],
+    *,
+    search: str = "",
+    axes: Sequence[str] = ("algorithm", "trust"),
+    metric: str = "accuracy",
+) -> str:
+    """Return the view as the page stores it: a name, a time, and its state as JSON.
+
+    Parameters
+    ----------
+    facts : sequence of str
+        Parameters shown as columns of the table.
+    search : str
+        Which runs are shown, in MLflow's language, the best first; all that have no parent if empty.
+    axes : sequence of str
+        Parameters that the parallel coordinates run through on their way to the metric.
+    metric : str
+        What the runs are compared by.
+    """
+    metrics = ("epsilon_spent", "delta_spent", "mu_spent", metric, f"{metric}_low", f"{metric}_high")
+    charts = [
+        _card(
+            "SCATTER",
+            "scatter",
+            xaxis={"key": "epsilon_spent", "type": "METRIC"},
+            yaxis={"key": metric, "type": "METRIC"},
+        ),
+        _card("BAR", metric, metricKey=metric),
+        _card(
+            "PARALLEL",
+            "parallel",
+            selectedParams=list(axes),
+            selectedMetrics=["epsilon_spent", metric],
+            showAllRuns=False,
+        ),
+    ]
+    section = {"uuid": _SECTION, "name": f"Privacy and {metric}", "display": True, "isReordered": True}
+    state = {
+        "searchFilter": search,
+        # Children are folded into their parents in the order of time, and only there.
+        "orderByKey": f"metrics.`{metric}`" if search else "attributes.start_time",
+        "orderByAsc": False,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "modelVersionFilter": "All Runs",
+        "datasetsFilter": [],
+        "selectedColumns": [
+            *(f"metrics.`{name}`" for name in metrics),
+            *(f"params.`{name}`" for name in facts),
+        ],
+        "columnOrder": [],
+        "columnWidths": {},
+        "runsExpanded": {},
+        "runsPinned": [],
+        "runsHidden": [],
+        "runsVisibilityMap": {},
+        "runsHiddenMode": "SHOW_ALL",
+        "compareRunCharts": charts,
+        "compareRunSections": [section],
+        "isAccordionReordered": True,
+        "viewMaximized": False,
+        "runListHidden": False,
+        "groupBy": None,
+        "groupsExpanded": {},
+        "useGroupedValuesInCharts": True,
+        "hideEmptyCharts": True,
+        "autoRefreshEnabled": True,
+        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+    }
+    compact = json.dumps(state, separators=(",", ":"))
+    return json.dumps({"name": VIEW_NAME, "createdAt": int(time.time() * 1000), "state": compact})
 
 
 RUN_KEY = "unitball.run_key"
@@ -39,20 +186,6 @@ DECISIVE = ("accuracy", "accuracy_noise", "r2")
 
 _MOST_DESCRIPTION = 5000  # MLflow's limit for the description of a model's version.
 _DIGEST_LENGTH = 36  # MLflow's limit for the digest of a data set.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetInput:
-    """A data set as MLflow may know it: by name, version and account, without schema, profile or sample of rows."""
-
-    name: str
-    version: str
-    account: str
-
-    @property
-    def digest(self) -> str:
-        """The version, a random name where rows are private, as far as MLflow has room for it."""
-        return self.version[:_DIGEST_LENGTH]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +255,8 @@ class RunReport(Entries):
         Identity of the run; the same key is logged once.
     curves : mapping of str to {step: value}
         Metrics with a history, which MLflow draws over its steps.
-    inputs : tuple of DatasetInput
+    trained_on : DatasetRef, optional
+        MLflow knows it by name, version and account, without schema, profile or sample of rows.
     children : tuple of Entries
         One a party, by different names; they carry the run's facts.
     model : ModelReport or None
@@ -137,7 +271,7 @@ class RunReport(Entries):
     experiment: str
     run_key: str
     curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    inputs: tuple[DatasetInput, ...] = ()
+    trained_on: DatasetRef | None = None
     children: tuple[Entries, ...] = ()
     model: ModelReport | None = None
     files: Mapping[str, str | bytes] = field(default_factory=dict)
@@ -255,15 +389,19 @@ def _remove(client: MlflowClient, run: Run) -> None:
 
 
 def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport) -> str:
-    facts, inputs = report.all_facts(), [_opaque(item) for item in report.inputs]
+    facts, inputs, links = report.all_facts(), _inputs(report.trained_on), dict[str, str]()
     chart = f"[{VIEW_NAME}]({view_path(experiment)})"
     note = {"mlflow.note.content": f"{report.note}\n\n{chart}" if report.note else chart}
     shown = Entries(name=report.name, facts=facts, params=report.params, tags={**report.tags, **note})
     run_id = log_run(client, experiment, shown, keys={RUN_KEY: report.run_key, _ROOT: _root_name(root)})
-    model_id = None if report.model is None else _register(client, root, experiment, run_id, report, report.model)
+    if report.model is not None:
+        model_id = _register(client, root, experiment, run_id, report, report.model)
+        # The page of a logged model lists its metrics, and the data set that these name.
+        links = {"model_id": model_id, "run_id": run_id}
+        links |= {f"dataset_{name}": getattr(one.dataset, name) for one in inputs for name in ("name", "digest")}
     if inputs:
         client.log_inputs(run_id, inputs)
-    metrics, infinite = _metrics(report.metrics, report.curves, _of_model(run_id, model_id, report.inputs))
+    metrics, infinite = _metrics(report.metrics, report.curves, links)
     client.log_batch(run_id, metrics=metrics, tags=infinite)
     for child in report.children:
         own = {**facts, "party": child.name}
@@ -298,16 +436,14 @@ def log_run(client: MlflowClient, experiment: str, entries: Entries, *, keys: Ma
 def _metrics(
     metrics: Mapping[str, float],
     curves: Mapping[str, Mapping[int, float]] | None = None,
-    of_model: Mapping[str, str] | None = None,
+    links: Mapping[str, str] | None = None,
 ) -> tuple[list[Metric], list[RunTag]]:
     """Return metrics as MLflow takes them, and as tags those that are infinite: it would show a large number."""
     from mlflow.entities import Metric, RunTag
 
     now = int(time.time() * 1000)
     logged = [
-        Metric(name, float(value), now, 0, **(of_model or {}))
-        for name, value in metrics.items()
-        if math.isfinite(value)
+        Metric(name, float(value), now, 0, **(links or {})) for name, value in metrics.items() if math.isfinite(value)
     ]
     logged += [
         Metric(name, value, now, step) for name, curve in (curves or {}).items() for step, value in curve.items()
@@ -315,21 +451,20 @@ def _metrics(
     return logged, [RunTag(name, str(value)) for name, value in metrics.items() if not math.isfinite(value)]
 
 
-def _of_model(run_id: str, model_id: str | None, inputs: Sequence[DatasetInput]) -> dict[str, str]:
-    """Return what links metrics to a logged model, and the model, whose page lists its metrics', to the data set."""
-    if model_id is None:
-        return {}
-    links = {"model_id": model_id, "run_id": run_id}
-    # A metric names one data set.
-    return links | ({"dataset_name": inputs[0].name, "dataset_digest": inputs[0].digest} if inputs else {})
-
-
-def _opaque(item: DatasetInput) -> object:
+def _inputs(trained_on: DatasetRef | None) -> list[DatasetInput]:
     from mlflow import entities
 
-    source = {"dataset": item.name, "version": item.version, "account": item.account}
-    dataset = entities.Dataset(name=item.name, digest=item.digest, source_type="unitball", source=json.dumps(source))
-    return entities.DatasetInput(dataset, [entities.InputTag("mlflow.data.context", "training")])
+    if trained_on is None:
+        return []
+    source = {"dataset": trained_on.name, "version": trained_on.version, "account": trained_on.account}
+    dataset = entities.Dataset(
+        # The version, a random name where rows are private, as far as MLflow has room for it.
+        name=trained_on.name,
+        digest=trained_on.version[:_DIGEST_LENGTH],
+        source_type="unitball",
+        source=json.dumps(source),
+    )
+    return [entities.DatasetInput(dataset, [entities.InputTag("mlflow.data.context", "training")])]
 
 
 def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes]) -> None:
@@ -413,14 +548,6 @@ POINT_KEY = "unitball.point_key"
 _POINT = "point"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackedPoint(Entries):
-    """The child run of a point: the entries of every run, or the error."""
-
-    key: str
-    error: str | None = None
-
-
 class SweepTracker:
     """The parent run of a sweep; a sweep that was killed finds its parent and the points logged before.
 
@@ -462,42 +589,28 @@ class SweepTracker:
             else:
                 keys = {RUN_KEY: key, "role": "sweep"}
                 self.run_id = log_run(client, self._experiment, Entries(name=name, tags=tags), keys=keys)
-            children = {
-                run.data.tags.get(POINT_KEY, run.info.run_id): run.info
-                for run in (runs_with(client, self._experiment, PARENT, self.run_id) if runs else ())
-            }
-        self._known = {key: info.run_id for key, info in children.items() if info.status == "FINISHED"}
-        self._failed = {key: info.run_id for key, info in children.items() if info.status != "FINISHED"}
+            children = runs_with(client, self._experiment, PARENT, self.run_id)
+        self._before = {str(child.data.tags.get(POINT_KEY)): child.info for child in children}
 
-    def write(self, points: Sequence[TrackedPoint]) -> dict[str, str]:
-        """Write the points that are not there as finished, and return every one's run by its key."""
+    def write(self, key: str, point: Entries, error: str | None = None) -> None:
+        """Write a point that has finished, or failed with an error, unless it is there as finished."""
+        before = self._before.pop(key, None)
+        if before is not None and before.status == "FINISHED":
+            return
         with tracking_client(self._root) as client:
-            for point in points:
-                if point.key in self._known:
-                    continue
-                if (dead := self._failed.pop(point.key, None)) is not None:
-                    client.delete_run(dead)
-                failed = {} if point.error is None else {"error": point.error}
-                shown = replace(point, tags={**self._tags, **point.tags, **failed})
-                keys = {PARENT: self.run_id, POINT_KEY: point.key, "role": _POINT}
-                self._known[point.key] = run_id = log_run(client, self._experiment, shown, keys=keys)
-                client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
-        return {point.key: self._known[point.key] for point in points}
+            if before is not None:
+                client.delete_run(before.run_id)
+            failed = {} if error is None else {"error": error}
+            shown = replace(point, tags={**self._tags, **point.tags, **failed})
+            keys = {PARENT: self.run_id, POINT_KEY: key, "role": _POINT}
+            client.set_terminated(
+                log_run(client, self._experiment, shown, keys=keys), "FAILED" if failed else "FINISHED"
+            )
 
     def close(self, *, metrics: Mapping[str, float], files: Mapping[str, str | bytes], note: str = "") -> None:
         """Log how many points are done and the files, and end the parent run."""
-        import mlflow
-
         with tracking_client(self._root) as client:
-            mlflow.log_metrics(dict(metrics), run_id=self.run_id)
-            if note:
-                client.set_tag(self.run_id, "mlflow.note.content", note)
-            if files:
-                log_files(client, self.run_id, files)
+            client.log_batch(self.run_id, metrics=_metrics(metrics)[0])
+            client.set_tag(self.run_id, "mlflow.note.content", note)
+            log_files(client, self.run_id, files)
             client.set_terminated(self.run_id, "FINISHED")
-
-
-def attach_files(root: Path, run_id: str, files: Mapping[str, str | bytes]) -> None:
-    """Log files as artifacts of a run that is there."""
-    with tracking_client(root) as client:
-        log_files(client, run_id, files)

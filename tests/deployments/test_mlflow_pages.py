@@ -24,21 +24,19 @@ from deployments.mlflow_server import add_reader
 from dpalgos.models import LinearModel
 from tasks.runtime.engine import credentials
 from tasks.runtime.settings import own_database
-from tasks.tracking.client import VIEW_NAME
 from tasks.tracking.runs import (
     FACTS,
-    DatasetInput,
+    VIEW_NAME,
     Entries,
     ModelReport,
     RunReport,
     SweepTracker,
-    TrackedPoint,
     track_run,
 )
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support.browser import chromium, needs_browser
 from tests.support.engines import Engine
-from tests.support.tracking import comparison_path
+from tests.support.tracking import a_dataset, comparison_path
 
 pytestmark = needs_browser
 
@@ -65,7 +63,7 @@ def report(algorithm: str, epsilon: float | None, accuracy: float) -> RunReport:
         facts={"algorithm": algorithm, "dataset": "digits", "trust": "local", "proved": proved},
         params={"epsilon": epsilon, "parties": 2},
         metrics={"accuracy": accuracy} | ({} if epsilon is None else {"epsilon_spent": epsilon, "delta_spent": 1e-5}),
-        inputs=(DatasetInput(name="digits", version="abc123", account="digits"),),
+        trained_on=a_dataset("abc123", account="digits"),
         children=(Entries(name="party 0", metrics={"accuracy": accuracy}),),
         # Two with models are enough for the pages; each takes a second.
         model=ModelReport(pipeline=model, dimension=3, classes=("a", "b", "c"), registered_name=f"digits.{algorithm}")
@@ -83,16 +81,16 @@ def root(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Path:
         for epsilon, accuracy in by_epsilon.items():
             track_run(root, report(algorithm, epsilon, accuracy))
     sweep = SweepTracker(root, experiment="a-sweep", key="sweep", name="A sweep", tags={}, axes=["epsilon"])
-    sweep.write(points())
+    for key, point in points().items():
+        sweep.write(key, point)
     sweep.close(metrics={"points": len(points())}, files={})
     return root
 
 
-def points() -> list[TrackedPoint]:
+def points() -> dict[str, Entries]:
     """The private systems as points of a sweep."""
-    return [
-        TrackedPoint(
-            key=f"{algorithm}-{epsilon}",
+    return {
+        f"{algorithm}-{epsilon}": Entries(
             name=f"{algorithm} at {epsilon:g}",
             facts={"algorithm": algorithm, "proved": "none" if algorithm.endswith("published") else "proved"},
             params={"epsilon": epsilon},
@@ -101,7 +99,7 @@ def points() -> list[TrackedPoint]:
         for algorithm, by_epsilon in ACCURACY.items()
         for epsilon, accuracy in by_epsilon.items()
         if epsilon is not None
-    ]
+    }
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +252,7 @@ def test_the_chart_shows_without_any_set_up(browser: Any, address: str, root: Pa
 
 def test_a_sweeps_points_run_through_parallel_coordinates(browser: Any, address: str, root: Path) -> None:
     page = Page(browser, f"{address}/{comparison_path(root, 'a-sweep')}")
-    page.wait_for(VIEW_NAME, *(point.name for point in points()))
+    page.wait_for(VIEW_NAME, *(point.name for point in points().values()))
 
     def lines(_: str) -> bool:
         """Whether a chart has these axes, and a line of its own for every point."""

@@ -17,8 +17,7 @@ import yaml
 from flows.specs import known_reproductions
 from flows.sweep import _all_public, _progress, _seconds
 from tasks.experiments.specification import SweepSpec
-from tasks.tracking.client import VIEW_TAG
-from tasks.tracking.runs import FACTS
+from tasks.tracking.runs import FACTS, VIEW_TAG
 from tests.support.chains import ingest_private
 from tests.support.command_line import CommandLine, run_command, start_command
 

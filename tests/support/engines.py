@@ -123,7 +123,7 @@ def tracking_copied(pattern: Path) -> Iterator[None]:
         honest(root)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.tracking.client.prepare_tracking", prepared)
+        patch.setattr("tasks.tracking.runs.prepare_tracking", prepared)
         yield
 
 

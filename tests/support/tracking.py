@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from storage.refs import DatasetRef, Visibility
 from tasks.tracking import figures
-from tasks.tracking.client import tracking_client, view_path
+from tasks.tracking.runs import tracking_client, view_path
 
 
 @contextmanager
@@ -38,3 +39,17 @@ def comparison_path(root: Path, experiment: str) -> str | None:
     with tracking_client(root) as client:
         found = client.get_experiment_by_name(experiment)
     return None if found is None else view_path(found.experiment_id)
+
+
+def a_dataset(version: str, *, account: str) -> DatasetRef:
+    """Return a version of digits that is in no store: all that MLflow is told of the rows."""
+    return DatasetRef(
+        name="digits",
+        version=version,
+        account=account,
+        visibility=Visibility.PUBLIC,
+        rows=21,
+        test_rows=0,
+        dimension=8,
+        classes=("zero", "one", "two"),
+    )

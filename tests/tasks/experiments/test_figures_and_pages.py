@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.experiments.figures import Drawing, _Style, _use_log_y, draw, draw_boundaries
-from tasks.experiments.points import PointResult, Verdict, table_of
-from tasks.experiments.records import Experiment, Table, _parquet, page
+from tasks.experiments.figures import _Style, _use_log_y, draw, draw_boundaries
+from tasks.experiments.records import Drawing, Experiment, PointResult, Table, Verdict, _parquet, page
 from tasks.experiments.specification import Plot
 
 
@@ -37,7 +36,7 @@ RESULTS = [
 
 
 def test_proved_and_unproved_differ_in_more_than_colour() -> None:
-    style = _Style(table_of(RESULTS))
+    style = _Style({row.label: row.status for row in RESULTS})
     sound, published, plain = (style.line(label) for label in ("fed", "fed-published", "plain"))
     assert sound["color"] == published["color"], "a published system and its counterpart share a colour"
     assert len({sound["linestyle"], published["linestyle"], plain["linestyle"]}) == 3
@@ -56,7 +55,7 @@ def contrast(colour: str) -> float:
 
 
 def test_colours_are_different_and_visible_on_white() -> None:
-    style = _Style(table_of([a_row(f"system-{number}", "proved", 0.5) for number in range(8)]))
+    style = _Style({f"system-{number}": "proved" for number in range(8)})
     colours = [style.colour(label) for label in style.status]
     assert len(set(colours)) == 8
     assert min(contrast(colour) for colour in colours) > 2.0

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.experiments.points import PointResult, Verdict, compare_with_paper, derive, verdicts
-from tasks.experiments.records import means_table
+from tasks.experiments.records import PointResult, Verdict, compare_with_paper, derive, means_table, verdicts
 from tasks.experiments.specification import Check, Derived, PaperValue
 
 

@@ -51,10 +51,10 @@ from tasks.federation.party import Party
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.door import open_release, read_release
 from tasks.runtime.settings import current_layout, current_root, isolated_root
-from tasks.tracking.client import tracking_client
 from tasks.tracking.models import find_model, load_model
 from tasks.tracking.reporting import keep_run
 from tasks.tracking.results import append_result
+from tasks.tracking.runs import tracking_client
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 
 NAMES = ("berlin", "lyon", "turin")

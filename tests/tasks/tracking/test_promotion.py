@@ -19,7 +19,6 @@ from tasks.datasets.description import find_dataset
 from tasks.runtime.settings import own_database
 from tasks.runtime.stores import open_model_records
 from tasks.tracking import flavor
-from tasks.tracking.client import tracking_client
 from tasks.tracking.models import (
     AUDIT_TAG,
     COMPARISON_TAG,
@@ -37,7 +36,7 @@ from tasks.tracking.models import (
     unrecorded,
     withdraw_audits,
 )
-from tasks.tracking.runs import track_run
+from tasks.tracking.runs import track_run, tracking_client
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
 from tests.tasks.tracking.test_runs import a_report

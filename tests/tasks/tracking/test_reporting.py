@@ -28,11 +28,10 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout
 from tasks.steps import record
 from tasks.tracking import reporting
-from tasks.tracking.client import tracking_client
 from tasks.tracking.models import find_model, guaranteed
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import Evaluation, RunResult, append_result, proved_of, summarise
-from tasks.tracking.runs import FACTS
+from tasks.tracking.runs import FACTS, tracking_client
 from tests.support.chains import followed, ingest_private, prepare
 from tests.support.data import gathered
 from tests.support.plans import dataset_of, planned, shards_of

@@ -16,20 +16,21 @@ import pytest
 from dpalgos.models import LinearModel, Projection
 from storage.layout import Layout
 from tasks.runtime.settings import own_database
-from tasks.tracking.client import VIEW_NAME, VIEW_TAG, tracking_client
 from tasks.tracking.runs import (
     FACTS,
     RUN_KEY,
-    DatasetInput,
+    VIEW_NAME,
+    VIEW_TAG,
     Entries,
     ModelReport,
     RunReport,
     track_run,
+    tracking_client,
 )
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support import forks
 from tests.support.engines import Engine
-from tests.support.tracking import comparison_path
+from tests.support.tracking import a_dataset, comparison_path
 from tests.support.untraced import quickest
 
 CLASSES = ("zero", "one", "two")
@@ -55,7 +56,7 @@ def a_report(**changes: Any) -> RunReport:
         facts={"algorithm": "fed", "dataset": "digits", "trust": "local", "proved": "(1, 1e-05)-DP", "claim": None},
         params={"epsilon": 1.0, "delta": 1e-5, "parties": 2},
         metrics={"accuracy": 0.8, "epsilon_spent": 1.0, "delta_spent": 1e-5},
-        inputs=(DatasetInput(name="digits", version="v" * 64, account="people"),),
+        trained_on=a_dataset("v" * 64, account="people"),
         children=(
             Entries(name="party 0", metrics={"accuracy": 0.7, "rows": 10.0}),
             Entries(name="party 1", metrics={"accuracy": 0.75, "rows": 11.0}),

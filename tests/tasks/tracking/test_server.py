@@ -18,7 +18,7 @@ import pytest
 from storage.layout import Layout
 from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.settings import TrackingError, isolated_root, own_database, server_address, use_tracking_uri
-from tasks.tracking.runs import SweepTracker, TrackedPoint, track_run
+from tasks.tracking.runs import PARENT, POINT_KEY, Entries, SweepTracker, runs_with, track_run, tracking_client
 from tests.support.engines import Engine
 from tests.support.processes import clean_environment
 from tests.support.tracking import comparison_path
@@ -132,15 +132,20 @@ def test_an_unfinished_run_of_another_root_is_left_alone(
 def test_a_sweep_goes_to_the_server(server: tuple[str, Path], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _log_in(monkeypatch, server[0], PASSWORD)
     sweep = SweepTracker(root, experiment="a-sweep", key="k", name="A sweep", tags={"paper": "none"})
-    points = [
-        TrackedPoint(key="1", name="one", metrics={"accuracy": 0.5}),
-        TrackedPoint(key="2", name="two", error="no"),
-    ]
-    assert set(sweep.write(points)) == {"1", "2"}
+    sweep.write("1", Entries(name="one", metrics={"accuracy": 0.5}))
+    sweep.write("2", Entries(name="two"), error="no")
     sweep.close(metrics={"points": 2}, files={"sweep.json": "{}"}, note="Why?")
     again = SweepTracker(root, experiment="a-sweep", key="k", name="A sweep", tags={"paper": "none"})
     assert again.run_id == sweep.run_id
-    assert again.write(points[:1]) == {"1": sweep.write(points[:1])["1"]}
+    again.write("1", Entries(name="one", metrics={"accuracy": 0.5}))
+    again.write("2", Entries(name="two"), error="no")
+    with tracking_client(root) as client:
+        experiment = client.get_run(sweep.run_id).info.experiment_id
+        children = runs_with(client, experiment, PARENT, sweep.run_id)
+    assert sorted((one.data.tags[POINT_KEY], one.info.status) for one in children) == [
+        ("1", "FINISHED"),
+        ("2", "FAILED"),
+    ]
 
 
 @pytest.mark.parametrize("password", ["wrong", ""])
