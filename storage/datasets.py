@@ -17,6 +17,7 @@ from scipy import sparse
 
 from storage import manifests
 from storage.atomic import Staging, locked_directory, staging, write_bytes, writing
+from storage.columns import as_numbers
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
 from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, Layout, path_component
@@ -42,8 +43,6 @@ from storage.rowfiles import (
     RowWriter,
     StoredRows,
     WrittenRows,
-    file_digest,
-    verify_file,
 )
 from storage.schema import parse_schema
 from storage.secrets import root_secret
@@ -166,10 +165,7 @@ def _real_labels(
     block: Block, source: Source, part: str, before: int, bounds: tuple[float, float]
 ) -> NDArray[np.float64]:
     raw = np.asarray(block.labels)
-    try:
-        labels = raw.astype(np.float64)
-    except ValueError:
-        labels = np.array([_number(value) for value in raw.tolist()])
+    labels = raw.astype(np.float64) if raw.dtype.kind in "iuf" else as_numbers(raw.tolist())
     low, high = bounds
     good = (labels >= low) & (labels <= high)
     if not good.all():
@@ -179,13 +175,6 @@ def _real_labels(
             f"[{low:g}, {high:g}]; correct the row or declare a wider --label-range"
         )
     return labels
-
-
-def _number(value: object) -> float:
-    try:
-        return float(str(value))
-    except ValueError:
-        return float("nan")
 
 
 @dataclass(slots=True)
@@ -264,30 +253,27 @@ def _ingest_part(
     writer = RowWriter(folder, layout, objects)
     origins: list[tuple[str, int]] = []
     seen: set[int] = set()
-    try:
-        for read in source.parts[part]:
-            block, digests = (read, None) if passing is None else passing.meet(part, read)
-            features = _finite(block, source, part, writer.rows)
-            labels = _labels(block, source, part, writer.rows)
-            seen.update(np.unique(labels).tolist())
-            # Null records are alike whosever they are.
-            known = features if block.plain is None else block.plain
-            exact = prints.add(known if block.null is None else known[~block.null], digests)
-            if passing is not None and digests is not None:
-                passing.store(part, block.origin, digests, exact, labels)
-            writer.write(layout.encode(features, labels))
-            if writer.rows > most_rows():
-                raise InputError(
-                    f"{source.place} holds more than {most_rows()} {part} rows; if that is right, declare as many with "
-                    "--max-rows"
-                )
-            if origins and origins[-1][0] == block.origin:
-                origins[-1] = (block.origin, origins[-1][1] + len(labels))
-            elif len(labels):
-                origins.append((block.origin, len(labels)))
-        return _Ingested(writer.close(), origins, seen)
-    finally:
-        writer.abandon()
+    for read in source.parts[part]:
+        block, digests = (read, None) if passing is None else passing.meet(part, read)
+        features = _finite(block, source, part, writer.rows)
+        labels = _labels(block, source, part, writer.rows)
+        seen.update(np.unique(labels).tolist())
+        # Null records are alike whosever they are.
+        known = features if block.plain is None else block.plain
+        exact = prints.add(known if block.null is None else known[~block.null], digests)
+        if passing is not None and digests is not None:
+            passing.store(part, block.origin, digests, exact, labels)
+        writer.write(layout.encode(features, labels))
+        if writer.rows > most_rows():
+            raise InputError(
+                f"{source.place} holds more than {most_rows()} {part} rows; if that is right, declare as many with "
+                "--max-rows"
+            )
+        if origins and origins[-1][0] == block.origin:
+            origins[-1] = (block.origin, origins[-1][1] + len(labels))
+        elif len(labels):
+            origins.append((block.origin, len(labels)))
+    return _Ingested(writer.close(), origins, seen)
 
 
 @dataclass(slots=True)
@@ -360,8 +346,10 @@ class StagedDataset:
             return _publish(self.layout, self._stage, content[:32], {**self._body, **people}, None)
         mac = hmac.new(root_secret(self.layout), content.encode(), hashlib.sha256).hexdigest()
         for older in previous:
-            if older.private and _same_content(self.layout, older, mac):
-                return older
+            if older.private and is_complete(self.layout, older):
+                known = _load(self.layout, older.version).get("content_mac", "")
+                if hmac.compare_digest(known, mac):
+                    return older
         body = {**self._body, "content_mac": mac}
         if self._passing is not None:
             roster = _longest_roster(self.layout, previous, str(body["account"]))
@@ -584,12 +572,6 @@ def _content(body: Mapping[str, Any]) -> str:
     return manifests.digest({"rows": rows, **{what: body[what] for what in public if what in body}, **table})
 
 
-def _same_content(layout: Layout, ref: DatasetRef, mac: str) -> bool:
-    if not is_complete(layout, ref):
-        return False
-    return hmac.compare_digest(_load(layout, ref.version).get("content_mac", ""), mac)
-
-
 def _publish(
     layout: Layout, stage: Staging, version: str, body: dict[str, Any], prints: Fingerprints | None
 ) -> DatasetRef:
@@ -641,7 +623,7 @@ def dataset_ref(layout: Layout, version: str) -> DatasetRef:
 
 def fingerprints_digest(layout: Layout, ref: DatasetRef) -> str | None:
     """Return the digest of a private version's fingerprints, for its registration; None for a public one."""
-    return file_digest(layout.dataset(ref.version) / FINGERPRINTS) if ref.private else None
+    return manifests.file_digest(layout.dataset(ref.version) / FINGERPRINTS) if ref.private else None
 
 
 def is_complete(layout: Layout, ref: DatasetRef) -> bool:
@@ -655,7 +637,7 @@ def _is_sound(layout: Layout, version: str) -> bool:
         for part in body["parts"]:
             _open_part(layout, version, body, part)
         if "people" in body:
-            verify_file(layout.dataset(version) / PEOPLE, body["people"]["digest"])
+            manifests.verify_file(layout.dataset(version) / PEOPLE, body["people"]["digest"])
     except FormatVersionError:
         # A newer Unitball's version is not ours to judge, and least of all to replace.
         raise
@@ -804,17 +786,14 @@ def transform_dataset(
         prints = Fingerprints(root_secret(layout), columns=False, folder=stage.path) if ref.private else None
         for part in [part for part in _PARTS if part in body["parts"]]:
             writer = RowWriter(stage.path / part, row_format, row_objects(layout))
-            try:
-                for features, labels, counted, whose in _counted_blocks(layout, ref.version, body, part):
-                    mapped = _mapped(
-                        row_map(features.astype(np.float64)), (len(labels), size), normalisation, unit_ball=unit_ball
-                    )
-                    if prints is not None:
-                        prints.add(mapped[counted], whose)
-                    writer.write(row_format.encode(mapped, labels))
-                written[part] = writer.close().to_json()
-            finally:
-                writer.abandon()
+            for features, labels, counted, whose in _counted_blocks(layout, ref.version, body, part):
+                mapped = _mapped(
+                    row_map(features.astype(np.float64)), (len(labels), size), normalisation, unit_ball=unit_ball
+                )
+                if prints is not None:
+                    prints.add(mapped[counted], whose)
+                writer.write(row_format.encode(mapped, labels))
+            written[part] = writer.close().to_json()
         changed = {
             "name": ref.name,
             "account": ref.account,

@@ -1,4 +1,4 @@
-"""JSON manifests: canonical bytes, a digest of their own, and a format version."""
+"""JSON manifests: canonical bytes, a digest of their own, and a format version; the digests of the files they name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 from storage.documents import parse_json
 from storage.errors import DamagedError, FormatVersionError, StorageError
+
+_verified: dict[tuple[str, int, int], str] = {}
 
 
 def canonical(value: Any) -> bytes:
@@ -84,3 +86,30 @@ def read(path: Path) -> bytes:
 def load(path: Path, *, version: int) -> dict[str, Any]:
     """Read and check the manifest at ``path``; see :func:`read` and :func:`parse`."""
     return parse(read(path), path, version=version)
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def verify_file(path: Path, digest: str) -> None:
+    """Check a file against its digest, once a process and state of the file.
+
+    Raises
+    ------
+    DamagedError
+        If it is missing or differs, naming it.
+    """
+    try:
+        state = path.stat()
+        key = (str(path), state.st_mtime_ns, state.st_size)
+        if key not in _verified:
+            _verified[key] = file_digest(path)
+    except OSError as error:
+        raise DamagedError(
+            f"{path} is missing or cannot be read: {error.strerror}; restore it or ingest again"
+        ) from error
+    if _verified[key] != digest:
+        raise DamagedError(f"{path} is damaged: its digest does not match; restore it from a backup or ingest again")

@@ -19,7 +19,7 @@ from storage.atomic import discard, staging, writing
 from storage.errors import StorageError
 from storage.layout import Layout, path_component
 from storage.refs import ShardRef
-from storage.rowfiles import RowFormat, RowWriter, StoredRows, WrittenRows
+from storage.rowfiles import RowFormat, RowWriter, StoredRows
 
 FORMAT_VERSION = 1
 MANIFEST = "mapped.json"
@@ -51,8 +51,7 @@ def open_mapped(layout: Layout, shard: ShardRef, rows: StoredRows, key: str) -> 
         return None
     try:
         body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
-        written = WrittenRows.from_json(body["rows"])
-        rows_kept = StoredRows.open(folder, RowFormat.from_json(body["format"]), written, records=rows.count)
+        rows_kept = StoredRows.from_json(folder, {**body, "records": rows.count})
     except StorageError:
         return None
     if body["of"] != rows.content or rows_kept.stored != rows.stored:
@@ -97,14 +96,11 @@ def write_mapped(
         target.parent.mkdir(mode=0o700, exist_ok=True)
     with staging(target.parent, durable=False) as stage, writing(target):
         writer = RowWriter(stage.path, kept)
-        try:
-            for features, labels, shares in rows.blocks():
-                writer.write(kept.encode(mapped(features), labels, shares))
-            body = {"of": rows.content, "format": kept.to_json(), "rows": writer.close().to_json()}
-            (stage.path / MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
-            stage.publish(target, lambda: open_mapped(layout, shard, rows, key) is not None)
-        finally:
-            writer.abandon()
+        for features, labels, shares in rows.blocks():
+            writer.write(kept.encode(mapped(features), labels, shares))
+        body = {"of": rows.content, "format": kept.to_json(), "rows": writer.close().to_json()}
+        (stage.path / MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
+        stage.publish(target, lambda: open_mapped(layout, shard, rows, key) is not None)
     return open_mapped(layout, shard, rows, key)
 
 

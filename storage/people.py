@@ -17,7 +17,6 @@ break the guarantee is one person as two records, and equal identifiers have equ
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
 import unicodedata
@@ -31,7 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
-from storage.errors import DamagedError, InputError
+from storage.documents import pack_arrays, unpack_arrays
+from storage.errors import InputError
+from storage.manifests import verify_file
 
 Digests = NDArray[np.uint64]
 Positions = NDArray[np.int32]
@@ -108,15 +109,9 @@ def identifier(cell: Any) -> str | None:
 
 def identifiers(cells: Sequence[Any]) -> NDArray[np.object_]:
     """Return the one spelling of each cell, (m,); None where it names nobody surely."""
-    known: dict[str, str | None] = {}
     found = np.empty(len(cells), dtype=object)
-    for place, cell in enumerate(cells):
-        if isinstance(cell, str):
-            if cell not in known:
-                known[cell] = identifier(cell)
-            found[place] = known[cell]
-        else:
-            found[place] = identifier(cell)
+    known = {cell: identifier(cell) for cell in {cell for cell in cells if isinstance(cell, str)}}
+    found[:] = [known[cell] if isinstance(cell, str) else identifier(cell) for cell in cells]
     return found
 
 
@@ -135,14 +130,11 @@ def keyed_digests(names: NDArray[np.object_], key: bytes) -> Digests:
         The root's secret, without which a digest tells nothing about a guessed identifier; empty for public rows, whose
         versions are the same in every root.
     """
-    known: dict[str, int] = {}
-    found = np.empty(len(names), dtype=np.uint64)
-    for place, name in enumerate(names.tolist()):
-        if name not in known:
-            digest = hashlib.blake2b(name.encode(), key=key[:64], person=b"unitball-people", digest_size=8).digest()
-            known[name] = int.from_bytes(digest, "little")
-        found[place] = known[name]
-    return found
+    known = {
+        name: hashlib.blake2b(name.encode(), key=key[:64], person=b"unitball-people", digest_size=8).digest()
+        for name in set(names.tolist())
+    }
+    return np.frombuffer(b"".join([known[name] for name in names.tolist()]), dtype="<u8").astype(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +198,11 @@ class Roster:
         known = self.digest[entries]
         first = np.unique(self.digest, return_index=True)[1]
         counted = np.isin(entries, first)
-        before = 0 if file == TEST else sum(count for _, count in self.trained_on()[: self._rank(file)])
+        earlier = () if file == TEST else self.files[: self.files.index(file)]
+        before = sum(self.records(name) for name in earlier if name != TEST)
         order = np.argsort(known)
         places = order[np.searchsorted(known, digests, sorter=order)]
         return np.where(counted[places], before + places, -1).astype(np.int32)
-
-    def _rank(self, file: str) -> int:
-        return [name for name in self.files if name != TEST].index(file)
 
 
 def at_most(positions: Positions, prints: Digests, labels: NDArray[Any], most: int) -> Positions:
@@ -246,12 +236,10 @@ def shares(positions: Positions, records: int) -> NDArray[np.int32]:
 
 def save_people(path: Path, roster: Roster, positions: Mapping[str, Positions]) -> str:
     """Write a version's roster and each row's record, part by part; return the digest of what was written."""
-    data = io.BytesIO()
     files = np.frombuffer(json.dumps(roster.files).encode(), dtype=np.uint8)
-    arrays: dict[str, Any] = {"files": files, "entries": roster.file, "digests": roster.digest, **positions}
-    np.savez(data, **arrays)
-    write_bytes(path, data.getvalue(), mode=0o600)
-    return hashlib.sha256(data.getvalue()).hexdigest()
+    data = pack_arrays({"files": files, "entries": roster.file, "digests": roster.digest, **positions})
+    write_bytes(path, data, mode=0o600)
+    return hashlib.sha256(data).hexdigest()
 
 
 def load_people(path: Path, digest: str) -> tuple[Roster, dict[str, Positions]]:
@@ -262,13 +250,7 @@ def load_people(path: Path, digest: str) -> tuple[Roster, dict[str, Positions]]:
     DamagedError
         If it is missing or differs, naming it.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DamagedError(f"{path} cannot be read: {error.strerror}; restore it from a back-up") from error
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise DamagedError(f"{path} is damaged: its digest does not match; restore it from a back-up")
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        stored = {name: arrays[name] for name in arrays.files}
+    verify_file(path, digest)
+    stored = unpack_arrays(path.read_bytes(), path)
     files = tuple(json.loads(stored.pop("files").tobytes()))
     return Roster(files, stored.pop("entries"), stored.pop("digests")), stored

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage.errors import DamagedError
+from storage.manifests import file_digest, verify_file
 from storage.objects import ObjectStore, RowObjects, StoredPart
 from storage.refs import Labels
 
@@ -32,7 +33,6 @@ _DECODED_ENTRIES = 1 << 18
 _PART_BYTES = 1 << 27
 # Numbers by which compression is judged.
 _SAMPLE = 1 << 16
-_verified: dict[tuple[str, int, int], str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class WrittenRows:
 
 
 class RowWriter:
-    """Writes ``part-00000.parquet``, … into a folder, in row groups of one block.
+    """Writes ``part-00000.parquet``, … into a folder, in row groups of one block; what is not closed is nothing.
 
     Parameters
     ----------
@@ -272,39 +272,6 @@ class RowWriter:
         self._close_part()
         return WrittenRows(tuple(self._files), self.rows, self._digest.hexdigest())
 
-    def abandon(self) -> None:
-        """Close the open file without finishing."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def verify_file(path: Path, digest: str) -> None:
-    """Check a file against its digest, once a process and state of the file.
-
-    Raises
-    ------
-    DamagedError
-        If it is missing or differs, naming it.
-    """
-    try:
-        state = path.stat()
-        key = (str(path), state.st_mtime_ns, state.st_size)
-        if key not in _verified:
-            _verified[key] = file_digest(path)
-    except OSError as error:
-        raise DamagedError(
-            f"{path} is missing or cannot be read: {error.strerror}; restore it or ingest again"
-        ) from error
-    if _verified[key] != digest:
-        raise DamagedError(f"{path} is damaged: its digest does not match; restore it from a backup or ingest again")
-
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
@@ -357,6 +324,12 @@ class StoredRows:
         for name, digest in written.files:
             verify_file(folder / name, digest)
         return cls(layout, tuple(folder / name for name, _ in written.files), count, written.rows, written.content)
+
+    @classmethod
+    def from_json(cls, folder: Path, body: dict[str, Any], store: ObjectStore | None = None) -> StoredRows:
+        """Open what a manifest says of a shard: its ``format``, its ``rows``, and how many ``records`` they are."""
+        written = WrittenRows.from_json(body["rows"])
+        return cls.open(folder, RowFormat.from_json(body["format"]), written, store, body.get("records"))
 
     @property
     def dimension(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,15 @@ from storage.layout import Layout
 from storage.objects import objects_of, row_objects
 from storage.people import Positions, shares
 from storage.refs import DatasetRef, ShardRef
-from storage.rowfiles import RowFormat, RowWriter, StoredRows, WrittenRows
+from storage.rowfiles import RowFormat, RowWriter, StoredRows
 
 FORMAT_VERSION = 1
 MANIFEST = "shard.json"
 # As many files as every system lets a process hold open, and what may wait in memory to be written to them.
 _OPEN_AT_ONCE = 256
 _PENDING_BYTES = 1 << 27
+# Parties whose folders are made at once.
+_TOGETHER = 4096
 
 
 def _owners(assignment: Mapping[str, NDArray[np.int64]], rows: int, name: str, allow_empty: bool) -> NDArray[np.int32]:
@@ -123,31 +125,33 @@ def write_shards(
         partitioning = _Partitioning(layout, ref, partition, rows, kept, owners, shares(whose, records), sizes, digests)
     missing = {number: party for number, party in enumerate(positions_of) if not partitioning.has(party)}
     stored = np.bincount(owners[owners >= 0], minlength=len(positions_of))
-    large, small = _groups({number: int(stored[number]) for number in missing}, rows.format.row_bytes)
-    for group in large:
-        partitioning.stream({number: missing[number] for number in group})
-    for group in small:
-        partitioning.gather({number: missing[number] for number in group})
+    for group in _groups({number: int(stored[number]) for number in missing}, rows.format):
+        partitioning.write({number: missing[number] for number in group})
     return tuple(
         ShardRef(dataset=ref, partition=partition, party=party, rows=len(positions))
         for party, positions in positions_of.items()
     )
 
 
-def _groups(sizes: Mapping[int, int], row_bytes: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Return parties in groups for one pass over the rows each: large ones, as many as may be open; small ones."""
-    whole, most = _PENDING_BYTES // row_bytes, _PENDING_BYTES // _OPEN_AT_ONCE // row_bytes
+def _groups(sizes: Mapping[int, int], layout: RowFormat) -> list[list[int]]:
+    """Return parties in groups for one pass over the rows each: as many large ones as may be open; small ones.
+
+    The rows of small ones wait in memory all together, so that no file of them is open before the last row has passed.
+    """
+    whole = _PENDING_BYTES // layout.row_bytes
+    most = min(whole // _OPEN_AT_ONCE, layout.block_rows - 1)
     large = [number for number, size in sizes.items() if size > most]
-    small: list[list[int]] = []
-    room = 0
+    groups = [large[start : start + _OPEN_AT_ONCE] for start in range(0, len(large), _OPEN_AT_ONCE)]
+    small: list[list[int]] = [[]]
+    room = whole
     for number, size in sizes.items():
         if size <= most:
-            if size > room or not small:
+            if size > room or len(small[-1]) == _TOGETHER:
                 small.append([])
                 room = whole
             small[-1].append(number)
             room -= size
-    return [large[start : start + _OPEN_AT_ONCE] for start in range(0, len(large), _OPEN_AT_ONCE)], small
+    return [*groups, *filter(None, small)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +181,7 @@ class _Partitioning:
             if not (folder / MANIFEST).is_file():
                 return False
             body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
-            _stored(self.layout, folder, body)
+            StoredRows.from_json(folder, body, objects_of(self.layout))
         except DamagedError:
             # A shard is a copy of rows that the data set still holds, so it is simply written again.
             return False
@@ -188,51 +192,30 @@ class _Partitioning:
             )
         return True
 
-    def stream(self, group: Mapping[int, str]) -> None:
+    def write(self, group: Mapping[int, str]) -> None:
         """Write all shards of a group side by side while the rows pass."""
         with ExitStack() as stack:
             stages: dict[int, Staging] = {}
-            writers: dict[int, RowWriter] = {}
             for number, party in group.items():
-                stages[number] = stack.enter_context(self._staging(party))
-                writers[number] = self._writer(stages[number], party)
-                stack.callback(writers[number].abandon)
-            with writing(self.layout.parties):
-                for partitioned in self._passing(group):
-                    for number, batch in partitioned:
-                        writers[number].write(batch)
-                    row_bytes = max(
-                        1, sum(batch.nbytes for _, batch in partitioned) // sum(len(batch) for _, batch in partitioned)
-                    )
-                    while sum(writer.pending_rows for writer in writers.values()) * row_bytes > _PENDING_BYTES:
-                        max(writers.values(), key=lambda writer: writer.pending_rows).flush()
-                for number, party in group.items():
-                    self._publish(party, stages[number], writers[number])
-
-    def gather(self, group: Mapping[int, str]) -> None:
-        """Hold the rows of all parties of a group, then write one shard after another."""
-        held: dict[int, list[Any]] = {number: [] for number in group}
-        for partitioned in self._passing(group):
-            for number, batch in partitioned:
-                held[number].append(batch)
-        for number, party in group.items():
-            with self._staging(party) as stage, writing(self.layout.parties):
-                writer = self._writer(stage, party)
-                try:
-                    for batch in held.pop(number):
-                        writer.write(batch)
-                    self._publish(party, stage, writer)
-                finally:
-                    writer.abandon()
-
-    def _staging(self, party: str) -> AbstractContextManager[Staging]:
-        folder = self.layout.shard(party, self.partition, self.ref.version).parent
-        _private_folder(self.layout, folder)
-        # Not durable: after a power cut the digest tells, and the shard is written again.
-        return staging(folder, durable=False)
-
-    def _writer(self, stage: Staging, party: str) -> RowWriter:
-        return RowWriter(stage.path, self.format, row_objects(self.layout, party))
+                folder = self.layout.shard(party, self.partition, self.ref.version).parent
+                _private_folder(self.layout, folder)
+                # Not durable: after a power cut the digest tells, and the shard is written again.
+                stages[number] = stack.enter_context(staging(folder, durable=False))
+            stack.enter_context(writing(self.layout.parties))
+            writers = {
+                number: RowWriter(stages[number].path, self.format, row_objects(self.layout, party))
+                for number, party in group.items()
+            }
+            for partitioned in self._passing(group):
+                for number, batch in partitioned:
+                    writers[number].write(batch)
+                row_bytes = max(
+                    1, sum(batch.nbytes for _, batch in partitioned) // sum(len(batch) for _, batch in partitioned)
+                )
+                while sum(writer.pending_rows for writer in writers.values()) * row_bytes > _PENDING_BYTES:
+                    max(writers.values(), key=lambda writer: writer.pending_rows).flush()
+            for number, party in group.items():
+                self._publish(party, stages[number], writers[number])
 
     def _publish(self, party: str, stage: Staging, writer: RowWriter) -> None:
         body = {
@@ -258,7 +241,7 @@ class _Partitioning:
             if not len(here):
                 continue
             order = np.argsort(local, kind="stable")
-            partitioned = _take(batch, here[order])
+            partitioned = batch.take(here[order])
             if self.shares is not None:
                 counted = pa.array(self.shares[start:before][here[order]])
                 partitioned = pa.RecordBatch.from_arrays([*partitioned.columns, counted], schema=self.format.schema)
@@ -278,10 +261,6 @@ def _private_folder(layout: Layout, folder: Path) -> None:
             step.mkdir(mode=0o700, exist_ok=True)
 
 
-def _take(batch: Any, places: NDArray[np.int64]) -> Any:
-    return batch.take(places)
-
-
 def open_shard(layout: Layout, shard: ShardRef) -> StoredRows:
     """Open one party's rows, their digests verified once a process and state of the files.
 
@@ -292,9 +271,4 @@ def open_shard(layout: Layout, shard: ShardRef) -> StoredRows:
     """
     folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
     body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
-    return _stored(layout, folder, body)
-
-
-def _stored(layout: Layout, folder: Path, body: Mapping[str, Any]) -> StoredRows:
-    row_format, written = RowFormat.from_json(body["format"]), WrittenRows.from_json(body["rows"])
-    return StoredRows.open(folder, row_format, written, objects_of(layout), body.get("records"))
+    return StoredRows.from_json(folder, body, objects_of(layout))

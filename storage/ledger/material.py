@@ -14,8 +14,8 @@ from storage.errors import DamagedError, StorageError
 from storage.layout import FINGERPRINTS, Layout
 from storage.ledger.database import Guard
 from storage.ledger.entries import Entries, Kind
+from storage.manifests import file_digest, verify_file
 from storage.refs import Visibility
-from storage.rowfiles import file_digest, verify_file
 
 
 def _recorded(layout: Layout, entries: Entries, *, shared: bool) -> Iterator[tuple[str, Path, str | None]]:

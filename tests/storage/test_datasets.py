@@ -323,13 +323,13 @@ def test_a_newer_format_is_refused(layout: Layout) -> None:
 def test_digests_are_verified_once_a_state_of_the_file(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     ref = stored(layout, source_of(synthetic(40, 3, seed=22)))
     read: list[Path] = []
-    digest = rowfiles.file_digest
+    digest = manifests.file_digest
 
     def counted(path: Path) -> str:
         read.append(path)
         return digest(path)
 
-    monkeypatch.setattr(rowfiles, "file_digest", counted)
+    monkeypatch.setattr(manifests, "file_digest", counted)
     for _ in range(3):
         open_dataset(layout, ref)
     assert len(read) == 1

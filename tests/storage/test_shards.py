@@ -16,7 +16,7 @@ from dpalgos.rows import Rows
 from storage import shards
 from storage.errors import InputError, StorageError
 from storage.layout import Layout
-from storage.refs import DatasetRef, ShardRef
+from storage.refs import DatasetRef, Labels, ShardRef
 from storage.rowfiles import RowFormat, StoredRows
 from storage.shards import MANIFEST, open_shard, write_shards
 from tests.support.data import files_of, flip, gathered, source_of, stored, synthetic, temporaries
@@ -133,10 +133,11 @@ def test_parties_held_together_stay_within_the_memory_for_them(monkeypatch: pyte
     monkeypatch.setattr(shards, "_OPEN_AT_ONCE", 4)
     monkeypatch.setattr(shards, "_PENDING_BYTES", 800)
     sizes = dict(enumerate([1, 20, 21, 5, 19, 300, 20, 20, 20, 7, 21, 21, 21]))
-    large, small = shards._groups(sizes, 10)
-    assert large == [[2, 5, 10, 11], [12]], "20 rows of 10 bytes are a quarter of the memory"
-    assert small == [[0, 1, 3, 4, 6], [7, 8, 9]]
-    assert all(10 * sum(sizes[party] for party in group) <= 800 for group in small)
+    monkeypatch.setattr(RowFormat, "row_bytes", property(lambda _format: 10))
+    groups = shards._groups(sizes, RowFormat(2, Labels.CLASSES))
+    assert groups[:2] == [[2, 5, 10, 11], [12]], "20 rows of 10 bytes are a quarter of the memory"
+    assert groups[2:] == [[0, 1, 3, 4, 6], [7, 8, 9]]
+    assert all(10 * sum(sizes[party] for party in group) <= 800 for group in groups[2:])
 
 
 def test_the_cut_into_row_groups_does_not_change_blocks(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -378,7 +378,7 @@ def test_numbers_of_people_are_predicted_and_measured(root: Path, tmp_path: Path
 def test_a_roster_that_is_lost_is_named(root: Path, tmp_path: Path) -> None:
     ref = bring_in(tmp_path / "input", visits(COUNTS))
     (current_layout().dataset(ref.version) / "people.npz").unlink()
-    with pytest.raises(StorageError, match=r"people\.npz cannot be read"):
+    with pytest.raises(StorageError, match=r"people\.npz is missing or cannot be read"):
         dealt_people(ref)
     # Who was there keeps the place: a version without the roster would be of other people.
     with pytest.raises(StorageError, match="restore it from a back-up"):
