@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from storage.layout import Layout
-from storage.mapped import remove_unused_mapped
+from storage.shards import remove_unused_mapped
 from tasks.runtime.settings import current_root, has_own_database, keep_private, own_database, restoring
 
 

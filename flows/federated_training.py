@@ -22,7 +22,7 @@ from tasks.planning.planner import plan_night, plan_run, planned_night
 from tasks.planning.plans import FeatureStep, Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
 from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.mapping import plan_features
-from tasks.preparation.nights import begin_nights, partition_test_rows
+from tasks.preparation.partitioning import begin_nights, partition_test_rows
 from tasks.release.metrics import Evaluation
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.events import dataset_resource

@@ -94,7 +94,7 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def verify_file(path: Path, digest: str) -> None:
+def verify_file(path: Path, digest: str, way_out: str = "restore it from a back-up or ingest again") -> None:
     """Check a file against its digest, once a process and state of the file.
 
     Raises
@@ -108,8 +108,6 @@ def verify_file(path: Path, digest: str) -> None:
         if key not in _verified:
             _verified[key] = file_digest(path)
     except OSError as error:
-        raise DamagedError(
-            f"{path} is missing or cannot be read: {error.strerror}; restore it or ingest again"
-        ) from error
+        raise DamagedError(f"{path} is missing or cannot be read: {error.strerror}; {way_out}") from error
     if _verified[key] != digest:
-        raise DamagedError(f"{path} is damaged: its digest does not match; restore it from a backup or ingest again")
+        raise DamagedError(f"{path} is damaged: its digest does not match; {way_out}")

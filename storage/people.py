@@ -250,7 +250,7 @@ def load_people(path: Path, digest: str) -> tuple[Roster, dict[str, Positions]]:
     DamagedError
         If it is missing or differs, naming it.
     """
-    verify_file(path, digest)
+    verify_file(path, digest, "restore it from a back-up")
     stored = unpack_arrays(path.read_bytes(), path)
     files = tuple(json.loads(stored.pop("files").tobytes()))
     return Roster(files, stored.pop("entries"), stored.pop("digests")), stored

@@ -1,10 +1,15 @@
-"""Shards: one party's rows under one partition, in that party's own private store."""
+"""Shards: one party's rows under one partition, in that party's own private store, also as public maps show them.
+
+Rows seen through a public map lie in the shard's own folder: as private as the rows, and gone with them. They can be
+made again from the shard at any time, so nothing is lost where they are damaged, removed or cannot be written.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +19,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage import manifests
-from storage.atomic import Staging, staging, writing
+from storage.atomic import Staging, discard, staging, writing
 from storage.datasets import open_dataset, open_people
 from storage.errors import DamagedError, InputError, StorageError
-from storage.layout import Layout
+from storage.layout import Layout, path_component
 from storage.objects import objects_of, row_objects
 from storage.people import Positions, shares
 from storage.refs import DatasetRef, ShardRef
@@ -25,6 +30,8 @@ from storage.rowfiles import RowFormat, RowWriter, StoredRows
 
 FORMAT_VERSION = 1
 MANIFEST = "shard.json"
+MAPPED_MANIFEST = "mapped.json"
+_FOLDER = "mapped"
 # As many files as every system lets a process hold open, and what may wait in memory to be written to them.
 _OPEN_AT_ONCE = 256
 _PENDING_BYTES = 1 << 27
@@ -272,3 +279,91 @@ def open_shard(layout: Layout, shard: ShardRef) -> StoredRows:
     folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
     body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
     return StoredRows.from_json(folder, body, objects_of(layout))
+
+
+def _place(layout: Layout, shard: ShardRef, key: str) -> Path:
+    folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
+    return folder / _FOLDER / path_component(key, "key of a map")
+
+
+def has_mapped(layout: Layout, shard: ShardRef, key: str) -> bool:
+    """Whether rows of a shard were kept under a map; whether they are whole and of its rows, opening them tells."""
+    return (_place(layout, shard, key) / MAPPED_MANIFEST).is_file()
+
+
+def open_mapped(layout: Layout, shard: ShardRef, rows: StoredRows, key: str) -> StoredRows | None:
+    """Open a shard's mapped rows, their digests verified; None where none are kept that are whole and of these rows.
+
+    Parameters
+    ----------
+    rows : StoredRows
+        The shard's.
+    key : str
+        The map's identity.
+    """
+    folder = _place(layout, shard, key)
+    if not has_mapped(layout, shard, key):
+        return None
+    try:
+        body = manifests.load(folder / MAPPED_MANIFEST, version=FORMAT_VERSION)
+        rows_kept = StoredRows.from_json(folder, {**body, "records": rows.count})
+    except StorageError:
+        return None
+    if body["of"] != rows.content or rows_kept.stored != rows.stored:
+        return None
+    # Says when they were last of use.
+    with suppress(OSError):
+        os.utime(folder / MAPPED_MANIFEST)
+    return rows_kept
+
+
+def write_mapped(
+    layout: Layout,
+    shard: ShardRef,
+    rows: StoredRows,
+    key: str,
+    dimension: int,
+    mapped: Callable[[NDArray[np.float32]], NDArray[np.float32]],
+) -> StoredRows | None:
+    """Write what becomes of a shard's rows, whole or not at all, block by block, and open it.
+
+    Parameters
+    ----------
+    rows, key
+        As of :func:`open_mapped`.
+    dimension : int
+        Features that come out.
+    mapped : callable
+        Maps a block (m, d) to (m, dimension), which is rounded to single precision.
+
+    Returns
+    -------
+    StoredRows or None
+        None where they were removed again meanwhile.
+
+    Raises
+    ------
+    StorageError
+        If the folder cannot be written, or the rows cannot be read.
+    """
+    target, kept = _place(layout, shard, key), RowFormat(dimension, rows.format.labels, shares=rows.format.shares)
+    with writing(target):
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+    with staging(target.parent, durable=False) as stage, writing(target):
+        writer = RowWriter(stage.path, kept)
+        for features, labels, shares in rows.blocks():
+            writer.write(kept.encode(mapped(features), labels, shares))
+        body = {"of": rows.content, "format": kept.to_json(), "rows": writer.close().to_json()}
+        (stage.path / MAPPED_MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
+        stage.publish(target, lambda: open_mapped(layout, shard, rows, key) is not None)
+    return open_mapped(layout, shard, rows, key)
+
+
+def remove_unused_mapped(layout: Layout, before: float) -> int:
+    """Remove mapped rows that nobody has opened since a time, in seconds since 1970; return how many copies."""
+    count = 0
+    for manifest in layout.parties.glob(f"*/shards/*/*/{_FOLDER}/*/{MAPPED_MANIFEST}"):
+        if manifest.stat().st_mtime < before:
+            discard(manifest.parent)
+            count += 1
+    return count

@@ -19,9 +19,8 @@ from tasks.auditing.examination import AuditRequest, Examined, audit_report, exa
 from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import Json, PartitionSettings, TrainingConfig
 from tasks.planning.plans import FeatureStep, PlannedCombination, PlannedRelease, RunPlan, Shards
-from tasks.preparation.mapping import is_extracted_whole, is_stored_whole, map_features, map_rows
-from tasks.preparation.nights import Night, partition_night
-from tasks.preparation.partitioning import are_stored_whole, partition_rows
+from tasks.preparation.mapping import is_stored_whole, map_features, map_rows
+from tasks.preparation.partitioning import Night, are_stored_whole, partition_night, partition_rows
 from tasks.release.door import charge_plan, combine, make_release, note_arrival
 from tasks.release.metrics import Evaluation, measure
 from tasks.release.rounds import Rounds
@@ -59,7 +58,7 @@ def normalise(dataset: DatasetRef, name: str) -> DatasetRef:
     return result
 
 
-@step(task_run_name="features of {dataset.name}", whole=is_extracted_whole)
+@step(task_run_name="features of {dataset.name}", whole=is_stored_whole)
 def extract_features(dataset: DatasetRef, features: tuple[FeatureStep, ...]) -> DatasetRef:
     """Store a version of a data set whose rows have passed through public maps; a version that is there is reused."""
     result = map_features(dataset, features)

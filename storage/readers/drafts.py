@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from storage.columns import as_numbers
 from storage.errors import InputError
 from storage.people import identifiers
-from storage.readers.raw import raw_rows
 from storage.readers.registry import register_reader, require_file
+from storage.readers.tables import raw_rows
 from storage.schema import Schema, Table, parse_schema, read_declaration
 from storage.source import Block, ReadOptions, Source, canonical_label, cells_of
 

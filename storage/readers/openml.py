@@ -20,9 +20,8 @@ import numpy as np
 from storage.columns import Category, Column, Ignored, Label, MissingRows, Numeric
 from storage.documents import parse_json
 from storage.errors import InputError, StorageError
-from storage.readers.csv import EncodedRows, Tables, declared_source
-from storage.readers.parquet import parquet_tables
 from storage.readers.registry import bounded, bounded_lines, open_binary, reading, register_reader
+from storage.readers.tables import EncodedRows, Tables, declared_source, parquet_tables
 from storage.refs import Scaling
 from storage.schema import Schema, Table
 from storage.source import OnViolation, ReadOptions, Source, canonical_label, undeclared

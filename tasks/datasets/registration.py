@@ -19,8 +19,8 @@ from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.ledger.accounts import require_cap, require_small_delta
 from storage.ledger.charges import Cap
-from storage.readers.raw import expected_rows
 from storage.readers.registry import limited, read_source, reader_names
+from storage.readers.tables import expected_rows
 from storage.refs import DatasetRef, Visibility
 from storage.source import ReadOptions, Source, concatenate
 from tasks.datasets.horizons import arrival_of

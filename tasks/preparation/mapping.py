@@ -26,10 +26,10 @@ from dpalgos.registry import AlgorithmSpec, construct, lookup
 from dpalgos.rows import Array, Features, Floats, fits
 from storage.datasets import is_complete, open_dataset, transform_dataset, transformed_ref
 from storage.errors import DamagedError, InputError, RefusedError, StorageError
-from storage.mapped import has_mapped, open_mapped, write_mapped
 from storage.refs import DatasetRef, ShardRef
 from storage.releases import ReleaseStore
 from storage.rowfiles import StoredRows
+from storage.shards import has_mapped, open_mapped, write_mapped
 from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import AlgorithmSettings, split_features
 from tasks.planning.identity import code_version, identity, source_digest
@@ -278,11 +278,6 @@ def _through(maps: Sequence[RowFeatures]) -> Callable[[Floats], Floats]:
         return features
 
     return mapped
-
-
-def is_extracted_whole(dataset: DatasetRef) -> bool:
-    """Whether a version is there."""
-    return is_complete(current_layout(), dataset)
 
 
 def _from_parameters(dataset: DatasetRef, name: str, parameters: dict[str, object]) -> FeatureStep:

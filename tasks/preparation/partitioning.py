@@ -1,24 +1,33 @@
-"""Dividing rows among simulated parties, and holding rows out for testing."""
+"""Dividing rows among parties, those of a run or of each night of a horizon, and holding rows out for testing."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import pairwise, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from dpalgos.errors import ParameterError
 from dpalgos.metrics import held_out_fraction
 from dpalgos.registry import AlgorithmSpec, lookup
-from storage.datasets import open_dataset, origins
+from storage.arrivals import Arrival
+from storage.catalog import Horizon
+from storage.datasets import dataset_ref, open_dataset, origins
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import DatasetRef, ShardRef
 from storage.shards import open_shard, write_shards
-from tasks.planning.configuration import TrainingConfig
+from tasks.accounts.budget import relation_of, settled
+from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_people, positions_of, require_appended
+from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.identity import identity
-from tasks.planning.plans import Shards
+from tasks.planning.planner import StreamTerms, fix_terms, night_partition
+from tasks.planning.plans import FeatureStep, Shards
+from tasks.preparation.mapping import featured_ref, mapped_ref, plan_features
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_catalog, open_releases
 
 HELD_OUT = "test"
 OWN_FILES = "own"
@@ -97,7 +106,13 @@ def _assigned(
         parameters=dict(spec.parameters) if spec else list(own),
         held_out=rule if len(held) else None,
     )[:32]
-    assignment = _own(own, kept) if spec is None else _partition(dataset, spec, kept)
+    if spec is None:
+        _require_owners(own)
+        assignment = _own(own, kept)
+        if empty := [party for party, inside in assignment.items() if not len(inside)]:
+            raise InputError(f"party {empty[0]!r} has no training rows left; choose a smaller --test-fraction")
+    else:
+        assignment = _partition(dataset, spec, kept)
     return name, {**assignment, **({HELD_OUT: held} if len(held) else {})}
 
 
@@ -204,20 +219,20 @@ def _partition(dataset: DatasetRef, spec: AlgorithmSpec, kept: NDArray[np.int64]
     return {str(party): kept[positions] for party, positions in partitioned.items()}
 
 
-def _own(files: Sequence[tuple[str, int]], kept: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+def _own(files: Sequence[tuple[str, int]], positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    """Return those of some positions that stand in each party's file."""
+    ends = np.cumsum([0, *(rows for _, rows in files)])
+    return {
+        party: positions[(positions >= start) & (positions < end)]
+        for (party, _), (start, end) in zip(files, pairwise(ends.tolist()), strict=True)
+    }
+
+
+def _require_owners(files: Sequence[object]) -> None:
     if not files:
         raise InputError(
             "this data set has one owner; ingest the parties' own files: unitball ingest NAME --party PARTY=PATH"
         )
-    assignment = {}
-    start = 0
-    for party, rows in files:
-        inside = kept[(kept >= start) & (kept < start + rows)]
-        if not len(inside):
-            raise InputError(f"party {party!r} has no training rows left; choose a smaller --test-fraction")
-        assignment[party] = inside
-        start += rows
-    return assignment
 
 
 def are_stored_whole(shards: Shards) -> bool:
@@ -229,3 +244,199 @@ def are_stored_whole(shards: Shards) -> bool:
     except StorageError:
         return False
     return True
+
+
+class Night(BaseModel, frozen=True, extra="forbid"):
+    """One night's rows.
+
+    Attributes
+    ----------
+    night : int
+        From 1.
+    registered : DatasetRef
+        The version that the rows came with.
+    features : tuple of FeatureStep
+    shards : tuple of ShardRef
+        The parties' rows, or people whose turn it is; a party may have none.
+    """
+
+    night: int
+    registered: DatasetRef
+    features: tuple[FeatureStep, ...]
+    shards: tuple[ShardRef, ...]
+
+
+class Nights(BaseModel, frozen=True, extra="forbid"):
+    """The nights of a horizon so far.
+
+    Attributes
+    ----------
+    terms : StreamTerms
+    unreleased : tuple of Night
+        Nights whose release is not stored, in order; the last night, tonight, in any case.
+    arrived : tuple of int
+        Rows of each party so far; of people all turns.
+    """
+
+    terms: StreamTerms
+    unreleased: tuple[Night, ...]
+    arrived: tuple[int, ...]
+
+
+def begin_nights(config: TrainingConfig, version: DatasetRef, normalisation: str) -> Nights:
+    """Return the nights of the horizon so far; it is opened, and what it releases is fixed, with the first.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    version : DatasetRef
+        The newest, as registered.
+    normalisation : str
+
+    Raises
+    ------
+    InputError, RefusedError, ParameterError
+        As :func:`tasks.datasets.horizons.find_horizon`, :func:`tasks.datasets.horizons.require_appended` and
+        :func:`tasks.planning.planner.fix_terms` do.
+    """
+    # What cannot be released opens no horizon.
+    drafted = preview_nights(config, version, normalisation)
+    if drafted.terms.tells_parties_apart and not _uses_own_files(config, origins(current_layout(), version)):
+        store, keys = open_releases(), drafted.terms.release.night_keys
+        for night in drafted.unreleased:
+            if not store.exists(keys[night.night - 1]):
+                require_appended(config.dataset, night.registered)
+    return _nights(config, find_horizon(config, version), normalisation, fix=True)
+
+
+def preview_nights(config: TrainingConfig, version: DatasetRef, normalisation: str) -> Nights:
+    """Return what :func:`begin_nights` would return; nothing is recorded, and no row is read."""
+    return _nights(config, drafted_horizon(config, version), normalisation, fix=False)
+
+
+def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix: bool) -> Nights:
+    catalog, last = open_catalog(), len(horizon.arrivals)
+    keys = _keys(config, horizon.number)
+    kept = catalog.stream(keys)
+    unsaid = config.model_copy(update={"delta": None})
+    if kept is None and settled(unsaid).delta == config.delta:
+        # What runs took by themselves before they took a tenth of the cap's.
+        kept = catalog.stream(_keys(unsaid.model_copy(update={"delta": unsaid.stated_delta}), horizon.number))
+    if kept is None:
+        first = _night(config, horizon, horizon.arrivals[0], normalisation)
+        relation = relation_of(config.dataset)
+        terms = fix_terms(config, horizon, first.shards, relation=relation, features=first.features)
+        if fix:
+            kept = catalog.fix_stream(config.dataset, keys[0], terms.model_dump(mode="json"))
+            terms = StreamTerms.model_validate(kept)
+    else:
+        terms = StreamTerms.model_validate(kept)
+    store = open_releases()
+    stored = [store.exists(one) for one in terms.release.night_keys[:last]]
+    pending = [arrival for arrival in horizon.arrivals if arrival.night == last or not stored[arrival.night - 1]]
+    unreleased = tuple(_night(config, horizon, arrival, normalisation) for arrival in pending)
+    people = bool(unreleased[-1].registered.person)
+    each = [_sizes(config, horizon, night, people=people) for night in range(1, last + 1)]
+    return Nights(
+        terms=terms,
+        unreleased=unreleased,
+        arrived=tuple(sum(sizes) for sizes in zip(*each, strict=True)),
+    )
+
+
+# What configurations have gained since there are horizons, in order.
+_GAINED = ("tune", "aim", "class_weight", "mirror")
+
+
+def _keys(config: TrainingConfig, number: int) -> list[str]:
+    """Return the names that what a horizon releases may stand under, a new one's first.
+
+    A field that was not there when a horizon began is in no name of it: such a field is in a name where it is given.
+    For a while unused ones were in names, too.
+    """
+    unused = [name for name in _GAINED if getattr(config, name) in (None, {})]
+    dumped = (
+        config.model_dump(mode="json", exclude={"evaluation", *unused[known:]}) for known in range(len(unused) + 1)
+    )
+    return [identity(horizon=number, config=one) for one in dumped]
+
+
+def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisation: str) -> Night:
+    registered = dataset_ref(current_layout(), arrival.version)
+    mapped = mapped_ref(registered, normalisation)
+    features = plan_features(mapped, config)
+    stored = featured_ref(mapped, features)
+    files = origins(current_layout(), registered)
+    own = _uses_own_files(config, files)
+    parties = [name for name, _ in files] if own else [str(party) for party in range(config.parties)]
+    partition = night_partition(registered, horizon.number, OWN_FILES if own else config.parties)
+    sizes = _sizes(config, horizon, arrival.night, people=bool(registered.person))
+    shards = tuple(
+        ShardRef(dataset=stored, partition=partition, party=party, rows=rows)
+        for party, rows in zip(parties, sizes, strict=True)
+    )
+    return Night(night=arrival.night, registered=registered, features=features, shards=shards)
+
+
+def _uses_own_files(config: PartitionSettings, files: Sequence[object]) -> bool:
+    """Return whether the parties' files partition the rows; otherwise each night's go to parties in turn.
+
+    Raises
+    ------
+    ParameterError
+        For another rule.
+    """
+    if config.partition not in (None, "even", OWN_FILES) or config.sizes or config.rows_per_party:
+        raise ParameterError(
+            f"the rows of a night go to the parties in turn, or by the parties' own files; leave "
+            f"--partition {config.partition or ''}, "
+            "--sizes and --rows-per-party out"
+        )
+    if config.partition == OWN_FILES:
+        _require_owners(files)
+    return bool(files) and config.partition != "even"
+
+
+def _sizes(config: PartitionSettings, horizon: Horizon, night: int, *, people: bool) -> tuple[int, ...]:
+    """Return how many records of each party take part in a night: from public numbers of who came when."""
+    each = [
+        arrival.by_file
+        if _uses_own_files(config, arrival.by_file)
+        else [len(range(party, arrival.rows, config.parties)) for party in range(config.parties)]
+        for arrival in horizon.taking_part(night, people=people)
+    ]
+    return tuple(map(sum, zip_longest(*each, fillvalue=0)))
+
+
+def partition_night(config: PartitionSettings, night: Night) -> tuple[ShardRef, ...]:
+    """Write the parties' shards of one night; those that are there are kept."""
+    horizon = next(
+        one
+        for one in open_catalog().horizons(night.registered.name)
+        if night.registered.version in {arrival.version for arrival in one.arrivals}
+    )
+    if night.registered.person:
+        groups, among = night_of_people(night.registered, horizon, night.night)
+    else:
+        groups, among = [positions_of(night.registered, horizon.arrivals[night.night - 1], night.registered.name)], None
+    files = origins(current_layout(), night.registered)
+    parties = [shard.party for shard in night.shards]
+    # Whoever comes back is placed as at first, among those who came in the same night.
+    each = [
+        _own(files, group)
+        if _uses_own_files(config, files)
+        else {party: group[number :: len(parties)] for number, party in enumerate(parties)}
+        for group in groups
+    ]
+    partitioned = {party: np.concatenate([one[party] for one in each]) for party in parties}
+    stored, partition = night.shards[0].dataset, night.shards[0].partition
+    return write_shards(current_layout(), stored, partitioned, partition, allow_empty=True, among=among)
+
+
+def partition_test_rows(night: Night) -> ShardRef | None:
+    """Write the data set's own test rows as a shard, where it has any and they are public."""
+    stored = night.shards[0].dataset
+    if not stored.test_rows or stored.private:
+        return None
+    everything = {HELD_OUT: np.arange(stored.test_rows, dtype=np.int64)}
+    return write_shards(current_layout(), stored, everything, night.shards[0].partition, part="test")[0]

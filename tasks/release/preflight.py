@@ -24,8 +24,7 @@ from tasks.planning.planner import plan_night, plan_run
 from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards
 from tasks.planning.resolution import resolve, resolve_normalisation
 from tasks.preparation.mapping import are_kept, featured_ref, find_public_map, mapped_ref, plan_features
-from tasks.preparation.nights import preview_nights
-from tasks.preparation.partitioning import planned_shards
+from tasks.preparation.partitioning import planned_shards, preview_nights
 from tasks.release.admission import require_admissible
 from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout

@@ -18,7 +18,7 @@ from dpalgos.rows import Floats
 from storage.atomic import PREFIX
 from storage.encoder import TableEncoder
 from storage.errors import InputError, StorageError
-from storage.readers.raw import PARQUET, expected_rows, raw_rows
+from storage.readers.tables import PARQUET, expected_rows, raw_rows
 from storage.schema import Table
 from tasks.runtime.progress import say
 from tasks.tracking.flavor import scores_of

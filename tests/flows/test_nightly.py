@@ -38,7 +38,7 @@ from tasks.planning import planner
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.plans import PlannedRelease
-from tasks.preparation import nights as arranged
+from tasks.preparation import partitioning as arranged
 from tasks.release import door as checkpoints
 from tasks.release.door import maps_of, rows_of
 from tasks.release.preflight import require_feasible

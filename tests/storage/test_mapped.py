@@ -12,10 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from storage.layout import Layout
-from storage.mapped import MANIFEST, open_mapped, remove_unused_mapped, write_mapped
 from storage.refs import ShardRef
 from storage.rowfiles import StoredRows
-from storage.shards import open_shard, write_shards
+from storage.shards import MAPPED_MANIFEST, open_mapped, open_shard, remove_unused_mapped, write_mapped, write_shards
 from tests.support.data import flip, gathered, source_of, stored, synthetic, temporaries
 
 KEY = "a-map"
@@ -70,7 +69,7 @@ def test_a_killed_writer_leaves_nothing(layout: Layout) -> None:
     assert not temporaries(layout.root)
 
 
-@pytest.mark.parametrize("name", [MANIFEST, "part-00000.parquet"])
+@pytest.mark.parametrize("name", [MAPPED_MANIFEST, "part-00000.parquet"])
 def test_damage_is_noticed_and_mended(layout: Layout, name: str) -> None:
     shard, rows = _dealt(layout)
     _written(layout, shard, rows)

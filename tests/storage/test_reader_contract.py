@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from storage.errors import InputError
-from storage.readers import raw, read_source, reader_names
+from storage.readers import read_source, reader_names, tables
 from storage.source import OnViolation, ReadOptions, Source, canonical_label
 from tests.storage.reader_samples import SAMPLES
 
@@ -163,7 +163,7 @@ def test_replacing_a_row_moves_no_other(name: str, tmp_path: Path, monkeypatch: 
     compared = 0
     for number in range(rounds):
         of = random.Random(number)
-        monkeypatch.setattr(raw, "_BLOCK_BYTES", of.choice([97, 300, 1 << 22]))
+        monkeypatch.setattr(tables, "_BLOCK_BYTES", of.choice([97, 300, 1 << 22]))
         violation = of.choice([OnViolation.DROP, OnViolation.DROP, OnViolation.CLIP, OnViolation.REFUSE])
         rows = [row(of) for _ in range(of.randint(1, 6))]
         place, other = of.randrange(len(rows)), row(of)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from storage.errors import InputError
-from storage.readers import raw as module
+from storage.readers import tables as module
 from storage.readers.registry import read_source
 from storage.schema import Table
 from storage.source import OnViolation, ReadOptions, Source

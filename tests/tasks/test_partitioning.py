@@ -22,10 +22,9 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import Shards
 from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation import nights
+from tasks.preparation import partitioning
 from tasks.preparation.mapping import map_rows
-from tasks.preparation.nights import begin_nights, partition_night
-from tasks.preparation.partitioning import are_stored_whole
+from tasks.preparation.partitioning import are_stored_whole, begin_nights, partition_night
 from tasks.runtime.settings import current_layout
 from tasks.steps import normalise, partition
 from tests.support.chains import ingest_private
@@ -226,11 +225,11 @@ def dealt_by_night(
 def test_a_field_that_was_not_there_before_keeps_a_horizons_name() -> None:
     """Streams that were charged before configurations had it are found again; the mutant leaves nothing out."""
     config = TrainingConfig(dataset="clinic", epsilon=1.0, horizon=4, trainer="class-means", trust="central")
-    names = nights._keys(config, 1)
+    names = partitioning._keys(config, 1)
     first = "52676715974ff26abbe7ae4bfc2cc450c7ef7bd8c868691c5e35ea1f8d6d4e47"
-    assert names[0] == first, "a new field of a configuration belongs to nights._GAINED"
+    assert names[0] == first, "a new field of a configuration belongs to partitioning._GAINED"
     for given in ({"mirror": False}, {"class_weight": "balanced"}, {"epsilon": 2.0}):
-        assert not set(nights._keys(config.model_copy(update=given), 1)) & set(names)
+        assert not set(partitioning._keys(config.model_copy(update=given), 1)) & set(names)
 
 
 def moved(found: list[list[Any]], other: list[list[Any]]) -> int:

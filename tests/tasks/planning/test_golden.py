@@ -33,7 +33,7 @@ from tasks.federation.planning import run_name
 from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import fix_terms
-from tasks.preparation import mapping, nights, partitioning
+from tasks.preparation import mapping, partitioning
 from tasks.release.door import read_release
 from tests.storage.reader_samples import SAMPLES
 from tests.support.data import stored
@@ -238,5 +238,8 @@ def test_horizons(given: dict[str, Any], kept: dict[str, Any]) -> None:
     shards = shards_of(dataset_of(classes=3, dimension=12, visibility="private"))
     terms = fix_terms(config, horizon, shards, relation=Neighbours.REPLACE_ONE)
     _check(
-        kept, "horizons", str(given), [*nights._keys(config, 1), terms.release.stream_key, *terms.release.night_keys]
+        kept,
+        "horizons",
+        str(given),
+        [*partitioning._keys(config, 1), terms.release.stream_key, *terms.release.night_keys],
     )

@@ -1,0 +1,541 @@
+"""Tables in text and in Parquet: rows of cells as a file has them, encoded as a schema declares; lists of numbers."""
+
+from __future__ import annotations
+
+import csv
+from codecs import BOM_UTF8
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import csv as arrow_csv
+
+from storage.columns import named_twice
+from storage.errors import InputError, RefusedError
+from storage.people import People, identifiers, named
+from storage.readers.arrow_batches import open_parquet
+from storage.readers.registry import COMPRESSED, bounded_lines, open_text, reading, register_reader, require_file
+from storage.schema import Schema, Table, load_schema
+from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, cells_of, confirm, settle
+
+PARQUET = (".parquet", ".pq")
+"""Ends of the names of Parquet files."""
+
+_BLOCK_BYTES = 1 << 22
+
+
+class _Lines:
+    """The lines of a file as text, with the number of the last one given."""
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self._path = path
+        self._encoding = schema.encoding
+        self._skip = schema.skip_lines_beginning
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        with open_text(self._path, self._encoding) as file:
+            for number, raw in bounded_lines(file, self._path):
+                self.number = number
+                try:
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"{self._path}, line {self.number}: byte {raw[error.start]:#04x} is not UTF-8; let the schema "
+                        "declare the file's encoding (latin-1, cp1252, utf-16), or convert the file"
+                    ) from error
+                if not (self._skip and text.startswith(self._skip)):
+                    yield text
+
+
+def text_rows(path: Path, schema: Schema) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line and the stripped cells of each row of delimited text, the line of names among them.
+
+    Raises
+    ------
+    InputError
+        While reading, for bytes or quotes that cannot be read, naming the line.
+    """
+    lines = _Lines(path, schema)
+    try:
+        for row in csv.reader(lines, delimiter=schema.delimiter, skipinitialspace=True):
+            if cells := [cell.strip() for cell in row]:
+                yield lines.number, cells
+    except csv.Error as error:
+        raise InputError(f"{path}, line {lines.number}: {error}; correct the row") from error
+
+
+def expected_rows(path: Path) -> int | None:
+    """Return how many rows a file will turn out to have: of Parquet exactly, of plain text by its lines.
+
+    None where it would have to be unpacked for that, or cannot be read. Quoted line breaks and a line of names are
+    counted as rows: for showing progress, and nothing else.
+    """
+    try:
+        if path.suffix in PARQUET:
+            with open_parquet(path, 0) as file:
+                return file.count
+        if path.suffix in COMPRESSED or not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 22), b""))
+    except (OSError, InputError):
+        return None
+
+
+def raw_rows(path: Path, schema: Schema | None, rows: int, names: Sequence[str] | None = None) -> Iterator[Table]:
+    """Yield the rows of a file, text or Parquet by its name's end, some at once.
+
+    Cells of text are text, in an Arrow array or a list; those of a row of another number of cells are None, and its
+    fault says so.
+
+    Parameters
+    ----------
+    path : Path
+    schema : Schema or None
+        Says how text is laid out; None for Parquet alone. Where it says that there is no line of names, the declared
+        ones are taken, without the label's if the first row has a cell less.
+    rows : int
+        How many at once.
+    names : sequence of str, optional
+        The columns of a text in their order, as they are known; those of Parquet that are read, all by default.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, names a column twice or lacks one of those.
+    """
+    with reading(require_file(path)):
+        if schema is None or path.suffix in PARQUET:
+            yield from parquet_rows(path, rows, names)
+            return
+        read = text_rows(path, schema)
+        first = next(read, None)
+        if first is None:
+            raise InputError(f"{path} holds no rows; it must hold at least one")
+        found = first[1]
+        if not schema.header:
+            read = chain([first], read)
+            found = list(schema.in_file)
+            if names is None and len(first[1]) == len(found) - 1:
+                found.remove(schema.label.name)
+        if twice := named_twice(found):
+            raise InputError(f"{path}: column {twice!r} is named twice; rename one in the file")
+        done = yield from _arrow_rows(path, schema, found, rows)
+        blank: list[str | None] = [None] * len(found)
+        read = islice(read, done, None)
+        while done is not None and (chunk := list(islice(read, rows))):
+            faults = [
+                None if len(cells) == len(found) else f"{len(cells)} cells, there are {len(found)} columns"
+                for _, cells in chunk
+            ]
+            columns = zip(
+                *(blank if fault else row for (_, row), fault in zip(chunk, faults, strict=True)), strict=True
+            )
+            lines = np.array([line for line, _ in chunk], dtype=np.int64)
+            yield Table(dict(zip(found, columns, strict=True)), lines, str(path), faults=faults)
+
+
+def _arrow_rows(path: Path, schema: Schema, names: Sequence[str], rows: int) -> Generator[Table, None, int | None]:
+    """Yield rows column by column; return after how many of them Python has to read on, None where all are read."""
+    done = passed = 0
+    if schema.skip_lines_beginning or not schema.needed:
+        return done
+    try:
+        with open_text(path, schema.encoding) as file:
+            for text in _whole_lines(file):
+                table = arrow_csv.read_csv(
+                    pa.BufferReader(text),
+                    # In one piece where cells may hold line breaks: between pieces pyarrow ends a row there.
+                    read_options=arrow_csv.ReadOptions(
+                        column_names=names, block_size=len(text) if b'"' in text else None
+                    ),
+                    parse_options=arrow_csv.ParseOptions(delimiter=schema.delimiter),
+                    convert_options=arrow_csv.ConvertOptions(
+                        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+                    ),
+                )
+                lines = passed + _line_numbers(text)
+                if len(lines) != len(table):
+                    raise pa.ArrowInvalid("rows that pyarrow and Python end otherwise")
+                # The line of names.
+                begin = int(schema.header and not passed)
+                passed += text.count(b"\n")
+                for start in range(begin, len(table), rows):
+                    piece = table.slice(start, rows).combine_chunks()
+                    cells = {name: piece.column(name).chunk(0) for name in names}
+                    quoted = ((one, '"' if one in schema.needed else '^ +"') for one in names if b'"' in text)
+                    if any(pc.any(pc.match_substring_regex(cells[one], mark)).as_py() for one, mark in quoted) or (
+                        any(pc.max(pc.binary_length(one)).as_py() > csv.field_size_limit() for one in piece.columns)
+                    ):
+                        raise pa.ArrowInvalid("a quotation mark that Python reads otherwise, or a cell it refuses")
+                    yield Table(cells, lines[start : start + rows], str(path))
+                    done += len(piece)
+    except (pa.ArrowInvalid, UnicodeDecodeError, InputError):
+        # Cells of another number, a line longer than a block, bytes that are not UTF-8: Python names the line.
+        return done
+    return None
+
+
+def _whole_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield whole lines, about a block of them at a time.
+
+    They are read here, not by pyarrow: its thread that reads a file of Python's goes on after a refusal, and a process
+    that ends meanwhile is aborted.
+    """
+    rest, whole, begun = b"", False, False
+    while not whole:
+        data = rest + file.read(_BLOCK_BYTES)
+        whole = len(data) == len(rest)
+        end = len(data) if whole else data.rfind(b"\n") + 1
+        text, rest = data[:end], data[end:]
+        # Python's reader refuses carriage returns that end lines alone, and reads on in quotes that are open where a
+        # block ends; pyarrow's does neither, and leaves out a mark of the order of bytes wherever a block begins.
+        if (
+            (not end and not whole)
+            or text.count(b"\r") != text.count(b"\r\n")
+            or text.count(b'"') % 2
+            or (begun and text.startswith(BOM_UTF8))
+        ):
+            raise pa.ArrowInvalid("a line longer than a block, or one that Python reads otherwise")
+        if begun := bool(text):
+            yield text
+
+
+def _line_numbers(text: bytes) -> NDArray[np.int64]:
+    """Return the line on which each row of whole lines ends, from 1; blank lines are no rows."""
+    characters = np.frombuffer(text, dtype=np.uint8)
+    ends = np.flatnonzero(characters == ord("\n"))
+    if not text.endswith(b"\n"):
+        ends = np.append(ends, len(text))
+    lines = np.arange(1, len(ends) + 1)
+    if b'"' in text:
+        closed = np.cumsum(characters == ord('"'))[np.minimum(ends, len(text) - 1)] % 2 == 0
+        ends, lines = ends[closed], lines[closed]
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    rows: NDArray[np.int64] = lines[(starts < ends) & (characters[starts] != ord("\r"))]
+    return rows
+
+
+def parquet_rows(path: Path, rows: int, names: Sequence[str] | None = None) -> Iterator[Table]:
+    """Yield the rows of a Parquet file as :func:`raw_rows` does, whatever its name's end; cells are Arrow arrays."""
+    with open_parquet(path, rows, names) as file:
+        file.require(names or (), "correct the schema")
+        row = 1
+        for batch in file.batches:
+            columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+            yield Table(columns, np.arange(row, row + len(batch), dtype=np.int64), str(path), unit="row")
+            row += len(batch)
+
+
+Tables = Callable[[Path, Schema, OnViolation], Iterator[Table]]
+"""What gives the rows of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Rows of files, encoded as a schema declares.
+
+    Attributes
+    ----------
+    read : Tables
+        Gives each file's rows.
+    files : sequence of Path
+    schema : Schema
+    on_violation : OnViolation
+    tally : Tally
+        Begins again with each reading.
+    held : object
+        What has to last as long as the rows are read.
+    """
+
+    read: Tables
+    files: Sequence[Path]
+    schema: Schema
+    on_violation: OnViolation
+    tally: Tally = field(default_factory=Tally)
+    held: Any = None
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield encoded blocks."""
+        self.tally.reset()
+        for path in self.files:
+            for table in self.read(path, self.schema, self.on_violation):
+                yield self.schema.encode(table, self.on_violation, self.tally)
+
+
+def declared_source(format_name: str, place: str, options: ReadOptions, parts: Mapping[str, EncodedRows]) -> Source:
+    """Return the source of rows whose schema says all that is to be known of them."""
+    schema = parts["train"].schema
+    label = schema.label
+    confirm(options, place, dimension=schema.dimension, classes=label.classes, label_range=label.range)
+    return Source(
+        format=format_name,
+        place=place,
+        dimension=schema.dimension,
+        classes=label.classes,
+        label_range=label.range,
+        parts=parts,
+        tallies={part: rows.tally for part, rows in parts.items()},
+        # Without a document there is nothing from which the schema could be made again.
+        table={"schema": dict(schema.document), "on_violation": str(options.on_violation)} if schema.document else None,
+        people=schema.people,
+    )
+
+
+def text_tables(path: Path, schema: Schema, on_violation: OnViolation) -> Iterator[Table]:
+    """Yield the rows of a text whose columns are those declared."""
+    for table in raw_rows(path, schema, schema.block_rows, _column_names(path, schema)):
+        if not on_violation.drops:
+            for line, fault in zip(table.lines, table.faults or (), strict=False):
+                if fault is not None:
+                    raise InputError(
+                        f"{path}, line {line}: {fault}; correct the row or the delimiter, or use --on-violation drop"
+                    )
+        yield table
+
+
+def _column_names(path: Path, schema: Schema) -> list[str]:
+    """Return the names of a text's columns, which are the declared ones in any order."""
+    names = list(schema.in_file)
+    with reading(path):
+        line, cells = next(text_rows(path, schema), (0, []))
+    place, declared, present = f"{path}, line {line}", set(names), set(cells)
+    if not schema.header:
+        if cells == names:
+            raise InputError(
+                f"{place} holds the columns' names, and the schema says 'header: false'; let it say 'header: true', or "
+                "nothing"
+            )
+        return names
+    if not line:
+        raise InputError(f"{path} holds no line of column names, and the schema says it has one")
+    if not present & declared:
+        saw = ", ".join(repr(cell[:30]) for cell in cells[:6]) + (", …" if len(cells) > 6 else "")
+        raise InputError(
+            f"{place} should name the columns and holds {saw}; declare columns of these names, correct the "
+            "delimiter, or let the schema say 'header: false' if the file begins with a row"
+        )
+    if twice := named_twice(cells):
+        raise InputError(f"{place}: column {twice!r} is named twice; rename one in the file")
+    for name in cells:
+        if name not in declared:
+            raise InputError(f"{place}: column {name!r} is not in the schema; add it (type: ignore leaves it out)")
+    if missing := sorted(declared - present):
+        raise InputError(
+            f"{place}: column {missing[0]!r} is missing; the schema declares {len(declared)} columns, add it to "
+            "the file or take it out of the schema"
+        )
+    return cells
+
+
+def require_schema(options: ReadOptions, format_name: str) -> Schema:
+    """Return the declared schema.
+
+    Raises
+    ------
+    RefusedError
+        If there is none: it would have to be learnt from the rows.
+    """
+    if options.schema is None:
+        raise RefusedError(
+            f"format {format_name} needs a declared schema (--schema FILE.yaml); none is learnt from rows"
+        )
+    return replace(load_schema(options.schema, options.scaling), keeps_rows=not options.discover)
+
+
+def table_files(path: str | Path, schema: Schema, options: ReadOptions) -> dict[str, Path]:
+    """Return the files of the parts: those named, or those the schema names in a folder."""
+    place = Path(path)
+    if not place.is_dir():
+        files = {"train": place}
+    elif "train" not in schema.files:
+        raise InputError(
+            f"{place} is a folder and the schema names no files; name a file, or let it say 'files: {{train: …}}'"
+        )
+    else:
+        files = {
+            part: place / name for part, name in schema.files.items() if part == "train" or (place / name).exists()
+        }
+    if options.test is not None:
+        files["test"] = options.test
+    return {part: require_file(file) for part, file in files.items()}
+
+
+@register_reader("csv", takes=("schema", "on_violation", "test", "scaling"))
+def read_csv(path: str | Path, options: ReadOptions) -> Source:
+    """Read delimited text (plain, .gz, .bz2) with a declared schema; scaling and one-hot come from the schema.
+
+    Parameters
+    ----------
+    path : path
+        A file, or a folder in which the schema names the files.
+    """
+    schema = require_schema(options, "csv")
+    parts = {
+        part: EncodedRows(text_tables, (file,), schema, options.on_violation)
+        for part, file in table_files(path, schema, options).items()
+    }
+    return declared_source("csv", str(path), options, parts)
+
+
+FEATURES = "features"
+LABEL = "label"
+
+
+def _files(path: Path) -> tuple[Path, ...]:
+    """Return the file, or the Parquet files of a folder in the order of their names."""
+    if not path.is_dir():
+        return (require_file(path),)
+    files = tuple(sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".pq")))
+    if not files:
+        raise InputError(f"{path} holds no .parquet file")
+    return tuple(require_file(file) for file in files)
+
+
+def parquet_tables(path: Path, schema: Schema, _: OnViolation) -> Iterator[Table]:
+    """Yield the rows of a file, the columns that a schema looks at."""
+    for table in parquet_rows(path, schema.block_rows, schema.needed):
+        for name, column in table.columns.items():
+            if pa.types.is_nested(column.type):
+                raise InputError(f"{path}, column {name}: a cell is {str(column.type)[:60]}, which no schema declares")
+        yield table
+
+
+@dataclass(frozen=True, slots=True)
+class _ListRows:
+    files: tuple[Path, ...]
+    dimension: int
+    people: People | None
+
+    def __iter__(self) -> Iterator[Block]:
+        for path in self.files:
+            row = 1
+            for features, labels, names in _list_batches(path, self.dimension, self.people):
+                lines = np.arange(row, row + len(labels), dtype=np.int64)
+                row += len(labels)
+                yield Block(features, labels, lines, place=str(path), unit="row", people=names)
+
+
+def _list_batches(
+    path: Path, dimension: int, people: People | None = None
+) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]]:
+    rows = max(1, min(2048, (1 << 22) // max(1, dimension)))
+    columns = (FEATURES, LABEL) if people is None else (FEATURES, LABEL, people.column)
+    with open_parquet(path, rows, columns) as file:
+        file.require(columns, "name the columns so, or declare others with --schema")
+        kind = file.schema.field(FEATURES).type
+        if not _is_list(kind):
+            raise InputError(f"{path}, column {FEATURES}: type is {str(kind)[:100]}; it must be a list of numbers")
+        row = 1
+        for batch in file.batches:
+            lists, labels = batch.column(FEATURES), batch.column(LABEL)
+            for name, column in ((FEATURES, lists), (LABEL, labels)):
+                if column.null_count:
+                    place = row + column.is_null().to_pylist().index(True)
+                    raise InputError(
+                        f"{path}, row {place}, column {name}: the value is missing; fill or remove the row"
+                    )
+            lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
+            if (lengths != dimension).any():
+                bad = int(np.argmax(lengths != dimension))
+                raise InputError(
+                    f"{path}, row {row + bad}: {lengths[bad]} features, expected {dimension}; correct the row or "
+                    "--dimension"
+                )
+            flat = lists.flatten()
+            if flat.null_count:
+                bad = flat.is_null().to_pylist().index(True)
+                raise InputError(
+                    f"{path}, row {row + bad // dimension}: feature {bad % dimension + 1} is missing; "
+                    "fill or remove the row"
+                )
+            names = None if people is None else identifiers(cells_of(batch.column(people.column)))
+            if names is not None and not named(names).all():
+                bad = int(np.argmin(named(names)))
+                raise InputError(f"{path}, row {row + bad}: it is nobody's; fill the cell that names its person")
+            row += len(batch)
+            numbers = flat.to_numpy(zero_copy_only=False).reshape(len(batch), dimension)
+            yield numbers, np.asarray(cells_of(labels)), names
+
+
+def _is_list(kind: Any) -> bool:
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not listed:
+        return False
+    number = kind.value_type
+    return bool(pa.types.is_floating(number) or pa.types.is_integer(number))
+
+
+def _list_dimension(path: Path) -> int:
+    """Return the length of the first list, or of all where the type says so."""
+    with open_parquet(path, 1, (FEATURES,)) as file:
+        file.require((FEATURES,), "name the columns so, or declare others with --schema")
+        kind = file.schema.field(FEATURES).type
+        if pa.types.is_fixed_size_list(kind):
+            return int(kind.list_size)
+        for batch in file.batches:
+            cell = batch.column(0).to_pylist()[0]
+            return len(cell) if isinstance(cell, list) else 0
+    raise InputError(f"{path} holds no rows; it must hold at least one")
+
+
+@register_reader("parquet", takes=("schema", "on_violation", "test", "scaling", "people"))
+def read_parquet(path: str | Path, options: ReadOptions) -> Source:
+    """Read Parquet: columns by a declared schema, or a list column "features" beside a column "label".
+
+    Parameters
+    ----------
+    path : path
+        A file, or a folder of .parquet files.
+    """
+    place = Path(path)
+    if options.schema is not None:
+        schema = require_schema(options, "parquet")
+        if place.is_dir() and not schema.files:
+            files = {"train": place} if options.test is None else {"train": place, "test": options.test}
+        else:
+            files = table_files(path, schema, options)
+        return declared_source(
+            "parquet",
+            str(place),
+            options,
+            {
+                part: EncodedRows(parquet_tables, _files(Path(file)), schema, options.on_violation)
+                for part, file in files.items()
+            },
+        )
+    if options.on_violation is not OnViolation.REFUSE or options.scaling is not None:
+        raise InputError(f"{place}: rows are clipped, dropped or scaled by a declared schema only; give --schema")
+    parts = {"train": _files(place)}
+    if options.test is not None:
+        parts["test"] = _files(options.test)
+    dimension, labels = None, None
+    if options.discover and options.dimension is None:
+        dimension = _list_dimension(parts["train"][0])
+    if options.discover and options.classes is None and options.label_range is None:
+        size = options.dimension or dimension or 0
+        labels = {
+            canonical_label(value)
+            for files in parts.values()
+            for file in files
+            for _, block, _ in _list_batches(file, size)
+            for value in np.unique(block).tolist()
+        }
+    size, classes, discovered = settle(options, str(place), dimension=dimension, labels=labels)
+    return Source(
+        format="parquet",
+        place=str(place),
+        dimension=size,
+        classes=classes,
+        label_range=options.label_range,
+        parts={part: _ListRows(files, size, options.people) for part, files in parts.items()},
+        found=discovered,
+        people=options.people,
+    )
