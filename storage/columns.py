@@ -149,7 +149,7 @@ class Column(ABC):
     def encode(self, cells: Sequence[Any]) -> Encoded:
         """Encode cells; those outside are clipped where that can be, what stands for a missing one is not used. Total.
 
-        The result's arrays are new ones.
+        Where one is missing the result's values may be written to.
         """
 
     def place(self, values: Floats) -> Floats:
@@ -284,6 +284,15 @@ def numbers_of(cells: Any, markers: frozenset[str]) -> Floats | None:
         return None
     values: Floats = numbers.to_numpy(zero_copy_only=False)
     return None if np.isnan(values).any() else values
+
+
+def clip(numbers: Floats, low: float, high: float) -> Encoded:
+    """Return numbers clipped to a range; what is none cannot be clipped."""
+    outside = ~((numbers >= low) & (numbers <= high))
+    if not outside.any():
+        return Encoded(numbers[:, None], outside, outside)
+    hopeless = np.isnan(numbers)
+    return Encoded(np.where(hopeless, low, np.clip(numbers, low, high))[:, None], outside, hopeless)
 
 
 def as_codes(cells: Sequence[Any], places: Mapping[str, int]) -> NDArray[np.int64]:
@@ -645,10 +654,7 @@ class Label(Column):
     def encode(self, cells: Sequence[Any]) -> Encoded:
         """Return class names, or numbers clipped to the range; a label that is no class cannot be clipped."""
         if self.range is not None:
-            numbers = as_numbers(cells)
-            low, high = self.range
-            outside = ~((numbers >= low) & (numbers <= high))
-            return Encoded(np.clip(numbers, low, high)[:, None], outside, np.isnan(numbers))
+            return clip(as_numbers(cells), *self.range)
         if self.suffix:
             cells = [cell.strip().removesuffix(self.suffix) if isinstance(cell, str) else cell for cell in cells]
         codes = as_codes(cells, self._places)
@@ -755,11 +761,8 @@ class Numeric(Column):
             hopeless = ~np.isfinite(numbers)
             return Encoded(numbers[:, None], hopeless, hopeless)
         low, high = self.range
-        outside = ~((numbers >= low) & (numbers <= high))
-        hopeless = np.isnan(numbers) if outside.any() else outside
-        if hopeless is not outside:
-            numbers = np.where(hopeless, low, np.clip(numbers, low, high))
-        return Encoded(((numbers - low) / (high - low))[:, None], outside, hopeless)
+        clipped = clip(numbers, low, high)
+        return Encoded((clipped.values - low) / (high - low), clipped.outside, clipped.hopeless)
 
     def _line(self) -> tuple[float, float]:
         """Return what lies at 0 and what at a distance of 1 from it, on the column's scale."""

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, cast
 
+import pyarrow as pa
+
 from storage.errors import InputError
 from storage.source import ReadOptions, Source
 
@@ -150,10 +152,11 @@ def most_rows() -> int:
     return _limits.get().rows
 
 
-class _Wrapped(io.RawIOBase):
-    """A file read through another, which is closed with it."""
+class _Bounded(io.RawIOBase):
+    """A file that raises where more is read from it than its bound; it is closed with this one."""
 
-    _file: IO[bytes]
+    def __init__(self, file: IO[bytes], path: Path | str, bound: int) -> None:
+        self._file, self._path, self._bound, self._read = file, path, bound, 0
 
     def readable(self) -> bool:
         return True
@@ -161,13 +164,6 @@ class _Wrapped(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-class _Bounded(_Wrapped):
-    """A file that raises where more is read from it than its bound."""
-
-    def __init__(self, file: IO[bytes], path: Path | str, bound: int) -> None:
-        self._file, self._path, self._bound, self._read = file, path, bound, 0
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
@@ -180,41 +176,20 @@ class _Bounded(_Wrapped):
         return len(data)
 
 
-class _Utf8(_Wrapped):
-    """Text of another encoding as UTF-8."""
-
-    def __init__(self, file: IO[bytes], path: Path, encoding: str) -> None:
-        self._file, self._path, self._encoding = file, path, encoding
-        self._decoder, self._pending = codecs.getincrementaldecoder(encoding)(), b""
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._pending:
-            data = self._file.read(len(buffer))
-            try:
-                self._pending = self._decoder.decode(data, final=not data).encode()
-            except UnicodeError as error:
-                raise InputError(
-                    f"{self._path} is not {self._encoding}: {error}; declare another encoding or convert the file"
-                ) from error
-            if not data:
-                break
-        size = min(len(buffer), len(self._pending))
-        buffer[:size], self._pending = self._pending[:size], self._pending[size:]
-        return size
-
-
 def open_text(path: Path, encoding: str) -> IO[bytes]:
     """Open a text file for reading as UTF-8 bytes, whatever its encoding; see :func:`open_binary`.
 
     Raises
     ------
-    InputError
-        While reading, where the text is not in that encoding. Bytes of UTF-8 are passed on as they are.
+    UnicodeError
+        While reading, where the text is not in that encoding (see :func:`reading`). Bytes of UTF-8 are passed on as
+        they are.
     """
     file = open_binary(path)
     if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii"):
         return file
-    return cast(IO[bytes], io.BufferedReader(_Utf8(file, path, encoding), 1 << 20))
+    recoded: Any = pa.transcoding_input_stream(pa.PythonFile(file, mode="r"), encoding, "utf-8")
+    return cast(IO[bytes], io.BufferedReader(recoded, 1 << 20))
 
 
 def bounded_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
@@ -257,6 +232,10 @@ def reading(place: str | Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise InputError(f"{place} does not exist; check --path") from None
+    except UnicodeError as error:
+        raise InputError(
+            f"{place} is not in the declared encoding: {error}; declare another one or convert the file"
+        ) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{place} is truncated or damaged: {error}; fetch the file again") from error
     except OSError as error:

@@ -177,7 +177,7 @@ def _arrow_rows(path: Path, schema: Schema, names: Sequence[str], rows: int) -> 
                         raise pa.ArrowInvalid("a quotation mark that Python reads otherwise, or a cell it refuses")
                     yield Table(cells, lines[start : start + rows], str(path))
                     done += len(piece)
-    except (pa.ArrowInvalid, UnicodeDecodeError, InputError):
+    except (pa.ArrowInvalid, UnicodeError, InputError):
         # Cells of another number, a line longer than a block, bytes that are not UTF-8: Python names the line.
         return done
     return None
@@ -223,10 +223,12 @@ def _line_numbers(text: bytes) -> NDArray[np.int64]:
     return rows
 
 
-def parquet_rows(path: Path, rows: int, names: Sequence[str] | None = None) -> Iterator[Table]:
+def parquet_rows(
+    path: Path, rows: int, names: Sequence[str] | None = None, way_out: str = "correct the schema"
+) -> Iterator[Table]:
     """Yield the rows of a Parquet file as :func:`raw_rows` does, whatever its name's end; cells are Arrow arrays."""
     with open_parquet(path, rows, names) as file:
-        file.require(names or (), "correct the schema")
+        file.require(names or (), way_out)
         row = 1
         for batch in file.batches:
             columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
@@ -387,6 +389,7 @@ def read_csv(path: str | Path, options: ReadOptions) -> Source:
 
 FEATURES = "features"
 LABEL = "label"
+_NO_SCHEMA = "name the columns so, or declare others with --schema"
 
 
 def _files(path: Path) -> tuple[Path, ...]:
@@ -415,68 +418,55 @@ class _ListRows:
     people: People | None
 
     def __iter__(self) -> Iterator[Block]:
+        rows = max(1, min(2048, (1 << 22) // max(1, self.dimension)))
+        columns = (FEATURES, LABEL) if self.people is None else (FEATURES, LABEL, self.people.column)
         for path in self.files:
-            row = 1
-            for features, labels, names in _list_batches(path, self.dimension, self.people):
-                lines = np.arange(row, row + len(labels), dtype=np.int64)
-                row += len(labels)
-                yield Block(features, labels, lines, place=str(path), unit="row", people=names)
+            for table in parquet_rows(path, rows, columns, _NO_SCHEMA):
+                yield self._block(table)
 
+    def _block(self, table: Table) -> Block:
+        lists, labels = table.columns[FEATURES], table.columns[LABEL]
+        if not _is_list(lists.type):
+            raise InputError(
+                f"{table.place}, column {FEATURES}: type is {str(lists.type)[:100]}; it must be a list of numbers"
+            )
 
-def _list_batches(
-    path: Path, dimension: int, people: People | None = None
-) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]]:
-    rows = max(1, min(2048, (1 << 22) // max(1, dimension)))
-    columns = (FEATURES, LABEL) if people is None else (FEATURES, LABEL, people.column)
-    with open_parquet(path, rows, columns) as file:
-        file.require(columns, "name the columns so, or declare others with --schema")
-        kind = file.schema.field(FEATURES).type
-        if not _is_list(kind):
-            raise InputError(f"{path}, column {FEATURES}: type is {str(kind)[:100]}; it must be a list of numbers")
-        row = 1
-        for batch in file.batches:
-            lists, labels = batch.column(FEATURES), batch.column(LABEL)
-            for name, column in ((FEATURES, lists), (LABEL, labels)):
-                if column.null_count:
-                    place = row + column.is_null().to_pylist().index(True)
-                    raise InputError(
-                        f"{path}, row {place}, column {name}: the value is missing; fill or remove the row"
-                    )
-            lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
-            if (lengths != dimension).any():
-                bad = int(np.argmax(lengths != dimension))
-                raise InputError(
-                    f"{path}, row {row + bad}: {lengths[bad]} features, expected {dimension}; correct the row or "
-                    "--dimension"
-                )
-            flat = lists.flatten()
-            if flat.null_count:
-                bad = flat.is_null().to_pylist().index(True)
-                raise InputError(
-                    f"{path}, row {row + bad // dimension}: feature {bad % dimension + 1} is missing; "
-                    "fill or remove the row"
-                )
-            names = None if people is None else identifiers(cells_of(batch.column(people.column)))
-            if names is not None and not named(names).all():
-                bad = int(np.argmin(named(names)))
-                raise InputError(f"{path}, row {row + bad}: it is nobody's; fill the cell that names its person")
-            row += len(batch)
-            numbers = flat.to_numpy(zero_copy_only=False).reshape(len(batch), dimension)
-            yield numbers, np.asarray(cells_of(labels)), names
+        def place(row: int) -> str:
+            return f"{table.place}, row {table.lines[row]}"
+
+        for name, column in ((FEATURES, lists), (LABEL, labels)):
+            if column.null_count:
+                bad = column.is_null().to_pylist().index(True)
+                raise InputError(f"{place(bad)}, column {name}: the value is missing; fill or remove the row")
+        lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
+        if (lengths != self.dimension).any():
+            bad = int(np.argmax(lengths != self.dimension))
+            raise InputError(
+                f"{place(bad)}: {lengths[bad]} features, expected {self.dimension}; correct the row or --dimension"
+            )
+        flat = lists.flatten()
+        if flat.null_count:
+            bad, feature = divmod(flat.is_null().to_pylist().index(True), self.dimension)
+            raise InputError(f"{place(bad)}: feature {feature + 1} is missing; fill or remove the row")
+        names = None if self.people is None else identifiers(cells_of(table.columns[self.people.column]))
+        if names is not None and not named(names).all():
+            bad = int(np.argmin(named(names)))
+            raise InputError(f"{place(bad)}: it is nobody's; fill the cell that names its person")
+        numbers = flat.to_numpy(zero_copy_only=False).reshape(len(lists), self.dimension)
+        return Block(
+            numbers, np.asarray(cells_of(labels)), table.lines, place=table.place, unit=table.unit, people=names
+        )
 
 
 def _is_list(kind: Any) -> bool:
     listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if not listed:
-        return False
-    number = kind.value_type
-    return bool(pa.types.is_floating(number) or pa.types.is_integer(number))
+    return bool(listed and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)))
 
 
 def _list_dimension(path: Path) -> int:
     """Return the length of the first list, or of all where the type says so."""
     with open_parquet(path, 1, (FEATURES,)) as file:
-        file.require((FEATURES,), "name the columns so, or declare others with --schema")
+        file.require((FEATURES,), _NO_SCHEMA)
         kind = file.schema.field(FEATURES).type
         if pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
@@ -524,9 +514,8 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
         labels = {
             canonical_label(value)
             for files in parts.values()
-            for file in files
-            for _, block, _ in _list_batches(file, size)
-            for value in np.unique(block).tolist()
+            for block in _ListRows(files, size, None)
+            for value in np.unique(block.labels).tolist()
         }
     size, classes, discovered = settle(options, str(place), dimension=dimension, labels=labels)
     return Source(

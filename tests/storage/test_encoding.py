@@ -368,7 +368,7 @@ def test_text_in_another_encoding_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"line 1: byte 0xf6 is not UTF-8; let the schema declare .*latin-1"):
         stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
     schema.write_text(TABLE.format(more="encoding: utf-16"))
-    with pytest.raises(InputError, match=r"rows.csv is not utf-16: .*declare another encoding"):
+    with pytest.raises(InputError, match=r"rows.csv is not in the declared encoding: .*declare another one"):
         stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
 
 
