@@ -7,14 +7,17 @@ import json
 import math
 import os
 import resource
+import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from storage import errors
 from storage.errors import InputError, StorageError
@@ -57,11 +60,19 @@ def admitted_memory() -> int:
     return max(kept_memory(), _LEAST_ADMITTED)
 
 
-_HEAD = struct.Struct("<cQ")
-_DATA, _END, _ERROR, _MEMORY = b"D", b"E", b"X", b"M"
-_PROGRAM = "from storage.confined import _answer; _answer()"
+_HEAD = struct.Struct("<cq")
+_DATA, _END, _ERROR, _MEMORY, _DIED = b"D", b"E", b"X", b"M", b"Q"
+# How long nobody knows that a process has died by itself.
+_LOOK_MILLISECONDS = 50
+_PROGRAM = "from storage.confined import _serve; _serve()"
 # Reservations count, so libraries are to reserve little: Arrow's own allocator asks for a gigabyte at once.
-_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1"}
+# Nor are they to start threads: whoever is forked from a process with several may wait for ever.
+_ENVIRONMENT = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "MALLOC_ARENA_MAX": "2",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 _MIB = 1 << 20
 
 
@@ -88,67 +99,131 @@ def confined(target: str, *arguments: Any, place: str, memory: int, seconds: int
     InputError, StorageError
         What the function raises.
     """
-    command = [sys.executable, "-P", "-c", _PROGRAM]
-    request = json.dumps({"target": target, "arguments": arguments, "memory": memory, "seconds": seconds}).encode()
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **_ENVIRONMENT},
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            with suppress(BrokenPipeError), process.stdin as pipe:
-                pipe.write(request)
-            while True:
-                head = process.stdout.read(_HEAD.size)
-                kind, size = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0)
-                data = process.stdout.read(size) if size <= memory else b""
-                if kind == _DATA and len(data) == size:
-                    yield data
-                elif kind == _END:
-                    return
-                elif kind == _ERROR:
-                    name, message = json.loads(data)
-                    known = getattr(errors, name, None)
-                    raise known(message) if known else StorageError(f"{place} cannot be read: {name}: {message}")
-                else:
-                    raise InputError(_died(place, kind, process.wait(5) if not kind else 0, memory, seconds))
-        finally:
-            process.kill()
+    module, function = target.split(":")
+    request = {
+        "function": function,
+        "arguments": arguments,
+        # The arguments may name files from here.
+        "folder": str(Path.cwd()),
+        "memory": memory,
+        "seconds": seconds,
+    }
+    with _forked(module) as connection, connection.makefile("rwb") as pipe:
+        _send(pipe, _DATA, json.dumps(request).encode())
+        while True:
+            head = pipe.read(_HEAD.size)
+            kind, size = _HEAD.unpack(head) if len(head) == _HEAD.size else (_DIED, 0)
+            data = pipe.read(size) if kind != _DIED and 0 <= size <= memory else b""
+            if kind == _DATA and len(data) == size:
+                yield data
+            elif kind == _END:
+                return
+            elif kind == _ERROR:
+                name, message = json.loads(data)
+                known = getattr(errors, name, None)
+                raise known(message) if known else StorageError(f"{place} cannot be read: {name}: {message}")
+            else:
+                raise InputError(_died(place, kind, size, memory, seconds))
+
+
+class _Server(NamedTuple):
+    """A process that has imported a module and forks another for each request, before it has seen any file.
+
+    It ends when the last end of ``channel`` closes: with the process that started it, however that ends.
+    """
+
+    process: subprocess.Popen[bytes]
+    channel: socket.socket
+    starter: int
+
+
+_servers: dict[str, _Server] = {}
+_starting = threading.Lock()
+
+
+def _forked(module: str) -> socket.socket:
+    """Return a connection to a new process in which a module is imported."""
+    ours, theirs = socket.socketpair()
+    with theirs, _starting:
+        server = _servers.get(module)
+        if server is None or server.starter != os.getpid() or server.process.poll() is not None:
+            channel, other = socket.socketpair()
+            command, environment = [sys.executable, "-P", "-c", _PROGRAM, module], {**os.environ, **_ENVIRONMENT}
+            with other:
+                process = subprocess.Popen(
+                    command, stdin=other.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+                )
+            server = _servers[module] = _Server(process, channel, os.getpid())
+        socket.send_fds(server.channel, [b"."], [theirs.fileno()])
+    return ours
+
+
+def _serve() -> None:
+    """Fork a process for each connection that standard input hands over, and say how it died: the whole of a server."""
+    importlib.import_module(sys.argv[1])
+    channel, polled = socket.socket(fileno=0), select.poll()
+    polled.register(channel, select.POLLIN)
+    running: dict[int, tuple[int, socket.socket]] = {}
+    while True:
+        for descriptor, _ in polled.poll(_LOOK_MILLISECONDS if running else None):
+            if descriptor in running:
+                # Who asked has hung up, as a rule with all that it asked for.
+                os.kill(running[descriptor][0], signal.SIGKILL)
+                continue
+            _, handed_over, *_ = socket.recv_fds(channel, 1, 1)
+            if not handed_over:
+                for process, _ in running.values():
+                    os.kill(process, signal.SIGKILL)
+                return
+            connection = socket.socket(fileno=handed_over[0])
+            process = os.fork()
+            if not process:
+                for _, other in running.values():
+                    other.close()
+                channel.close()
+                _answer(sys.argv[1], connection)
+            running[connection.fileno()] = process, connection
+            # That somebody hangs up is told without being asked for.
+            polled.register(connection, 0)
+        for descriptor, (process, connection) in list(running.items()):
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                polled.unregister(descriptor)
+                del running[descriptor]
+                with suppress(OSError), connection:
+                    connection.sendall(_HEAD.pack(_DIED, os.waitstatus_to_exitcode(status)))
 
 
 def _died(place: str, kind: bytes, code: int, memory: int, seconds: int) -> str:
-    if code == -signal.SIGXCPU:
+    if kind == _DIED and code == -signal.SIGXCPU:
         return f"{place} takes more than {seconds} seconds to read; it is damaged, or made to take long"
-    if kind:
+    if kind != _DIED:
         most = f"{memory // _MIB:,} MiB"
         return f"{place} unfolds to more than {most}; if that is right, allow more memory (UNITBALL_MEMORY)"
     return f"{place} is damaged: reading it ended the process that did ({code}); fetch the file again"
 
 
-def _answer() -> None:
-    """Do what standard input asks for: the whole of the other process."""
-    request = json.load(sys.stdin)
-    # What is printed on the way must not stand among the pieces.
-    with os.fdopen(os.dup(1), "wb") as output:
-        os.dup2(2, 1)
-        module, name = request["target"].split(":")
-        function: Callable[..., Iterator[bytes]] = getattr(importlib.import_module(module), name)
-        _limit(resource.RLIMIT_AS, _taken() + request["memory"])
-        _limit(resource.RLIMIT_CORE, 0)
-        try:
-            _renew(request["seconds"])
-            for piece in function(*request["arguments"]):
-                _send(output, _DATA, piece)
+def _answer(module: str, connection: socket.socket) -> NoReturn:
+    """Do what the connection asks for: the whole of a forked process."""
+    try:
+        with connection.makefile("rwb") as pipe:
+            request = json.loads(pipe.read(_HEAD.unpack(pipe.read(_HEAD.size))[1]))
+            os.chdir(request["folder"])
+            _limit(resource.RLIMIT_AS, _taken() + request["memory"])
+            _limit(resource.RLIMIT_CORE, 0)
+            try:
+                function: Callable[..., Iterator[bytes]] = getattr(sys.modules[module], request["function"])
                 _renew(request["seconds"])
-            _send(output, _END, b"")
-        except MemoryError:
-            _send(output, _MEMORY, b"")
-        except Exception as error:
-            _send(output, _ERROR, json.dumps([type(error).__name__, str(error)]).encode())
+                for piece in function(*request["arguments"]):
+                    _send(pipe, _DATA, piece)
+                    _renew(request["seconds"])
+                _send(pipe, _END, b"")
+            except MemoryError:
+                _send(pipe, _MEMORY, b"")
+            except Exception as error:
+                _send(pipe, _ERROR, json.dumps([type(error).__name__, str(error)]).encode())
+    finally:
+        os._exit(1)
 
 
 def _send(output: Any, kind: bytes, data: Any) -> None:
