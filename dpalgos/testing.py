@@ -74,7 +74,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Artefact, KernelModel, LinearModel, Projection, Statistic, decode
 from dpalgos.registry import construct, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, MappedRows, Rows, clip_to_unit_ball
-from dpalgos.secure.summation import lengths_of, state_after
+from dpalgos.secure.summation import contribution_of, lengths_of, state_after
 from dpalgos.systems.system import Scope
 from dpalgos.trust.model import EVERYONE, TrustModel
 
@@ -457,9 +457,7 @@ def _is_total_in_sums(case: _Case) -> None:
         with _silent(f"after sums of {value}"):
             for step, length in enumerate(lengths):
                 state = state_after(algorithm, sums[:step], setting)
-                prepare = getattr(algorithm, "prepare", None)
-                prepared = rows if prepare is None else prepare(rows, setting)
-                size = algorithm.contribution(state, prepared, setting).size
+                size = contribution_of(algorithm, state, rows, setting).size
                 _require(size == length, "another length than planned")
 
 

@@ -10,9 +10,8 @@ round                      a party (:mod:`dpalgos.secure.party`)       the serve
                                                                        ``introduce``
 2 share (a session)        ``share`` → *PartyState*; ``receive``       ``collect_shares`` → *Agreement*; ``deliver``
                            → *PartyState*
-3 mask (a step)            ``noisy_contribution``, ``mask``            ``add_masked``, ``merge_masked``
-                           → *PartyState*                              → *MaskedBlock*;
-                                                                       ``fix_survivors`` → *SurvivorSet*
+3 mask (a step)            ``noisy_contribution``, ``mask``            ``add_masked`` → *MaskedBlock*;
+                           → *PartyState*                              ``fix_survivors`` → *SurvivorSet*
 4 unmask (a step)          ``unmask`` → *PartyState*                   ``request_unmasking``, ``unmask_sum``
 =========================  ==========================================  =============================================
 

@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import Mapping
-from dataclasses import Field, dataclass, field
-from functools import lru_cache
-from typing import ClassVar
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Annotated, ClassVar, Self, TypeVar, cast
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpalgos.errors import ParameterError
 from dpalgos.parameters import COUNT, Bounded
 from dpalgos.secure.primitives import ELEMENT, KEY, MessageError
 from dpalgos.secure.tolerance import SparseGraph, Tolerance
-from dpalgos.secure.wire import Wire
 
 SELF, ESCROW = 0, 1
 """The two secrets a party shares out for each step: the key of its own mask, and the lock of its pair masks' keys."""
 KINDS = {SELF: "self-mask", ESCROW: "escrow"}
 
+_FORM = "unitball-secagg-2"
 _TAG = 16
+LOCKED = KEY + _TAG
+"""Bytes of one pair mask key under the escrow lock."""
+
+
+def OPENED(steps: int) -> int:
+    """Return the bytes of one holder's shares of both kinds for all steps, or of the commitments to them."""
+    return len(KINDS) * ELEMENT * steps
+
+
+def SEALED(steps: int) -> int:
+    """Return the bytes of all shares that one party sends to one other, encrypted."""
+    return OPENED(steps) + _TAG
+
+
+def of_step(data: bytes, step: int, kind: int) -> bytes:
+    """Return the share of a step and kind out of all of a holder's, or its commitment out of all."""
+    start = ELEMENT * (len(KINDS) * step + kind)
+    return data[start : start + ELEMENT]
 
 
 def point(holder: int) -> int:
@@ -32,30 +51,75 @@ def numbers_digest(survivors: tuple[int, ...]) -> bytes:
     return hashlib.sha256(repr(survivors).encode()).digest()
 
 
-PAIR = len(KINDS) * ELEMENT
-"""Bytes of one holder's two shares for one step."""
-LOCKED = KEY + _TAG
-"""Bytes of one pair mask key under the escrow lock."""
+_T = TypeVar("_T")
+_Parts = TypeVar("_Parts", bound=Iterable[int])
 
 
-def SEALED(steps: int) -> int:
-    """Return the bytes of all shares that one party sends to one other, encrypted."""
-    return PAIR * steps + _TAG
+def _ascending(parties: _Parts) -> _Parts:
+    if list(parties) != sorted(set(parties)):
+        raise ValueError("parties must be in increasing order, each once")
+    return parties
 
 
-def _ascending(name: str, parties: tuple[int, ...]) -> None:
-    if type(parties) is not tuple or any(type(party) is not int for party in parties):
-        raise MessageError(f"{name} must be a tuple of whole numbers")
-    if any(first >= second for first, second in itertools.pairwise(parties)):
-        raise MessageError(f"{name} must be in increasing order, each party once")
+Number = Annotated[int, Field(ge=0, lt=2**63)]
+Digest = Annotated[bytes, Field(min_length=KEY, max_length=KEY)]
+"""A digest, a public key, or the share of a secret."""
+Parties = Annotated[tuple[Number, ...], AfterValidator(_ascending)]
+ByParty = Annotated[dict[Number, _T], AfterValidator(_ascending)]
 
 
-def _size(name: str, value: bytes, expected: int) -> None:
-    if type(value) is not bytes or len(value) != expected:
-        raise MessageError(f"{name} must be {expected} bytes, not {len(value)}")
+class Wire:
+    """A frozen dataclass with one byte form: its kind, and its fields as JSON.
+
+    :meth:`decode` is strict: it accepts exactly the bytes that :meth:`encode` makes (no trailing bytes, no second
+    spelling of a value), checks each field by its type and then runs the class's own checks, so that a parsed message
+    is a checked one.
+    """
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", strict=True, ser_json_bytes="base64", val_json_bytes="base64"
+    )
+
+    def encode(self) -> bytes:
+        """Return the canonical bytes."""
+        head, adapter = _form(type(self))
+        return head + adapter.dump_json(self, warnings="error")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a message of this kind back.
+
+        Raises
+        ------
+        MessageError
+            If the bytes are not the canonical form of such a message, or its own checks fail.
+        """
+        head, adapter = _form(cls)
+        if not data.startswith(head):
+            raise MessageError(f"a {cls.__name__} of this protocol's version belongs here")
+        try:
+            message = cast(Self, adapter.validate_json(data[len(head) :]))
+        except ValidationError as error:
+            # Without the values, which may be secret.
+            wrong = error.errors(include_input=False, include_context=False, include_url=False)
+            faults = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong[:3])
+            raise MessageError(f"this is no {cls.__name__} ({'; '.join(faults)[:200]})") from None
+        if message.encode() != data:
+            raise MessageError(f"this is not the one form of a {cls.__name__}")
+        return message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@cache
+def _adapter(kind: type) -> TypeAdapter[object]:
+    return TypeAdapter(kind)
+
+
+def _form(kind: type) -> tuple[bytes, TypeAdapter[object]]:
+    return f"{_FORM} {kind.__name__} ".encode(), _adapter(kind)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoundParameters(Wire, Bounded):
     """What everybody knows before a session starts; its digest enters every key, so nothing carries over.
 
@@ -90,10 +154,10 @@ class RoundParameters(Wire, Bounded):
                 "leave the graph out: with so few parties everybody masks with everybody"
             )
 
-    @property
+    @cached_property
     def session(self) -> bytes:
         """The digest that stands for these parameters in every message."""
-        return _session(self)
+        return hashlib.sha256(self.encode()).digest()
 
     @property
     def threshold(self) -> int:
@@ -101,108 +165,72 @@ class RoundParameters(Wire, Bounded):
         return self.graph.threshold if self.graph is not None else self.tolerance.quorum
 
 
-@lru_cache(maxsize=64)
-def _session(parameters: RoundParameters) -> bytes:
-    return hashlib.sha256(parameters.encode()).digest()
-
-
-_OF_32_BYTES = ("session", "survivor_set", "numbers", "public_key")
-_NEIGHBOURS = ("neighbours", "recipients", "survivors", "dropped")
-
-
-class Message(Wire):
-    """A message of a session: digests and keys have their length, and lists of parties are in increasing order."""
-
-    __slots__ = ()
-    __dataclass_fields__: ClassVar[Mapping[str, Field[object]]]
-
-    def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            if name in _OF_32_BYTES:
-                _size(name, getattr(self, name), KEY)
-            elif name in _NEIGHBOURS:
-                _ascending(name, getattr(self, name))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advertisement(Message):
+class Advertisement(Wire):
     """Round 1, party to server: a public key."""
 
-    session: bytes
-    sender: int
-    public_key: bytes
+    session: Digest
+    sender: Number
+    public_key: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Introduction(Message):
-    """Round 1, server to party: the neighbours it will mask with, and their keys (32 bytes each, in their order)."""
+class Introduction(Wire):
+    """Round 1, server to party: the public keys of the neighbours it will mask with."""
 
-    session: bytes
-    recipient: int
-    neighbours: tuple[int, ...]
-    public_keys: bytes
-
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
-        _size("public_keys", self.public_keys, KEY * len(self.neighbours))
+    session: Digest
+    recipient: Number
+    public_keys: ByParty[Digest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareBundle(Message):
+class ShareBundle(Wire):
     """Round 2, party to server: encrypted shares for its neighbours, and what the server keeps.
 
     Parameters
     ----------
     session : bytes
     sender : int
-    recipients : tuple of int
-        The sender's neighbours, in increasing order.
-    ciphertexts : bytes
-        For each recipient, its shares of all steps, encrypted for it.
-    commitments : bytes
-        For each step and kind, the digest of the secret and of the share of each holder: the sender and its recipients,
-        in increasing order.
-    escrow : bytes
-        For each step and recipient, the key of the pair's mask, encrypted under the step's escrow secret.
+    ciphertexts : dict
+        For each of the sender's neighbours, its shares of all steps, encrypted for it.
+    secrets : bytes
+        For each step and kind, the digest of the secret.
+    commitments : dict
+        For each holder (the sender and its neighbours), step and kind, the digest of the holder's share.
+    escrow : dict
+        For each neighbour and step, the key of the pair's mask, encrypted under the step's escrow secret.
     """
 
-    session: bytes
-    sender: int
-    recipients: tuple[int, ...]
-    ciphertexts: bytes
-    commitments: bytes
-    escrow: bytes
+    session: Digest
+    sender: Number
+    ciphertexts: ByParty[bytes]
+    secrets: bytes
+    commitments: ByParty[bytes]
+    escrow: ByParty[bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery(Message):
+class Delivery(Wire):
     """Round 2, server to party: the shares its neighbours sent it, with their commitments.
 
     Parameters
     ----------
     session : bytes
     recipient : int
-    owners : tuple of int
-        The recipient's neighbours that take part, in increasing order.
-    ciphertexts : bytes
-        From each owner.
-    commitments : bytes
-        For each owner, step and kind, the digest of the recipient's share.
+    ciphertexts : dict
+        From each of the recipient's neighbours that take part.
+    commitments : dict
+        For each of them, step and kind, the digest of the recipient's share.
     """
 
-    session: bytes
-    recipient: int
-    owners: tuple[int, ...]
-    ciphertexts: bytes
-    commitments: bytes
-
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
-        _ascending("owners", self.owners)
+    session: Digest
+    recipient: Number
+    ciphertexts: ByParty[bytes]
+    commitments: ByParty[bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskRequest(Message):
+class MaskRequest(Wire):
     """Round 3, server to party: send the vector of a step.
 
     Parameters
@@ -214,25 +242,24 @@ class MaskRequest(Message):
         The neighbours' shares, with the session's first step.
     """
 
-    session: bytes
-    recipient: int
-    step: int
+    session: Digest
+    recipient: Number
+    step: Number
     delivery: Delivery | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedVector(Message):
-    """Round 3, party to server: contribution plus noise share plus masks, modulo 2^bits, little-endian words."""
+class MaskedVector(Wire):
+    """Round 3, party to server: contribution plus noise share plus masks, modulo 2^64, little-endian words."""
 
-    session: bytes
-    sender: int
-    step: int
-    bits: int
+    session: Digest
+    sender: Number
+    step: Number
     words: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnmaskRequest(Message):
+class UnmaskRequest(Wire):
     """Round 4, server to party: who survived the step, as far as this party is concerned.
 
     Parameters
@@ -250,19 +277,19 @@ class UnmaskRequest(Message):
         The recipient and its neighbours, divided: whose own masks are to be opened, and whose pair masks.
     """
 
-    session: bytes
-    recipient: int
-    step: int
-    survivor_set: bytes
-    count: int
-    numbers: bytes
-    survivors: tuple[int, ...]
-    dropped: tuple[int, ...]
+    session: Digest
+    recipient: Number
+    step: Number
+    survivor_set: Digest
+    count: Number
+    numbers: Digest
+    survivors: Parties
+    dropped: Parties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnmaskResponse(Message):
-    """Round 4, party to server: one share for each owner, of the kind that the survivor set asks for.
+class UnmaskResponse(Wire):
+    """Round 4, party to server: one share for each owner, of the one kind that the survivor set asks for.
 
     Parameters
     ----------
@@ -270,24 +297,12 @@ class UnmaskResponse(Message):
     sender : int
     step : int
     survivor_set : bytes
-    owners : tuple of int
-    kinds : bytes
-        One byte an owner, SELF or ESCROW.
-    shares : bytes
-        32 bytes an owner.
+    shares : dict
+        By owner.
     """
 
-    session: bytes
-    sender: int
-    step: int
-    survivor_set: bytes
-    owners: tuple[int, ...]
-    kinds: bytes
-    shares: bytes
-
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
-        if type(self.owners) is not tuple or any(type(owner) is not int for owner in self.owners):
-            raise MessageError("owners must be a tuple of whole numbers")
-        _size("kinds", self.kinds, len(self.owners))
-        _size("shares", self.shares, ELEMENT * len(self.owners))
+    session: Digest
+    sender: Number
+    step: Number
+    survivor_set: Digest
+    shares: ByParty[Digest]

@@ -40,7 +40,7 @@ Polychroniadou, Rabin, "Flamingo: multi-round single-server secure aggregation",
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -52,24 +52,28 @@ from dpalgos.secure import primitives as keys
 from dpalgos.secure.messages import (
     ESCROW,
     KINDS,
-    PAIR,
+    OPENED,
     SEALED,
     SELF,
     Advertisement,
+    ByParty,
     Delivery,
+    Digest,
     Introduction,
     MaskedVector,
+    Number,
     RoundParameters,
     ShareBundle,
     UnmaskRequest,
     UnmaskResponse,
+    Wire,
     numbers_digest,
+    of_step,
     point,
 )
 from dpalgos.secure.primitives import (
     ELEMENT,
     KEY,
-    MODULUS_BITS,
     RepeatedUseError,
     TooFewPartiesError,
     ViolationError,
@@ -80,7 +84,6 @@ from dpalgos.secure.primitives import (
     to_bytes,
     to_words,
 )
-from dpalgos.secure.wire import Wire
 
 _ZERO_NONCE = bytes(12)
 
@@ -95,48 +98,31 @@ class PartyState(Wire):
     party : int
     seed : bytes
         32 fresh random bytes of this session; everything secret is derived from it.
-    neighbours : tuple of int
-        Whom it was introduced to; empty before.
-    roots : bytes
-        The key shared with each neighbour, 32 bytes each.
-    own_shares : bytes
-        Its own points of its own secrets.
-    owners : tuple of int
-        Itself and the neighbours that take part, in increasing order; empty before the delivery.
-    held : bytes
-        For each owner and step, the shares of both kinds that it holds.
-    masked_steps, masked : tuple of int, bytes
-        Steps whose masks are used, with the digests of the masked vectors (32 bytes each).
-    vectors : bytes
-        For each of these steps, the digest of the vector without its masks.
-    unmasked_steps, unmasked : tuple of int, bytes
-        Steps for which it has answered, with the digests of the requests.
+    roots : dict
+        The key shared with each neighbour; empty before the introduction.
+    held : dict
+        By owner, the shares of all steps and both kinds that it holds: of its own secrets, and after the delivery of
+        those of each neighbour that takes part.
+    masked : dict
+        For each step whose masks are used, the digests of the masked vector and of the vector without its masks.
+    unmasked : dict
+        For each step for which it has answered, the digest of the request.
     """
 
     parameters: RoundParameters
-    party: int
-    seed: bytes
-    neighbours: tuple[int, ...] = ()
-    roots: bytes = b""
-    own_shares: bytes = b""
-    owners: tuple[int, ...] = ()
-    held: bytes = b""
-    masked_steps: tuple[int, ...] = ()
-    masked: bytes = b""
-    vectors: bytes = b""
-    unmasked_steps: tuple[int, ...] = ()
-    unmasked: bytes = b""
+    party: Number
+    seed: Digest
+    roots: ByParty[Digest] = field(default_factory=dict)
+    held: ByParty[bytes] = field(default_factory=dict)
+    masked: dict[Number, tuple[Digest, Digest]] = field(default_factory=dict)
+    unmasked: dict[Number, Digest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 <= self.party < self.parameters.tolerance.parties:
             raise ParameterError(f"party is {self.party}; it must be from 0 to {self.parameters.tolerance.parties - 1}")
-        if type(self.seed) is not bytes or len(self.seed) != KEY:
-            raise ParameterError(f"a party's seed is {KEY} fresh random bytes")
 
-    def root(self, peer: int) -> bytes:
-        """Return the key shared with a neighbour."""
-        place = self.neighbours.index(peer)
-        return self.roots[KEY * place : KEY * (place + 1)]
+        if len(self.seed) != KEY:
+            raise ParameterError(f"a party's seed is {KEY} fresh random bytes")
 
     def __repr__(self) -> str:
         return f"PartyState(party={self.party}, identity={self.parameters.identity!r})"
@@ -177,66 +163,59 @@ def share(state: PartyState, introduction: Introduction) -> tuple[PartyState, Sh
         If other neighbours were introduced before.
     """
     parameters, session, party = state.parameters, state.parameters.session, state.party
-    neighbours = introduction.neighbours
+    publics = introduction.public_keys
     require_for(state, introduction.session, introduction.recipient)
-    if any(not 0 <= peer < parameters.tolerance.parties or peer == party for peer in neighbours):
+    if any(not 0 <= peer < parameters.tolerance.parties or peer == party for peer in publics):
         raise ViolationError(None, "introduced a party that does not exist, or a party to itself")
-    publics = [introduction.public_keys[KEY * i : KEY * (i + 1)] for i in range(len(neighbours))]
     own_public = keys.public_key(state.seed, session, party)
-    if len({own_public, *publics}) != len(publics) + 1:
+    if len({own_public, *publics.values()}) != len(publics) + 1:
         raise ViolationError(None, "introduced two parties with the same public key")
-    if len(neighbours) + 1 < parameters.threshold:
-        raise TooFewPartiesError("keys were advertised", len(neighbours) + 1, parameters.threshold)
+    if len(publics) + 1 < parameters.threshold:
+        raise TooFewPartiesError("keys were advertised", len(publics) + 1, parameters.threshold)
     private = keys.private_key(state.seed, session, party)
-    roots = [
-        keys.pair_root(private, session, party, peer, own_public, public)
-        for peer, public in zip(neighbours, publics, strict=True)
-    ]
-    if state.neighbours and (state.neighbours, state.roots) != (neighbours, b"".join(roots)):
+    roots = {
+        peer: keys.pair_root(private, session, party, peer, own_public, public) for peer, public in publics.items()
+    }
+    if state.roots and state.roots != roots:
         raise RepeatedUseError(f"party {party} was already introduced to other neighbours or keys in this session")
 
-    holders = sorted((*neighbours, party))
-    points = [0, *(point(holder) for holder in holders)]
-    steps = parameters.steps
-    commitments: list[bytes] = []
-    escrow: list[bytes] = []
-    # shares[holder] grows by both kinds of share of one step at a time.
-    shares: list[list[bytes]] = [[] for _ in holders]
-    for step in range(steps):
+    holders = sorted((*roots, party))
+    points = [point(holder) for holder in holders]
+    secrets: list[bytes] = []
+    # All three grow by one step and kind at a time.
+    commitments: dict[int, list[bytes]] = {holder: [] for holder in holders}
+    shares: dict[int, list[bytes]] = {holder: [] for holder in holders}
+    escrow: dict[int, list[bytes]] = {peer: [] for peer in roots}
+    for step in range(parameters.steps):
         for kind in KINDS:
             secret = keys.step_secret(state.seed, session, party, KINDS[kind], step)
             polynomial = keys.party_key(state.seed, session, party, "polynomial", step, kind)
             randomness = keystream(polynomial, ELEMENT * (parameters.threshold - 1))
-            values = [to_bytes(value) for value in split(secret, parameters.threshold, points[1:], randomness)]
-            sealed_secret = to_bytes(secret)
-            commitments += [
-                keys.commitment(session, party, step, kind, place, value)
-                for place, value in zip(points, (sealed_secret, *values), strict=True)
-            ]
-            for held, value in zip(shares, values, strict=True):
-                held.append(value)
+            secrets.append(keys.commitment(session, party, step, kind, 0, to_bytes(secret)))
+            for holder, value in zip(holders, split(secret, parameters.threshold, points, randomness), strict=True):
+                shares[holder].append(to_bytes(value))
+                digest = keys.commitment(session, party, step, kind, point(holder), to_bytes(value))
+                commitments[holder].append(digest)
             if kind == ESCROW:
-                lock = ChaCha20Poly1305(keys.escrow_key(sealed_secret, step))
-                escrow += [
-                    lock.encrypt(escrow_nonce(peer), keys.mask_key(root, step), escrow_data(session, party, step))
-                    for peer, root in zip(neighbours, roots, strict=True)
-                ]
-    own = holders.index(party)
-    ciphertexts = [
-        ChaCha20Poly1305(keys.channel_key(root, party, peer)).encrypt(
-            _ZERO_NONCE, b"".join(held), channel_data(session, party, peer)
-        )
-        for peer, root, held in zip(neighbours, roots, shares[:own] + shares[own + 1 :], strict=True)
-    ]
+                lock = ChaCha20Poly1305(keys.escrow_key(to_bytes(secret), step))
+                for peer, root in roots.items():
+                    data = escrow_data(session, party, step)
+                    escrow[peer].append(lock.encrypt(escrow_nonce(peer), keys.mask_key(root, step), data))
     bundle = ShareBundle(
         session=session,
         sender=party,
-        recipients=neighbours,
-        ciphertexts=b"".join(ciphertexts),
-        commitments=b"".join(commitments),
-        escrow=b"".join(escrow),
+        ciphertexts={
+            peer: ChaCha20Poly1305(keys.channel_key(root, party, peer)).encrypt(
+                _ZERO_NONCE, b"".join(shares[peer]), channel_data(session, party, peer)
+            )
+            for peer, root in roots.items()
+        },
+        secrets=b"".join(secrets),
+        commitments={holder: b"".join(digests) for holder, digests in commitments.items()},
+        escrow={peer: b"".join(locked) for peer, locked in escrow.items()},
     )
-    return replace(state, neighbours=neighbours, roots=b"".join(roots), own_shares=b"".join(shares[own])), bundle
+    # What it holds of others' secrets came after this, where it is asked once more.
+    return replace(state, roots=roots, held=state.held or {party: b"".join(shares[party])}), bundle
 
 
 def receive(state: PartyState, delivery: Delivery) -> PartyState:
@@ -253,38 +232,33 @@ def receive(state: PartyState, delivery: Delivery) -> PartyState:
     """
     parameters, session, party = state.parameters, state.parameters.session, state.party
     require_for(state, delivery.session, delivery.recipient)
-    owners, steps = delivery.owners, parameters.steps
-    if not set(owners) <= set(state.neighbours):
+    ciphertexts, steps = delivery.ciphertexts, parameters.steps
+    if not set(ciphertexts) <= set(state.roots):
         raise ViolationError(None, "delivered shares of a party that was not introduced")
-    needed = parameters.threshold
-    if len(owners) + 1 < needed:
-        raise TooFewPartiesError("secrets were shared", len(owners) + 1, needed)
-    sealed = SEALED(steps)
-    per_owner = len(KINDS) * steps * KEY
-    if len(delivery.ciphertexts) != sealed * len(owners) or len(delivery.commitments) != per_owner * len(owners):
+    if len(ciphertexts) + 1 < parameters.threshold:
+        raise TooFewPartiesError("secrets were shared", len(ciphertexts) + 1, parameters.threshold)
+    lengths = {len(one) for one in ciphertexts.values()}, {len(one) for one in delivery.commitments.values()}
+    if tuple(delivery.commitments) != tuple(ciphertexts) or lengths != ({SEALED(steps)}, {OPENED(steps)}):
         raise ViolationError(None, "delivered shares of the wrong length")
-    held = {party: state.own_shares}
-    for place, owner in enumerate(owners):
-        ciphertext = delivery.ciphertexts[sealed * place : sealed * (place + 1)]
-        opened = ChaCha20Poly1305(keys.channel_key(state.root(owner), owner, party))
+    held = {party: state.held[party]}
+    for owner, ciphertext in ciphertexts.items():
+        opened = ChaCha20Poly1305(keys.channel_key(state.roots[owner], owner, party))
         try:
             shares = opened.decrypt(_ZERO_NONCE, ciphertext, channel_data(session, owner, party))
         except InvalidTag as error:
             raise ViolationError(owner, f"its shares for party {party} do not decrypt: altered or replayed") from error
-        expected = delivery.commitments[per_owner * place : per_owner * (place + 1)]
         contents = b"".join(
-            keys.commitment(session, owner, step, kind, point(party), _share(shares, step, kind))
+            keys.commitment(session, owner, step, kind, point(party), of_step(shares, step, kind))
             for step in range(steps)
             for kind in KINDS
         )
-        if contents != expected:
+        if contents != delivery.commitments[owner]:
             raise ViolationError(owner, f"its shares for party {party} do not match its commitments")
         held[owner] = shares
-    everyone = tuple(sorted(held))
-    packed = b"".join(held[owner] for owner in everyone)
-    if state.owners and (state.owners, state.held) != (everyone, packed):
+    held = dict(sorted(held.items()))
+    if _has_received(state) and state.held != held:
         raise RepeatedUseError(f"party {party} already received other shares in this session")
-    return replace(state, owners=everyone, held=packed)
+    return replace(state, held=held)
 
 
 def mask(state: PartyState, step: int, vector: Ints) -> tuple[PartyState, MaskedVector]:
@@ -306,34 +280,32 @@ def mask(state: PartyState, step: int, vector: Ints) -> tuple[PartyState, Masked
         If the step's masks have covered another vector before.
     """
     parameters = state.parameters
-    _require_step(parameters, step)
+    if not 0 <= step < parameters.steps:
+        raise ParameterError(
+            f"step is {step}; this session has steps 0 to {parameters.steps - 1}: start another session for more"
+        )
     if vector.dtype != np.int64 or vector.size != parameters.length:
         raise ParameterError(
             f"a vector of {vector.size} numbers of type {vector.dtype}; this session adds {parameters.length} of int64"
         )
-    if not state.owners:
+    if not _has_received(state):
         raise ViolationError(None, f"asked party {state.party} for a masked vector before shares were delivered")
     words = to_words(vector)
     secret = keys.step_secret(state.seed, parameters.session, state.party, KINDS[SELF], step)
     add_stream(words, to_bytes(secret))
-    for peer in state.owners:
+    for peer in state.held:
         if peer != state.party:
             # The pair's two signs are opposite, so that the mask leaves the sum.
-            (add_stream if peer > state.party else subtract_stream)(words, keys.mask_key(state.root(peer), step))
+            (add_stream if peer > state.party else subtract_stream)(words, keys.mask_key(state.roots[peer], step))
     packed = words.tobytes()
-    digest = hashlib.sha256(packed).digest()
-    message = MaskedVector(session=parameters.session, sender=state.party, step=step, bits=MODULUS_BITS, words=packed)
-    before = _recorded(state.masked_steps, state.masked, step)
-    if before == digest:
-        return state, message
-    if before is not None:
+    used = hashlib.sha256(packed).digest(), digest_of(vector)
+    if state.masked.get(step, used) != used:
         raise RepeatedUseError(
             f"party {state.party} has already used its masks of step {step} for another vector; "
             "repeat the round under a new identity"
         )
-    vectors = state.vectors + digest_of(vector)
-    steps = (*state.masked_steps, step)
-    return replace(state, masked_steps=steps, masked=state.masked + digest, vectors=vectors), message
+    message = MaskedVector(session=parameters.session, sender=state.party, step=step, words=packed)
+    return replace(state, masked={**state.masked, step: used}), message
 
 
 def unmask(state: PartyState, request: UnmaskRequest) -> tuple[PartyState, UnmaskResponse]:
@@ -351,18 +323,17 @@ def unmask(state: PartyState, request: UnmaskRequest) -> tuple[PartyState, Unmas
     parameters, party = state.parameters, state.party
     require_for(state, request.session, request.recipient)
     step = request.step
-    if step >= parameters.steps or _recorded(state.masked_steps, state.masked, step) is None:
+    if step not in state.masked:
         raise ViolationError(None, f"asked party {party} to unmask step {step}, which it has not masked")
     digest = hashlib.sha256(request.encode()).digest()
-    before = _recorded(state.unmasked_steps, state.unmasked, step)
-    if before is not None and before != digest:
+    if state.unmasked.get(step, digest) != digest:
         raise RepeatedUseError(
             f"party {party} refuses: it has already unmasked step {step} of {parameters.identity!r} for another "
             "survivor set; a second one would reveal single inputs. Repeat the round under a new identity"
         )
     if request.count < parameters.tolerance.quorum:
         raise TooFewPartiesError("vectors were masked", request.count, parameters.tolerance.quorum)
-    if sorted(request.survivors + request.dropped) != list(state.owners) or party not in request.survivors:
+    if sorted(request.survivors + request.dropped) != list(state.held) or party not in request.survivors:
         raise ViolationError(None, f"sent party {party} a survivor set that does not divide it and its neighbours")
     if len(request.survivors) > request.count:
         raise ViolationError(None, f"sent party {party} more survivors than it announced")
@@ -371,42 +342,19 @@ def unmask(state: PartyState, request: UnmaskRequest) -> tuple[PartyState, Unmas
     if parameters.graph is None and request.numbers != numbers_digest(request.survivors):
         raise ViolationError(None, f"sent party {party} the digest of other survivors than it named")
     kinds = {**dict.fromkeys(request.survivors, SELF), **dict.fromkeys(request.dropped, ESCROW)}
-    size = PAIR * parameters.steps
-    shares = [
-        _share(state.held[size * place : size * (place + 1)], step, kinds[owner])
-        for place, owner in enumerate(state.owners)
-    ]
     response = UnmaskResponse(
         session=parameters.session,
         sender=party,
         step=step,
         survivor_set=request.survivor_set,
-        owners=state.owners,
-        kinds=bytes(kinds[owner] for owner in state.owners),
-        shares=b"".join(shares),
+        shares={owner: of_step(shares, step, kinds[owner]) for owner, shares in state.held.items()},
     )
-    if before is not None:
-        return state, response
-    return replace(state, unmasked_steps=(*state.unmasked_steps, step), unmasked=state.unmasked + digest), response
+    return replace(state, unmasked={**state.unmasked, step: digest}), response
 
 
 def digest_of(vector: Ints) -> bytes:
     """Return what a party remembers a vector by."""
     return hashlib.sha256(vector.tobytes()).digest()
-
-
-def vector_digest(state: PartyState, step: int) -> bytes:
-    """Return the digest of the vector that a step's masks have covered.
-
-    Raises
-    ------
-    ViolationError
-        If none was masked.
-    """
-    digest = _recorded(state.masked_steps, state.vectors, step)
-    if digest is None:
-        raise ViolationError(None, f"asked party {state.party} of step {step}, which it has not masked")
-    return digest
 
 
 def require_for(state: PartyState, session: bytes, recipient: int) -> None:
@@ -438,21 +386,5 @@ def escrow_nonce(peer: int) -> bytes:
     return peer.to_bytes(12, "big")
 
 
-def _share(shares: bytes, step: int, kind: int) -> bytes:
-    start = PAIR * step + ELEMENT * kind
-    return shares[start : start + ELEMENT]
-
-
-def _recorded(steps: tuple[int, ...], digests: bytes, step: int) -> bytes | None:
-    """Return the digest recorded for a step, None where there is none."""
-    if step not in steps:
-        return None
-    place = steps.index(step)
-    return digests[KEY * place : KEY * (place + 1)]
-
-
-def _require_step(parameters: RoundParameters, step: int) -> None:
-    if not 0 <= step < parameters.steps:
-        raise ParameterError(
-            f"step is {step}; this session has steps 0 to {parameters.steps - 1}: start another session for more"
-        )
+def _has_received(state: PartyState) -> bool:
+    return len(state.held) > 1

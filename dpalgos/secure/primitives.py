@@ -140,7 +140,6 @@ def commitment(session: bytes, owner: int, step: int, kind: int, point: int, sha
     return hashlib.sha256(context("commitment", session, owner, step, kind, point, share)).digest()
 
 
-MODULUS_BITS = 64
 Words = NDArray[np.uint64]
 
 # Little-endian on every machine, so that two parties' streams agree.

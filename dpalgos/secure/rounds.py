@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -20,11 +19,11 @@ from dpalgos.secure.messages import (
     ShareBundle,
     UnmaskRequest,
     UnmaskResponse,
+    Wire,
 )
 from dpalgos.secure.party import PartyState
 from dpalgos.secure.primitives import KEY, RepeatedUseError, ViolationError
 from dpalgos.secure.server import Agreement, MaskedBlock, Roster, SurvivorSet
-from dpalgos.secure.wire import Wire
 
 
 class SumRecord(Protocol):
@@ -135,9 +134,6 @@ class RecordedSum:
                 "identity (--repetition)"
             )
 
-
-# Masked vectors are added up after this many parties, so that memory does not grow with their number.
-_BLOCK = 256
 
 A = TypeVar("A")
 R = TypeVar("R", covariant=True)
@@ -254,7 +250,7 @@ class Party:
                 return self._mask(request, recorded, vector)
             case UnmaskRequest():
                 unmasked, response = at_party.unmask(self._recall(Stage.UNMASK), request)
-                recorded.open(self._number, at_party.vector_digest(unmasked, request.step), request.numbers)
+                recorded.open(self._number, unmasked.masked[request.step][1], request.numbers)
                 self._keep(Stage.UNMASK, unmasked)
                 return response
 
@@ -333,7 +329,7 @@ class Server:
             return ((party, parameters) for party in range(parameters.tolerance.parties))
         if stage is Stage.SHARE:
             roster = self._decided(Roster, "roster")
-            return ((party, at_server.introduce(roster, party)) for party in roster.members)
+            return ((party, at_server.introduce(roster, party)) for party in roster.public_keys)
         agreement = self._decided(Agreement, "agreement")
         if stage is Stage.MASK:
             return ((party, at_server.request_masking(agreement, self._step, party)) for party in agreement.by_sender)
@@ -388,19 +384,13 @@ class Server:
         agreement = self._decided(Agreement, "agreement")
         block = self._memory.get(MaskedBlock, "block")
         if block is None:
-            survivors = self._added(agreement, answers)
+            survivors = at_server.add_masked(agreement, self._step, answers)
             # Too few vectors are not a block: nothing of them is ever opened.
             at_server.fix_survivors(agreement, survivors)
             block = self._memory.put("block", survivors)
         fixed = at_server.fix_survivors(agreement, block, self._memory.get(SurvivorSet, "survivors"))
         recorded.fix(fixed.survivors)
         self._memory.put("survivors", fixed)
-
-    def _added(self, agreement: Agreement, answers: Iterable[MaskedVector]) -> MaskedBlock:
-        blocks, left = [at_server.add_masked(agreement, self._step, [])], iter(answers)
-        while some := list(itertools.islice(left, _BLOCK)):
-            blocks.append(at_server.add_masked(agreement, self._step, some))
-        return at_server.merge_masked(blocks)
 
     def _decided(self, kind: type[W], name: str) -> W:
         decision = self._memory.get(kind, name)

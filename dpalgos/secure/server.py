@@ -10,8 +10,7 @@ caller may leave that message out and call again: the sender then counts as lost
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -26,25 +25,29 @@ from dpalgos.secure.messages import (
     ESCROW,
     KINDS,
     LOCKED,
+    OPENED,
     SEALED,
     SELF,
     Advertisement,
+    ByParty,
     Delivery,
+    Digest,
     Introduction,
     MaskedVector,
     MaskRequest,
+    Number,
+    Parties,
     RoundParameters,
     ShareBundle,
     UnmaskRequest,
     UnmaskResponse,
+    Wire,
     numbers_digest,
+    of_step,
     point,
 )
 from dpalgos.secure.party import escrow_data, escrow_nonce
 from dpalgos.secure.primitives import (
-    ELEMENT,
-    KEY,
-    MODULUS_BITS,
     PRIME,
     MessageError,
     RepeatedUseError,
@@ -57,8 +60,7 @@ from dpalgos.secure.primitives import (
     to_bytes,
     to_integers,
 )
-from dpalgos.secure.tolerance import Neighbourhoods, order_seed
-from dpalgos.secure.wire import Wire
+from dpalgos.secure.tolerance import neighbourhoods
 
 _Sent = TypeVar("_Sent", Advertisement, ShareBundle, MaskedVector, UnmaskResponse)
 
@@ -70,30 +72,18 @@ class Roster(Wire):
     Parameters
     ----------
     parameters : RoundParameters
-    members : tuple of int
-        In increasing order.
-    public_keys : bytes
-        32 bytes each.
+    public_keys : dict
+        By party.
     """
 
     parameters: RoundParameters
-    members: tuple[int, ...]
-    public_keys: bytes
-
-    def __post_init__(self) -> None:
-        if len(self.public_keys) != KEY * len(self.members):
-            raise MessageError("a roster has one key a member")
+    public_keys: ByParty[Digest]
 
     @cached_property
-    def neighbourhoods(self) -> Neighbourhoods:
-        """Who masks with whom; in a sparse graph drawn from the digest of this roster."""
-        seed = order_seed(self.encode()) if self.parameters.graph is not None else b""
-        return Neighbourhoods(self.members, self.parameters.graph, seed)
-
-    def key(self, member: int) -> bytes:
-        """Return a member's public key."""
-        place = bisect_left(self.members, member)
-        return self.public_keys[KEY * place : KEY * (place + 1)]
+    def neighbours(self) -> Mapping[int, tuple[int, ...]]:
+        """Who masks with whom; in a sparse graph drawn from the digest of this roster, bound to its purpose."""
+        seed = hashlib.sha256(keys.context("order", self.encode())).digest()
+        return neighbourhoods(tuple(self.public_keys), self.parameters.graph, seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,37 +112,26 @@ class Agreement(Wire):
 
     def neighbours(self, party: int) -> tuple[int, ...]:
         """Return the neighbours of a party that take part, in increasing order."""
-        return tuple(peer for peer in self.by_sender[party].recipients if peer in self.by_sender)
-
-    def expected(self, owner: int, holder: int, step: int, kind: int) -> bytes:
-        """Return the commitment to a holder's share; ``holder`` -1 stands for the secret itself."""
-        bundle = self.by_sender[owner]
-        holders = len(bundle.recipients) + 1
-        place = 0 if holder < 0 else 1 + bisect_left(bundle.recipients, holder) + (holder > owner)
-        start = KEY * ((len(KINDS) * step + kind) * (holders + 1) + place)
-        return bundle.commitments[start : start + KEY]
+        return tuple(peer for peer in self.by_sender[party].ciphertexts if peer in self.by_sender)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedBlock(Wire):
-    """Round 3: the sum of some parties' masked vectors; blocks of disjoint parties can be merged.
+    """Round 3: the sum of the masked vectors that arrived.
 
     Parameters
     ----------
     session : bytes
     step : int
-    senders : tuple of int
-        In increasing order.
-    digests : bytes
-        Digest of each sender's words, 32 bytes each.
+    digests : dict
+        Of each sender's words.
     words : bytes
         Their sum modulo 2^64, little-endian.
     """
 
-    session: bytes
-    step: int
-    senders: tuple[int, ...]
-    digests: bytes
+    session: Digest
+    step: Number
+    digests: ByParty[Digest]
     words: bytes
 
 
@@ -173,10 +152,10 @@ class SurvivorSet(Wire):
         Digest of the very vectors that were received from them.
     """
 
-    session: bytes
-    step: int
-    survivors: tuple[int, ...]
-    vectors: bytes
+    session: Digest
+    step: Number
+    survivors: Parties
+    vectors: Digest
 
     @cached_property
     def digest(self) -> bytes:
@@ -210,22 +189,14 @@ def collect_advertisements(parameters: RoundParameters, messages: Iterable[Adver
         if owners.setdefault(message.public_key, sender) != sender:
             raise ViolationError(sender, f"advertised the public key of party {owners[message.public_key]}")
     _require_quorum(parameters, "keys were advertised", len(received))
-    return Roster(
-        parameters=parameters,
-        members=tuple(received),
-        public_keys=b"".join(message.public_key for message in received.values()),
-    )
+    public_keys = {sender: message.public_key for sender, message in received.items()}
+    return Roster(parameters=parameters, public_keys=public_keys)
 
 
 def introduce(roster: Roster, party: int) -> Introduction:
     """Round 1: return what a party is told of its neighbours."""
-    neighbours = roster.neighbourhoods.of(party)
-    return Introduction(
-        session=roster.parameters.session,
-        recipient=party,
-        neighbours=neighbours,
-        public_keys=b"".join(roster.key(peer) for peer in neighbours),
-    )
+    public_keys = {peer: roster.public_keys[peer] for peer in roster.neighbours[party]}
+    return Introduction(session=roster.parameters.session, recipient=party, public_keys=public_keys)
 
 
 def collect_shares(roster: Roster, messages: Iterable[ShareBundle]) -> Agreement:
@@ -238,18 +209,20 @@ def collect_shares(roster: Roster, messages: Iterable[ShareBundle]) -> Agreement
     TooFewPartiesError
         If fewer than N - dropouts sent one.
     """
-    parameters = roster.parameters
-    received = _by_sender(parameters, messages, roster.members)
+    parameters, steps = roster.parameters, roster.parameters.steps
+    received = _by_sender(parameters, messages, roster.public_keys)
     for sender, bundle in received.items():
-        if bundle.recipients != roster.neighbourhoods.of(sender):
-            raise ViolationError(sender, "sent shares for other parties than its neighbours")
-        count = len(bundle.recipients)
-        sizes = (
-            SEALED(parameters.steps) * count,
-            KEY * len(KINDS) * parameters.steps * (count + 2),
-            LOCKED * parameters.steps * count,
+        near = roster.neighbours[sender]
+        of_parties = (
+            (bundle.ciphertexts, near, SEALED(steps)),
+            (bundle.commitments, tuple(sorted((*near, sender))), OPENED(steps)),
+            (bundle.escrow, near, LOCKED * steps),
         )
-        if (len(bundle.ciphertexts), len(bundle.commitments), len(bundle.escrow)) != sizes:
+        if any(tuple(parts) != parties for parts, parties, _ in of_parties):
+            raise ViolationError(sender, "sent shares for other parties than its neighbours")
+        if len(bundle.secrets) != OPENED(steps) or any(
+            len(part) != size for parts, _, size in of_parties for part in parts.values()
+        ):
             raise ViolationError(sender, "sent shares, commitments or locks of the wrong length")
     _require_quorum(parameters, "secrets were shared", len(received))
     return Agreement(roster=roster, bundles=tuple(received.values()))
@@ -257,21 +230,12 @@ def collect_shares(roster: Roster, messages: Iterable[ShareBundle]) -> Agreement
 
 def deliver(agreement: Agreement, party: int) -> Delivery:
     """Round 2: return what a party is sent of its neighbours' shares."""
-    steps = agreement.parameters.steps
-    owners = agreement.neighbours(party)
-    ciphertexts, commitments = [], []
-    sealed = SEALED(steps)
-    for owner in owners:
-        bundle = agreement.by_sender[owner]
-        start = sealed * bisect_left(bundle.recipients, party)
-        ciphertexts.append(bundle.ciphertexts[start : start + sealed])
-        commitments += [agreement.expected(owner, party, step, kind) for step in range(steps) for kind in KINDS]
+    sent = {owner: agreement.by_sender[owner] for owner in agreement.neighbours(party)}
     return Delivery(
         session=agreement.parameters.session,
         recipient=party,
-        owners=owners,
-        ciphertexts=b"".join(ciphertexts),
-        commitments=b"".join(commitments),
+        ciphertexts={owner: bundle.ciphertexts[party] for owner, bundle in sent.items()},
+        commitments={owner: bundle.commitments[party] for owner, bundle in sent.items()},
     )
 
 
@@ -282,68 +246,36 @@ def request_masking(agreement: Agreement, step: int, party: int) -> MaskRequest:
 
 
 def add_masked(agreement: Agreement, step: int, messages: Iterable[MaskedVector]) -> MaskedBlock:
-    """Round 3: return the sum of some masked vectors; may be none.
+    """Round 3: return the sum of the masked vectors, which are not kept: memory does not grow with their number.
 
     Raises
     ------
     ViolationError
-        Naming the sender of a vector of another session, step, length or modulus, or of a second one.
+        Naming the sender of a vector of another session, step or length, or of a second one.
     """
     parameters = agreement.parameters
-    received = _by_sender(parameters, messages, agreement.by_sender)
     total: Words = np.zeros(parameters.length, dtype="<u8")
-    digests = []
-    for sender, message in received.items():
+    digests = {}
+    for message in _each_once(parameters, messages, agreement.by_sender):
+        sender, words = message.sender, message.words
         if message.step != step:
             raise ViolationError(
                 sender, f"sent its vector of step {message.step} in step {step}: replayed or reordered"
             )
-        if message.bits != MODULUS_BITS:
-            raise ViolationError(sender, f"masked modulo 2^{message.bits}; this session adds modulo 2^{MODULUS_BITS}")
-        if len(message.words) != 8 * parameters.length:
+        if len(words) != 8 * parameters.length:
             raise ViolationError(
-                sender,
-                f"sent {len(message.words)} bytes; a vector of {parameters.length} numbers has {8 * parameters.length}",
+                sender, f"sent {len(words)} bytes; a vector of {parameters.length} numbers has {8 * parameters.length}"
             )
-        np.add(total, np.frombuffer(message.words, dtype="<u8"), out=total)
-        digests.append(hashlib.sha256(message.words).digest())
+        np.add(total, np.frombuffer(words, dtype="<u8"), out=total)
+        digests[sender] = hashlib.sha256(words).digest()
     return MaskedBlock(
-        session=parameters.session,
-        step=step,
-        senders=tuple(received),
-        digests=b"".join(digests),
-        words=total.tobytes(),
+        session=parameters.session, step=step, digests=dict(sorted(digests.items())), words=total.tobytes()
     )
 
 
-def merge_masked(blocks: Sequence[MaskedBlock]) -> MaskedBlock:
-    """Round 3: return the sum of blocks of one session and step.
-
-    Raises
-    ------
-    ViolationError
-        Naming a party that is in two blocks.
-    MessageError
-        If the blocks are of different sessions or steps, or there is none.
-    """
-    if len({(block.session, block.step, len(block.words)) for block in blocks}) != 1:
-        raise MessageError("blocks to be merged must be of one session and step, at least one")
-    digests: dict[int, bytes] = {}
-    total: Words = np.zeros(len(blocks[0].words) // 8, dtype="<u8")
-    for block in blocks:
-        for place, sender in enumerate(block.senders):
-            if sender in digests:
-                raise ViolationError(sender, "its vector is in two blocks")
-            digests[sender] = block.digests[KEY * place : KEY * (place + 1)]
-        np.add(total, np.frombuffer(block.words, dtype="<u8"), out=total)
-    senders = tuple(sorted(digests))
-    return MaskedBlock(
-        session=blocks[0].session,
-        step=blocks[0].step,
-        senders=senders,
-        digests=b"".join(digests[sender] for sender in senders),
-        words=total.tobytes(),
-    )
+def _survivors_of(block: MaskedBlock) -> SurvivorSet:
+    vectors = hashlib.sha256(b"".join(block.digests.values())).digest()
+    return SurvivorSet(session=block.session, step=block.step, survivors=tuple(block.digests), vectors=vectors)
 
 
 def fix_survivors(agreement: Agreement, block: MaskedBlock, stored: SurvivorSet | None = None) -> SurvivorSet:
@@ -367,13 +299,8 @@ def fix_survivors(agreement: Agreement, block: MaskedBlock, stored: SurvivorSet 
     parameters = agreement.parameters
     if block.session != parameters.session:
         raise MessageError("the block of masked vectors is of another session")
-    _require_quorum(parameters, "vectors were masked", len(block.senders))
-    fixed = SurvivorSet(
-        session=block.session,
-        step=block.step,
-        survivors=block.senders,
-        vectors=hashlib.sha256(block.digests).digest(),
-    )
+    _require_quorum(parameters, "vectors were masked", len(block.digests))
+    fixed = _survivors_of(block)
     if stored is not None and stored != fixed:
         raise RepeatedUseError(
             f"the survivors of step {block.step} of {parameters.identity!r} are fixed already; another set would "
@@ -425,17 +352,15 @@ def unmask_sum(
         If fewer than N - dropouts answered, or too few of some party's neighbours.
     """
     parameters, step = agreement.parameters, survivors.step
-    if (block.session, block.step, block.senders) != (survivors.session, step, survivors.survivors) or (
-        hashlib.sha256(block.digests).digest() != survivors.vectors
-    ):
+    if _survivors_of(block) != survivors:
         raise RepeatedUseError("the masked vectors are not those that the survivor set was fixed on")
-    received = _by_sender(parameters, messages, survivors.survivors)
+    received = _by_sender(parameters, messages, survivors.alive)
     alive = survivors.alive
     pieces: dict[int, list[tuple[int, int]]] = {}
     for sender, message in received.items():
         _check_response(agreement, survivors, message)
-        for place, owner in enumerate(message.owners):
-            share = int.from_bytes(message.shares[ELEMENT * place : ELEMENT * (place + 1)], "big")
+        for owner, returned in message.shares.items():
+            share = int.from_bytes(returned, "big")
             pieces.setdefault(owner, []).append((point(sender), share))
     _require_quorum(parameters, "the sum was unmasked", len(received))
 
@@ -457,25 +382,16 @@ def _check_response(agreement: Agreement, survivors: SurvivorSet, message: Unmas
     sender, step, session = message.sender, survivors.step, survivors.session
     if message.step != step or message.survivor_set != survivors.digest:
         raise ViolationError(sender, f"answered for step {message.step} or another survivor set: replayed or reordered")
-    seen: dict[int, int] = {}
     near = {sender, *agreement.neighbours(sender)}
-    for place, owner in enumerate(message.owners):
-        kind = message.kinds[place]
-        if kind not in KINDS or owner not in near:
+    for owner, share in message.shares.items():
+        if owner not in near:
             raise ViolationError(sender, f"returned a share of party {owner} that it cannot hold")
-        if seen.setdefault(owner, kind) != kind:
-            raise ViolationError(sender, f"returned both kinds of share for party {owner}; its input would be revealed")
-        if kind != (SELF if owner in survivors.alive else ESCROW):
-            raise ViolationError(sender, f"returned the {KINDS[kind]} share of party {owner} instead of the other")
-        share = message.shares[ELEMENT * place : ELEMENT * (place + 1)]
         if int.from_bytes(share, "big") >= PRIME:
             raise ViolationError(sender, f"returned a share of party {owner} that is not a field element")
-        if keys.commitment(session, owner, step, kind, point(sender), share) != agreement.expected(
-            owner, sender, step, kind
-        ):
+        kind = SELF if owner in survivors.alive else ESCROW
+        expected = of_step(agreement.by_sender[owner].commitments[sender], step, kind)
+        if keys.commitment(session, owner, step, kind, point(sender), share) != expected:
             raise ViolationError(sender, f"returned a wrong {KINDS[kind]} share of party {owner}")
-    if len(seen) != len(message.owners):
-        raise ViolationError(sender, "returned a share twice")
 
 
 def _open(agreement: Agreement, owner: int, step: int, kind: int, pieces: Sequence[tuple[int, int]]) -> bytes:
@@ -486,7 +402,9 @@ def _open(agreement: Agreement, owner: int, step: int, kind: int, pieces: Sequen
     points, shares = zip(*sorted(pieces)[:threshold], strict=True)
     secret = to_bytes(reconstruct(points, shares))
     session = agreement.parameters.session
-    if keys.commitment(session, owner, step, kind, 0, secret) != agreement.expected(owner, -1, step, kind):
+    if keys.commitment(session, owner, step, kind, 0, secret) != of_step(
+        agreement.by_sender[owner].secrets, step, kind
+    ):
         raise ViolationError(owner, f"sent {KINDS[kind]} shares that do not give the secret it committed to")
     return secret
 
@@ -498,30 +416,32 @@ def _remove_pair_masks(
     bundle, session = agreement.by_sender[owner], agreement.parameters.session
     lock = ChaCha20Poly1305(keys.escrow_key(secret, step))
     for peer in exposed:
-        start = LOCKED * (len(bundle.recipients) * step + bisect_left(bundle.recipients, peer))
+        locked = bundle.escrow[peer][LOCKED * step : LOCKED * (step + 1)]
         try:
-            key = lock.decrypt(
-                escrow_nonce(peer), bundle.escrow[start : start + LOCKED], escrow_data(session, owner, step)
-            )
+            key = lock.decrypt(escrow_nonce(peer), locked, escrow_data(session, owner, step))
         except InvalidTag as error:
             raise ViolationError(owner, f"locked away another key than that of its mask with party {peer}") from error
         # The survivor added the stream if the lost party's number is the higher one.
         (subtract_stream if owner > peer else add_stream)(total, key)
 
 
-def _by_sender(parameters: RoundParameters, messages: Iterable[_Sent], allowed: Iterable[int]) -> dict[int, _Sent]:
-    """Return messages by sender, in increasing order, each of this session and of a party that may send one."""
-    session, senders = parameters.session, allowed if isinstance(allowed, (range, Mapping)) else set(allowed)
-    received: dict[int, _Sent] = {}
+def _each_once(parameters: RoundParameters, messages: Iterable[_Sent], allowed: Container[int]) -> Iterator[_Sent]:
+    """Yield the messages as they come, each checked to be the only one of a party of this session."""
+    seen: set[int] = set()
     for message in messages:
-        if message.sender not in senders:
-            raise ViolationError(message.sender, f"sent a {type(message).__name__} although it is not in this round")
-        if message.session != session:
-            raise ViolationError(message.sender, f"sent a {type(message).__name__} of another session: replayed")
-        if message.sender in received:
-            raise ViolationError(message.sender, f"sent two messages of the kind {type(message).__name__}")
-        received[message.sender] = message
-    return dict(sorted(received.items()))
+        sender, kind = message.sender, type(message).__name__
+        if sender not in allowed:
+            raise ViolationError(sender, f"sent a {kind} although it is not in this round")
+        if message.session != parameters.session:
+            raise ViolationError(sender, f"sent a {kind} of another session: replayed")
+        if sender in seen:
+            raise ViolationError(sender, f"sent two messages of the kind {kind}")
+        seen.add(sender)
+        yield message
+
+
+def _by_sender(parameters: RoundParameters, messages: Iterable[_Sent], allowed: Container[int]) -> dict[int, _Sent]:
+    return dict(sorted((message.sender, message) for message in _each_once(parameters, messages, allowed)))
 
 
 def _require_quorum(parameters: RoundParameters, stage: str, remaining: int) -> None:

@@ -14,7 +14,7 @@ from dpalgos.algorithms import IntegerNoise, SumAlgorithm, TrustedSummation
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Guarantee, Setting
 from dpalgos.rows import ArrayRows, Ints, NoiseSource, Rows
-from dpalgos.secure.messages import RoundParameters
+from dpalgos.secure.messages import RoundParameters, Wire
 from dpalgos.secure.noise_shares import NoiseShare, share_distribution
 from dpalgos.secure.party import PartyState
 from dpalgos.secure.rounds import (
@@ -30,7 +30,6 @@ from dpalgos.secure.rounds import (
     carry_out,
 )
 from dpalgos.secure.tolerance import SparseGraph, Tolerance
-from dpalgos.secure.wire import Wire
 
 
 def step_name(step: int) -> str:
@@ -62,7 +61,8 @@ def state_after(algorithm: SumAlgorithm, sums: Sequence[Ints], setting: Setting)
     return state
 
 
-def _contribution(algorithm: SumAlgorithm, state: Any, rows: Rows, setting: Setting) -> Ints:
+def contribution_of(algorithm: SumAlgorithm, state: Any, rows: Rows, setting: Setting) -> Ints:
+    """Return a party's contribution to a step, from rows that nothing was prepared of."""
     prepare = getattr(algorithm, "prepare", None)
     prepared = rows if prepare is None else prepare(rows, setting)
     return algorithm.contribution(state, prepared, setting)
@@ -73,13 +73,13 @@ def _next_contribution(algorithm: SumAlgorithm, rows: Rows, setting: Setting, su
     steps = algorithm.steps(setting)
     if len(sums) >= steps:
         raise ParameterError(f"{len(sums)} sums are made; the algorithm has {steps}, and its guarantee pays for them")
-    return _contribution(algorithm, state_after(algorithm, sums, setting), rows, setting)
+    return contribution_of(algorithm, state_after(algorithm, sums, setting), rows, setting)
 
 
 def _empty(algorithm: SumAlgorithm, state: Any, setting: Setting) -> Ints:
     # Total in what rows contain, so also where there is none; the shape depends on public facts alone.
     none = ArrayRows(np.zeros((0, setting.dimension)), np.zeros(0, dtype=np.int64))
-    return _contribution(algorithm, state, none, setting)
+    return contribution_of(algorithm, state, none, setting)
 
 
 def lengths_of(algorithm: SumAlgorithm, setting: Setting) -> tuple[int, ...]:
@@ -206,20 +206,6 @@ def result_of(algorithm: SumAlgorithm, sums: Sequence[Ints], setting: Setting) -
     if len(sums) != algorithm.steps(setting):
         raise ParameterError(f"{len(sums)} sums of {algorithm.steps(setting)}")
     return algorithm.result(state_after(algorithm, sums, setting), setting)
-
-
-def artefact_of(algorithm: SumAlgorithm, total: Ints, survivors: Sequence[int], setting: Setting) -> Any:
-    """Return what the server makes of the only sum of an algorithm of one step; post-processing.
-
-    Parameters
-    ----------
-    algorithm : SumAlgorithm
-    total : array (length,) of int64
-    survivors : sequence of int
-        Whose vectors the sum holds; means are theirs.
-    setting : Setting
-    """
-    return result_of(algorithm, [sum_of(algorithm, total, survivors, setting)], setting)
 
 
 # Up to this many parties the complete graph costs little, and has no failure probability.

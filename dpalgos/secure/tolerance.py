@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
 from dpalgos.parameters import NATURAL, Bounded
-from dpalgos.secure.primitives import context, keystream
-from dpalgos.secure.wire import Wire
+from dpalgos.secure.primitives import keystream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tolerance(Wire, Bounded):
+class Tolerance(Bounded):
     """The fault model of a round.
 
     Parameters
@@ -108,7 +105,7 @@ class GraphFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparseGraph(Wire):
+class SparseGraph:
     """A Harary graph over a random order of the parties: everyone's neighbours are the k/2 before and after it.
 
     Parameters
@@ -193,8 +190,8 @@ def _hypergeometric_tail(population: int, marked: int, draws: int, at_least: int
     )
 
 
-class Neighbourhoods:
-    """The neighbours of every party in one session, the same for everyone who knows the roster.
+def neighbourhoods(members: tuple[int, ...], graph: SparseGraph | None, seed: bytes) -> dict[int, tuple[int, ...]]:
+    """Return everybody's neighbours in one session, in increasing order; the same for all who know the roster.
 
     Parameters
     ----------
@@ -205,27 +202,10 @@ class Neighbourhoods:
     seed : bytes
         Public, 32 bytes, fixed only when the roster is (its digest), so that nobody's place was known before.
     """
-
-    __slots__ = ("_graph", "_members", "_order", "_place")
-
-    def __init__(self, members: tuple[int, ...], graph: SparseGraph | None, seed: bytes) -> None:
-        self._members, self._graph = members, graph
-        self._order: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._place: dict[int, int] = {}
-        if graph is not None:
-            words = np.frombuffer(keystream(seed, 8 * len(members)), dtype="<u8")
-            self._order = np.array(members, dtype=np.int64)[np.argsort(words, kind="stable")]
-            self._place = {int(party): place for place, party in enumerate(self._order)}
-
-    def of(self, party: int) -> tuple[int, ...]:
-        """Return a party's neighbours in increasing order."""
-        if self._graph is None:
-            return tuple(member for member in self._members if member != party)
-        half, place = self._graph.degree // 2, self._place[party]
-        around = self._order.take(range(place - half, place + half + 1), mode="wrap").tolist()
-        return tuple(sorted(peer for peer in around if peer != party))
-
-
-def order_seed(roster: bytes) -> bytes:
-    """Return the public seed of the random order: the digest of the roster, bound to its purpose."""
-    return hashlib.sha256(context("order", roster)).digest()
+    if graph is None:
+        return {party: tuple(member for member in members if member != party) for party in members}
+    words = np.frombuffer(keystream(seed, 8 * len(members)), dtype="<u8")
+    order = [members[place] for place in np.argsort(words, kind="stable")]
+    reach = range(-(graph.degree // 2), graph.degree // 2 + 1)
+    around = ({order[(place + far) % len(order)] for far in reach} for place in range(len(order)))
+    return {party: tuple(sorted(near - {party})) for party, near in zip(order, around, strict=True)}

@@ -36,8 +36,8 @@ from tasks.federation.planning import (
     federated_manifest,
     federated_plan,
     keys_of,
-    numbers_of,
     run_name,
+    sent_numbers,
     session_name,
     shared_rows,
 )
@@ -48,7 +48,7 @@ from tasks.preparation.mapping import make_maps, map_features, map_rows
 from tasks.preparation.partitioning import partition_rows
 from tasks.release.door import combine, recorded_key, require_sent, store_release, stored_release
 from tasks.release.metrics import measure_by_releases, measure_exactly
-from tasks.release.rounds import ServerRounds, keep_sum, kept_sums, result_of, step_lengths
+from tasks.release.rounds import ServerRounds, blocks_of, bytes_of, keep_sum, kept_sums, result_of, step_lengths
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
@@ -273,7 +273,7 @@ class _Asking:
                 )
             else:
                 sums, took_part = self._sums(node)
-                steps = len(ServerRounds(node).blocks if node.masking is not None else sums)
+                steps = len(blocks_of(node) if node.masking is not None else sums)
                 messages = [self.kept(node, number, ()) for number in range(steps)]
                 self._store(node, result_of(node, sums), took_part, messages)
         return cast(ReleaseRef, stored_release(node))
@@ -331,7 +331,7 @@ class _Asking:
             answers = self.ask_all(Ask.SUM, release, step=step, before=sums[-1] if sums else None)
             session = session_name(self.run, release.key, step)
             messages = [self.require(answer, Purpose.SUM, session) for answer in answers.values()]
-            parts = [numbers_of(one.body, length, one.party) for one in self.kept(release, step, messages)]
+            parts = [sent_numbers(one.body, length, one.party) for one in self.kept(release, step, messages)]
             self._progress(f"sum {step + 1} of {len(step_lengths(release))}")
             sums.append(keep_sum(release, step, np.sum(parts, axis=0, dtype=np.int64)))
         return sums, self._roster.names
@@ -339,7 +339,7 @@ class _Asking:
     def _secure_sums(self, release: PlannedRelease) -> tuple[list[Ints], Sequence[str]]:
         """Carry out the rounds of secure sums; parties that are lost are done without, as far as is tolerated."""
         sums, there = kept_sums(release), self._roster.names
-        blocks, total = ServerRounds(release).blocks, len(step_lengths(release))
+        blocks, total = blocks_of(release), len(step_lengths(release))
         for number, block in enumerate(blocks):
             server = ServerRounds(release, number)
             server.open()
@@ -417,7 +417,7 @@ class _Asking:
 
     def request(self, stage: Stage, release: PlannedRelease, block: int, message: bytes) -> Request:
         """Return a request of a stage of a secure sum."""
-        return self._request(Ask(stage.value), release).model_copy(update={"block": block, "message": packed(message)})
+        return self._request(Ask(stage.value), release).model_copy(update={"block": block, "message": message.decode()})
 
     def _request(
         self, ask: Ask, release: PlannedRelease | None = None, *, step: int = 0, before: Ints | None = None
@@ -441,7 +441,7 @@ class _Asking:
 
 def encoded_sum(numbers: Ints | None) -> str:
     """Return a sum as it travels."""
-    return "" if numbers is None else packed(np.asarray(numbers, dtype="<i8").tobytes())
+    return "" if numbers is None else packed(bytes_of(numbers))
 
 
 @dataclass
@@ -474,7 +474,7 @@ class _Posted:
         if stage is Stage.SHARE:
             # Whose keys these are was decided before they were shown.
             self.asking.kept(self.release, self.block, self.advertisements)
-        return [unpacked(answer.message) for answer in came]
+        return [answer.message.encode() for answer in came]
 
     def decide(self, stage: Stage, answers: list[bytes]) -> Ints | None:
         """Let the server decide; after the last stage, return the sum as the algorithm takes it."""

@@ -34,7 +34,7 @@ from tasks.planning.identity import canonical
 from tasks.runtime.stores import open_releases
 
 _MOST_MESSAGE = 64 * 2**20
-Message = Annotated[str, Field(max_length=_MOST_MESSAGE, description="Bytes of the protocol, base64.")]
+Message = Annotated[str, Field(max_length=_MOST_MESSAGE, description="Of the protocol: JSON, or bytes in base64.")]
 
 
 class _Model(BaseModel, frozen=True, extra="forbid"):

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
-
 from dpalgos.errors import ParameterError
 from dpalgos.secure.messages import Advertisement, Introduction, RoundParameters
 from dpalgos.secure.primitives import SecureAggregationError
@@ -69,7 +67,7 @@ from tasks.release.door import (
     store_release,
     stored_release,
 )
-from tasks.release.rounds import PartyRounds, session_of
+from tasks.release.rounds import PartyRounds, blocks_of, session_of
 from tasks.runtime.settings import current_layout, current_root
 
 _LOG = logging.getLogger(__name__)
@@ -337,33 +335,29 @@ class Party:
 
     def _sum(self, request: Request) -> Answer:
         charged, rounds = self._sums(request, secure=False)
-        self._learn(request, rounds, request.step)
+        if request.step:
+            rounds.learn(request.step - 1, unpacked(request.sum_before))
         answer = packed(rounds.noisy_sum(request.step, [charged.shard], self._upstream(request, charged)))
         open_ledger().count_answers(charged.release.key, self._notes(charged).count())
         return self._signed(Purpose.SUM, session_name(charged.run.name, charged.session.key, request.step), answer)
 
-    def _learn(self, request: Request, rounds: PartyRounds, step: int) -> None:
-        if step:
-            sent = unpacked(request.sum_before)
-            if len(sent) % 8:
-                raise RefusedError(f"the sum of step {step - 1} is not made of whole numbers of 64 bits")
-            rounds.learn(step - 1, np.frombuffer(sent, dtype="<i8").astype(np.int64))
-
     def _round(self, stage: Stage, request: Request) -> Answer:
         charged, rounds = self._sums(request, secure=True)
-        message = unpacked(request.message)
-        if request.block >= rounds.blocks:
-            raise RefusedError(f"this release has {rounds.blocks} sessions, and is asked for number {request.block}")
+        message = request.message.encode()
+        sessions = len(blocks_of(charged.release))
+        if request.block >= sessions:
+            raise RefusedError(f"this release has {sessions} sessions, and is asked for number {request.block}")
         if stage is Stage.ADVERTISE and RoundParameters.decode(message) != session_of(charged.session, request.block):
             raise RefusedError("the session's parameters are not those of this run")
         signed_for = session_name(charged.run.name, charged.session.key, request.block)
         if stage is Stage.SHARE:
             self._require_authentic(signed_for, request, Introduction.decode(message))
         if stage is not Stage.MASK:
-            sent = packed(rounds.answer(stage, message))
+            sent = rounds.answer(stage, message).decode()
         else:
-            self._learn(request, rounds, rounds.step_of(message))
-            sent = packed(rounds.answer(stage, message, [charged.shard], self._upstream(request, charged)))
+            if step := rounds.step_of(message):
+                rounds.learn(step - 1, unpacked(request.sum_before))
+            sent = rounds.answer(stage, message, [charged.shard], self._upstream(request, charged)).decode()
         open_ledger().count_answers(charged.release.key, self._notes(charged).count())
         if stage is Stage.ADVERTISE:
             return self._signed(Purpose.ADVERTISEMENT, signed_for, sent, message=sent)
@@ -373,13 +367,12 @@ class Party:
         """Refuse public keys that the parties they are said to be of have not signed for this session."""
         keys = {}
         for one in request.advertisements:
-            advertisement = Advertisement.decode(unpacked(self._roster.check(one, Purpose.ADVERTISEMENT, session)))
+            advertisement = Advertisement.decode(self._roster.check(one, Purpose.ADVERTISEMENT, session).encode())
             if advertisement.sender != self._roster.names.index(one.party):
                 raise RefusedError(f"party {one.party!r} has signed a public key in another's name")
             keys[advertisement.sender] = advertisement.public_key
-        size = len(introduction.public_keys) // max(len(introduction.neighbours), 1)
-        for place, neighbour in enumerate(introduction.neighbours):
-            if keys.get(neighbour) != introduction.public_keys[place * size : (place + 1) * size]:
+        for neighbour, public in introduction.public_keys.items():
+            if keys.get(neighbour) != public:
                 raise RefusedError(
                     f"the public key of party {self._roster.names[neighbour]!r} is not the one that it has signed: "
                     "somebody stands between"

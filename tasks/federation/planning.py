@@ -12,18 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from pydantic import BaseModel
 
-from dpalgos.algorithms import SumAlgorithm, require_people
+from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Neighbours, Trust
 from dpalgos.metrics import held_out_fraction
 from dpalgos.models import Artefact
 from dpalgos.registry import names
 from dpalgos.rows import Ints
-from dpalgos.secure import summation as stepwise
 from storage.errors import RefusedError
 from storage.layout import Layout
 from storage.refs import DatasetRef, Labels, ShardRef, Visibility
@@ -37,7 +35,7 @@ from tasks.planning.plans import PlannedRelease, RunPlan, Shards
 from tasks.preparation.mapping import plan_features
 from tasks.preparation.partitioning import HELD_OUT, held_out_rows
 from tasks.release.door import manifest_of
-from tasks.release.rounds import result_of, step_lengths
+from tasks.release.rounds import blocks_of, numbers_of, result_of, step_lengths
 
 _SHARED = (
     "unit",
@@ -252,7 +250,7 @@ def session_name(run: str, key: str, number: int) -> str:
     return f"{run}/{key}/{number}"
 
 
-def numbers_of(body: str, length: int, party: str) -> Ints:
+def sent_numbers(body: str, length: int, party: str) -> Ints:
     """Return the numbers of a party's noisy sum.
 
     Raises
@@ -263,7 +261,7 @@ def numbers_of(body: str, length: int, party: str) -> Ints:
     sent = unpacked(body)
     if len(sent) != 8 * length:
         raise RefusedError(f"party {party} has sent {len(sent) / 8:g} numbers in a sum of {length}")
-    return np.frombuffer(sent, dtype="<i8").astype(np.int64)
+    return numbers_of(sent)
 
 
 class Evidence(BaseModel, frozen=True, extra="forbid"):
@@ -334,8 +332,7 @@ class Evidence(BaseModel, frozen=True, extra="forbid"):
             if body != release_body(one.key, artefact) or self.took_part != one.parties:
                 raise RefusedError(f"party {one.parties[0]} has signed another release than this {one.label}")
         elif one.masking is not None:
-            blocks = stepwise.blocks_of(cast(SumAlgorithm, one.build()), one.setting)
-            for number, (message, _) in enumerate(zip(self.messages, blocks, strict=True)):
+            for number, (message, _) in enumerate(zip(self.messages, blocks_of(one), strict=True)):
                 self._said(message, Purpose.ADVERTISEMENT, session_name(run, one.key, number), self.took_part)
         else:
             self._require_sums(run, one, artefact)
@@ -344,7 +341,7 @@ class Evidence(BaseModel, frozen=True, extra="forbid"):
         sums = []
         for step, (message, length) in enumerate(zip(self.messages, step_lengths(one), strict=True)):
             parts = self._said(message, Purpose.SUM, session_name(run, one.key, step), self.roster.names)
-            numbers = [numbers_of(body, length, party) for party, body in parts.items()]
+            numbers = [sent_numbers(body, length, party) for party, body in parts.items()]
             sums.append(np.asarray(np.sum(numbers, axis=0, dtype=np.int64)))
         again = result_of(one, sums).arrays()
         same = {name: np.allclose(array, again[name], rtol=1e-6) for name, array in artefact.arrays().items()}

@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import TypedDict
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from dpalgos.calibration import Calibration, choose, platt
-from dpalgos.evaluators.noisy_sums import CountedPairs, ErrorSums, ScoreHistogram, curves_of, predicted_classes
+from dpalgos.evaluators.noisy_sums import (
+    CountedPairs,
+    ErrorSums,
+    NoisySums,
+    ScoreHistogram,
+    curves_of,
+    predicted_classes,
+)
 from dpalgos.metrics import (
     area_under_curve,
     classification_metrics,
@@ -49,13 +56,6 @@ class Evaluation(BaseModel, frozen=True):
     """Slope, offset and threshold of the scores, of one model of two classes whose scores' histogram was released."""
     roc: tuple[tuple[tuple[float, float], ...], ...] = ()
     """(False, true positive rate) of each class against the others, of the second where there are two; of one model."""
-
-
-class _Figured(TypedDict, total=False):
-    classes: tuple[str, ...]
-    confusion: tuple[tuple[float, ...], ...]
-    roc: tuple[tuple[tuple[float, float], ...], ...]
-    calibration: tuple[float, float, float] | None
 
 
 @dataclass(frozen=True)
@@ -114,23 +114,27 @@ def _curves(truth: Ints, scores: Floats, weights: Floats | None) -> list[Floats]
     return curves
 
 
-def _figured(of: Sequence[Measured], classes: Sequence[str]) -> _Figured:
-    """Return what figures are drawn from: the mean confusion matrix, and the curves where there is one model."""
+def _evaluation(measured: Mapping[str, Measured], measured_on: str, classes: Sequence[str]) -> Evaluation:
+    """Return the models' mean metrics, and what figures are drawn from: counts, and the curves if there is one model.
+
+    Models' noises are independent, the held-out rows are the same ones: the mean of limits that hold with 95 % each is
+    wider than the mean's own where their errors are independent.
+    """
+    of = list(measured.values())
+    mean = {name: float(np.mean([one.metrics[name] for one in of])) for name in of[0].metrics}
+    for name in [name for name in mean if name.endswith("_noise")]:
+        mean[name] = math.hypot(*(one.metrics[name] for one in of)) / len(of)
+    figures: dict[str, Any] = {}
     counts = [one.confusion for one in of if one.confusion is not None]
-    if not counts or len(classes) > _MOST_CLASSES:
-        return {}
-    curves = of[0].roc if len(of) == 1 else ()
-    calibration = of[0].calibration if len(of) == 1 else None
-    return {
-        "calibration": None if calibration is None else astuple(calibration),
-        "classes": tuple(classes),
-        "confusion": tuple(tuple(round(float(count), 3) for count in row) for row in np.mean(counts, axis=0)),
-        "roc": tuple(tuple((round(float(x), 4), round(float(y), 4)) for x, y in curve) for curve in curves),
-    }
-
-
-def _mean(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: float(np.mean([one[name] for one in of])) for name in of[0]} if of else {}
+    if counts and len(classes) <= _MOST_CLASSES:
+        confusion = tuple(tuple(round(float(count), 3) for count in row) for row in np.mean(counts, axis=0))
+        figures = {"classes": tuple(classes), "confusion": confusion}
+        if len(of) == 1:
+            curves, calibration = of[0].roc, of[0].calibration
+            figures["roc"] = tuple(tuple((round(float(x), 4), round(float(y), 4)) for x, y in one) for one in curves)
+            figures["calibration"] = None if calibration is None else astuple(calibration)
+    by_party = {name: one.metrics for name, one in measured.items()} if len(of) > 1 else {}
+    return Evaluation(metrics=mean, by_party=by_party, measured_on=measured_on, **figures)
 
 
 def measure(plan: RunPlan, models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:
@@ -175,47 +179,27 @@ def measure_by_releases(
         for planned in plan.evaluations:
             if planned.upstream == keys:
                 measured[name] |= _of_release(planned, read_release(release(planned, path)), classes, plan.identity.aim)
-    by_party = {name: one.metrics for name, one in measured.items()}
-    return Evaluation(
-        metrics=_mean_of_noisy(list(by_party.values())),
-        by_party=by_party if len(by_party) > 1 else {},
-        measured_on=f"held-out {plan.identity.dataset.unit.several}, noisy",
-        **_figured(list(measured.values()), classes),
-    )
+    return _evaluation(measured, f"held-out {plan.identity.dataset.unit.several}, noisy", classes)
 
 
 def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence[str], aim: str | None) -> Measured:
-    algorithm, counts = planned.build(), statistic.values
-    if isinstance(algorithm, CountedPairs):
-        deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
-        noise = simulated(algorithm, planned.setting)
-        return Measured(metrics_of_noisy_confusion(counts, planned.setting.rows, deviation, noise, classes), counts)
+    algorithm, counts, rows = cast(NoisySums, planned.build()), statistic.values, planned.setting.rows
+    deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
     if isinstance(algorithm, ErrorSums):
-        deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
-        return Measured(metrics_of_noisy_errors(counts, planned.setting.rows, deviation, algorithm.label_range))
+        return Measured(metrics_of_noisy_errors(counts, rows, deviation, algorithm.label_range))
+    noise = simulated(algorithm, planned.setting)
+    if isinstance(algorithm, CountedPairs):
+        return Measured(metrics_of_noisy_confusion(counts, rows, deviation, noise, classes), counts)
     assert isinstance(algorithm, ScoreHistogram)
-    limits = widened(margins_of_area(counts, simulated(algorithm, planned.setting)), 0.5)
+    limits = widened(margins_of_area(counts, noise), 0.5)
     metrics = with_margins({"auc": area_under_curve(counts)}, {"auc": limits})
     calibration = None
     if len(counts) == 1:
-        deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
         calibration = platt(counts[0], deviation, algorithm.scale)
         if aim is not None:
-            noise = simulated(algorithm, planned.setting)
             calibration, at_threshold = choose(counts[0], noise, deviation, aim, algorithm.scale)
             metrics |= at_threshold
     return Measured(metrics, roc=curves_of(counts), calibration=calibration)
-
-
-def _mean_of_noisy(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the models' mean metrics and limits; their noises are independent, the held-out rows are the same ones.
-
-    The mean of limits that hold with 95 % each is wider than the mean's own where their errors are independent.
-    """
-    combined = _mean(of)
-    for name in [name for name in combined if name.endswith("_noise")]:
-        combined[name] = math.hypot(*(one[name] for one in of)) / len(of)
-    return combined
 
 
 def measure_exactly(models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:
@@ -237,13 +221,8 @@ def measure_exactly(models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) 
             own = [shard for shard in shards.training if shard.party == name] or list(shards.training)
             of_model = _of_training([_measure(maps, shard) for shard in own], [shard.rows for shard in own])
         measured[name] = of_model | Measured(diagnostics_of(path[-1]))
-    by_party = {name: one.metrics for name, one in measured.items()}
-    return Evaluation(
-        metrics=_mean(list(by_party.values())),
-        by_party=by_party if len(by_party) > 1 else {},
-        measured_on="test rows" if test is not None else "training rows",
-        **_figured(list(measured.values()), shards.training[0].dataset.classes),
-    )
+    measured_on = "test rows" if test is not None else "training rows"
+    return _evaluation(measured, measured_on, shards.training[0].dataset.classes)
 
 
 def _of_training(of: Sequence[Measured], rows: Sequence[int]) -> Measured:

@@ -20,13 +20,12 @@ from dpalgos.algorithms import SumAlgorithm
 from dpalgos.models import Artefact
 from dpalgos.rows import Ints
 from dpalgos.secure import summation as stepwise
-from dpalgos.secure.messages import MaskRequest, RoundParameters, UnmaskRequest
+from dpalgos.secure.messages import MaskRequest, RoundParameters, UnmaskRequest, Wire
 from dpalgos.secure.party import PartyState
 from dpalgos.secure.primitives import ViolationError
 from dpalgos.secure.rounds import AGREEMENT, ANSWERS, REQUESTS, SUM, Party, RecordedSum, Server, Stage
 from dpalgos.secure.server import Agreement
 from dpalgos.secure.tolerance import Tolerance
-from dpalgos.secure.wire import Wire
 from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import MessageRef, PrivateNotes, RoundStore
@@ -53,8 +52,10 @@ class _StoredState:
         """Return the latest state up to a stage of this step."""
         if stage is Stage.MASK and self._step and self._notes.get(_noted(stage, self._block, self._step - 1)) is None:
             raise ViolationError(None, f"asked for step {self._step} a party that has left out the one before")
-        names = self._names(stage)
-        latest = next((note for name in reversed(names) if (note := self._notes.get(name)) is not None), None)
+        agreed = [_noted(one, self._block, 0) for one in AGREEMENT]
+        names = agreed + [_noted(one, self._block, step) for step in range(self._step + 1) for one in SUM]
+        until = reversed(names[: names.index(_noted(stage, self._block, self._step)) + 1])
+        latest = next((note for name in until if (note := self._notes.get(name)) is not None), None)
         return None if latest is None else PartyState.decode(latest)
 
     def keep(self, stage: Stage, state: PartyState) -> PartyState:
@@ -62,13 +63,6 @@ class _StoredState:
         kept = PartyState.decode(self._notes.put(_noted(stage, self._block, self._step), state.encode()))
         door.reached(f"kept {stage}")
         return kept
-
-    def _names(self, stage: Stage) -> list[str]:
-        agreed = [_noted(one, self._block, 0) for one in AGREEMENT]
-        if stage in AGREEMENT:
-            return agreed[: AGREEMENT.index(stage) + 1]
-        earlier = [_noted(one, self._block, step) for step in range(self._step) for one in SUM]
-        return agreed + earlier + [_noted(one, self._block, self._step) for one in SUM[: SUM.index(stage) + 1]]
 
 
 def _noted(stage: Stage, block: int, step: int) -> str:
@@ -122,17 +116,15 @@ class PartyRounds:
         self._planned, self._number, self._block = planned, number, block
         self._notes = PrivateNotes(current_layout(), planned.parties[number], planned.key)
 
-    @property
-    def blocks(self) -> int:
-        """Number of sessions that the release's steps are formed in."""
-        return len(stepwise.blocks_of(_algorithm(self._planned), self._planned.setting))
-
     def step_of(self, request: bytes) -> int:
         """Return which of the release's steps a request to mask is about."""
-        message = MaskRequest.decode(request)
-        return stepwise.blocks_of(_algorithm(self._planned), self._planned.setting)[self._block].first + message.step
+        return self._first + MaskRequest.decode(request).step
 
-    def learn(self, step: int, numbers: Ints) -> None:
+    @property
+    def _first(self) -> int:
+        return blocks_of(self._planned)[self._block].first
+
+    def learn(self, step: int, sent: bytes) -> None:
         """Take the sum of a step, once.
 
         Raises
@@ -145,19 +137,17 @@ class PartyRounds:
                 f"it did not receive the sum of step {step - 1}: the party was lost then, and stays lost for this run"
             )
         lengths = step_lengths(self._planned)
-        if not step < len(lengths) or len(numbers) != lengths[step]:
+        if not step < len(lengths) or len(sent) != 8 * lengths[step]:
             raise RefusedError(
-                f"a sum of {len(numbers)} numbers was sent as that of step {step}; the steps' sums have "
+                f"a sum of {len(sent) / 8:g} numbers was sent as that of step {step}; the steps' sums have "
                 f"{', '.join(map(str, dict.fromkeys(lengths)))}"
             )
-        sent = np.asarray(numbers, dtype="<i8").tobytes()
         if self._notes.put(stepwise.step_name(step), sent) != sent:
             raise RefusedError(f"it received another sum of step {step} before; one step has one sum")
 
     def sums(self, steps: int) -> list[Ints]:
         """Return the sums of the first steps, as it was told them."""
-        notes = (self._notes.require(stepwise.step_name(step)) for step in range(steps))
-        return [np.frombuffer(one, dtype="<i8").astype(np.int64) for one in notes]
+        return [numbers_of(self._notes.require(stepwise.step_name(step))) for step in range(steps)]
 
     def answer(
         self, stage: Stage, request: bytes, shards: Sequence[ShardRef] = (), upstream: Sequence[ReleaseRef] = ()
@@ -185,7 +175,7 @@ class PartyRounds:
         """
         planned, message = self._planned, REQUESTS[stage].decode(request)
         local = message.step if isinstance(message, (MaskRequest, UnmaskRequest)) else 0
-        step = stepwise.blocks_of(_algorithm(planned), planned.setting)[self._block].first + local
+        step = self._first + local
 
         def vector() -> Ints:
             with door.open_release(planned, shards, upstream) as release:
@@ -215,7 +205,7 @@ class PartyRounds:
             with door.open_release(planned, shards, upstream) as release:
                 (rows,), (noise,), sums = release.rows, release.noises, self.sums(step)
                 noisy = stepwise.noisy_sum_of(_algorithm(planned), rows, planned.setting, noise, sums)
-            sent = self._notes.put(name, noisy.astype("<i8").tobytes())
+            sent = self._notes.put(name, bytes_of(noisy))
         return sent
 
 
@@ -234,17 +224,12 @@ class ServerRounds:
         self._planned, self._block = planned, block
         self._store = RoundStore(current_layout(), planned.key)
         self._server = Server(_StoredDecisions(self._store, block, step), step)
-        first = 0 if block == 0 else stepwise.blocks_of(_algorithm(planned), planned.setting)[block].first
-        self._step = first + step
+        # Most releases have one block; to know where a later one begins, every step's length is worked out.
+        self._step = step if block == 0 else blocks_of(planned)[block].first + step
 
     def open(self) -> None:
         """Fix what everybody knows before the session: from public facts, so the release must be charged by now."""
         self._server.open(session_of(self._planned, self._block))
-
-    @property
-    def blocks(self) -> tuple[stepwise.Block, ...]:
-        """The release's steps, in blocks of a key agreement each."""
-        return stepwise.blocks_of(_algorithm(self._planned), self._planned.setting)
 
     @property
     def agreed(self) -> bool:
@@ -280,15 +265,17 @@ class ServerRounds:
         """Open the sum, make the artefact of it and store that as the release; return it where it is stored."""
         planned = self._planned
         with door.open_release(planned) as release:
-            if release.stored is not None:
-                return release.stored
-            return release.store(self.artefact(answers))
+            return release.stored or release.store(result_of(planned, [self.open_sum(answers)]))
 
-    def artefact(self, answers: Iterable[bytes]) -> Artefact:
-        """Open the only sum and return what is made of it: post-processing of what the parties sent."""
-        planned, total = self._planned, cast(Ints, self.decide(Stage.UNMASK, answers))
-        result = stepwise.artefact_of(_algorithm(planned), total, self._server.survivors, planned.setting)
-        return cast(Artefact, result)
+
+def bytes_of(numbers: Ints) -> bytes:
+    """Return a sum as it is stored and sent."""
+    return np.asarray(numbers, dtype="<i8").tobytes()
+
+
+def numbers_of(data: bytes) -> Ints:
+    """Return the sum that was stored or sent."""
+    return np.frombuffer(data, dtype="<i8").astype(np.int64)
 
 
 def kept_sums(planned: PlannedRelease) -> list[Ints]:
@@ -296,15 +283,18 @@ def kept_sums(planned: PlannedRelease) -> list[Ints]:
     store = RoundStore(current_layout(), planned.key)
     sums: list[Ints] = []
     while (one := store.get(stepwise.step_name(len(sums)))) is not None:
-        sums.append(np.frombuffer(one, dtype="<i8").astype(np.int64))
+        sums.append(numbers_of(one))
     return sums
 
 
 def keep_sum(planned: PlannedRelease, step: int, numbers: Ints) -> Ints:
     """Store the sum of a step with the server, once, and return what is stored."""
-    store = RoundStore(current_layout(), planned.key)
-    kept = store.put(stepwise.step_name(step), np.asarray(numbers, dtype="<i8").tobytes())
-    return np.frombuffer(kept, dtype="<i8").astype(np.int64)
+    return numbers_of(RoundStore(current_layout(), planned.key).put(stepwise.step_name(step), bytes_of(numbers)))
+
+
+def blocks_of(planned: PlannedRelease) -> tuple[stepwise.Block, ...]:
+    """Return the release's steps in blocks, each of a key agreement, from public facts."""
+    return stepwise.blocks_of(_algorithm(planned), planned.setting)
 
 
 def step_lengths(planned: PlannedRelease) -> tuple[int, ...]:
@@ -393,7 +383,7 @@ class Rounds:
 def session_of(planned: PlannedRelease, block: int = 0) -> RoundParameters:
     """Return what everybody knows of the session of a block of a release's steps, from public facts."""
     tolerance = _tolerance(planned)
-    steps = stepwise.blocks_of(_algorithm(planned), planned.setting)[block]
+    steps = blocks_of(planned)[block]
     return RoundParameters(
         identity=f"{planned.key}/{block}", tolerance=tolerance, length=steps.length, steps=steps.steps
     )

@@ -84,8 +84,8 @@ def without_own_mask(session: Session, party: int, words: Words, step: int = 0) 
 def without_pair_masks(session: Session, party: int, words: Words, step: int = 0) -> Words:
     """Return what the server has of a late vector of a lost party, whose pair masks are open."""
     opened = words.copy()
-    for peer in session.states[party].neighbours:
-        key = keys.mask_key(session.states[party].root(peer), step)
+    for peer, root in session.states[party].roots.items():
+        key = keys.mask_key(root, step)
         (masking.subtract_stream if peer > party else masking.add_stream)(opened, key)
     return opened
 

@@ -180,7 +180,8 @@ def summed(parties: Federation) -> dict[str, Any]:
             with open_release(release, [shard]) as opened:
                 rows, noise = opened.rows[0], opened.noises[0]
                 total = total + stepwise.vector_of(algorithm, rows, setting, tolerance, number, noise)
-    return dict(stepwise.artefact_of(algorithm, total, range(len(NAMES)), session.setting).arrays())
+    whole = stepwise.sum_of(algorithm, total, range(len(NAMES)), session.setting)
+    return dict(stepwise.result_of(algorithm, [whole], session.setting).arrays())
 
 
 def averaged(parties: Federation) -> dict[str, Any]:
@@ -390,15 +391,14 @@ def test_a_coordinator_in_the_middle_is_found_out(parties: Federation) -> None:
     def other_keys(party: str, request: Request) -> Request:
         if request.ask is not Ask.SHARE:
             return request
-        introduction = Introduction.decode(unpacked(request.message))
+        introduction = Introduction.decode(request.message.encode())
         own = keys.public_key(bytes(32), introduction.session, 9)
         forged = Introduction(
             session=introduction.session,
             recipient=introduction.recipient,
-            neighbours=introduction.neighbours,
-            public_keys=own * len(introduction.neighbours),
+            public_keys=dict.fromkeys(introduction.public_keys, own),
         )
-        return request.model_copy(update={"message": packed(forged.encode())})
+        return request.model_copy(update={"message": forged.encode().decode()})
 
     parties.meddle = other_keys
     with pytest.raises(RefusedError, match="somebody stands between"):
@@ -841,14 +841,14 @@ def with_secure(config: TrainingConfig, secure: dict[str, Any]) -> TrainingConfi
 
 def other_survivors(request: Request) -> str:
     """Return a request to unmask the same step without one of those whose vectors the sum holds."""
-    asked = UnmaskRequest.decode(unpacked(request.message))
+    asked = UnmaskRequest.decode(request.message.encode())
     fewer = dataclasses.replace(
         asked,
         survivors=asked.survivors[:-1],
         dropped=asked.survivors[-1:],
         numbers=numbers_digest(asked.survivors[:-1]),
     )
-    return packed(fewer.encode())
+    return fewer.encode().decode()
 
 
 def test_no_sum_is_opened_for_two_sets_of_survivors(parties: Federation) -> None:
