@@ -8,14 +8,13 @@ from typing import Any, cast
 from dpalgos.secure.rounds import Stage, carry_out
 from dpalgos.secure.summation import Masking
 from storage.refs import ReleaseRef, ShardRef
-from storage.rounds import MessageRef
 from tasks.planning.plans import PlannedRelease
 from tasks.runtime.steps import Future, Step
 from tasks.steps import answer, decide, open_rounds, open_sum
 
 _BLOCKS = 8
 
-Answers = list[Future[list[MessageRef]]]
+Answers = list[Future[list[str]]]
 
 
 def blocks_of(parties: Sequence[int]) -> list[list[int]]:
@@ -50,7 +49,7 @@ class _Tasks:
         self._asked = self._begin(decide, stage, answers)
         return self._asked
 
-    def _answer(self, stage: Stage, block: list[int]) -> Future[list[MessageRef]]:
+    def _answer(self, stage: Stage, block: list[int]) -> Future[list[str]]:
         if stage is not Stage.MASK:
             return self._begin(answer, stage, block, [], [], self._asked)
         own = [self._shards[party] for party in block]

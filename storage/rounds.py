@@ -11,8 +11,6 @@ import hashlib
 import os
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from storage.atomic import sync, write_once, writing
 from storage.errors import DamagedError, FormatVersionError, StorageError
 from storage.layout import Layout, path_component
@@ -21,21 +19,6 @@ FORMAT_VERSION = 1
 _MAGIC = b"unitball-round "
 _DIGEST = hashlib.sha256().digest_size
 _CHECK = 16
-
-
-class MessageRef(BaseModel, frozen=True, extra="forbid"):
-    """One stored message of a round.
-
-    Attributes
-    ----------
-    key : str
-        The release whose sum is formed.
-    name : str
-        Which message: its kind, and whom it is from or for.
-    """
-
-    key: str
-    name: str
 
 
 class _WriteOnce:

@@ -11,7 +11,6 @@ from storage.atomic import writing
 from storage.errors import InputError
 from storage.layout import Layout
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
-from storage.rounds import MessageRef
 from tasks.accounts.budget import low_budget
 from tasks.accounts.history import BudgetHistory, budget_histories, budget_page, budget_table, draw_budgets
 from tasks.auditing.chain import Chain
@@ -123,7 +122,7 @@ def train_model(release: PlannedRelease, shards: list[ShardRef], upstream: list[
 
 
 @step(task_run_name="{release.label}: open the rounds", stored=_stored, **RETRIES)
-def open_rounds(release: PlannedRelease, shards: list[ShardRef]) -> MessageRef:
+def open_rounds(release: PlannedRelease, shards: list[ShardRef]) -> str:
     """Declare and charge, then fix what everybody knows before the session."""
     return Rounds(release).open(shards)
 
@@ -135,20 +134,20 @@ def answer(
     block: list[int],
     shards: list[ShardRef],
     upstream: list[ReleaseRef],
-    message: MessageRef,
-) -> list[MessageRef]:
+    message: str,
+) -> list[str]:
     """Parties: answer what the server asks in a stage; their own shards are given to the stage that masks alone."""
     return Rounds(release).answer(stage, block, shards, upstream)
 
 
 @step(task_run_name="{release.label}: decide on {stage}", stored=_stored, **RETRIES)
-def decide(release: PlannedRelease, stage: Stage, sent: list[list[MessageRef]]) -> MessageRef:
+def decide(release: PlannedRelease, stage: Stage, sent: list[list[str]]) -> str:
     """Server: decide once and for all on the answers of a stage, and ask the next."""
     return Rounds(release).decide(stage, sent)
 
 
 @step(task_run_name="{release.label}", stored=_stored, **RETRIES)
-def open_sum(release: PlannedRelease, sent: list[list[MessageRef]]) -> ReleaseRef:
+def open_sum(release: PlannedRelease, sent: list[list[str]]) -> ReleaseRef:
     """Server: open the sum, make the artefact of it and store that as the release."""
     reference = Rounds(release).release(sent)
     say("secure sum", release.label)

@@ -189,9 +189,6 @@ PRIME = 2**256 - 189
 ELEMENT = 32
 """Bytes of an encoded field element, big-endian."""
 
-# Between reductions an intermediate value grows by the bits of the evaluation point only.
-_REDUCE_EVERY = 16
-
 
 def to_bytes(value: int) -> bytes:
     """Return the canonical 32 bytes of a field element."""
@@ -242,11 +239,9 @@ def split(secret: int, threshold: int, points: Sequence[int], randomness: bytes)
 
 def _evaluate(coefficients: Sequence[int], point: int) -> int:
     value = 0
-    for index, coefficient in enumerate(coefficients):
-        value = value * point + coefficient
-        if index % _REDUCE_EVERY == 0:
-            value %= PRIME
-    return value % PRIME
+    for coefficient in coefficients:
+        value = (value * point + coefficient) % PRIME
+    return value
 
 
 def _require_points(points: Sequence[int]) -> None:

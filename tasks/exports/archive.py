@@ -34,8 +34,7 @@ from storage.ledger.moving import extract
 from storage.manifests import canonical
 from storage.results import query
 from storage.secrets import root_secret
-from tasks.federation.messages import fingerprint, identity_key
-from tasks.federation.planning import Evidence
+from tasks.federation.protocol import Evidence, fingerprint, identity_key
 from tasks.planning.configuration import Json
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_ledger_database, open_releases

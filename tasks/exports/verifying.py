@@ -39,7 +39,7 @@ from tasks.exports.archive import (
     read,
     release_member,
 )
-from tasks.federation.planning import Evidence, federated_manifest
+from tasks.federation.protocol import Evidence, federated_manifest
 from tasks.planning.plans import (
     NightIdentity,
     PlannedCombination,

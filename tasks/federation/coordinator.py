@@ -29,17 +29,26 @@ from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import DatasetRef, ReleaseRef
 from storage.rounds import RoundStore
 from tasks.datasets.description import find_dataset
-from tasks.federation.messages import Answer, Ask, Purpose, Request, Roster, Sent, Signed, Status, packed, unpacked
-from tasks.federation.planning import (
+from tasks.federation.protocol import (
+    Answer,
+    Ask,
     Evidence,
+    Purpose,
+    Request,
+    Roster,
+    Sent,
+    Signed,
+    Status,
     described,
     federated_manifest,
     federated_plan,
     keys_of,
+    packed,
     run_name,
     sent_numbers,
     session_name,
     shared_rows,
+    unpacked,
 )
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity

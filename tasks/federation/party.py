@@ -26,7 +26,7 @@ from storage.rounds import PrivateNotes
 from storage.secrets import root_secret
 from tasks.accounts.budget import open_ledger, relation_of
 from tasks.datasets.description import default_normalisation, find_dataset
-from tasks.federation.messages import (
+from tasks.federation.protocol import (
     Answer,
     Ask,
     Description,
@@ -36,21 +36,19 @@ from tasks.federation.messages import (
     Sent,
     Signed,
     Status,
-    fingerprint,
-    identity_key,
-    packed,
-    unpacked,
-)
-from tasks.federation.planning import (
     described,
     federated_plan,
+    fingerprint,
+    identity_key,
     keys_of,
     own_releases,
+    packed,
     release_body,
     require_carried,
     run_name,
     session_name,
     test_fraction,
+    unpacked,
 )
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import canonical, identity

@@ -28,7 +28,7 @@ from dpalgos.secure.server import Agreement
 from dpalgos.secure.tolerance import Tolerance
 from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
-from storage.rounds import MessageRef, PrivateNotes, RoundStore
+from storage.rounds import PrivateNotes, RoundStore
 from tasks.planning.plans import PlannedRelease
 from tasks.release import door
 from tasks.release.admission import admit
@@ -140,7 +140,7 @@ class PartyRounds:
         if not step < len(lengths) or len(sent) != 8 * lengths[step]:
             raise RefusedError(
                 f"a sum of {len(sent) / 8:g} numbers was sent as that of step {step}; the steps' sums have "
-                f"{', '.join(map(str, dict.fromkeys(lengths)))}"
+                f"{', '.join(map(str, dict.fromkeys(lengths)))} whole numbers of 64 bits"
             )
         if self._notes.put(stepwise.step_name(step), sent) != sent:
             raise RefusedError(f"it received another sum of step {step} before; one step has one sum")
@@ -320,7 +320,7 @@ class Rounds:
         self._server = ServerRounds(planned)
         self._store = RoundStore(current_layout(), planned.key)
 
-    def open(self, shards: Sequence[ShardRef]) -> MessageRef:
+    def open(self, shards: Sequence[ShardRef]) -> str:
         """Declare and charge, and ask the first stage."""
         planned = self._planned
         if tuple(shard.party for shard in shards) != planned.parties:
@@ -329,11 +329,11 @@ class Rounds:
             admit([planned], shards, run=planned.name)
             self._server.open()
             self._ask(Stage.ADVERTISE)
-        return self._message("opened")
+        return "opened"
 
     def answer(
         self, stage: Stage, block: Sequence[int], shards: Sequence[ShardRef], upstream: Sequence[ReleaseRef]
-    ) -> list[MessageRef]:
+    ) -> list[str]:
         """Let each party of a block answer, unless it has or nobody needs it any more.
 
         Parameters
@@ -351,17 +351,17 @@ class Rounds:
                 shard = [own[party]] if party in own else []
                 sent = PartyRounds(self._planned, party).answer(stage, request, shard, upstream)
                 self._send(_answer(stage, party), sent)
-        return [self._message(_answer(stage, party)) for party in block]
+        return [_answer(stage, party) for party in block]
 
-    def decide(self, stage: Stage, sent: Sequence[Sequence[MessageRef]]) -> MessageRef:
+    def decide(self, stage: Stage, sent: Sequence[Sequence[str]]) -> str:
         """Decide on what was sent in a stage, and ask the next."""
         if not open_releases().exists(self._planned.key):
             self._server.decide(stage, self._sent(sent))
             stages = list(Stage)
             self._ask(stages[stages.index(stage) + 1])
-        return self._message(f"{stage}-decided")
+        return f"{stage}-decided"
 
-    def release(self, sent: Sequence[Sequence[MessageRef]]) -> ReleaseRef:
+    def release(self, sent: Sequence[Sequence[str]]) -> ReleaseRef:
         """Make the release of what was sent in the last stage."""
         return self._server.release(self._sent(sent))
 
@@ -373,11 +373,8 @@ class Rounds:
         self._store.put(name, message)
         door.reached(f"sent {name}")
 
-    def _sent(self, blocks: Sequence[Sequence[MessageRef]]) -> Iterator[bytes]:
-        return (self._store.require(message.name) for block in blocks for message in block)
-
-    def _message(self, name: str) -> MessageRef:
-        return MessageRef(key=self._planned.key, name=name)
+    def _sent(self, blocks: Sequence[Sequence[str]]) -> Iterator[bytes]:
+        return (self._store.require(name) for block in blocks for name in block)
 
 
 def session_of(planned: PlannedRelease, block: int = 0) -> RoundParameters:

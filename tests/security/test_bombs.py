@@ -317,7 +317,7 @@ def _sent(arrays: bytes) -> dict[str, str]:
 
 
 _OPEN_MESSAGE = """import json
-from tasks.federation.messages import Sent
+from tasks.federation.protocol import Sent
 Sent.model_validate(json.loads(path.read_text())).opened("the coordinator")"""
 
 

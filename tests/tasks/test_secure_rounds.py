@@ -23,7 +23,7 @@ from dpalgos.trust.secagg import SecureAggregation
 from flows.secure_rounds import blocks_of
 from storage.errors import RefusedError, StorageError
 from storage.refs import ReleaseRef, ShardRef
-from storage.rounds import MessageRef, PrivateNotes, RoundStore
+from storage.rounds import PrivateNotes, RoundStore
 from tasks.accounts.budget import open_ledger
 from tasks.planning.plans import PlannedRelease
 from tasks.release import door
@@ -48,20 +48,20 @@ class ByHand:
     def __init__(self, prepared: Prepared, release: PlannedRelease, upstream: Sequence[ReleaseRef] = ()) -> None:
         self.release, self.shards = release, prepared.shards.of(release.parties)
         self.upstream, self.asked = list(upstream), open_rounds.fn(release, self.shards)
-        self.sent: list[list[MessageRef]] = []
+        self.sent: list[list[str]] = []
         self._past: list[str] = []
 
-    def answer(self, stage: Stage, party: int) -> list[MessageRef]:
+    def answer(self, stage: Stage, party: int) -> list[str]:
         own = [self.shards[party]] if stage is Stage.MASK else []
         return answer.fn(self.release, stage, [party], own, self.upstream if own else [], self.asked)
 
-    def ask(self, stage: Stage) -> list[list[MessageRef]]:
+    def ask(self, stage: Stage) -> list[list[str]]:
         self._past.append(stage)
         gone = absences_of(self.release).after(*self._past)
         self.sent = [self.answer(stage, party) for party in range(len(self.shards)) if party not in gone]
         return self.sent
 
-    def decide(self, stage: Stage, answers: list[list[MessageRef]]) -> Any:
+    def decide(self, stage: Stage, answers: list[list[str]]) -> Any:
         return open_sum.fn(self.release, answers) if stage is Stage.UNMASK else decide.fn(self.release, stage, answers)
 
 

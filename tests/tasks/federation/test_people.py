@@ -25,8 +25,9 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import Archive
 from tasks.exports.verifying import verify_archive
-from tasks.federation import planning
-from tasks.federation.messages import (
+from tasks.federation import protocol
+from tasks.federation.party import Party
+from tasks.federation.protocol import (
     Answer,
     Ask,
     Description,
@@ -38,7 +39,6 @@ from tasks.federation.messages import (
     identity_key,
     unpacked,
 )
-from tasks.federation.party import Party
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.door import read_release
 from tasks.runtime.settings import current_layout, isolated_root
@@ -272,7 +272,7 @@ def test_an_archive_of_people_is_checked_by_what_the_parties_have_signed(
     assert other != members[signed]
     assert found({signed: other})["parties"] is False
     # What takes no people is not verified, whoever has signed it.
-    monkeypatch.setattr(planning, "require_people", _refuse)
+    monkeypatch.setattr(protocol, "require_people", _refuse)
     assert found({})["parties"] is False
 
 

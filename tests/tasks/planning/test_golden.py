@@ -28,8 +28,7 @@ from storage.layout import Layout
 from storage.people import identifiers, keyed_digests
 from storage.readers import read_source
 from storage.source import ReadOptions
-from tasks.federation.messages import Description, Signed
-from tasks.federation.planning import run_name
+from tasks.federation.protocol import Description, Signed, run_name
 from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import fix_terms
