@@ -90,7 +90,7 @@ def run_protocol(
 
     with mock.patch.object(at_party, "receive", receive), mock.patch.object(summation, "Party", Timed):
         start = now()
-        session = summation._Session(parameters, lost or Absences())
+        session = summation._Session(parameters, lost or {})
         clock.seconds["server"] += now() - start
         for step in range(steps):
             vectors = {party: vector(party, step) for party in range(tolerance.parties)}
@@ -146,15 +146,13 @@ def gradients() -> None:
     clock = run_protocol(tolerance, length, steps, lambda party, step: fixed[party] + step)
     report("100 steps of a 1,296 x 10 gradient, 5 parties: protocol", "target", clock.total, 5.0)
     print(f"  noise shares: {noise_seconds(parties, length, steps, tolerance):.3f} s")
-    lost = run_protocol(
-        tolerance, length, steps, lambda party, step: fixed[party] + step, Absences(mask=frozenset({2}))
-    )
+    lost = run_protocol(tolerance, length, steps, lambda party, step: fixed[party] + step, {"mask": frozenset({2})})
     print(f"  the same with one party lost in every step: {lost.total:.3f} s")
 
 
 def tenth(parties: int) -> Absences:
     """Return who is lost where every tenth party is, half of them before they mask."""
-    return Absences(mask=frozenset(range(0, parties, 20)), unmask=frozenset(range(1, parties, 20)))
+    return {"mask": frozenset(range(0, parties, 20)), "unmask": frozenset(range(1, parties, 20))}
 
 
 def thousand() -> None:

@@ -38,7 +38,7 @@ class _Tasks:
     def ask(self, stage: Stage) -> Answers:
         """Begin a task a block of those parties that are still there."""
         self._past.append(stage)
-        gone = self._absences.after(*self._past)
+        gone = {party for past in self._past for party in self._absences.get(past, frozenset())}
         blocks = blocks_of([party for party in range(len(self._shards)) if party not in gone])
         return [self._answer(stage, block) for block in blocks]
 

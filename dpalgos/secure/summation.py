@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -337,26 +338,9 @@ def scaled_to_all(total: Ints, weights: Sequence[int], survivors: Sequence[int])
     return np.asarray(np.clip(scaled, -float(_ROOM), float(_ROOM)), dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Absences:
-    """Which parties stop answering at which round, for simulation.
-
-    Parameters
-    ----------
-    advertise, share : frozenset of int
-        Never send a key, or no shares: absent from the whole session.
-    mask, unmask : frozenset of int
-        Send no masked vector, or no unmasking shares, in every step.
-    """
-
-    advertise: frozenset[int] = field(default_factory=frozenset)
-    share: frozenset[int] = field(default_factory=frozenset)
-    mask: frozenset[int] = field(default_factory=frozenset)
-    unmask: frozenset[int] = field(default_factory=frozenset)
-
-    def after(self, *rounds: str) -> frozenset[int]:
-        """Return everybody who is gone by the end of the given rounds."""
-        return frozenset().union(*(getattr(self, name) for name in rounds))
+Absences = Mapping[str, frozenset[int]]
+"""Which parties stop answering at which stage, for simulation: they send no key or no shares, and are absent from the
+whole session, or no masked vector or no unmasking shares, in every step."""
 
 
 class Masking(NamedTuple):
@@ -417,7 +401,7 @@ class _Calls:
 
     def ask(self, stage: Stage) -> Iterable[Answer]:
         """Let everybody answer who has not dropped out by now."""
-        gone = self.absences.after(stage)
+        gone = self.absences.get(stage, frozenset())
         requests = ((number, request) for number, request in self.server.requests(stage) if number not in gone)
         if stage is Stage.UNMASK and self.recorded.is_kept:
             # Each waits for the disk; the waits of many parties overlap.
@@ -506,7 +490,7 @@ class SecureSummation:
         sizes: Sequence[int],
         noises: Sequence[NoiseSource],
         steps: int = 1,
-        absences: Absences | None = None,
+        absences: Absences = MappingProxyType({}),
         scaled: bool = False,
         weights: Sequence[int] | None = None,
         record: SumRecord | None = None,
@@ -521,7 +505,7 @@ class SecureSummation:
         self._scaled = scaled
         self._weights = self._sizes if weights is None else tuple(weights)
         self._record = record
-        self._absences = absences if absences is not None else Absences()
+        self._absences = absences
         self._graph = graph_for(tolerance)
         edges = tolerance.parties * (self._graph.degree if self._graph is not None else tolerance.parties)
         self._steps = max(1, min(steps, _AGREED // edges))

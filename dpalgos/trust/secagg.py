@@ -108,7 +108,7 @@ class SecureAggregation(NoiseOfEach):
             if int(party) >= parties:
                 raise ParameterError(f"absent names party {party}; parties have the numbers 0 to {parties - 1}")
             gone.setdefault(stage, set()).add(int(party))
-        return Absences(**{stage: frozenset(numbers) for stage, numbers in gone.items()})
+        return {stage: frozenset(numbers) for stage, numbers in gone.items()}
 
     def masking(self, parties: int) -> Masking:
         """Return the fault model, the parties that drop out in the simulation, and what is assumed of the server."""

@@ -86,16 +86,16 @@ def admit(
     by_party = {shard.party: shard for shard in shards}
     _require_stored(shards)
     readers = _admissible(ledger, releases, shards, run, sound_counterpart)
-    if all(by_party.keys() >= set(release.parties) for release in readers):
+    if all(by_party.keys() >= set(release.parties) for release in readers.values()):
         try:
             return _charge(ledger, readers, run)
         except OverspendError as refusal:
             # The ledger knows what this plan costs; what would fit is found by those who plan.
             named = f" --algorithm {run}" if run in names("systems") else ""
-            asked = f"unitball budget {shards[0].dataset.name}{named} --delta {readers[0].delta:g}"
+            asked = f"unitball budget {shards[0].dataset.name}{named} --delta {releases[0].delta:g}"
             raise OverspendError(refusal.reason, f"see the largest epsilon that would still fit: {asked}") from None
-    for release in readers:
-        _require_charged(release, ledger)
+    for key, release in readers.items():
+        _require_charged(key, release, ledger)
     return {}
 
 
@@ -110,7 +110,7 @@ def require_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:
     ledger = open_ledger()
     readers = _admissible(ledger, plan.releases, shards, plan.system, plan.sound_counterpart)
     if readers:
-        ledger.require_affordable(_request({release.key: release for release in readers}, plan.system, ledger))
+        ledger.require_affordable(_request(readers, plan.system, ledger))
 
 
 def runs_that_fit(plan: RunPlan) -> int | None:
@@ -127,8 +127,8 @@ def _admissible(
     shards: Sequence[ShardRef],
     run: str,
     sound_counterpart: str | None,
-) -> list[PlannedRelease]:
-    """Return those of the releases that read rows, after all checks that need neither the rows nor the charges."""
+) -> dict[str, PlannedRelease]:
+    """Return the releases that read rows, by key, after all checks that need neither the rows nor the charges."""
     by_party = {shard.party: shard for shard in shards}
     # A map that reads no rows is the same map beside others: those of a horizon's later nights.
     readers = [release for release in releases if release.reads_rows]
@@ -140,14 +140,15 @@ def _admissible(
             require_people(lookup(release.algorithm.kind, release.name))
     for release in readers:
         release.trust_model().require(release.build(), release.setting)
-    for release in readers:
+    keyed = {release.key: release for release in readers}
+    for key, release in keyed.items():
         # What is stored is not made again.
-        if not open_releases().exists(release.key):
+        if not open_releases().exists(key):
             require_memory(release)
     private = next((shard.dataset for shard in shards if shard.dataset.private), None)
     if private is not None:
         _require_private(readers, private, ledger, run, sound_counterpart)
-    return readers
+    return keyed
 
 
 def reserve(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, name: str, run: str) -> None:
@@ -175,7 +176,7 @@ def reserve(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, n
     _require_stored(shards)
     readers = _admissible(ledger, releases, shards, run, None)
     own = [shard.party for shard in shards]
-    ledger.reserve(name, _request({release.key: release for release in readers}, run, ledger, only=own))
+    ledger.reserve(name, _request(readers, run, ledger, only=own))
 
 
 def commit(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, name: str) -> None:
@@ -305,8 +306,7 @@ def _safe_delta(ledger: Ledger, dataset: DatasetRef, rows: int) -> float:
     return tenth(1 / rows if cap is None else min(cap.delta, 1 / rows))
 
 
-def _require_charged(release: PlannedRelease, ledger: Ledger) -> None:
-    key = release.key
+def _require_charged(key: str, release: PlannedRelease, ledger: Ledger) -> None:
     if not ledger.is_charged(key):
         raise RefusedError(f"{release.label} was not charged, so no noise is drawn for it")
     account = ledger.charge_of(key).account
@@ -314,13 +314,12 @@ def _require_charged(release: PlannedRelease, ledger: Ledger) -> None:
         raise RefusedError(f"{release.label} was charged to account {account}, not to {release.account}")
 
 
-def _charge(ledger: Ledger, releases: Sequence[PlannedRelease], run: str) -> Json:
+def _charge(ledger: Ledger, releases: Mapping[str, PlannedRelease], run: str) -> Json:
     if not releases:
         return {"charged": 0, "already_charged": 0}
-    keyed = {release.key: release for release in releases}
-    request = _request(keyed, run, ledger)
+    request = _request(releases, run, ledger)
     # Only what is still to be paid names secrets: a lost one must not be made anew for a release already charged.
-    unpaid = _unpaid(keyed, ledger)
+    unpaid = _unpaid(releases, ledger)
     contributors = list(dict.fromkeys(contributor for release in unpaid for contributor in release.noise_contributors))
     identifiers = key_identifiers(unpaid[0].seed, contributors) if unpaid else {}
     outcome = ledger.charge(request, identifiers)

@@ -246,26 +246,21 @@ class ServerRounds:
         return ((party, request.encode()) for party, request in self._server.requests(stage))
 
     def decide(self, stage: Stage, answers: Iterable[bytes]) -> Ints | None:
-        """Decide on the answers that came in time, once; return the sum after the last stage.
+        """Decide on the answers that came in time, once; after the last stage, return the sum.
+
+        The sum is stored as the algorithm takes it: what was stored first is the sum.
 
         Raises
         ------
         MessageError, ViolationError, TooFewPartiesError, RepeatedUseError
             As :meth:`dpalgos.secure.rounds.Server.decide` does.
         """
-        return self._server.decide(stage, map(ANSWERS[stage].decode, answers), _recorded(self._planned, self._step))
-
-    def open_sum(self, answers: Iterable[bytes]) -> Ints:
-        """Open the step's sum, as the algorithm takes it, and store it: what was stored first is the sum."""
-        total = cast(Ints, self.decide(Stage.UNMASK, answers))
-        sum_opened = stepwise.sum_of(_algorithm(self._planned), total, self._server.survivors, self._planned.setting)
-        return keep_sum(self._planned, self._step, sum_opened)
-
-    def release(self, answers: Iterable[bytes]) -> ReleaseRef:
-        """Open the sum, make the artefact of it and store that as the release; return it where it is stored."""
-        planned = self._planned
-        with door.open_release(planned) as release:
-            return release.stored or release.store(result_of(planned, [self.open_sum(answers)]))
+        recorded = _recorded(self._planned, self._step)
+        total = self._server.decide(stage, map(ANSWERS[stage].decode, answers), recorded)
+        if total is None:
+            return None
+        algorithm, setting = _algorithm(self._planned), self._planned.setting
+        return keep_sum(self._planned, self._step, stepwise.sum_of(algorithm, total, self._server.survivors, setting))
 
 
 def bytes_of(numbers: Ints) -> bytes:
@@ -362,8 +357,12 @@ class Rounds:
         return f"{stage}-decided"
 
     def release(self, sent: Sequence[Sequence[str]]) -> ReleaseRef:
-        """Make the release of what was sent in the last stage."""
-        return self._server.release(self._sent(sent))
+        """Open the sum, make the artefact of it and store that as the release; return it where it is stored."""
+        with door.open_release(self._planned) as release:
+            if release.stored is not None:
+                return release.stored
+            total = cast(Ints, self._server.decide(Stage.UNMASK, self._sent(sent)))
+            return release.store(result_of(self._planned, [total]))
 
     def _ask(self, stage: Stage) -> None:
         for party, request in self._server.requests(stage):

@@ -22,7 +22,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.rows import ArrayRows, Ints
 from dpalgos.secure.noise_shares import share_distribution
-from dpalgos.secure.summation import Absences, SecureSummation, require_shareable, secagg_guarantee, weights_of
+from dpalgos.secure.summation import SecureSummation, require_shareable, secagg_guarantee, weights_of
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.trainers.output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation
 from tests.support.statistics import rejects_law
@@ -200,7 +200,7 @@ TOLERANCE = Tolerance(parties=PARTIES, dropouts=1, colluders=1)
 
 
 def secure(algorithm: Any, known: Setting, seed: int, *, lost: int | None = 2, scaled: bool = True) -> SecureSummation:
-    absences = Absences() if lost is None else Absences(mask=frozenset({lost}))
+    absences = {} if lost is None else {"mask": frozenset({lost})}
     return SecureSummation(
         identity=f"test-{seed}",
         tolerance=TOLERANCE,

@@ -26,7 +26,6 @@ from dpalgos.secure.noise_shares import RadialShare, RoundedRadial, TruexGaussia
 from dpalgos.secure.primitives import TooFewPartiesError
 from dpalgos.secure.rounds import Party
 from dpalgos.secure.summation import (
-    Absences,
     SecureSummation,
     allotments,
     graph_for,
@@ -79,7 +78,7 @@ def test_the_result_is_the_exact_sum_of_contributions_and_shares(law: Any) -> No
     parties = 5
     tolerance = Tolerance(parties=parties, dropouts=2, colluders=1)
     contributions = vectors(parties, (2, 3))
-    absences = Absences(mask=frozenset({1}), unmask=frozenset({4}))
+    absences = {"mask": frozenset({1}), "unmask": frozenset({4})}
     secure = make(parties, 2, 1, absences=absences)
     found = secure.release("sum-0", contributions, law)
     share = share_distribution(law, tolerance.unknown_shares, 6)
@@ -96,7 +95,7 @@ def test_the_masks_cancel_to_the_last_bit(parties: int, stage: str) -> None:
     dropouts = 0 if parties == 2 else parties // 10 + 1
     lost = frozenset(range(1, 2 * dropouts, 2)) if parties > 2 else frozenset()
     contributions = vectors(parties)
-    secure = make(parties, dropouts, absences=Absences(**{stage: lost}))
+    secure = make(parties, dropouts, absences={stage: lost})
     found = secure.release("a", contributions, LAW)
     survivors = [party for party in range(parties) if stage == "unmask" or party not in lost]
     unknown = Tolerance(parties=parties, dropouts=dropouts).unknown_shares
@@ -107,7 +106,7 @@ def test_the_masks_cancel_to_the_last_bit(parties: int, stage: str) -> None:
 
 @pytest.mark.parametrize("stage", ["advertise", "share", "mask", "unmask"])
 def test_more_dropouts_than_tolerated_fail_clearly(stage: str) -> None:
-    secure = make(5, 1, absences=Absences(**{stage: frozenset({0, 3})}))
+    secure = make(5, 1, absences={stage: frozenset({0, 3})})
     with pytest.raises(TooFewPartiesError, match=r"3 parties remain after .*, 4 are needed"):
         secure.release("a", vectors(5), LAW)
 
@@ -201,7 +200,7 @@ def test_scaled_sums_stand_for_all_rows() -> None:
     sizes, parties = (10, 30, 60), 3
     contributions = [size * np.array([1000, -7], dtype=np.int64) for size in sizes]
     tiny = RoundedGaussian(2.0)
-    absences = Absences(mask=frozenset({0}))
+    absences = {"mask": frozenset({0})}
     plain = make(parties, 1, sizes=sizes, absences=absences).release("a", contributions, tiny)
     scaled = make(parties, 1, sizes=sizes, absences=absences, scaled=True).release("a", contributions, tiny)
     assert np.array_equal(scaled, np.rint(plain * (100 / 90)))
@@ -286,7 +285,7 @@ def unknown_noise(
     """Return the noise in a real sum of zeros, minus what the colluders (or the curious party) know of it."""
     parties = len(share_noises)
     zeros = [np.zeros(COUNT, dtype=np.int64)] * parties
-    secure = make(parties, 1, 1, noises=share_noises, absences=Absences(mask=lost))
+    secure = make(parties, 1, 1, noises=share_noises, absences={"mask": lost})
     total = secure.release(step, zeros, law)
     share = vars(summation_module)["share_distribution"](
         law, Tolerance(parties=parties, dropouts=1, colluders=1).unknown_shares, COUNT
@@ -402,7 +401,7 @@ def test_algorithms_run_under_secure_summation_and_stay_near_central(
         1,
         sizes=setting.sizes,
         steps=algorithm.steps(setting),
-        absences=Absences(mask=dropped),
+        absences={"mask": dropped},
         scaled=True,
     )
     model = fit(algorithm, parties, replace(setting, trust=Trust.SECAGG), noises(1)[0], secure)
@@ -428,7 +427,7 @@ def assert_random(values: NDArray[np.int64]) -> None:
 def test_a_sparse_graph_serves_many_parties() -> None:
     parties = 100
     secure = make(
-        parties, 10, 3, absences=Absences(share=frozenset({4}), mask=frozenset({9, 50}), unmask=frozenset({99}))
+        parties, 10, 3, absences={"share": frozenset({4}), "mask": frozenset({9, 50}), "unmask": frozenset({99})}
     )
     contributions = vectors(parties, (50,))
     found = secure.release("a", contributions, RoundedGaussian(3.0))

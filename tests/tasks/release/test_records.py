@@ -141,7 +141,7 @@ def test_each_party_refuses_other_survivors_by_its_own_record(clinic: Path, monk
     shutil.rmtree(current_layout().release(release.key))
     shutil.rmtree(current_layout().round(release.key))
     with monkeypatch.context() as patch:
-        absent = summation.Absences(mask=frozenset({1}))
+        absent = {"mask": frozenset({1})}
         patch.setattr("dpalgos.trust.secagg.SecureAggregation.absences", lambda self, parties: absent)
         with pytest.raises(RepeatedUseError, match="party 0 refuses"):
             made(prepared)
