@@ -60,9 +60,30 @@ from dpalgos.secure.primitives import (
     to_bytes,
     to_integers,
 )
-from dpalgos.secure.tolerance import neighbourhoods
+from dpalgos.secure.tolerance import SparseGraph
 
 _Sent = TypeVar("_Sent", Advertisement, ShareBundle, MaskedVector, UnmaskResponse)
+
+
+def neighbourhoods(members: tuple[int, ...], graph: SparseGraph | None, seed: bytes) -> dict[int, tuple[int, ...]]:
+    """Return everybody's neighbours in one session, in increasing order; the same for all who know the roster.
+
+    Parameters
+    ----------
+    members : tuple of int
+        The parties that advertised a key, in increasing order.
+    graph : SparseGraph or None
+        None: everybody is everybody's neighbour.
+    seed : bytes
+        Public, 32 bytes, fixed only when the roster is (its digest), so that nobody's place was known before.
+    """
+    if graph is None:
+        return {party: tuple(member for member in members if member != party) for party in members}
+    words = np.frombuffer(keys.keystream(seed, 8 * len(members)), dtype="<u8")
+    order = [members[place] for place in np.argsort(words, kind="stable")]
+    reach = range(-(graph.degree // 2), graph.degree // 2 + 1)
+    around = ({order[(place + far) % len(order)] for far in reach} for place in range(len(order)))
+    return {party: tuple(sorted(near - {party})) for party, near in zip(order, around, strict=True)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from dpalgos.errors import ParameterError
 from dpalgos.parameters import NATURAL, Bounded
-from dpalgos.secure.primitives import keystream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,24 +185,3 @@ def _hypergeometric_tail(population: int, marked: int, draws: int, at_least: int
             for count in range(low, high + 1)
         ),
     )
-
-
-def neighbourhoods(members: tuple[int, ...], graph: SparseGraph | None, seed: bytes) -> dict[int, tuple[int, ...]]:
-    """Return everybody's neighbours in one session, in increasing order; the same for all who know the roster.
-
-    Parameters
-    ----------
-    members : tuple of int
-        The parties that advertised a key, in increasing order.
-    graph : SparseGraph or None
-        None: everybody is everybody's neighbour.
-    seed : bytes
-        Public, 32 bytes, fixed only when the roster is (its digest), so that nobody's place was known before.
-    """
-    if graph is None:
-        return {party: tuple(member for member in members if member != party) for party in members}
-    words = np.frombuffer(keystream(seed, 8 * len(members)), dtype="<u8")
-    order = [members[place] for place in np.argsort(words, kind="stable")]
-    reach = range(-(graph.degree // 2), graph.degree // 2 + 1)
-    around = ({order[(place + far) % len(order)] for far in reach} for place in range(len(order)))
-    return {party: tuple(sorted(near - {party})) for party, near in zip(order, around, strict=True)}

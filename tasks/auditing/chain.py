@@ -27,6 +27,7 @@ from dpalgos.systems.system import System
 from storage.errors import RefusedError
 from storage.layout import Layout
 from storage.refs import OnViolation, Visibility
+from tasks.auditing.systems import parts_of
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
@@ -267,7 +268,8 @@ def audit_chain(name: str, options: AuditOptions = USUAL, *, chain: Chain) -> Ch
     neighbours, (epsilon, delta) = options.neighbours or Neighbours.REPLACE_ONE, options.budget()
     config = chain_config(name, epsilon, delta, neighbours)
     started = time.monotonic()
-    parts = ("train", "test", *((_PERSON,) if _takes_people(name) else ()))
+    refused = any(isinstance(admission(part), Refused) for part in parts_of(name))
+    parts = ("train", "test", *(() if refused else (_PERSON,)))
     # Each pair at its share of the error.
     each = 1.0 - (1.0 - confidence) / len(parts)
     reports = {}
@@ -304,12 +306,6 @@ def audit_chain(name: str, options: AuditOptions = USUAL, *, chain: Chain) -> Ch
 
 
 _PAIRS = {"train": "training record", "test": "held-out record", _PERSON: f"person with {_HEAVY} rows"}
-
-
-def _takes_people(name: str) -> bool:
-    arrangement = next(iter(lookup("systems", name).supported().values()))
-    parts = [lookup(part.kind, part.name) for part in (arrangement.projection, arrangement.trainer) if part is not None]
-    return not any(isinstance(admission(part), Refused) for part in parts)
 
 
 def chain_config(name: str, epsilon: float, delta: float, neighbours: Neighbours) -> TrainingConfig:

@@ -556,7 +556,7 @@ def audit_system(name: str, options: AuditOptions = USUAL) -> AuditReport:
         For a name that is not registered, numbers out of range, or a system that draws no noise.
     """
     started, (epsilon, delta) = time.monotonic(), options.budget()
-    neighbours = options.neighbours or _parts(name)[0].relations[0]
+    neighbours = options.neighbours or parts_of(name)[0].relations[0]
     require_noise(name)
     experiments: list[Experiment] = []
     runs = []
@@ -633,10 +633,10 @@ def require_noise(name: str) -> None:
 
 def draws_noise(name: str) -> bool:
     """Whether any part of a registered system draws noise."""
-    return any(part.budgets for part in _parts(name))
+    return any(part.budgets for part in parts_of(name))
 
 
-def _parts(name: str) -> list[type[Algorithm]]:
+def parts_of(name: str) -> list[type[Algorithm]]:
     """Return a system's trainer, and its projection if it has one."""
     arrangement = next(iter(lookup("systems", name).supported().values()))
     parts = [lookup("trainers", arrangement.trainer.name)]
@@ -650,7 +650,7 @@ def _runs_of(
 ) -> Iterator[tuple[int, int, SyntheticRun]]:
     """Yield runs of a system on rows of several shapes."""
     # What an audit of a trainer sets beside its budget.
-    found = audit_parameters(_parts(name)[0], 0)
+    found = audit_parameters(parts_of(name)[0], 0)
     parameters = {f"trainer.{field}": value for field, value in found.items() if field != "components"}
 
     def planned(dimension: int, classes: int) -> SyntheticRun:

@@ -248,7 +248,7 @@ class _Asking:
                 if unpacked(answer.message).decode() != keys_of(self.plan.releases):
                     raise RefusedError(f"party {party} derives another plan: it has another version of Unitball")
         except (RefusedError, StorageError):
-            self._ask(dict.fromkeys(self._roster.names, self._request(Ask.RETURN)))
+            self._ask(dict.fromkeys(self._roster.names, self.request(Ask.RETURN)))
             raise
 
     def commit(self) -> None:
@@ -291,7 +291,7 @@ class _Asking:
         """Let the parties make their own of some releases, all at once."""
         alone = [release for release in releases if release.reads_rows and len(release.parties) == 1]
         missing = {release.parties[0]: release for release in alone if not open_releases().exists(release.key)}
-        answers = self._all({party: self._request(Ask.RELEASE, release) for party, release in missing.items()})
+        answers = self._all({party: self.request(Ask.RELEASE, release) for party, release in missing.items()})
         for party, release in missing.items():
             said = self.require(answers[party], Purpose.RELEASE, self.run)
             self._store(release, _checked(release, answers[party]), (party,), [(said,)])
@@ -337,7 +337,7 @@ class _Asking:
             return self._secure_sums(release)
         sums = kept_sums(release)
         for step, length in list(enumerate(step_lengths(release)))[len(sums) :]:
-            answers = self.ask_all(Ask.SUM, release, step=step, before=sums[-1] if sums else None)
+            answers = self.ask_all(Ask.SUM, release, step=step, sum_before=_last(sums))
             session = session_name(self.run, release.key, step)
             messages = [self.require(answer, Purpose.SUM, session) for answer in answers.values()]
             parts = [sent_numbers(one.body, length, one.party) for one in self.kept(release, step, messages)]
@@ -357,8 +357,7 @@ class _Asking:
             for step in range(block.steps):
                 rounds = ServerRounds(release, number, step)
                 if block.first + step == len(sums):
-                    before = sums[-1] if sums else None
-                    opened = carry_out_rounds(_Posted(self, release, number, rounds, there, before), SUM)
+                    opened = carry_out_rounds(_Posted(self, release, number, rounds, there, _last(sums)), SUM)
                     assert opened is not None
                     sums.append(opened)
                     self._progress(f"sum {len(sums)} of {total}")
@@ -373,7 +372,7 @@ class _Asking:
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ask_all(
-        self, ask: Ask, release: PlannedRelease | None = None, *, step: int = 0, before: Ints | None = None
+        self, ask: Ask, release: PlannedRelease | None = None, *, step: int = 0, sum_before: str = ""
     ) -> dict[str, Answer]:
         """Ask every party the same, and return what they answer.
 
@@ -384,24 +383,20 @@ class _Asking:
         StorageError
             If one does not answer, or cannot.
         """
-        request = self._request(ask, release, step=step, before=before)
+        request = self.request(ask, release, step=step, sum_before=sum_before)
         return self._all(dict.fromkeys(self._roster.names, request))
 
     def _all(self, requests: Mapping[str, Request]) -> dict[str, Answer]:
-        answers = self._ask(requests)
-        _require_none_refused(answers)
-        answers_given = {party: answer for party, answer in answers.items() if answer is not None}
-        missing = [
-            party for party in answers if party not in answers_given or answers_given[party].status is not Status.DONE
-        ]
+        answers = self._unrefused(requests)
+        missing = [party for party in requests if party not in answers or answers[party].status is not Status.DONE]
         if missing:
-            reasons = "; ".join(answers_given[party].reason for party in missing if party in answers_given)
+            reasons = "; ".join(answers[party].reason for party in missing if party in answers)
             (ask,) = {request.ask for request in requests.values()}
             raise StorageError(
                 f"{', '.join(missing)} did not {ask}{f' ({reasons})' if reasons else ''}; start it (unitball party "
                 "serve) and ask again: the run goes on where it stopped"
             )
-        return answers_given
+        return answers
 
     def some(self, stage: Stage, requests: Mapping[str, Request]) -> list[Answer]:
         """Ask parties and return the answers of those that gave one.
@@ -411,9 +406,7 @@ class _Asking:
         RefusedError
             If one refuses.
         """
-        answers = self._ask(requests)
-        _require_none_refused(answers)
-        came = [answer for answer in answers.values() if answer is not None and answer.status is Status.DONE]
+        came = [answer for answer in self._unrefused(requests).values() if answer.status is Status.DONE]
         if lost := set(requests) - {answer.party for answer in came}:
             self._progress(f"{stage}: {', '.join(sorted(lost))} did not answer")
         return came
@@ -424,23 +417,37 @@ class _Asking:
         with ThreadPoolExecutor(max(len(requests), 1)) as pool:
             return dict(zip(requests, pool.map(self._transport, requests, requests.values()), strict=True))
 
-    def request(self, stage: Stage, release: PlannedRelease, block: int, message: bytes) -> Request:
-        """Return a request of a stage of a secure sum."""
-        return self._request(Ask(stage.value), release).model_copy(update={"block": block, "message": message.decode()})
+    def _unrefused(self, requests: Mapping[str, Request]) -> dict[str, Answer]:
+        answers = {party: answer for party, answer in self._ask(requests).items() if answer is not None}
+        for answer in answers.values():
+            if answer.status is Status.REFUSED:
+                raise RefusedError(answer.reason)
+        return answers
 
-    def _request(
-        self, ask: Ask, release: PlannedRelease | None = None, *, step: int = 0, before: Ints | None = None
+    def request(
+        self,
+        ask: Ask,
+        release: PlannedRelease | None = None,
+        *,
+        step: int = 0,
+        sum_before: str = "",
+        block: int = 0,
+        message: str = "",
+        advertisements: tuple[Signed, ...] = (),
     ) -> Request:
-        # A party keeps what its rows are seen through; it is sent with the first look at them.
-        looks = ask in (Ask.RELEASE, Ask.SUM, Ask.MASK) and before is None
+        """Return a request: with the first look at its rows, a party is sent what they are seen through."""
+        looks = ask in (Ask.RELEASE, Ask.SUM, Ask.MASK) and not sum_before
         return Request(
             ask=ask,
             config=self._config,
             descriptions=self.said,
             release=0 if release is None else self.plan.releases.index(release),
+            block=block,
             step=step,
-            sum_before=encoded_sum(before),
+            sum_before=sum_before,
             upstream=self._upstream(release) if release is not None and looks else (),
+            message=message,
+            advertisements=advertisements,
         )
 
     def _upstream(self, release: PlannedRelease) -> tuple[Sent, ...]:
@@ -448,9 +455,9 @@ class _Asking:
         return tuple(Sent.stored(key) for key in release.upstream if key not in own)
 
 
-def encoded_sum(numbers: Ints | None) -> str:
-    """Return a sum as it travels."""
-    return "" if numbers is None else packed(bytes_of(numbers))
+def _last(sums: Sequence[Ints]) -> str:
+    """Return the last sum as it travels."""
+    return packed(bytes_of(sums[-1])) if sums else ""
 
 
 @dataclass
@@ -462,20 +469,25 @@ class _Posted:
     block: int
     server: ServerRounds
     there: Sequence[str]
-    before: Ints | None = None
+    sum_before: str = ""
     advertisements: tuple[Signed, ...] = ()
 
     def ask(self, stage: Stage) -> list[bytes]:
         """Bring the server's requests to those parties that are still there."""
         names = self.asking.named(self.release, self.release.parties)
-        requests = {}
-        for number, message in self.server.requests(stage):
-            if names[number] in self.there:
-                request = self.asking.request(stage, self.release, self.block, message)
-                more: dict[str, object] = {"advertisements": self.advertisements}
-                if stage is Stage.MASK and self.before is not None:
-                    more |= {"sum_before": encoded_sum(self.before), "upstream": ()}
-                requests[names[number]] = request.model_copy(update=more)
+        before = self.sum_before if stage is Stage.MASK else ""
+        requests = {
+            names[number]: self.asking.request(
+                Ask(stage.value),
+                self.release,
+                sum_before=before,
+                block=self.block,
+                message=message.decode(),
+                advertisements=self.advertisements,
+            )
+            for number, message in self.server.requests(stage)
+            if names[number] in self.there
+        }
         came = self.asking.some(stage, requests)
         if stage is Stage.ADVERTISE:
             session = session_name(self.asking.run, self.release.key, self.block)
@@ -488,12 +500,6 @@ class _Posted:
     def decide(self, stage: Stage, answers: list[bytes]) -> Ints | None:
         """Let the server decide; after the last stage, return the sum as the algorithm takes it."""
         return self.server.decide(stage, answers)
-
-
-def _require_none_refused(answers: Mapping[str, Answer | None]) -> None:
-    for answer in answers.values():
-        if answer is not None and answer.status is Status.REFUSED:
-            raise RefusedError(answer.reason)
 
 
 class _NoNoise:

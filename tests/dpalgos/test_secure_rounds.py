@@ -17,8 +17,8 @@ from dpalgos.secure import server as at_server
 from dpalgos.secure.messages import ESCROW, SELF, MaskedVector, RoundParameters, ShareBundle, UnmaskResponse
 from dpalgos.secure.party import PartyState
 from dpalgos.secure.primitives import RepeatedUseError, TooFewPartiesError, ViolationError
-from dpalgos.secure.server import Agreement, MaskedBlock, SurvivorSet
-from dpalgos.secure.tolerance import SparseGraph, Tolerance, neighbourhoods
+from dpalgos.secure.server import Agreement, MaskedBlock, SurvivorSet, neighbourhoods
+from dpalgos.secure.tolerance import SparseGraph, Tolerance
 from tests.support.secagg import Session, agree, draw, masked, parameters, plain_sum, responses, run_step
 
 
