@@ -120,7 +120,6 @@ class PartyState(Wire):
     def __post_init__(self) -> None:
         if not 0 <= self.party < self.parameters.tolerance.parties:
             raise ParameterError(f"party is {self.party}; it must be from 0 to {self.parameters.tolerance.parties - 1}")
-
         if len(self.seed) != KEY:
             raise ParameterError(f"a party's seed is {KEY} fresh random bytes")
 
@@ -182,7 +181,7 @@ def share(state: PartyState, introduction: Introduction) -> tuple[PartyState, Sh
     holders = sorted((*roots, party))
     points = [point(holder) for holder in holders]
     secrets: list[bytes] = []
-    # All three grow by one step and kind at a time.
+    # They grow by one step at a time, and but for the escrow by one kind.
     commitments: dict[int, list[bytes]] = {holder: [] for holder in holders}
     shares: dict[int, list[bytes]] = {holder: [] for holder in holders}
     escrow: dict[int, list[bytes]] = {peer: [] for peer in roots}

@@ -240,25 +240,17 @@ def _require_bound(release: PlannedRelease, shards: Mapping[str, ShardRef]) -> N
         shard = shards.get(party)
         if shard is None:
             continue
-        planned = {
-            "account": release.account,
-            "data version": release.dataset,
-            "partition": release.partition,
-            "number of rows": rows,
-            "rows of a person": release.setting.rows_per_person,
-        }
-        bounds = {
-            "account": shard.dataset.account,
-            "data version": shard.dataset.version,
-            "partition": shard.partition,
-            "number of rows": shard.rows,
-            "rows of a person": shard.dataset.rows_per_person,
-        }
-        for what, value in planned.items():
-            if bounds[what] != value:
+        for what, planned, bound in (
+            ("account", release.account, shard.dataset.account),
+            ("data version", release.dataset, shard.dataset.version),
+            ("partition", release.partition, shard.partition),
+            ("number of rows", rows, shard.rows),
+            ("rows of a person", release.setting.rows_per_person, shard.dataset.rows_per_person),
+        ):
+            if planned != bound:
                 raise RefusedError(
-                    f"{release.label} is planned for a shard of party {party} with {what} {value}, and is given one "
-                    f"with {what} {bounds[what]}; plan and charge what is to be released of these rows"
+                    f"{release.label} is planned for a shard of party {party} with {what} {planned}, and is given one "
+                    f"with {what} {bound}; plan and charge what is to be released of these rows"
                 )
     if not shards.keys() & set(release.parties) and shards:
         raise RefusedError(
