@@ -24,6 +24,6 @@ summation of any algorithm that sees rows through sums; :func:`~dpalgos.secure.s
 then proved, and :mod:`dpalgos.secure.noise_shares` proves it.
 
 Threat model: honest-but-curious parties and server, up to C of the parties pooling what they know with the server. The
-checks beyond that (who sent a wrong share, a replayed message, a share of the wrong kind) name faults; they do not make the
-sum correct against a party that contributes false numbers.
+checks beyond that (who sent a wrong share, a replayed message, a share of the wrong kind) name faults; they do not make
+the sum correct against a party that contributes false numbers.
 """

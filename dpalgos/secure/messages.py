@@ -97,7 +97,10 @@ class Wire:
         """
         head, adapter = _form(cls)
         if not data.startswith(head):
-            raise MessageError(f"a {cls.__name__} of this protocol's version belongs here")
+            raise MessageError(
+                f"a {cls.__name__} of this protocol's version belongs here; a round that another version of Unitball "
+                "began is ended with that one, or repeated under a new identity (--repetition)"
+            )
         try:
             message = cast(Self, adapter.validate_json(data[len(head) :]))
         except ValidationError as error:
