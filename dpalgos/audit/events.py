@@ -86,10 +86,15 @@ def largest_refuted(refuted: Callable[[float], bool]) -> float:
     low, high = 0.0, 1.0
     while high < _LARGEST and refuted(high):
         low, high = high, 2.0 * high
+    return bisected(refuted, low, high)[0]
+
+
+def bisected(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Return the ends of what is left of an interval after halving, where something holds up to a point in it."""
     for _ in range(_STEPS):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 def gaussian_lower_bound(left: Floats, right: Floats, confidence: float) -> float:

@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 from dpalgos.accounting.composition import components
 from dpalgos.accounting.trade_off import gaussian_mu, lines, trade_off
-from dpalgos.audit.events import largest_refuted
+from dpalgos.audit.events import bisected, largest_refuted
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
 from dpalgos.parameters import Bound
@@ -116,7 +116,6 @@ def bound_of(losses_by_party: Sequence[Sequence[Loss]]) -> Attack:
 TypeIError = Callable[[float], float]
 """The least type I error of a test of the given power, from a trade-off curve: ``g`` above."""
 
-_STEPS = 45
 _SMALLEST = 1e-30
 
 
@@ -182,14 +181,10 @@ def tail_under_curve(correct: int, guesses: int, canaries: int, curve: TypeIErro
     if _possible(1.0, correct, guesses, canaries, curve):
         return 1.0
     # Small probabilities matter: the search is on their logarithms.
-    low, high = math.log(_SMALLEST), 0.0
-    for _ in range(_STEPS):
-        middle = 0.5 * (low + high)
-        if _possible(math.exp(middle), correct, guesses, canaries, curve):
-            low = middle
-        else:
-            high = middle
-    return math.exp(high)
+    possible = bisected(
+        lambda power: _possible(math.exp(power), correct, guesses, canaries, curve), math.log(_SMALLEST), 0.0
+    )
+    return math.exp(possible[1])
 
 
 def _possible(tail: float, correct: int, guesses: int, canaries: int, curve: TypeIError) -> bool:
