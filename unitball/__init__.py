@@ -38,9 +38,8 @@ def _require_own_packages() -> None:
 _require_own_packages()
 
 if TYPE_CHECKING:
-    from unitball.estimators import PrivateClassifier, PrivateRegressor
-    from unitball.fitting import BudgetError, budget, open_account
-    from unitball.training import TrainedModel, frontier, plot, predict, results, train
+    from unitball.estimators import BudgetError, PrivateClassifier, PrivateRegressor
+    from unitball.training import TrainedModel, budget, frontier, open_account, plot, predict, results, train
 
 __all__ = [
     "BudgetError",
@@ -56,9 +55,8 @@ __all__ = [
     "train",
 ]
 _PLACES = {
-    "estimators": ("PrivateClassifier", "PrivateRegressor"),
-    "fitting": ("BudgetError", "budget", "open_account"),
-    "training": ("TrainedModel", "frontier", "plot", "predict", "results", "train"),
+    "estimators": ("BudgetError", "PrivateClassifier", "PrivateRegressor"),
+    "training": ("TrainedModel", "budget", "frontier", "open_account", "plot", "predict", "results", "train"),
 }
 
 

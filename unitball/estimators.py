@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import secrets
+import tempfile
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -21,29 +27,33 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
+from dpalgos.guarantees import PureEpsilon
+from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import AffineMap, LinearModel
-from dpalgos.registry import names
-from dpalgos.rows import Floats
+from dpalgos.normalisation import RowMap
+from dpalgos.registry import lookup, names
+from dpalgos.rows import ArrayRows, Floats
 from storage.documents import read_yaml
 from storage.encoder import TableEncoder
-from storage.errors import InputError
-from storage.people import MOST_ROWS, People, identifiers, named
-from storage.refs import OnViolation
-from tasks.planning.configuration import TrainingConfig
+from storage.errors import InputError, RefusedError
+from storage.ledger.accounts import PERSON
+from storage.ledger.charges import Cap
+from storage.people import MOST_ROWS, People, at_most, identifiers, named, shares
+from storage.refs import DatasetRef, OnViolation, ShardRef, Visibility
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
+from tasks.planning.configuration import TrainingConfig, faults
+from tasks.planning.planner import plan_run
+from tasks.planning.plans import Node, PlannedCombination, RunPlan, carry_out
+from tasks.planning.resolution import resolve, resolve_normalisation
+from tasks.release.door import read_release
+from tasks.release.preflight import require_feasible
+from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_catalog
 from tasks.tracking.results import Proved, proved_of
-from unitball.fitting import (
-    DEFAULT_ACCOUNT,
-    PROCESS,
-    BudgetError,
-    Fit,
-    Grouped,
-    budget,
-    fit_private,
-    fit_public,
-    other_process,
-    row_map,
-)
+from unitball.training import PROCESS, budget, charged_root, opened, other_process
 
 # As tables are encoded: an intercept's coordinate of a tenth beside a row of norm 1.
 _INTERCEPT = 0.1
@@ -110,13 +120,6 @@ class Bounds:
         coefficients = weights[:, :-1] * self._scale
         return coefficients, weights[:, -1] * self._constant - coefficients @ ((self.low + self.high) / 2.0)
 
-    def names(self, names_declared: Sequence[str] | None = None) -> list[str]:
-        """Return the encoded features' names."""
-        return [
-            *(names_declared if names_declared is not None else [f"x{place}" for place in range(len(self.low))]),
-            "(intercept)",
-        ]
-
 
 NOT_COVERED = (
     "exact scores of these or other private rows, such as a search's scores of its folds, and what is chosen by them",
@@ -124,6 +127,9 @@ NOT_COVERED = (
     "whatever else is computed from the rows beside this estimator",
 )
 """What no guarantee of an estimator covers."""
+_PUBLIC = "public rows"
+# Where nothing names an account or opens it, it holds what one fit costs.
+_DEFAULT_ACCOUNT = "unnamed"
 # Not spent where training is of pure epsilon, and below one over the rows of any set.
 _UNSPENT_DELTA = 1e-12
 
@@ -137,6 +143,41 @@ def _warn_of_scores() -> None:
         UserWarning,
         stacklevel=2,
     )
+
+
+class BudgetError(BaseException):
+    """A fit on private rows was refused; nothing was spent.
+
+    Not an ``Exception``: scikit-learn's searches turn each of those into a score that is missing, and go on fitting.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    """Whose rows are fitted on, where what is protected is a person.
+
+    Attributes
+    ----------
+    people : People
+    names : array (m,) of str
+    """
+
+    people: People
+    names: NDArray[Any]
+
+    @property
+    def records(self) -> int:
+        """How many people they are."""
+        return len(np.unique(self.names))
+
+    def weighed(self, features: Floats, labels: Any) -> ArrayRows:
+        """Return public rows with how many each one's person has; of more than are taken, the first."""
+        whose = np.unique(self.names, return_inverse=True)[1].astype(np.int32)
+        order = np.arange(len(whose), dtype=np.uint64)
+        kept = at_most(whose, order, np.zeros(len(whose)), self.people.rows_per_person)
+        counted = shares(kept, self.records)
+        there = counted > 0
+        return ArrayRows(features[there], labels[there], shares=counted[there], people=self.records)
 
 
 @dataclass(frozen=True)
@@ -157,6 +198,10 @@ class FitGuarantee:
         if self.proved is None:
             return "Nothing is proved about this model."
         return f"The model is {self.proved}. Not covered: {'; '.join(self.not_covered)}."
+
+
+Trained = tuple[RunPlan, list[Any], str]
+"""The plan, what an encoded row passes through with the model last, and who pays."""
 
 
 class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -180,15 +225,21 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_process": self._process}
 
-    def _require_own_process(self) -> None:
-        if self._process != PROCESS and self.root is None:
-            raise BudgetError(other_process("this estimator came from another"))
-
     @abstractmethod
     def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], tuple[float, float] | None]:
         """Return labels as algorithms take them, names of the classes, range of targets; check the declarations."""
 
-    def _fit(self, X: Any, y: Any, groups: Any) -> None:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train, charged to the account.
+
+        Parameters
+        ----------
+        X : array (m, p), or a data frame of the schema's columns
+        y : array (m,)
+        groups : array (m,), optional
+            Whose each row is, text or whole numbers: what is protected is then a person with all rows, in an account of
+            people. In a pipeline: ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
+        """
         if not self.public:
             self._require_declared()
             if self._cloned:
@@ -198,12 +249,11 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self._encoding = self._encoder(rows)
         labels, classes, label_range = self._label_facts(y)
         features = np.asarray(self._encoding(rows))
-        pure = self.delta == 0
         fields = {
             "dataset": "estimator",
             ("algorithm" if self._algorithm in names("systems") else "trainer"): self._algorithm,
             "epsilon": self.epsilon,
-            "delta": _UNSPENT_DELTA if pure else self.delta,
+            "delta": self.delta or _UNSPENT_DELTA,
             "parties": 1,
             "evaluation": False,
             "test_fraction": 0.0,
@@ -214,43 +264,147 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         try:
             config = TrainingConfig.model_validate(fields)
         except ValidationError as error:
-            faults = (
-                f"{fault['loc'][0] if fault['loc'] else ''} is {fault['input']!r}: {fault['msg']}"
-                for fault in error.errors()
+            raise ParameterError("; ".join(faults(error, {name: name for name in fields}))) from None
+        train = self._in_memory if self.public else self._through_the_door
+        plan, artefacts, account = train(config, features, labels, classes, label_range, grouped)
+        self.guarantee_, self.charges_ = FitGuarantee(proved_of(plan)), _charges(plan, account)
+        *self._maps, self._model = artefacts
+        if isinstance(self._model, LinearModel) and all(isinstance(one, AffineMap) for one in self._maps):
+            linear = self._model
+            for one in reversed(self._maps):
+                linear = one.before(linear)
+            self._set_coefficients(linear.weights, linear.intercept)
+        return self
+
+    def _in_memory(
+        self,
+        config: TrainingConfig,
+        features: Floats,
+        labels: Any,
+        classes: tuple[str, ...],
+        label_range: tuple[float, float] | None,
+        grouped: Grouped | None,
+    ) -> Trained:
+        """Plan a run over public rows and carry it out, its noise from a public seed or drawn afresh."""
+        self._normalisation = resolve_normalisation(config, None)
+        given = ArrayRows(features, labels) if grouped is None else grouped.weighed(features, labels)
+        records = len(features) if grouped is None else grouped.records
+        people = None if grouped is None else grouped.people
+        dataset = DatasetRef(
+            **({} if people is None else {"person": people.column, "rows_per_person": people.rows_per_person}),
+            name=_PUBLIC,
+            version=_PUBLIC,
+            account=_PUBLIC,
+            visibility=Visibility.PUBLIC,
+            rows=records,
+            test_rows=0,
+            dimension=features.shape[1],
+            classes=classes,
+            label_range=label_range,
+            normalisation=self._normalisation,
+        )
+        plan = plan_run(config, [ShardRef(dataset=dataset, partition=_PUBLIC, party="0", rows=records)])
+        mapped = _row_map(self._normalisation)(given.features)
+        secret = secrets.token_bytes(32)
+        if self.random_state is not None:
+            secret = public_secret(int(check_random_state(self.random_state).randint(2**31 - 1)))
+
+        def make(key: str, node: Node, inputs: list[Any]) -> Any:
+            if isinstance(node, PlannedCombination):
+                return node.combine(inputs)
+            seen = mapped
+            for one in inputs:
+                seen = one.apply(seen)
+            return fit(node.build(), [replace(given, features=seen)], node.setting, KeyedNoise(secret, key))
+
+        outputs = carry_out(plan.training, make)
+        (path,) = plan.paths().values()
+        return plan, [outputs[key] for key in path], "none: the rows are public"
+
+    def _through_the_door(
+        self,
+        config: TrainingConfig,
+        features: Floats,
+        labels: Any,
+        classes: tuple[str, ...],
+        label_range: tuple[float, float] | None,
+        grouped: Grouped | None,
+    ) -> Trained:
+        """Register encoded rows under an account and train on them as a flow does; the ledger is charged.
+
+        Equal rows under equal parameters are the same release: it is charged once.
+        """
+        if self.random_state is not None:
+            raise BudgetError("random_state is a public seed of the noise and the rows are private; leave it out")
+        population = self.account or _DEFAULT_ACCOUNT
+        named = config.model_copy(update={"dataset": f"{population}.fits"})
+        try:
+            with charged_root(self.root):
+                group_size = self._account_of(population, config, people=grouped is not None)
+                with tempfile.TemporaryDirectory(dir=current_layout().private, prefix="fit-") as folder:
+                    path = Path(folder, "rows.parquet")
+                    width = features.shape[1]
+                    numbers = pa.FixedSizeListArray.from_arrays(pa.array(features.astype(np.float32).ravel()), width)
+                    kind = pa.string() if classes else pa.float64()
+                    column = [classes[int(label)] for label in labels] if classes else labels
+                    whose = {} if grouped is None else {grouped.people.column: pa.array(grouped.names, pa.string())}
+                    pq.write_table(pa.table({**whose, "features": numbers, "label": pa.array(column, kind)}), path)
+                    stored = ingest(
+                        IngestRequest(
+                            name=named.dataset,
+                            format="parquet",
+                            path=path,
+                            account=population,
+                            dimension=width,
+                            classes=classes or None,
+                            label_range=label_range,
+                            people=None if grouped is None else grouped.people,
+                            group_size=group_size,
+                            disjoint_people=self.disjoint_people,
+                        )
+                    )
+                if self.delta == 0:
+                    _require_pure(named, stored)
+                require_feasible(named)
+                # Prefect takes seconds.
+                from flows.federated_training import chain_inline
+
+                chained = chain_inline(named)
+                (references,) = chained.models.values()
+                artefacts = [read_release(reference) for reference in references]
+        except RefusedError as refusal:
+            # The ways out in the words of Python.
+            words = re.sub(r"--account (\S+?)(?=,|$)", r"account='\1'", str(refusal))
+            raise BudgetError(words.replace('--disjoint-people "', 'disjoint_people="')) from None
+        self._normalisation = chained.dataset.normalisation
+        return chained.plan, artefacts, population
+
+    def _account_of(self, population: str, config: TrainingConfig, *, people: bool) -> int:
+        """Return the group size of the account that pays; one that nobody has opened is opened for one fit."""
+        known = open_catalog().account(population)
+        if known is None:
+            if self.root is not None:
+                raise InputError(
+                    f"this root has no account {population!r}; open it: "
+                    f"unitball.open_account({population!r}, epsilon=…, delta=…, root=…)"
+                )
+            cap = Cap(epsilon=cast(float, config.epsilon), delta=config.stated_delta if self.delta else 0.0)
+            opened(population, cap, people=people)
+            return 1
+        if (known.unit == PERSON) != people:
+            way = (
+                "other rows may go to one of people: open_account(…, people=True)"
+                if people
+                else "say whose rows they are: fit(…, groups=…)"
             )
-            raise ParameterError("; ".join(faults)) from None
-        if self.public:
-            fitted = fit_public(
-                config,
-                features,
-                labels,
-                classes=classes,
-                label_range=label_range,
-                seed=self._seed(),
-                grouped=grouped,
-            )
-        else:
-            if self.random_state is not None:
-                raise BudgetError("random_state is a public seed of the noise and the rows are private; leave it out")
-            fitted = fit_private(
-                config,
-                features,
-                labels,
-                classes=classes,
-                label_range=label_range,
-                account=self.account,
-                root=self.root,
-                pure=pure,
-                grouped=grouped,
-                disjoint_people=self.disjoint_people,
-            )
-        self._take(fitted)
+            raise RefusedError(f"account {population!r} is of unit {known.unit}, for good; {way}")
+        return known.group_size
 
     def remaining_budget(self) -> float | None:
         """Return the epsilon that the account has left, at the delta of its cap; None where the rows are public."""
         if self.public:
             return None
-        left = budget(self.account or DEFAULT_ACCOUNT, root=self.root).attrs["epsilon_left"]
+        left = budget(self.account or _DEFAULT_ACCOUNT, root=self.root).attrs["epsilon_left"]
         return None if left is None else float(left)
 
     def _grouped(self, X: Any, groups: Any, rows: int) -> Grouped | None:
@@ -283,7 +437,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     def _require_declared(self) -> None:
         """Refuse private rows whose bounds or labels would have to be learnt from them."""
-        self._require_own_process()
+        if self._process != PROCESS and self.root is None:
+            raise BudgetError(other_process("this estimator came from another"))
         missing = [name for name in ("bounds", self._declares) if getattr(self, name) is None]
         if self.schema is None and missing:
             raise ParameterError(
@@ -320,20 +475,6 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             return self._table().transform
         return Bounds.observed(rows) if self.bounds is None else Bounds.of(self.bounds, rows.shape[1])
 
-    def _seed(self) -> int | None:
-        return None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _take(self, fitted: Fit) -> None:
-        self.guarantee_ = FitGuarantee(proved_of(fitted.plan))
-        self.charges_ = fitted.charges
-        *self._maps, self._model = fitted.artefacts
-        self._normalisation = fitted.normalisation
-        if isinstance(self._model, LinearModel) and all(isinstance(one, AffineMap) for one in self._maps):
-            linear = self._model
-            for one in reversed(self._maps):
-                linear = one.before(linear)
-            self._set_coefficients(linear.weights, linear.intercept)
-
     def _set_coefficients(self, weights: Floats, intercept: Floats) -> None:
         if isinstance(self._encoding, Bounds):
             coefficients, constants = self._encoding.unscaled(weights)
@@ -346,7 +487,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         check_is_fitted(self)
         if self.schema is None:
             X = validate_data(self, X, reset=False, dtype=np.float64)
-        seen = row_map(self._normalisation)(np.asarray(self._encoding(X)))
+        seen = _row_map(self._normalisation)(np.asarray(self._encoding(X)))
         for one in self._maps:
             seen = one.apply(seen)
         return np.asarray(self._model.scores(seen))
@@ -495,20 +636,6 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         largest = max(weights.values())
         return {place: weight / largest for place, weight in weights.items()}
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateClassifier:
-        """Train, charged to the account.
-
-        Parameters
-        ----------
-        X : array (m, p), or a data frame of the schema's columns
-        y : array (m,)
-        groups : array (m,), optional
-            Whose each row is, text or whole numbers: what is protected is then a person with all rows, in an account of
-            people. In a pipeline: ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
-        """
-        self._fit(X, y, groups)
-        return self
-
     def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], None]:
         declared: Any = self.classes
         if declared is None and self.schema is not None:
@@ -625,20 +752,6 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
     def _algorithm(self) -> str:
         return self.algorithm or "ridge-noisy-gd"
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateRegressor:
-        """Train, charged to the account.
-
-        Parameters
-        ----------
-        X : array (m, p), or a data frame of the schema's columns
-        y : array (m,)
-        groups : array (m,), optional
-            Whose each row is, text or whole numbers: what is protected is then a person with all rows, in an account of
-            people. In a pipeline: ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
-        """
-        self._fit(X, y, groups)
-        return self
-
     def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], tuple[float, float]]:
         declared = self.label_range
         if declared is None and self.schema is not None:
@@ -675,3 +788,34 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         return tags
+
+
+def _row_map(normalisation: str) -> RowMap:
+    """Return a row-local normalisation as a function of rows."""
+    learnt: RowMap = lookup("normalisations", normalisation)().learn(())
+    return learnt
+
+
+def _require_pure(config: TrainingConfig, dataset: DatasetRef) -> None:
+    parts = [lookup(part.kind, part.name) for part in resolve(config, dataset).parts.values()]
+    budgets = [part.budgets for part in parts if getattr(part, "budgets", ())]
+    if any(accepted[0] is not PureEpsilon for accepted in budgets):
+        raise ParameterError(
+            f"{config.system} spends a delta and delta is 0; choose a delta, or an algorithm of pure epsilon"
+        )
+
+
+def _charges(plan: RunPlan, account: str) -> pd.DataFrame:
+    """Return a line a release that reads rows: what it is, what it costs, who pays."""
+    lines = [
+        {
+            "release": release.label,
+            "algorithm": release.name,
+            "loss": ", ".join(str(loss) for loss in release.guarantee().losses),
+            "account": account,
+            "key": release.key,
+        }
+        for release in plan.releases
+        if release.reads_rows
+    ]
+    return pd.DataFrame(lines, columns=["release", "algorithm", "loss", "account", "key"])

@@ -1,21 +1,213 @@
-"""Training, predicting, results and accuracy against epsilon from a notebook, without a server."""
+"""What a notebook calls, without a server: accounts and budgets, training, predicting, results and their plot."""
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from dpalgos.accounting.filters import RESERVED
 from storage.errors import InputError, RefusedError
+from storage.ledger.accounts import PERSON, ROW
+from storage.ledger.charges import Cap
+from tasks.accounts.budget import budget_report, open_ledger, settled
+from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import TrainingConfig
+from tasks.release.preflight import require_feasible
+from tasks.runtime.engine import on_running_server, quick_flows
+from tasks.runtime.settings import ROOT_VARIABLE, current_root, isolated_root, restoring
+from tasks.runtime.stores import open_catalog
 from tasks.tracking.results import Proved, RunResult
-from unitball.fitting import using_root
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+PROCESS = secrets.token_hex(16)
+"""Names this process, so that what was made in another one is known to be."""
+# A root is the environment's, which belongs to the whole process.
+_LOCK = threading.RLock()
+_PROCESS_ROOTS: dict[int, Path] = {}
+
+
+@contextmanager
+def using_root(root: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Work on a root; where none is named, on ``UNITBALL_ROOT`` or the user's own.
+
+    Calls of several threads wait for each other.
+    """
+    with _LOCK, restoring(ROOT_VARIABLE):
+        if root is not None:
+            os.environ[ROOT_VARIABLE] = str(Path(root).expanduser().resolve())
+        yield
+
+
+@contextmanager
+def process_root() -> Iterator[None]:
+    """Work on the root of this process: its accounts hold for all who spend from them here, and end with it.
+
+    Raises
+    ------
+    RefusedError
+        In a process that another one has started: each would have a ledger of its own, and spend the same cap again.
+    """
+    if multiprocessing.parent_process() is not None or multiprocessing.current_process().name != "MainProcess":
+        raise RefusedError(other_process("this one was started by another"))
+    with _LOCK:
+        number = os.getpid()
+        if number not in _PROCESS_ROOTS:
+            if _PROCESS_ROOTS:
+                raise RefusedError(other_process("this one is a copy of another"))
+            folder = Path(tempfile.mkdtemp(prefix="unitball-"))
+            _PROCESS_ROOTS[number] = folder
+            atexit.register(_remove, number, folder)
+        with isolated_root(_PROCESS_ROOTS[number] / "root"):
+            yield
+
+
+def charged_root(root: str | os.PathLike[str] | None) -> AbstractContextManager[None]:
+    """Return the root whose ledger is charged: the one that is named, or that of this process alone."""
+    return process_root() if root is None else using_root(root)
+
+
+def other_process(what: str) -> str:
+    """Return why an account without a root is of one process, and the way out."""
+    return (
+        f"the budget of private rows is kept in one process, and {what}; give root=FOLDER, whose ledger all processes "
+        "charge, or leave n_jobs at 1"
+    )
+
+
+def _remove(number: int, folder: Path) -> None:
+    # A fork runs its parent's exit handlers, too.
+    if os.getpid() == number:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def open_account(
+    name: str,
+    *,
+    epsilon: float,
+    delta: float,
+    root: str | os.PathLike[str] | None = None,
+    allow_idealised: bool = False,
+    people: bool = False,
+    group_size: int = 1,
+) -> None:
+    """Open the account of a population for estimators: what all fits on its rows together may spend.
+
+    Called again with the same arguments, it changes nothing.
+
+    Parameters
+    ----------
+    name : str
+        Of the population, as estimators name it (``account=``).
+    epsilon, delta : float
+        The cap; delta below one over the number of rows.
+    root : path, optional
+        Whose ledger keeps the account. None: this process, and the account ends with it. That is for trying things
+        out: rows whose account is forgotten have their whole budget again.
+    allow_idealised : bool
+        Admit algorithms that are proved in real arithmetic only.
+    people : bool
+        What is protected is a person with all rows, and no single row, for good; ``fit(…, groups=…)`` or a schema's
+        column of type ``person`` says whose they are.
+    group_size : int
+        The most rows that one person has, where rows are protected; the account then counts what a person loses.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If it exists with another cap or unit, or the cap bounds nothing.
+    """
+    with charged_root(root):
+        opened(
+            name,
+            Cap(epsilon=epsilon, delta=delta),
+            allow_idealised=allow_idealised,
+            people=people,
+            group_size=group_size,
+        )
+
+
+def opened(name: str, cap: Cap, *, allow_idealised: bool = False, people: bool = False, group_size: int = 1) -> None:
+    """Open an account in the current root."""
+    open_ledger().open_account(
+        name,
+        cap,
+        idealised_allowed=allow_idealised,
+        deltas={"reserved": RESERVED},
+        unit=PERSON if people else ROW,
+        group_size=group_size,
+    )
+
+
+def _report(name: str) -> Mapping[str, Any] | None:
+    """Return what is said of an account by its name, in the current root; None where there is none."""
+    catalog = open_catalog()
+    account = catalog.account(name)
+    if account is None:
+        return None
+    paying = [one.name for one in catalog.datasets() if one.account == name]
+    if paying:
+        return budget_report(paying[0])
+    cap = account.cap
+    left = None if cap is None else cap.epsilon
+    return {"account": name, "cap": cap and asdict(cap), "epsilon_spent": 0.0, "epsilon_left": left, "parties": []}
+
+
+def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+    """Return what an account has spent, a line a party.
+
+    Parameters
+    ----------
+    dataset : str
+        A registered data set, or an account, such as an estimator's.
+    root : path, optional
+        ``UNITBALL_ROOT`` or the user's own by default; for an account that is not there, the one of this process.
+
+    Returns
+    -------
+    data frame
+        ``party``, ``epsilon_spent`` (at ``delta``), ``releases``. Its ``attrs`` hold what is of the whole account:
+        ``account``, ``cap``, ``epsilon_spent``, ``epsilon_left``, ``filter``, ``relation``, ``unit``.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If there is no such data set or account.
+    """
+    report: Mapping[str, Any] | None = None
+    if root is None and os.getpid() in _PROCESS_ROOTS:
+        with process_root():
+            report = _report(dataset)
+    with using_root(root):
+        # Otherwise it says which data sets there are.
+        report = report or _report(dataset) or budget_report(dataset)
+    table = pd.DataFrame(
+        [
+            {
+                "party": party["party"],
+                "epsilon_spent": party["epsilon_spent"],
+                "delta": party["delta_spent"],
+                "releases": len(party["charges"]),
+            }
+            for party in report["parties"]
+        ],
+        columns=["party", "epsilon_spent", "delta", "releases"],
+    )
+    table.attrs |= {name: value for name, value in report.items() if name not in ("parties", "dataset")}
+    return table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,40 +289,26 @@ def train(
     storage.errors.InputError, dpalgos.errors.ParameterError, pydantic.ValidationError
         For settings that do not fit.
     """
-    from tasks.release.preflight import require_feasible
-    from tasks.runtime.engine import on_running_server
-    from tasks.runtime.settings import current_root
-
     config = TrainingConfig(dataset=dataset, **settings)
     with using_root(root):
         require_feasible(config)
         with on_running_server(current_root()) as served:
-            recorded = _flow_run(config) if served else None
-            return _trained(config, recorded)
+            # Prefect takes seconds, and reads which server there is.
+            from flows import federated_training
+            from tasks.runtime.steps import inline
+            from tasks.steps import record
+            from tasks.tracking.reporting import run_report
 
-
-def _flow_run(config: TrainingConfig) -> RunResult:
-    """Run the flow where the pages of a served root show it."""
-    from flows.federated_training import train as flow
-    from tasks.runtime.engine import quick_flows
-
-    with quick_flows():
-        return flow(config)
-
-
-def _trained(config: TrainingConfig, recorded: RunResult | None) -> TrainedModel:
-    """Run the chain as plain calls; what a flow run has released is stored, and read again at no cost."""
-    from flows.federated_training import chain
-    from tasks.accounts.budget import settled
-    from tasks.runtime.steps import inline
-    from tasks.steps import record
-    from tasks.tracking.reporting import run_report
-
-    with inline():
-        config = settled(config)
-        run = chain(config)
-        run = run._replace(result=recorded or record(config, *run))
-    model = run_report(config, run).model
+            recorded = None
+            if served:
+                with quick_flows():
+                    recorded = federated_training.train(config)
+            # What a flow run has released is stored, and read again at no cost.
+            with inline():
+                config = settled(config)
+                run = federated_training.chain(config)
+                run = run._replace(result=recorded or record(config, *run))
+            model = run_report(config, run).model
     return TrainedModel(result=run.result, pipeline=None if model is None else model.pipeline)
 
 
@@ -149,7 +327,6 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
     storage.errors.InputError
         If there is no such model, naming those there are, or a row does not fit the schema.
     """
-    from tasks.runtime.settings import current_root
     from tasks.tracking.models import find_model, load_model
 
     with using_root(root):
@@ -212,8 +389,6 @@ def frontier(
     storage.errors.RefusedError
         For a private data set: it would be many charged runs, with public seeds.
     """
-    from tasks.datasets.description import find_dataset
-
     with using_root(root):
         if find_dataset(dataset).private:
             raise RefusedError(f"{dataset} is private, and a frontier is many runs with public seeds; use a public set")
