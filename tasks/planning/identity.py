@@ -48,27 +48,19 @@ def _joined(values: list[ast.expr]) -> list[ast.expr]:
     return expressions
 
 
-def _write(value: object, out: list[str]) -> None:
-    """Append a normal form of a syntax tree."""
+def _normal(value: object) -> str:
+    """Return a normal form of a syntax tree."""
     if isinstance(value, ast.Constant):
-        out.append(f"{type(value.value).__name__} {value.value!r};")
-    elif isinstance(value, ast.AST):
-        out.append(f"{type(value).__name__}(")
-        for name in value._fields:
-            field = getattr(value, name, None)
-            if field is None or field == [] or name in {"ctx", "type_comment"}:
-                continue
-            out.append(f"{name}=")
-            _write(_joined(field) if isinstance(value, ast.JoinedStr) else field, out)
-        out.append(")")
-    elif isinstance(value, list):
-        out.append("[")
-        for item in value:
-            if not _is_text(item):
-                _write(item, out)
-        out.append("]")
-    else:
-        out.append(f"{value!r};")
+        return f"{type(value.value).__name__} {value.value!r};"
+    if isinstance(value, ast.AST):
+        fields = {name: getattr(value, name, None) for name in value._fields if name not in {"ctx", "type_comment"}}
+        if isinstance(value, ast.JoinedStr):
+            fields["values"] = _joined(value.values)
+        parts = (f"{name}={_normal(field)}" for name, field in fields.items() if field is not None and field != [])
+        return f"{type(value).__name__}({''.join(parts)})"
+    if isinstance(value, list):
+        return f"[{''.join(_normal(item) for item in value if not _is_text(item))}]"
+    return f"{value!r};"
 
 
 def normalised_digest(source: str) -> str:
@@ -84,9 +76,7 @@ def normalised_digest(source: str) -> str:
 
 
 def _digest(tree: ast.Module) -> str:
-    out: list[str] = []
-    _write(tree, out)
-    return hashlib.sha256("".join(out).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(_normal(tree).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:

@@ -88,8 +88,8 @@ def resolve(
         _require_dimension(config.dimension, dataset.dimension)
     name, system, trust, arrangement = resolve_system(config)
     choice = None
-    if system is not None and system.choose is not None:
-        choice = system.choose(_facts(config, dataset, sizes, relation, trust, noisy=_draws_noise(arrangement)))
+    if system.choose is not None:
+        choice = system.choose(_facts(config, dataset, sizes, relation, trust, arrangement))
         arrangement = _exchanged(config, choice.arrangement)
     offered = {
         "trainer": arrangement.trainer,
@@ -106,13 +106,12 @@ def resolve(
     if config.tune:
         parts["trainer"], reason = _tuned(config, parts, trust)
         # What a paper says of its system is not said of the best of several.
-        name, system, reasons = f"{name}+tuned", system and dataclasses.replace(system, claim=None), (*reasons, reason)
-    trainer = lookup("trainers", parts["trainer"].name)
+        name, system, reasons = f"{name}+tuned", dataclasses.replace(system, claim=None), (*reasons, reason)
     return Resolved(
         name=name,
-        paper=system.paper if system else "",
-        claim=system.claim if system else trainer.claim,
-        sound_counterpart=system.sound_counterpart if system else trainer.sound_counterpart,
+        paper=system.paper,
+        claim=system.claim,
+        sound_counterpart=system.sound_counterpart,
         trust=trust,
         arrangement=arrangement,
         parts=parts,
@@ -178,12 +177,7 @@ def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: st
             f"{noisy[0]} draws noise as well, and what is tuned is one release: choose a trainer without "
             "it, for example --trainer noisy-gd"
         )
-    unknown = sorted(set(grid) - _fields(trainer))
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], sorted(_fields(trainer)), n=4, cutoff=0.3) or sorted(
-            _fields(trainer)
-        )
-        raise ParameterError(f"{trainer.name} has no parameter {unknown[0]!r} to tune; nearest: {', '.join(near)}")
+    _with_parameters({"trainer": trainer}, grid)
     weighed = {"class_weight"} if config.class_weight else set()
     given = weighed | {name.rpartition(".")[2] for name in config.parameters}
     if twice := sorted(given & set(grid)):
@@ -208,14 +202,16 @@ def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: st
     )
 
 
-def _draws_noise(arrangement: Arrangement) -> bool:
-    parts = filter(None, (arrangement.projection, arrangement.trainer))
-    return any(lookup(part.kind, part.name).budgets for part in parts)
-
-
 def _facts(
-    config: TrainingConfig, dataset: DatasetRef, sizes: Sequence[int], relation: Neighbours, trust: str, *, noisy: bool
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    sizes: Sequence[int],
+    relation: Neighbours,
+    trust: str,
+    usual: Arrangement,
 ) -> PublicFacts:
+    """Return what a system chooses by; of its usual arrangement, whether there is noise to choose for."""
+    noisy = any(lookup(part.kind, part.name).budgets for part in (usual.projection, usual.trainer) if part is not None)
     if config.epsilon is None and noisy:
         raise ParameterError(f"{config.algorithm} draws noise: give a total budget, for example --epsilon 1")
     parties = min(config.parties, dataset.rows)
@@ -296,7 +292,7 @@ def _with_parameters(parts: Mapping[str, AlgorithmSpec], parameters: Mapping[str
     return result
 
 
-def resolve_system(config: SystemSettings) -> tuple[str, System | None, str, Arrangement]:
+def resolve_system(config: SystemSettings) -> tuple[str, System, str, Arrangement]:
     """Return name, system, trust and arrangement that a configuration asks for, overrides applied.
 
     Raises
@@ -304,20 +300,19 @@ def resolve_system(config: SystemSettings) -> tuple[str, System | None, str, Arr
     UnknownNameError, ParameterError
         For a name that is not registered or a trust that is not supported.
     """
-    if config.trainer is not None:
-        return _composed(config)
-    system: System = lookup("systems", str(config.algorithm))
+    composed = config.trainer is not None
+    system: System = _composed(config) if composed else lookup("systems", str(config.algorithm))
     supported = system.supported()
+    if not supported:
+        raise ParameterError(f"{config.projection} and {config.trainer} have no trust model in common")
     trust = config.trust or next(iter(supported))
     if trust not in supported:
-        raise ParameterError(
-            f"{config.algorithm} does not run under trust {trust}; it runs under: {', '.join(supported)}"
-        )
-    changes = _changes(config)
-    name = "+".join([str(config.algorithm), *(value.name for value in changes.values())])
+        raise ParameterError(f"{config.system} does not run under trust {trust}; it runs under: {', '.join(supported)}")
+    changes = {} if composed else _changes(config)
+    name = "+".join([config.system, *(value.name for value in changes.values())])
     # With a part exchanged the paper's claim for the whole no longer speaks of what runs.
     system = dataclasses.replace(system, claim=None) if changes else system
-    return name, system, trust, _exchanged(config, supported[trust])
+    return name, system, trust, dataclasses.replace(supported[trust], **changes)  # type: ignore[arg-type]  # fields by name
 
 
 def _changes(config: AlgorithmSettings) -> dict[str, AlgorithmSpec]:
@@ -363,23 +358,19 @@ def admitted_normalisation(name: str, dataset: str, *, private: bool) -> type[No
     return cls
 
 
-def _composed(config: SystemSettings) -> tuple[str, None, str, Arrangement]:
+def _composed(config: SystemSettings) -> System:
+    """Return the parts that a configuration names, as a system of its own."""
     trainer = lookup("trainers", str(config.trainer))
     projection = lookup("projections", config.projection) if config.projection else None
     readers = [part for part in (projection, trainer) if part is not None and part.reads_rows]
     named = [trust for trust in trainer.trusts if all(trust in part.trusts for part in readers)]
-    supported = System(
-        summary="", source="", arrangements={str(trust): _arranged(config, projection, trust) for trust in named}
-    ).supported()
-    if not supported:
-        raise ParameterError(f"{config.projection} and {config.trainer} have no trust model in common")
-    trust = config.trust or next(iter(supported))
-    if trust not in supported:
-        raise ParameterError(
-            f"{config.projection or 'no projection'} with {config.trainer} does not run under trust {trust}; "
-            f"it runs under: {', '.join(supported)}"
-        )
-    return config.system, None, trust, supported[trust]
+    return System(
+        summary="",
+        source="",
+        arrangements={str(trust): _arranged(config, projection, trust) for trust in named},
+        claim=trainer.claim,
+        sound_counterpart=trainer.sound_counterpart,
+    )
 
 
 def _arranged(config: AlgorithmSettings, projection: type[Algorithm] | None, trust: str) -> Arrangement:

@@ -327,7 +327,7 @@ def test_what_is_tuned_is_one_release_at_the_runs_budget() -> None:
     ("given", "message"),
     [
         ({"trust": "secagg"}, "each of the 2 candidates is a release of its own .* about 0.68"),
-        ({"trust": "central", "trainer": "objective-perturbation-gaussian"}, "no parameter 'clip' to tune"),
+        ({"trust": "central", "trainer": "objective-perturbation-gaussian"}, "no part of this system has a parameter 'clip'"),
         ({"trust": "central", "projection": "private-centring"}, "private-centring draws noise as well"),
         ({"trust": "central", "trainer": "erm"}, "draws no noise"),
         ({"trust": "central", "tune": {"klip": "1"}}, "nearest: clip"),
