@@ -6,7 +6,7 @@ import getpass
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TypedDict, cast
 
 from dpalgos.accounting.calibration import losses_under
@@ -120,7 +120,8 @@ class AccountingPolicy:
             Where nothing is proved under the account's relation.
         """
         relation = Neighbours(terms.relation).in_force()
-        releases = [(one.parties, losses_under(_guarantee(one), relation)) for one in _counted_once(new)]
+        guarantees = [(one.parties, Guarantee.from_json(dict(one.guarantee))) for one in _counted_once(new)]
+        releases = [(parties, losses_under(guarantee, relation)) for parties, guarantee in guarantees]
         priced = [price(releases, delta, rows_per_person=self.rows_per_person)]
         if any(as_selected(losses) for _, losses in releases):
             selected = [(parties, as_selected(losses) or losses) for parties, losses in releases]
@@ -142,10 +143,6 @@ class AccountingPolicy:
     def stated(self, epsilon: float, delta: float) -> dict[str, object]:
         """Return the cost of a plan of which nothing is known but (epsilon, delta)."""
         return PlanCost.of([ApproximateDP(epsilon, delta)], delta).to_json()
-
-
-def _guarantee(charge: ReleaseCharge) -> Guarantee:
-    return Guarantee.from_json(dict(charge.guarantee))
 
 
 def _written(costs: Mapping[str, PlanCost]) -> dict[str, dict[str, object]]:
@@ -340,8 +337,14 @@ class AccountReading:
             return None
         return 0.0 if self.epsilon is None else max(self.cap - self.epsilon, 0.0)
 
+    @property
+    def low(self) -> bool:
+        """Whether more than :data:`LOW` of the cap is spent."""
+        return self.cap is not None and (self.epsilon is None or self.epsilon > LOW * self.cap)
 
-def _reading(history: History, cap: Cap | None, terms: AccountTerms) -> AccountReading:
+
+def read_account(history: History, cap: Cap | None, terms: AccountTerms) -> AccountReading:
+    """Return what a history costs under a cap, or for public data at :data:`PUBLIC_DELTA`."""
     now = _Status.of(history, cap, terms) if cap else None
     total = spent(now.summed, now.limit.delta, now.limit.reserved) if now else spent(_summed(history), PUBLIC_DELTA)
     earlier = now.limit.earlier if now else 0.0
@@ -358,28 +361,6 @@ def _reading(history: History, cap: Cap | None, terms: AccountTerms) -> AccountR
         earlier=earlier,
         parties={party: _finite(epsilon) for party, epsilon in worst.items()},
     )
-
-
-def account_readings(account: str, ends: Sequence[int]) -> list[AccountReading]:
-    """Return how an account stood after each of these numbers of plans, under the cap that was in force then.
-
-    Parameters
-    ----------
-    account : str
-    ends : sequence of int
-        Ascending, from 1 to the number of its plans.
-    """
-    ledger = open_ledger()
-    cap, terms = ledger.account(account).cap, ledger.terms(account)
-    plans, readings = ledger.history(account).plans, []
-    notes: dict[object, object] = {}
-    for end in ends:
-        changes = tuple(change for change in terms.changes if change.sequence < plans[end - 1].sequence)
-        later = next((change for change in terms.changes if change not in changes), None)
-        in_force = cap if later is None else later.before
-        so_far = History(plans[:end], notes=notes)
-        readings.append(_reading(so_far, in_force, replace(terms, changes=changes)))
-    return readings
 
 
 class ChargeLine(TypedDict):
@@ -443,7 +424,7 @@ def budget_report(dataset: str) -> BudgetReport:
     account = open_catalog().account_of(dataset)
     cap, group = account.cap, account.group_size
     history = ledger.history(account.name)
-    reading = _reading(history, cap, ledger.terms(account.name))
+    reading = read_account(history, cap, ledger.terms(account.name))
     charges = ledger.charges_by_party(account.name)
     # A joint release is every party's charge; it is described once and shown by all.
     each = {charge.sequence: charge for records in charges.values() for charge in records}
@@ -516,14 +497,10 @@ def account_reading(account: str) -> dict[str, object]:
 def low_budget(account: str) -> dict[str, str | float | None]:
     """Return what to say of an account of whose cap more than :data:`LOW` is spent; nothing of any other."""
     ledger = open_ledger()
-    cap = ledger.account(account).cap
-    if cap is None:
+    now = read_account(ledger.history(account), ledger.account(account).cap, ledger.terms(account))
+    if not now.low:
         return {}
-    reading = ledger.status(account).details
-    spent_now = reading["spent_after"]
-    if spent_now is not None and spent_now <= LOW * cap.epsilon:
-        return {}
-    return {"account": account, "epsilon_spent": spent_now, "epsilon_cap": cap.epsilon, "runs_left": runs_left(account)}
+    return {"account": account, "epsilon_spent": now.epsilon, "epsilon_cap": now.cap, "runs_left": runs_left(account)}
 
 
 def change_cap(dataset: str, epsilon: float, reason: str) -> None:
@@ -561,8 +538,7 @@ def check_releases() -> list[str]:
     store = open_releases()
     problems = []
     stored = {}
-    keys = store.keys()
-    for key in keys:
+    for key in store.keys():
         try:
             manifest, arrays = store.read(key)
         except Exception as error:

@@ -6,11 +6,14 @@ import base64
 import html
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
+import numpy as np
 from pydantic import BaseModel
 
-from tasks.accounts.budget import LOW, PUBLIC_DELTA, account_readings, open_ledger, runs_left
+from storage.ledger.charges import History
+from tasks.accounts.budget import LOW, PUBLIC_DELTA, open_ledger, read_account, runs_left
 from tasks.runtime.plots import BLUE, RED, png_of, styled_figure
 from tasks.runtime.stores import open_catalog
 
@@ -91,21 +94,24 @@ def budget_history(account: str, datasets: Sequence[str] = ()) -> BudgetHistory:
         Those that pay from it.
     """
     ledger = open_ledger()
-    cap, plans = ledger.account(account).cap, ledger.history(account).plans
+    cap, plans, terms = ledger.account(account).cap, ledger.history(account).plans, ledger.terms(account)
     step = max(1, -(-len(plans) // _MOST_POINTS))
-    ends = sorted({*range(len(plans), 0, -step)})
-    readings = account_readings(account, ends)
-    points = tuple(
-        SpendingPoint(at=plans[end - 1].recorded_at, epsilon=one.epsilon, cap=one.cap, parties=one.parties)
-        for end, one in zip(ends, readings, strict=True)
-    )
+    points: list[SpendingPoint] = []
+    notes: dict[object, object] = {}
+    for end in range(len(plans) - (len(plans) - 1) // step * step, len(plans) + 1, step):
+        last = plans[end - 1]
+        # Under the cap that was in force then.
+        changes = tuple(change for change in terms.changes if change.sequence < last.sequence)
+        in_force = terms.changes[len(changes)].before if len(changes) < len(terms.changes) else cap
+        then = read_account(History(plans[:end], notes=notes), in_force, replace(terms, changes=changes))
+        points.append(SpendingPoint(at=last.recorded_at, epsilon=then.epsilon, cap=then.cap, parties=then.parties))
     left = runs_left(account)
     return BudgetHistory(
         account=account,
         datasets=tuple(datasets),
         delta=PUBLIC_DELTA if cap is None else cap.delta,
         cap=None if cap is None else cap.epsilon,
-        points=points,
+        points=tuple(points),
         runs_left=left,
         refused_from=None if left is None else _forecast([plan.recorded_at for plan in plans], left),
     )
@@ -177,9 +183,10 @@ def draw_budgets(histories: Sequence[BudgetHistory]) -> bytes:
         for axes, one in zip(grid.flat, chosen, strict=False):
             times = [datetime.fromisoformat(point.at) for point in one.points]
             for party in _parties(one):
-                paid = [_number(point.parties.get(party, 0.0)) for point in one.points]
+                paid = np.array([point.parties.get(party, 0.0) for point in one.points], dtype=float)
                 axes.step(times, paid, where="post", color=BLUE, linewidth=0.6, alpha=0.5)
-            axes.step(times, [_number(point.epsilon) for point in one.points], where="post", color=BLUE, marker=".")
+            spent = np.array([point.epsilon for point in one.points], dtype=float)
+            axes.step(times, spent, where="post", color=BLUE, marker=".")
             if one.cap is not None and times:
                 axes.step(times, [point.cap for point in one.points], where="post", color=RED, linestyle="--")
                 axes.set_ylim(0, 1.08 * max(one.cap, *(point.cap or 0.0 for point in one.points)))
@@ -206,16 +213,10 @@ def _fullness(one: BudgetHistory) -> float:
     return math.inf if one.spent is None else one.spent / one.cap
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
 def _parties(one: BudgetHistory) -> list[str]:
-    last: SpendingPoint | None = one.points[-1] if one.points else None
-    if last is None:
-        return []
-    paid = {party: math.inf if spent is None else spent for party, spent in last.parties.items()}
-    return sorted(paid, key=lambda party: -paid[party])[:_MOST_PARTIES]
+    last = one.points[-1].parties if one.points else {}
+    paid = sorted(last.items(), key=lambda each: math.inf if each[1] is None else each[1], reverse=True)
+    return [party for party, _ in paid[:_MOST_PARTIES]]
 
 
 def budget_page(histories: Sequence[BudgetHistory], picture: bytes) -> str:
