@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from deployments.cli.common import presented
 from dpalgos.errors import ParameterError
-from tasks.planning.configuration import Offered, faults
+from tasks.planning.configuration import faults
 
 _BOUNDS = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
 _METAVARS = {int: "INTEGER", float: "FLOAT", Path: "PATH"}
@@ -190,8 +190,8 @@ def _without_none(annotation: Any) -> Any:
     """Return what an annotation says beside None and metadata."""
     if get_origin(annotation) is Annotated:
         inner, *about = get_args(annotation)
-        offered = next((one.choices for one in about if isinstance(one, Offered)), None)
-        return _without_none(inner) if offered is None else Literal[offered]
+        offered = next((one.json_schema for one in about if isinstance(one, WithJsonSchema)), None)
+        return _without_none(inner) if offered is None else Literal[tuple(offered["enum"])]
     if get_origin(annotation) in (Union, types.UnionType):
         kinds = [_without_none(kind) for kind in get_args(annotation) if kind is not types.NoneType]
         mappings = [kind for kind in kinds if get_origin(kind) in _MAPPINGS]

@@ -10,11 +10,12 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Literal, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     Discriminator,
@@ -24,7 +25,7 @@ from pydantic import (
     PlainSerializer,
     Tag,
     ValidationError,
-    field_validator,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
@@ -34,30 +35,16 @@ from dpalgos.guarantees import RELATIONS, Loss, Neighbours, Setting, loss_from_j
 from dpalgos.registry import AlgorithmSpec
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Offered:
-    """Annotates :class:`~dpalgos.guarantees.Neighbours`: what forms and help offer; others are refused with a reason.
-
-    Parameters
-    ----------
-    choices : tuple of str
-    """
-
-    choices: tuple[str, ...]
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self._read, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, object]:
-        return {"type": "string", "enum": list(self.choices)}
-
-    def _read(self, value: object) -> Neighbours:
-        if value not in set(Neighbours):
-            raise ParameterError(f"{value!r} is none of {', '.join(self.choices)}")
-        return Neighbours(str(value)).in_force()
+def _in_force(value: object) -> Neighbours:
+    if value not in set(Neighbours):
+        raise ParameterError(f"{value!r} is none of {', '.join(RELATIONS)}")
+    return Neighbours(str(value)).in_force()
 
 
-RelationInForce = Annotated[Neighbours, Offered(tuple(str(relation) for relation in RELATIONS))]
+# Forms and help offer those in force; others are refused with a reason.
+RelationInForce = Annotated[
+    Neighbours, BeforeValidator(_in_force), WithJsonSchema({"type": "string", "enum": [str(one) for one in RELATIONS]})
+]
 
 
 Json = dict[str, object]
@@ -90,6 +77,12 @@ _PUBLIC_DELTA = 1e-5
 _MOST = 10**18
 
 
+def _require_known(name: str, known: Sequence[str], what: str) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:_MOST_NAMES]
+        raise UnknownNameError(f"no {what} is called {name!r}; nearest: {', '.join(near)}")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class RegisteredName:
     """Annotates a string that names something registered: checked, and an enumeration in the model's JSON schema.
@@ -115,10 +108,7 @@ class RegisteredName:
         return tuple(sorted((*names(self.kind), *self.besides)))
 
     def _check(self, name: str) -> str:
-        known = self.names()
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:_MOST_NAMES]
-            raise UnknownNameError(f"no {self.kind.rstrip('s')} is called {name!r}; nearest: {', '.join(near)}")
+        _require_known(name, self.names(), self.kind.rstrip("s"))
         return name
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -143,15 +133,17 @@ def split_features(text: str) -> tuple[str, str | None]:
     name, colon, file = text.partition(":")
     encoders = names("encoders")
     public = [one for one in names("projections") if not lookup("projections", one).reads_rows]
-    known = sorted([*encoders, *public])
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known
-        raise UnknownNameError(f"no public map is called {name!r}; nearest: {', '.join(near)}")
+    _require_known(name, sorted([*encoders, *public]), "public map")
     if name in encoders and not file:
         raise ParameterError(f"{name} is an encoder of your own: say which file, for example {name}:encoder.{name}")
     if name not in encoders and colon:
         raise ParameterError(f"{name} takes no file; leave {colon}{file} out")
     return name, file or None
+
+
+def _map_that_reads_no_rows(text: str) -> str:
+    split_features(text)
+    return text
 
 
 def _values(value: object) -> object:
@@ -243,7 +235,7 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         ),
     ] = "unitball"
     features: Annotated[
-        str | None,
+        Annotated[str, AfterValidator(_map_that_reads_no_rows)] | None,
         Field(
             description="A public map of each row before anything else: a name (hog, scattering), or onnx:FILE.",
             examples=["onnx:encoder.onnx"],
@@ -292,7 +284,7 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         ),
     ] = {}
     tune: Annotated[
-        dict[str, tuple[object, ...]],
+        dict[str, Annotated[tuple[object, ...], BeforeValidator(_values)]],
         Field(
             description="Values of a trainer's parameter (NAME=A,B,C), one of which is chosen by private selection, "
             "within the run's budget; under --trust central.",
@@ -311,20 +303,6 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
     def system(self) -> str:
         """What runs, in a word: the system's name, or those of the parts that are put together."""
         return self.algorithm or "+".join(filter(None, (self.projection, self.trainer, self.aggregation)))
-
-    @field_validator("tune", mode="before")
-    @classmethod
-    def _lists_of_values(cls, value: object) -> object:
-        if not isinstance(value, dict):
-            return value
-        return {name: _values(values) for name, values in value.items()}
-
-    @field_validator("features")
-    @classmethod
-    def _map_that_reads_no_rows(cls, value: str | None) -> str | None:
-        if value is not None:
-            split_features(value)
-        return value
 
 
 class TrustSettings(BaseModel, frozen=True, extra="forbid"):

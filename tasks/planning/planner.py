@@ -124,7 +124,7 @@ def _tightened(draft: _Draft, budgets: dict[str, Loss], allocation: Allocation) 
 
     A paper's own system stays as it is: it adds its paper's noise for its paper's claim.
     """
-    if draft.resolved.claim is not None:
+    if draft.resolved.system.claim is not None:
         return budgets
     training = {shard.party for shard in draft.shards}
 
@@ -178,7 +178,7 @@ class _Draft:
                 aim=config.aim,
             ),
             system="+".join([resolved.name, *(step.label for step in self.features)]),
-            paper=resolved.paper,
+            paper=resolved.system.paper,
             trust=resolved.trust,
             normalisation=dataset.normalisation,
             projections=projections,
@@ -188,8 +188,8 @@ class _Draft:
             evaluations=evaluations,
             features=self.features,
             split=split,
-            claim=resolved.claim,
-            sound_counterpart=resolved.sound_counterpart,
+            claim=resolved.system.claim,
+            sound_counterpart=resolved.system.sound_counterpart,
             epsilon=config.epsilon,
             delta=config.stated_delta,
             reasons=resolved.reasons,
@@ -508,7 +508,7 @@ def fix_terms(
     release.guarantee()
     return StreamTerms(
         system=resolved.name,
-        paper=resolved.paper,
+        paper=resolved.system.paper,
         release=release,
         projection=projection,
         reasons=(

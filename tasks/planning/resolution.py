@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dpalgos.accounting.profiles import gaussian_epsilon
 from dpalgos.algorithms import Algorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import ApproximateDP, Claim, Neighbours, Trust
+from dpalgos.guarantees import ApproximateDP, Neighbours, Trust
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.normalisation import Normalisation
 from dpalgos.registry import AlgorithmSpec, lookup, names
@@ -32,10 +32,8 @@ class Resolved:
     ----------
     name : str
         Of the system, or of the parts put together.
-    paper : str
-        Short name, empty where no paper's system runs.
-    claim : Claim or None
-    sound_counterpart : str or None
+    system : System
+        Without its claim where that does not speak of what runs.
     trust : str
     arrangement : Arrangement
         Who does what; its own specifications are superseded by ``parts``.
@@ -48,9 +46,7 @@ class Resolved:
     """
 
     name: str
-    paper: str
-    claim: Claim | None
-    sound_counterpart: str | None
+    system: System
     trust: str
     arrangement: Arrangement
     parts: Mapping[str, AlgorithmSpec]
@@ -109,9 +105,7 @@ def resolve(
         name, system, reasons = f"{name}+tuned", dataclasses.replace(system, claim=None), (*reasons, reason)
     return Resolved(
         name=name,
-        paper=system.paper,
-        claim=system.claim,
-        sound_counterpart=system.sound_counterpart,
+        system=system,
         trust=trust,
         arrangement=arrangement,
         parts=parts,
@@ -400,7 +394,7 @@ def resolve_trust(config: SystemSettings, name: str) -> AlgorithmSpec:
         If a setting is given that it does not have.
     """
     secure = config.secure.model_dump(exclude_defaults=True)
-    parameters = {**secure, **{field: value for owner, field, value in _dotted(config) if owner == "trust"}}
+    parameters = {**secure, **parameters_of(config, "trust")}
     known = [field.name for field in dataclasses.fields(lookup("trusts", name))]
     for field in parameters:
         if field not in known:
@@ -414,7 +408,8 @@ def resolve_trust(config: SystemSettings, name: str) -> AlgorithmSpec:
 
 def parameters_of(config: AlgorithmSettings, wanted: str) -> dict[str, object]:
     """Return the parameters whose owner is named: those of ``features.…``, ``public.…``."""
-    return {field: value for owner, field, value in _dotted(config) if owner == wanted}
+    named = ((name.rpartition("."), value) for name, value in _given(config).items())
+    return {field: value for (owner, _, field), value in named if owner == wanted}
 
 
 def _given(config: AlgorithmSettings) -> dict[str, object]:
@@ -425,10 +420,3 @@ def _given(config: AlgorithmSettings) -> dict[str, object]:
     if config.mirror is None:
         return config.parameters
     return {"mirror" if config.features is None else "features.mirror": config.mirror, **config.parameters}
-
-
-def _dotted(config: AlgorithmSettings) -> Iterator[tuple[str, str, object]]:
-    """Yield owner, field and value of the parameters whose owner is named."""
-    for name, value in _given(config).items():
-        owner, _, field = name.rpartition(".")
-        yield owner, field, value
