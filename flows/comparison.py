@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from prefect import flow
+from prefect.artifacts import create_markdown_artifact
 
 from flows.federated_training import prepared, train
 from storage.errors import RefusedError
@@ -13,7 +14,6 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.settings import current_root
 from tasks.steps import compare_with_champion, ingest
-from tasks.tracking.artifacts import show_comparison
 from tasks.tracking.comparison import Comparison, ComparisonRequest, open_comparison
 from tasks.tracking.models import CHAMPION, promote
 from tasks.tracking.results import RunResult
@@ -56,7 +56,7 @@ def _compared(request: ComparisonRequest) -> Comparison:
         features, shards = prepared(config, registered)
         epsilon = (request.epsilon or allowed) if registered.private else None
         compared = compare_with_champion(model_comparison, shards, features, epsilon)
-    show_comparison(compared.statement)
+    create_markdown_artifact(compared.statement, key="comparison", description="Comparison with the champion")
     if compared.better and (wanted if request.promote is None else request.promote):
         promote(current_root(), compared.model, compared.version, CHAMPION)
     return compared

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Sequence, Set
 
 from prefect import flow, task
 from prefect.futures import as_completed
@@ -219,22 +218,10 @@ def run_sweep(spec: SweepSpec, *, workers: int | None = None, dask: str | None =
         ``"local"``, or ``tls://HOST:PORT`` of a scheduler whose workers see the same root.
     """
     runner = task_runner(current_layout(), workers or spec.workers, dask)
-    with _failures_reported_once():
-        return sweep.with_options(task_runner=runner)(spec)
-
-
-@contextmanager
-def _failures_reported_once() -> Iterator[None]:
-    """Keep failing points off the console: the sweep counts and lists them, the engine's pages hold the details."""
-    consoles = [one for one in logging.getLogger().handlers if type(one).__name__ == "PrefectConsoleHandler"]
-
-    def no_task_runs(record: logging.LogRecord) -> bool:
-        return not record.name.startswith("prefect.task_runs")
-
-    for console in consoles:
-        console.addFilter(no_task_runs)
+    # The sweep counts and lists the points that fail; the engine's pages hold the details, and no console.
+    logger = logging.getLogger("prefect.task_runs")
+    before, logger.propagate = logger.propagate, False
     try:
-        yield
+        return sweep.with_options(task_runner=runner)(spec)
     finally:
-        for console in consoles:
-            console.removeFilter(no_task_runs)
+        logger.propagate = before

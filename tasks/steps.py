@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+from prefect.artifacts import create_markdown_artifact
+
 from dpalgos.guarantees import Neighbours
 from dpalgos.secure.rounds import Stage
 from storage.atomic import writing
@@ -28,7 +30,7 @@ from tasks.runtime.progress import say
 from tasks.runtime.settings import current_root
 from tasks.runtime.steps import RETRIES, is_inline, step
 from tasks.runtime.stores import open_releases
-from tasks.tracking.artifacts import show_budget, show_budgets, show_figure, show_scoring
+from tasks.tracking.artifacts import show_budget, show_budgets, show_figure
 from tasks.tracking.comparison import Comparison, ModelComparison, compare_models, record_comparison
 from tasks.tracking.models import find_model, load_model, note_audit
 from tasks.tracking.prediction import ScoringRequest, chosen_model, predict_file
@@ -207,7 +209,12 @@ def score(request: ScoringRequest) -> str:
             f"unitball predict --model {model.name}/{model.version} --input … --output …"
         ) from None
     say("scoring", f"{model.name} version {model.version}")
-    show_scoring(f"{model.name} version {model.version}", output.name)
+    # What is in the file is for its owner alone.
+    create_markdown_artifact(
+        f"Scored with {model.name} version {model.version}: `private/predictions/{output.name}` below the root.",
+        key="scoring",
+        description="Scoring",
+    )
     return output.name
 
 

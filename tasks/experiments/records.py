@@ -410,10 +410,8 @@ def load_experiment(name: str) -> tuple[Experiment, Drawing | None, Path]:
 def _inline(svg: bytes) -> str:
     """Return a picture without its XML prologue and its fixed size, so that it fits any width."""
     text = svg.decode()
-    text = text[text.index("<svg") :]
-    return re.sub(
-        r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1), count=1
-    )
+    # The first of each is the picture's own.
+    return re.sub(r' (width|height)="[^"]*"', "", text[text.index("<svg") :], count=2)
 
 
 def _guarantees(results: Sequence[PointResult]) -> list[dict[str, str | None]]:

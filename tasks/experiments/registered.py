@@ -317,8 +317,6 @@ def render() -> str:
         "evaluators": "Evaluations",
     }
     for kind in PARTS:
-        if not names(kind):
-            continue
         lines += [f"## {titles[kind]}", ""]
         for name in names(kind):
             lines += _lines(describe_part(kind, name), inspect.getdoc(lookup(kind, name)) or "")

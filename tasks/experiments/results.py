@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -14,21 +14,36 @@ from tasks.accounts.budget import open_ledger
 from tasks.runtime.settings import current_layout, query_seconds
 from tasks.runtime.stores import open_releases
 
-_RELEASES = (
-    "key",
-    "label",
-    "kind",
-    "algorithm",
-    "artefact",
-    "parties",
-    "reads_rows",
-    "budget",
-    "losses",
-    "mu",
-    "numerics",
+_STRING = pa.string()
+_RELEASES = pa.schema(
+    {
+        "key": _STRING,
+        "label": _STRING,
+        "kind": _STRING,
+        "algorithm": _STRING,
+        "artefact": _STRING,
+        "parties": _STRING,
+        "reads_rows": pa.bool_(),
+        "budget": _STRING,
+        "losses": _STRING,
+        "mu": pa.float64(),
+        "numerics": _STRING,
+    }
 )
-_CHARGES = ("account", "party", "key", "label", "run", "partition", "plan", "recharge", "losses", "recorded_at")
-_TYPES = {"reads_rows": pa.bool_(), "recharge": pa.bool_(), "plan": pa.int64(), "mu": pa.float64()}
+_CHARGES = pa.schema(
+    {
+        "account": _STRING,
+        "party": _STRING,
+        "key": _STRING,
+        "label": _STRING,
+        "run": _STRING,
+        "partition": _STRING,
+        "plan": pa.int64(),
+        "recharge": pa.bool_(),
+        "losses": _STRING,
+        "recorded_at": _STRING,
+    }
+)
 
 
 def query_results(sql: str) -> list[dict[str, Any]]:
@@ -42,23 +57,17 @@ def query_results(sql: str) -> list[dict[str, Any]]:
     InputError
         If it is not one SELECT over these views.
     """
-    views = {"releases": _table(_RELEASES, _releases()), "charges": _table(_CHARGES, _charges())}
+    store = open_releases()
+    releases = [_release(key, store.manifest(key)) for key in store.keys()]
+    views = {
+        "releases": pa.Table.from_pylist(releases, schema=_RELEASES),
+        "charges": pa.Table.from_pylist(_charges(), schema=_CHARGES),
+    }
     return list(query(current_layout(), sql, views, memory=kept_memory(), seconds=query_seconds()).to_pylist())
-
-
-def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Any:
-    schema = pa.schema([(name, _TYPES.get(name, pa.string())) for name in columns])
-    return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
 
 
 def _text(value: Any) -> str | None:
     return None if value is None else json.dumps(value, sort_keys=True, ensure_ascii=False)
-
-
-def _releases() -> list[dict[str, Any]]:
-    store = open_releases()
-    keys = store.keys()
-    return [_release(key, store.manifest(key)) for key in keys]
 
 
 def _release(key: str, manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,18 +83,6 @@ def show_budgets(lines: Sequence[dict[str, str]], png: bytes) -> None:
     create_table_artifact(table=list(lines), key="budgets", description="Budgets of all accounts")
 
 
-def show_scoring(model: str, file: str) -> None:
-    """Show which model has scored, and the file's name; what is in it is for its owner alone."""
-    create_markdown_artifact(
-        f"Scored with {model}: `private/predictions/{file}` below the root.", key="scoring", description="Scoring"
-    )
-
-
-def show_comparison(statement: str) -> None:
-    """Show what a comparison with the champion has found."""
-    create_markdown_artifact(statement, key="comparison", description="Comparison with the champion")
-
-
 def show_result(result: RunResult) -> None:
     """Show the result, and link to the run in MLflow."""
     names = [name for name in sorted(result.metrics) if not is_limit(name)]

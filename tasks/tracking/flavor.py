@@ -122,10 +122,8 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
         def kind(column: Column) -> DataType | AnyType:
             return DataType.string if column.text and not schema.rule(column).keeps else AnyType()
 
-        predicted = DataType.string if classes else DataType.double
-        outputs = [ColSpec(predicted, "prediction")]
-        names = [*_score_names(classes), *(_probability(classes) if hasattr(pipeline, "predict_proba") else [])]
-        outputs += [ColSpec(DataType.double, name) for name in names]
+        outputs = [ColSpec(DataType.string if classes else DataType.double, "prediction")]
+        outputs += [ColSpec(DataType.double, name) for name in _score_names(pipeline, classes)]
         kinds = {name: kind(column) for column in schema.inputs for name in column.reads}
         return ModelSignature(Schema([ColSpec(one, name) for name, one in kinds.items()]), Schema(outputs))
     output = np.dtype(np.str_) if classes else np.dtype(np.float64)
@@ -134,12 +132,10 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
     )
 
 
-def _score_names(classes: Sequence[str]) -> list[str]:
-    return [f"score {name}" for name in (classes[1:] if len(classes) == 2 else classes)]
-
-
-def _probability(classes: Sequence[str]) -> list[str]:
-    return [f"probability {classes[-1]}"]
+def _score_names(pipeline: Pipeline, classes: Sequence[str]) -> list[str]:
+    """Return the columns beside the prediction: a score a class (of two, the second), a calibrated probability."""
+    scores = [f"score {name}" for name in (classes[1:] if len(classes) == 2 else classes)]
+    return [*scores, f"probability {classes[-1]}"] if hasattr(pipeline, "predict_proba") else scores
 
 
 def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: float | None = None) -> pd.DataFrame:
@@ -175,10 +171,11 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: fl
     classes = [str(name) for name in pipeline.classes_]
     scores = np.asarray(pipeline.decision_function(features), dtype=np.float64).reshape(len(features), -1)
     chosen = (scores[:, 0] > 0).astype(int) if len(classes) == 2 else scores.argmax(axis=1)
-    columns = dict(zip(_score_names(classes), scores.T, strict=True))
     if calibrated:
-        columns[_probability(classes)[0]] = probabilities = pipeline.predict_proba(features)[:, 1]
+        probabilities = pipeline.predict_proba(features)[:, 1]
+        scores = np.column_stack([scores, probabilities])
         chosen = chosen if threshold is None else (probabilities >= threshold).astype(int)
+    columns = dict(zip(_score_names(pipeline, classes), scores.T, strict=True))
     return pd.DataFrame({"prediction": np.array(classes, dtype=object)[chosen], **columns})
 
 

@@ -500,7 +500,8 @@ def promote(root: Path, name: str, version: str, alias: str = CHAMPION) -> None:
     require_unchanged(root, model)
     if alias == CHAMPION and records.champions(name)[-1:] != [version]:
         records.record_champion(name, version)
-    _show_alias(root, name, alias, version)
+    with tracking_client(root) as client:
+        client.set_registered_model_alias(name, alias, version)
 
 
 def roll_back(root: Path, name: str) -> str:
@@ -522,13 +523,9 @@ def roll_back(root: Path, name: str) -> str:
         raise RefusedError(f"version {model.version} of {name}, champion before, does not come back: {reason}")
     require_unchanged(root, model)
     records.record_champion(name, model.version, back=True)
-    _show_alias(root, name, CHAMPION, model.version)
-    return model.version
-
-
-def _show_alias(root: Path, name: str, alias: str, version: str) -> None:
     with tracking_client(root) as client:
-        client.set_registered_model_alias(name, alias, version)
+        client.set_registered_model_alias(name, CHAMPION, model.version)
+    return model.version
 
 
 def _refuted(records: ModelRecords, version: VersionRecord) -> str | None:

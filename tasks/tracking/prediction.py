@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -122,31 +122,51 @@ def predict_file(
     encoder = pipeline[0] if isinstance(pipeline[0], TableEncoder) else None
     if encoder is None and source.suffix not in PARQUET:
         raise InputError(f"{source}: this model takes arrays; give a Parquet file with a column {_FEATURES!r} of lists")
-    schema = None if encoder is None else encoder.declared
+    if output.exists():
+        raise InputError(f"{output} exists; name another output, or remove it first")
     done = refused = 0
-    expected = expected_rows(source)
-    with _written(output, source) as write:
-        for rows in raw_rows(source, schema, _ROWS):
-            if id_column is not None and id_column not in rows.columns:
-                raise InputError(f"{source} has no column {id_column!r}; it has: {', '.join(rows.columns)}")
-            features, reasons = _encoded(pipeline, encoder, rows)
-            good = np.array([reason is None for reason in reasons])
-            scores = scores_of(pipeline[1:] if encoder is not None else pipeline, features, threshold)
-            kept = {} if id_column is None else {id_column: _as_array(rows.columns[id_column])}
-            write(
-                pa.table(
-                    {
-                        "row": pa.array(rows.lines, pa.int64()),
-                        **kept,
-                        **{name: pa.array(scores[name].to_numpy(), mask=~good) for name in scores.columns},
-                        "refusal": pa.array(reasons, pa.string()),
-                    }
-                )
-            )
-            done += len(reasons)
-            refused += int((~good).sum())
-            say("predicting", f"{done:,} rows", done / expected if expected else None)
+    expected, tables = expected_rows(source), _predicted(pipeline, encoder, source, id_column, threshold)
+    aside = output.parent / f"{PREFIX}{output.name}-{os.getpid()}"
+    try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise StorageError(f"cannot write {output}: {error.strerror}; name an output in a folder of yours") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            first = next(tables, None)
+            if first is None:
+                raise InputError(f"{source} holds no rows; it must hold at least one")
+            with pq.ParquetWriter(file, first.schema) as writer:
+                for table in itertools.chain([first], tables):
+                    writer.write_table(table)
+                    done += table.num_rows
+                    refused += table.num_rows - table["refusal"].null_count
+                    say("predicting", f"{done:,} rows", done / expected if expected else None)
+        aside.replace(output)
+    finally:
+        aside.unlink(missing_ok=True)
     return Predicted(done, refused)
+
+
+def _predicted(
+    pipeline: Pipeline, encoder: TableEncoder | None, source: Path, id_column: str | None, threshold: float | None
+) -> Iterator[pa.Table]:
+    """Yield tables of one schema, of some thousand rows each."""
+    for rows in raw_rows(source, None if encoder is None else encoder.declared, _ROWS):
+        if id_column is not None and id_column not in rows.columns:
+            raise InputError(f"{source} has no column {id_column!r}; it has: {', '.join(rows.columns)}")
+        features, reasons = _encoded(pipeline, encoder, rows)
+        refused = np.array([reason is not None for reason in reasons])
+        scores = scores_of(pipeline[1:] if encoder is not None else pipeline, features, threshold)
+        kept = {} if id_column is None else {id_column: _as_array(rows.columns[id_column])}
+        yield pa.table(
+            {
+                "row": pa.array(rows.lines, pa.int64()),
+                **kept,
+                **{name: pa.array(scores[name].to_numpy(), mask=refused) for name in scores.columns},
+                "refusal": pa.array(reasons, pa.string()),
+            }
+        )
 
 
 def _as_array(cells: Sequence[object] | pa.Array) -> pa.Array:
@@ -180,31 +200,3 @@ def _lists(pipeline: Pipeline, rows: Table) -> tuple[Floats, list[str | None]]:
         else:
             features[row] = numbers
     return features, reasons
-
-
-@contextmanager
-def _written(output: Path, source: Path) -> Iterator[Callable[[pa.Table], None]]:
-    """Yield what takes tables of one schema, and put the file in its place when all are there."""
-    if output.exists():
-        raise InputError(f"{output} exists; name another output, or remove it first")
-    aside = output.parent / f"{PREFIX}{output.name}-{os.getpid()}"
-    try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        raise StorageError(f"cannot write {output}: {error.strerror}; name an output in a folder of yours") from error
-    writers: list[pq.ParquetWriter] = []
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-
-            def write(table: pa.Table) -> None:
-                if not writers:
-                    writers.append(pq.ParquetWriter(file, table.schema))
-                writers[0].write_table(table)
-
-            yield write
-            if not writers:
-                raise InputError(f"{source} holds no rows; it must hold at least one")
-            writers[0].close()
-        aside.replace(output)
-    finally:
-        aside.unlink(missing_ok=True)

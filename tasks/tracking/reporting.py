@@ -65,14 +65,15 @@ def model_card(
     command = command_of(config)
     if elsewhere:
         command = command.replace("unitball train", "unitball federate --roster roster.yaml", 1)
+    # How many rows one person has by the word of the account's owner.
+    group = 1 if elsewhere else budget_report(dataset.name)["group_size"]
     parts = {
         f"{dataset.name}.{result.algorithm}": _trained_on(config, dataset, plan, elsewhere=elsewhere),
-        "Guarantee": guarantee_of(result)
-        + _of_several(dataset, plan, result, 1 if elsewhere else _group(dataset), elsewhere=elsewhere),
+        "Guarantee": guarantee_of(result) + _of_several(dataset, plan, result, group, elsewhere=elsewhere),
         "Claim": claim_of(result),
         "Spent and left": _spent_elsewhere(result) if elsewhere else _spent(dataset, plan, result),
         "How good it is": _measured(dataset, result),
-        "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result, 1 if elsewhere else _group(dataset))),
+        "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result, group)),
         "Reproduce": f"    {command}\n\n{_versions(dataset, result)}",
     }
     return "\n\n".join(f"### {heading}\n\n{text}" for heading, text in parts.items() if text)
@@ -104,11 +105,6 @@ def guarantee_of(result: RunResult) -> str:
         f"{_sentence(proved)}\n\nPrecisely: {proved.statement()} for a {proved.unit}, {proved.neighbours}, "
         f"{proved.numerics} numerics." + (f" Assumed: {'; '.join(proved.assumptions)}." if proved.assumptions else "")
     )
-
-
-def _group(dataset: DatasetRef) -> int:
-    """Return how many rows one person has by the word of the account's owner."""
-    return budget_report(dataset.name)["group_size"]
 
 
 def _of_several(dataset: DatasetRef, plan: RunPlan, result: RunResult, group: int, *, elsewhere: bool) -> str:
@@ -360,19 +356,18 @@ def run_report(config: TrainingConfig, run: Chained, columns: Columns | None = N
     """
     dataset, plan, result, models = run
     report = describe(config, dataset, plan, result, elsewhere=columns is not None)
+    lineage = lineage_of(config, dataset, plan, next(iter(models.values()))).model_dump_json(indent=2)
     try:
-        model = _model_report(config, run, columns)
+        model = _model_report(config, run, columns, lineage)
     except NotExportableError as reason:
         model, report = None, dataclasses.replace(report, note=f"{report.note}\n\nNo model is logged: {reason}.")
-    lineage = lineage_of(config, dataset, plan, next(iter(models.values()))).model_dump_json(indent=2)
-    if model is not None:
-        model = dataclasses.replace(model, lineage=lineage)
-    files: dict[str, str | bytes] = {
-        "result.json": result.model_dump_json(indent=2),
-        LINEAGE: lineage,
-    }
-    drawn = partial(figure_files, result)
-    return dataclasses.replace(report, children=_children(plan, result), model=model, files=files, drawn=drawn)
+    return dataclasses.replace(
+        report,
+        children=_children(plan, result),
+        model=model,
+        files={"result.json": result.model_dump_json(indent=2), LINEAGE: lineage},
+        drawn=partial(figure_files, result),
+    )
 
 
 def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
@@ -396,7 +391,7 @@ def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
     )
 
 
-def _model_report(config: TrainingConfig, run: Chained, columns: Columns | None) -> ModelReport:
+def _model_report(config: TrainingConfig, run: Chained, columns: Columns | None, lineage: str) -> ModelReport:
     dataset, plan, result, models = run
     *maps, model = [read_release(reference) for reference in next(iter(models.values()))]
     features = [stored_map(step) for step in plan.features]
@@ -422,6 +417,7 @@ def _model_report(config: TrainingConfig, run: Chained, columns: Columns | None)
         classes=dataset.classes,
         registered_name=f"{dataset.name}.{result.algorithm}",
         packages=tuple(dict.fromkeys(package for each in features for package in each.packages)),
+        lineage=lineage,
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from operator import not_
 from typing import NamedTuple
 
-from pydantic import BaseModel, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, Field, SerializeAsAny
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
@@ -61,13 +62,8 @@ class Proved(BaseModel, frozen=True):
     trust: str
     numerics: str
     assumptions: tuple[str, ...] = ()
-    person: str = ""
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, object]:
-        found: dict[str, object] = serialise(self)
-        # What is proved of rows is written as it was before there were people.
-        return {name: value for name, value in found.items() if name != "person" or value}
+    # What is proved of rows is written as it was before there were people.
+    person: str = Field(default="", exclude_if=not_)
 
     @property
     def unit(self) -> Unit:

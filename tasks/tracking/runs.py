@@ -305,8 +305,11 @@ def track_run(root: Path, report: RunReport) -> str:
         experiment = experiment_of(client, root, report.experiment, metric)
         for run in runs_with(client, experiment, RUN_KEY, report.run_key):
             if run.info.status == "FINISHED":
-                _complete(client, root, experiment, str(run.info.run_id), report)
-                return str(run.info.run_id)
+                run_id, model = str(run.info.run_id), report.model
+                # One that an earlier version of Unitball logged is logged once more, so that it is on record.
+                if model and all(one.run != run_id for one in open_model_records(root).versions(model.registered_name)):
+                    _register(client, root, experiment, run_id, report, model)
+                return run_id
             # On a server that others share, an unfinished run may be one that another root is writing.
             if run.data.tags.get(_ROOT) == _root_name(root):
                 _remove(client, run)
@@ -362,19 +365,11 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
 
 def runs_with(client: MlflowClient, experiment: str, tag: str, value: str) -> list[Run]:
     """Return the runs of an experiment that have a tag."""
-    runs, token = [], None
-    while True:
-        page = client.search_runs([experiment], f"tags.`{tag}` = '{value}'", page_token=token)
-        runs += page
-        if not (token := page.token):
-            return runs
+    import mlflow
 
-
-def _complete(client: MlflowClient, root: Path, experiment: str, run_id: str, report: RunReport) -> None:
-    """Log the model of a run once more where no version of it is on record: one that an earlier version logged."""
-    model = report.model
-    if model is not None and all(one.run != run_id for one in open_model_records(root).versions(model.registered_name)):
-        _register(client, root, experiment, run_id, report, model)
+    # Unlike a client's, MLflow's own function reads on to the last page.
+    runs: list[Run] = mlflow.search_runs([experiment], f"tags.`{tag}` = '{value}'", output_format="list")
+    return runs
 
 
 def _remove(client: MlflowClient, run: Run) -> None:
@@ -488,6 +483,12 @@ def _register(
     client: MlflowClient, root: Path, experiment: str, run_id: str, report: RunReport, model: ModelReport
 ) -> str:
     """Log the model, register it as a new version and put that on record; return MLflow's id of the logged model."""
+    import mlflow
+    from mlflow.models import Model
+    from mlflow.utils import logging_utils
+
+    from tasks.tracking import flavor
+
     facts = report.all_facts()
     # By hand, since MLflow's own would put it into whatever experiment is the active one.
     model_id = client.create_logged_model(
@@ -498,7 +499,27 @@ def _register(
         params=facts | {name: str(value) for name, value in report.params.items()},
         model_type="classifier" if model.classes else "regressor",
     ).model_id
-    version, digest = _log_model(client, run_id, model_id, model, facts, report.note)
+    logged = Model.log(
+        artifact_path=None,
+        flavor=flavor,
+        name="model",
+        model_id=model_id,
+        run_id=run_id,
+        pipeline=model.pipeline,
+        classes=model.classes,
+        dimension=model.dimension,
+        requirements=_requirements(model.packages),
+    )
+    # It prints a line for people, whatever the level of its log.
+    logging_utils.disable_logging()
+    try:
+        version = mlflow.register_model(
+            logged.model_uri, model.registered_name, await_registration_for=0, tags=dict(facts)
+        )
+    finally:
+        logging_utils.enable_logging()
+    client.update_model_version(version.name, version.version, description=report.note[:_MOST_DESCRIPTION])
+    assert logged.metadata is not None
     on_record = {
         "run_key": report.run_key,
         "lineage": json.loads(model.lineage),
@@ -506,42 +527,14 @@ def _register(
         **{name: report.params.get(name) for name in ("epsilon", "delta")},
         "metrics": {name: report.metrics[name] for name in DECISIVE if name in report.metrics},
     }
-    open_model_records(root).record_version(model.registered_name, version, run=run_id, digest=digest, facts=on_record)
-    return str(model_id)
-
-
-def _log_model(
-    client: MlflowClient, run_id: str, model_id: str, report: ModelReport, facts: Mapping[str, str], note: str
-) -> tuple[str, str]:
-    """Log the model and register it, described by a note; return the new version and the digest of the model's file."""
-    import mlflow
-    from mlflow.models import Model
-    from mlflow.utils import logging_utils
-
-    from tasks.tracking import flavor
-
-    logged = Model.log(
-        artifact_path=None,
-        flavor=flavor,
-        name="model",
-        model_id=model_id,
-        run_id=run_id,
-        pipeline=report.pipeline,
-        classes=report.classes,
-        dimension=report.dimension,
-        requirements=_requirements(report.packages),
+    open_model_records(root).record_version(
+        model.registered_name,
+        str(version.version),
+        run=run_id,
+        digest=str(logged.metadata[flavor.DIGEST]),
+        facts=on_record,
     )
-    # It prints a line for people, whatever the level of its log.
-    logging_utils.disable_logging()
-    try:
-        registered = mlflow.register_model(
-            logged.model_uri, report.registered_name, await_registration_for=0, tags=dict(facts)
-        )
-        client.update_model_version(registered.name, registered.version, description=note[:_MOST_DESCRIPTION])
-        assert logged.metadata is not None
-        return str(registered.version), str(logged.metadata[flavor.DIGEST])
-    finally:
-        logging_utils.enable_logging()
+    return str(model_id)
 
 
 POINT_KEY = "unitball.point_key"
