@@ -152,7 +152,7 @@ def compare_models(
     Parameters
     ----------
     root : Path
-    model_comparison : Contest
+    model_comparison : ModelComparison
     held_out : ShardRef or None
         Of the newest version of the data set.
     features : list of FeatureStep
