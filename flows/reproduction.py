@@ -40,8 +40,6 @@ from tasks.tracking.runs import log_files, tracking_client
 
 # From this ratio of largest to smallest on, an axis is logarithmic.
 _WIDE = 20.0
-# What a page states of a reproduction, or of a sweep.
-_STATED = {"name", "paper", "figure", "title", "question", "paper_says", "differs"}
 
 
 def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[DataNeed], list[str]]:
@@ -170,7 +168,7 @@ def reproduce(
         boundary = repro.plot.kind == "boundary"
         drawing = decision_boundaries(results, title) if boundary else draw(repro.plot, results, title)
     experiment = Experiment(
-        **repro.model_dump(include=_STATED),
+        **repro.model_dump(include=set(Experiment.model_fields)),
         scale=scale if dataset is None else f"{scale}-{dataset}",
         setting={"data": "; ".join(_size(one.name) for one in data), **_setting(spec)},
         results=results,
@@ -245,7 +243,7 @@ def report_sweep(
     axes = dict.fromkeys(name for name, _ in spec.grids())
     columns = [name for name in axes if name not in ("dataset", "algorithm", *NOISE_AXES)]
     experiment = Experiment(
-        **spec.model_dump(include=_STATED),
+        **spec.model_dump(include=set(Experiment.model_fields)),
         scale=scale,
         setting=_setting(spec),
         results=results,

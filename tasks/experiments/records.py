@@ -19,7 +19,7 @@ from pydantic import AliasChoices, BaseModel, Field
 from storage.atomic import write_bytes
 from storage.errors import InputError
 from storage.layout import path_component
-from tasks.experiments.specification import NOISE_AXES, Check, Derived, PaperValue, Point
+from tasks.experiments.specification import NOISE_AXES, Check, Derived, PaperValue, Point, Stated
 from tasks.runtime.settings import current_layout
 from tasks.tracking.results import RunResult
 
@@ -314,7 +314,7 @@ def means_table(results: Sequence[PointResult], columns: Sequence[str], metrics:
 _PACKAGES = ("unitball", "numpy", "scipy", "scikit-learn", "prefect", "mlflow", "dp-accounting", "matplotlib")
 
 
-class Experiment(BaseModel, frozen=True):
+class Experiment(Stated, BaseModel, frozen=True):
     """Everything a page says of an experiment.
 
     Attributes
@@ -325,12 +325,7 @@ class Experiment(BaseModel, frozen=True):
         None where private rows were read, of which durations tell.
     """
 
-    name: str
     scale: str
-    paper: str = ""
-    figure: str = ""
-    title: str = ""
-    question: str = ""
     paper_says: list[str] = []
     differs: list[str] = []
     setting: dict[str, str] = {}

@@ -110,18 +110,27 @@ def _point(label: str | None, settings: dict[str, object], varied: Sequence[str]
     return Point(label=label or config.system, axes=settings, config=config)
 
 
-class SweepSpec(_Specification):
-    """A grid of runs: ``set`` and ``grid`` at the top hold for every block, or for the only one where none is given."""
+class Stated(BaseModel, frozen=True):
+    """What an experiment is called and asks, in its specification and on its page."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$", description="Of the experiment.")]
     title: Annotated[str, Field(description="What a figure is headed by; the name if empty.")] = ""
     question: Annotated[str, Field(description="What the experiment asks, for its page.")] = ""
     paper: Annotated[str, Field(description="Of which paper, for its page.")] = ""
     figure: Annotated[str, Field(description="Of which figure or table, for its page.")] = ""
+
+
+class Runs(_Specification):
+    """Which runs: ``set`` and ``grid`` at the top hold for every block, or for the only one where none is given."""
+
     workers: Annotated[int | None, Field(ge=1, le=256, description="Points at once; by the machine if empty.")] = None
     set: Annotated[Settings, Field(examples=[{"dataset": "digits", "algorithm": "noisy-gd"}])] = {}
     grid: Annotated[Grid, Field(examples=[{"epsilon": [0.5, 1, 2], "seeds": [0, 1, 2]}])] = {}
     blocks: Annotated[list[Block], Field(description="Parts with settings of their own; one if empty.")] = []
+
+
+class SweepSpec(Runs, Stated):
+    """A grid of runs, with a name."""
 
     def points(self) -> list[Point]:
         """Return every point once, in order.
@@ -180,14 +189,10 @@ class DataNeed(_Specification):
         return path / self.file if self.file is not None and (path / self.file).exists() else path
 
 
-class Scale(_Specification):
+class Scale(Runs):
     """How large an experiment is run: on which data, with which settings beyond the common ones."""
 
     data: Annotated[list[DataNeed], Field(min_length=1)]
-    set: Settings = {}
-    grid: Grid = {}
-    blocks: list[Block] | None = None
-    workers: Annotated[int | None, Field(ge=1, le=256)] = None
 
 
 class Plot(_Specification):
@@ -264,7 +269,6 @@ class Reproduction(SweepSpec):
 
     def sweep(self, scale: Scale, data: Sequence[DataNeed]) -> SweepSpec:
         """Return the runs of one scale on the data sets that are there."""
-        blocks = scale.blocks if scale.blocks is not None else self.blocks
         every = [
             Block(
                 label=block.label,
@@ -272,14 +276,10 @@ class Reproduction(SweepSpec):
                 grid={name: values for name, values in block.grid.items() if name not in one.set},
             )
             for one in data
-            for block in blocks or [Block()]
+            for block in scale.blocks or self.blocks or [Block()]
         ]
         return SweepSpec(
-            name=self.name,
-            title=self.title,
-            question=self.question,
-            paper=self.paper,
-            figure=self.figure,
+            **self.model_dump(include=set(Stated.model_fields)),
             workers=scale.workers,
             set={**self.set, **scale.set},
             grid={**self.grid, **scale.grid},

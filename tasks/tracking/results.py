@@ -92,8 +92,8 @@ class Proved(BaseModel, frozen=True):
         )
 
 
-class RunResult(BaseModel, frozen=True):
-    """What a training run gives back, to people as a table row and to machines as JSON.
+class RunResult(Evaluation, frozen=True):
+    """What a training run gives back, to people as a table row and to machines as JSON: what was measured, and of what.
 
     Attributes
     ----------
@@ -107,17 +107,10 @@ class RunResult(BaseModel, frozen=True):
         The same as a Gaussian-DP parameter, where every release is Gaussian.
     accuracy : float or None
         None where nothing public was measured and no evaluation was charged.
-    measured_on : str or None
-        What ``accuracy`` and ``metrics`` speak of: ``"test rows"``, ``"training rows"`` where all rows train, or
-        ``"held-out rows, noisy"`` for a charged evaluation; of the model, or the mean over the parties' models.
     identity : RunIdentity
         What ``run_key`` is the digest of.
     releases, evaluations : tuple of str
         Keys of what was released to train, the model last, and to measure.
-    classes, confusion, roc
-        What figures are drawn from; see :class:`tasks.release.metrics.Evaluation`. Empty where nothing was measured.
-    calibration : (slope, offset, threshold) or None
-        See :class:`dpalgos.calibration.Calibration`; None where no score histogram of two classes was released.
     seconds : float or None
         None on private data: time is a side channel.
     releasing_seconds : float or None
@@ -133,13 +126,6 @@ class RunResult(BaseModel, frozen=True):
     delta_spent: float | None
     mu_spent: float | None = None
     accuracy: float | None
-    measured_on: str | None = None
-    metrics: dict[str, float]
-    classes: tuple[str, ...] = ()
-    confusion: tuple[tuple[float, ...], ...] = ()
-    roc: tuple[tuple[tuple[float, float], ...], ...] = ()
-    calibration: tuple[float, float, float] | None = None
-    by_party: dict[str, dict[str, float]]
     split: dict[str, object]
     sound_counterpart: str | None
     run_key: str
@@ -214,6 +200,7 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
     """Put a run's public numbers together."""
     proved = proved_of(plan)
     return RunResult(
+        **dict(evaluation),
         algorithm=plan.system,
         dataset=dataset.name,
         trust=str(plan.trust),
@@ -223,13 +210,6 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         delta_spent=proved.delta if proved else None,
         mu_spent=proved.mu if proved else None,
         accuracy=evaluation.metrics.get("accuracy"),
-        measured_on=evaluation.measured_on,
-        metrics=evaluation.metrics,
-        classes=evaluation.classes,
-        confusion=evaluation.confusion,
-        roc=evaluation.roc,
-        calibration=evaluation.calibration,
-        by_party=evaluation.by_party,
         split=plan.split,
         sound_counterpart=plan.sound_counterpart,
         run_key=plan.run_key,
@@ -303,7 +283,9 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
         if is_recorded(layout, result.run_key):
             return
         result = result.model_copy(update={"seconds": None})
-    row = result.model_dump(mode="json", exclude={"metrics", "by_party", "cached"})
+    numbers = result.model_dump(mode="json", exclude={"metrics", "by_party", "cached"})
+    # In the order in which people read a row.
+    row = {"algorithm": result.algorithm, "dataset": result.dataset, "trust": result.trust, **numbers}
     setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
     margin = {f"accuracy_{end}": result.metrics.get(f"accuracy_{end}") for end in ("low", "high")}
     row |= {"accuracy": result.accuracy if is_measured(result.metrics, "accuracy") else None, **margin}
