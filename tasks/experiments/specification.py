@@ -121,7 +121,7 @@ class Stated(BaseModel, frozen=True):
 
 
 class Runs(_Specification):
-    """Which runs: ``set`` and ``grid`` at the top hold for every block, or for the only one where none is given."""
+    """Which runs there are: every point of a grid, or of blocks with settings and grids of their own."""
 
     workers: Annotated[int | None, Field(ge=1, le=256, description="Points at once; by the machine if empty.")] = None
     set: Annotated[Settings, Field(examples=[{"dataset": "digits", "algorithm": "noisy-gd"}])] = {}
@@ -130,7 +130,7 @@ class Runs(_Specification):
 
 
 class SweepSpec(Runs, Stated):
-    """A grid of runs, with a name."""
+    """A grid of runs: ``set`` and ``grid`` at the top hold for every block, or for the only one where none is given."""
 
     def points(self) -> list[Point]:
         """Return every point once, in order.

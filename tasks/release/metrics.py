@@ -49,8 +49,6 @@ class Evaluation(BaseModel, frozen=True):
     metrics: dict[str, float] = {}
     by_party: dict[str, dict[str, float]] = {}
     measured_on: str | None = None
-    """What the numbers speak of: ``"test rows"``, ``"training rows"`` where all rows train, or
-    ``"held-out rows, noisy"`` for a charged evaluation."""
     classes: tuple[str, ...] = ()
     confusion: tuple[tuple[float, ...], ...] = ()
     """Counts, true class by predicted class: exact of public rows, as released of private ones; mean over models."""

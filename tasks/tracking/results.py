@@ -107,6 +107,9 @@ class RunResult(Evaluation, frozen=True):
         The same as a Gaussian-DP parameter, where every release is Gaussian.
     accuracy : float or None
         None where nothing public was measured and no evaluation was charged.
+    measured_on : str or None
+        What ``accuracy`` and ``metrics`` speak of: ``"test rows"``, ``"training rows"`` where all rows train, or
+        ``"held-out rows, noisy"`` for a charged evaluation; of the model, or the mean over the parties' models.
     identity : RunIdentity
         What ``run_key`` is the digest of.
     releases, evaluations : tuple of str
