@@ -23,8 +23,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from dpalgos.models import LinearModel
 from storage.refs import Visibility
-from tasks.datasets.description import find_dataset
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.partitioning import partition_rows

@@ -16,7 +16,7 @@ from flows.secure_rounds import in_rounds
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.accounts.budget import relation_of, settled
-from tasks.datasets.description import default_normalisation
+from tasks.datasets.registration import default_normalisation
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_night, plan_run, planned_night
 from tasks.planning.plans import FeatureStep, Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out

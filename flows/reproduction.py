@@ -15,8 +15,7 @@ from flows.specs import known_reproductions, load_reproduction
 from flows.sweep import SweepResult, run_sweep
 from storage.errors import InputError
 from storage.refs import Visibility
-from tasks.datasets.description import describe_datasets, find_dataset
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import describe_datasets, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.experiments.computed import COMPUTED, Risk, decision_boundaries, ingest_features
 from tasks.experiments.figures import draw

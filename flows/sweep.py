@@ -14,7 +14,7 @@ from dpalgos.registry import lookup
 from flows.federated_training import chain_inline
 from storage.errors import InputError
 from tasks.accounts.budget import settled
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.experiments.records import PointResult, point_result
 from tasks.experiments.specification import Block, Plot, Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig

@@ -17,7 +17,7 @@ from tasks.accounts.budget import low_budget
 from tasks.accounts.history import BudgetHistory, budget_histories, budget_page, budget_table, draw_budgets
 from tasks.auditing.chain import Chain
 from tasks.auditing.examination import AuditRequest, Examined, audit_report, examine_system
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json, PartitionSettings, TrainingConfig
 from tasks.planning.plans import FeatureStep, PlannedCombination, PlannedRelease, RunPlan, Shards
 from tasks.preparation.mapping import is_stored_whole, map_features, map_rows

@@ -22,7 +22,7 @@ from storage.errors import InputError, RefusedError
 from storage.ledger.accounts import PERSON, ROW
 from storage.ledger.charges import Cap
 from tasks.accounts.budget import budget_report, open_ledger, settled
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.preflight import require_feasible
 from tasks.runtime.engine import on_running_server, quick_flows

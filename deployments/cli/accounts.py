@@ -102,7 +102,7 @@ def _overview(dataset: str | None, out: Path | None) -> Answer:
     """Show and draw where accounts stand: a data set's own, or all."""
     from storage.atomic import write_bytes
     from tasks.accounts.history import budget_histories, budget_page, budget_table, draw_budgets
-    from tasks.datasets.description import find_dataset
+    from tasks.datasets.registration import find_dataset
 
     if out is not None and out.suffix not in (".png", ".html"):
         raise InputError(f"--out {out}: end it in .png for a picture or in .html for a page")

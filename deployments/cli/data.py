@@ -44,7 +44,7 @@ def datasets(
     sql: Annotated[str | None, typer.Option(help="DuckDB SQL over the views train and test; public sets only.")] = None,
 ) -> Answer:
     """List the data sets, or query a public one in SQL."""
-    from tasks.datasets.description import describe_datasets, query
+    from tasks.datasets.registration import describe_datasets, query
 
     if sql is not None:
         if name is None:
@@ -86,9 +86,9 @@ def ingest(
     ] = True,
 ) -> Answer:
     """Bring rows in: validated, stored, registered under an account."""
-    from tasks.datasets.description import report_of
     from tasks.datasets.horizons import rows_left_out
     from tasks.datasets.registration import ingest as bring_in
+    from tasks.datasets.registration import report_of
     from tasks.datasets.schedules import schedule_of
     from tasks.runtime.stores import open_catalog
 

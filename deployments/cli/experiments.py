@@ -39,7 +39,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the points and run none.")] = False,
 ) -> Answer:
     """Run a grid over any parameters: in parallel, each point once, failures recorded."""
-    from tasks.datasets.description import find_dataset
+    from tasks.datasets.registration import find_dataset
     from tasks.experiments.specification import SweepSpec, load
     from tasks.runtime.cluster import require_scheduler
 
@@ -98,7 +98,7 @@ def frontier(
     workers: _Workers = None,
 ) -> Answer:
     """Draw accuracy against epsilon: the recommended system, the papers' and training without privacy. Public sets."""
-    from tasks.datasets.description import find_dataset
+    from tasks.datasets.registration import find_dataset
 
     if find_dataset(config.dataset).private:
         raise RefusedError(

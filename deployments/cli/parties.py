@@ -84,7 +84,7 @@ def give_back(
 ) -> Answer:
     """Take back what was reserved for a run whose coordinator does not come back; refused once it was committed."""
     from tasks.accounts.budget import open_ledger
-    from tasks.datasets.description import find_dataset
+    from tasks.datasets.registration import find_dataset
 
     open_ledger().give_back(find_dataset(dataset).account, run, why="by its owner")
     return Answer({"returned": run}, [f"returned what was reserved for run {run}"])

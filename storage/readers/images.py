@@ -39,29 +39,11 @@ def _header(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
     return struct.unpack(f">{magic[3]}I", sizes)
 
 
-def _take(file: IO[bytes], path: Path, size: int, done: int, total: int) -> NDArray[np.uint8]:
-    data = file.read(size)
-    if len(data) < size:
-        raise InputError(
-            f"{path} is truncated: its header promises {total} bytes, {done + len(data)} are there; "
-            "fetch the file again"
-        )
-    return np.frombuffer(data, dtype=np.uint8)
-
-
-def _require_end(file: IO[bytes], path: Path, total: int) -> None:
-    if file.read(1):
-        raise InputError(f"{path} goes on after the {total} bytes its header promises; fetch the file again")
-
-
-def _labels(path: Path) -> NDArray[np.uint8]:
+def _sizes(path: Path, axes: int) -> tuple[int, ...]:
     with reading(path), open_binary(path) as file:
-        (count,) = _header(file, path, 1)
-        if count > most_rows():
-            raise InputError(f"{path} claims {count} labels, more than {most_rows()}; if that is right: --max-rows")
-        labels = _take(file, path, count, 0, count)
-        _require_end(file, path, count)
-    return labels
+        sizes = _header(file, path, axes)
+    _pixels(sizes[1:], path)
+    return sizes
 
 
 def _pixels(axes: Sequence[int], path: Path) -> int:
@@ -71,11 +53,30 @@ def _pixels(axes: Sequence[int], path: Path) -> int:
     return dimension
 
 
-def _shape(path: Path) -> tuple[int, ...]:
+def _values(path: Path, axes: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the items of a file, some at once: (m, width), of labels (m, 1)."""
     with reading(path), open_binary(path) as file:
-        axes = _header(file, path, 3)[1:]
-        _pixels(axes, path)
-        return axes
+        count, *sizes = _header(file, path, axes)
+        if count > most_rows():
+            raise InputError(f"{path} claims {count} rows, more than {most_rows()}; if that is right: --max-rows")
+        width = _pixels(sizes, path)
+        total = count * width
+        step = max(1, min(1024, _LARGEST // width))
+        for start in range(0, count, step):
+            rows = min(step, count - start)
+            data = file.read(rows * width)
+            if len(data) < rows * width:
+                raise InputError(
+                    f"{path} is truncated: its header promises {total} bytes, {start * width + len(data)} are there; "
+                    "fetch the file again"
+                )
+            yield np.frombuffer(data, dtype=np.uint8).reshape(rows, width)
+        if file.read(1):
+            raise InputError(f"{path} goes on after the {total} bytes its header promises; fetch the file again")
+
+
+def _labels(path: Path) -> NDArray[np.uint8]:
+    return np.concatenate([np.zeros((0, 1), dtype=np.uint8), *_values(path, 1)])[:, 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +86,16 @@ class _Images:
 
     def __iter__(self) -> Iterator[Block]:
         labels = _labels(self.labels)
-        with reading(self.images), open_binary(self.images) as file:
-            count, *axes = _header(file, self.images, 3)
-            dimension = _pixels(axes, self.images)
-            if count != len(labels):
-                raise InputError(
-                    f"{self.images} has {count} images and {self.labels} has {len(labels)} labels; fetch both again"
-                )
-            total = count * dimension
-            step = max(1, min(1024, _LARGEST // dimension))
-            for start in range(0, count, step):
-                rows = min(step, count - start)
-                pixels = _take(file, self.images, rows * dimension, start * dimension, total)
-                features = pixels.reshape(rows, dimension).astype(np.float32) / np.float32(255)
-                yield Block(features, labels[start : start + rows], place=str(self.images))
-            _require_end(file, self.images, total)
+        count = _sizes(self.images, 3)[0]
+        if count != len(labels):
+            raise InputError(
+                f"{self.images} has {count} images and {self.labels} has {len(labels)} labels; fetch both again"
+            )
+        start = 0
+        for pixels in _values(self.images, 3):
+            stop = start + len(pixels)
+            yield Block(pixels.astype(np.float32) / np.float32(255), labels[start:stop], place=str(self.images))
+            start = stop
 
 
 def _find(folder: Path, prefix: str, kind: str, axes: int) -> Path | None:
@@ -133,7 +129,7 @@ def read_idx(path: str | Path, options: ReadOptions) -> Source:
         elif images is not None or labels is not None or part == "train":
             kind, axes = ("images", 3) if images is None else ("labels", 1)
             raise InputError(f"{folder / prefix}-{kind}-idx{axes}-ubyte[.gz] does not exist; fetch it as well")
-    shapes = {part: _shape(files.images) for part, files in parts.items()}
+    shapes = {part: _sizes(files.images, 3)[1:] for part, files in parts.items()}
     if len(set(shapes.values())) > 1:
         raise InputError(f"{folder}: training and test images differ in size: {shapes}")
     shape = shapes["train"]

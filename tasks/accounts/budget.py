@@ -38,7 +38,7 @@ from storage.ledger.accounts import require_cap
 from storage.ledger.charges import AccountTerms, Cap, Decision, History, PlanRequest, ReleaseCharge
 from storage.ledger.ledger import Ledger
 from storage.ledger.plans import ChargeRecord
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases

@@ -53,7 +53,7 @@ from storage.atomic import write_bytes
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ShardRef, Visibility
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json, TrainingConfig
 from tasks.planning.identity import identity, package_digest
 from tasks.planning.planner import plan_run

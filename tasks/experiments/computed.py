@@ -21,8 +21,7 @@ from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ReleaseRef, Visibility
 from storage.shards import open_shard
-from tasks.datasets.description import find_dataset
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.experiments.figures import draw_boundaries
 from tasks.experiments.records import Drawing, PointResult, Table

@@ -28,7 +28,7 @@ from storage.encoder import TableEncoder
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import DatasetRef, ReleaseRef
 from storage.rounds import RoundStore
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.federation.protocol import (
     Answer,
     Ask,

@@ -25,7 +25,7 @@ from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
 from storage.secrets import root_secret
 from tasks.accounts.budget import open_ledger, relation_of
-from tasks.datasets.description import default_normalisation, find_dataset
+from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.federation.protocol import (
     Answer,
     Ask,

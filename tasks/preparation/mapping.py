@@ -30,7 +30,7 @@ from storage.refs import DatasetRef, ShardRef
 from storage.releases import ReleaseStore
 from storage.rowfiles import StoredRows
 from storage.shards import has_mapped, open_mapped, write_mapped
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import AlgorithmSettings, split_features
 from tasks.planning.identity import code_version, identity, source_digest
 from tasks.planning.plans import FeatureStep

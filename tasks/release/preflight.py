@@ -17,7 +17,7 @@ from storage.confined import kept_memory
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ShardRef
 from tasks.accounts.budget import open_ledger, relation_of, settled, tenth
-from tasks.datasets.description import default_normalisation, find_dataset
+from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.expectation import Expectation, expect, measure_speeds
 from tasks.planning.planner import plan_night, plan_run

@@ -18,7 +18,7 @@ from storage.datasets import declared_table
 from storage.encoder import TableEncoder
 from storage.refs import DatasetRef
 from tasks.accounts.budget import budget_report, epsilon_of_person
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.preparation.mapping import row_map, stored_map

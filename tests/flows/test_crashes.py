@@ -15,7 +15,7 @@ import pytest
 from storage.layout import Layout
 from storage.secrets import party_secret, root_secret
 from tasks.accounts.budget import open_ledger, verify_ledger
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.release import door as checkpoints
 from tasks.runtime.steps import observed_by
 from tests.support.chains import charges, digests, followed, ingest_private, prepare

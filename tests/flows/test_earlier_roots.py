@@ -16,7 +16,7 @@ from storage.datasets import open_dataset
 from storage.layout import Layout
 from storage.refs import ReleaseRef
 from storage.releases import ReleaseStore
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.experiments.results import query_results
 from tasks.release.door import read_release
 from tasks.runtime.settings import current_layout

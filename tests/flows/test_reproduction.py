@@ -60,8 +60,7 @@ def test_files_that_are_not_there_are_named(root: Path) -> None:
 
 def test_some_features_of_a_private_set_are_no_set_of_their_own(root: Path, tmp_path: Path) -> None:
     from storage.errors import RefusedError
-    from tasks.datasets.description import find_dataset
-    from tasks.datasets.registration import ingest
+    from tasks.datasets.registration import find_dataset, ingest
     from tasks.datasets.request import IngestRequest
     from tasks.experiments.computed import ingest_features
 

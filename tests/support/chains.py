@@ -11,8 +11,7 @@ from flows.federated_training import chain_inline
 from storage.refs import DatasetRef, ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger, relation_of
-from tasks.datasets.description import default_normalisation, find_dataset
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import default_normalisation, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run

@@ -19,8 +19,7 @@ from storage.errors import InputError, RefusedError
 from storage.readers.bundled import BUNDLED
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
-from tasks.datasets.description import find_dataset
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.preflight import require_feasible

@@ -14,8 +14,7 @@ from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import Visibility
 from tasks.accounts.budget import open_ledger
 from tasks.datasets import registration
-from tasks.datasets.description import default_normalisation, describe_datasets, find_dataset, query
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import default_normalisation, describe_datasets, find_dataset, ingest, query
 from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog

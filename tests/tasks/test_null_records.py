@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.refs import Visibility
-from tasks.datasets.description import find_dataset
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tests.support.chains import prepare
 from tests.support.data import SCHEMA

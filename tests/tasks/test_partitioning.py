@@ -16,8 +16,7 @@ from dpalgos.metrics import held_out_fraction
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ShardRef
 from storage.shards import open_shard
-from tasks.datasets.description import default_normalisation, find_dataset
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import default_normalisation, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import Shards

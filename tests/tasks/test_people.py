@@ -314,7 +314,7 @@ def test_people_are_neither_sampled_nor_dealt_by_label(root: Path, tmp_path: Pat
 
 
 def find(name: str) -> DatasetRef:
-    from tasks.datasets.description import find_dataset
+    from tasks.datasets.registration import find_dataset
 
     return find_dataset(name)
 

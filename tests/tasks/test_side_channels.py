@@ -19,8 +19,7 @@ import pytest
 from storage.errors import DamagedError, InputError, RefusedError, StorageError
 from storage.layout import Layout
 from storage.releases import ReleaseStore
-from tasks.datasets.description import find_dataset, query
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import find_dataset, ingest, query
 from tasks.datasets.request import IngestRequest
 from tasks.experiments.results import query_results
 from tasks.release import door

@@ -23,7 +23,7 @@ import unitball
 from dpalgos.errors import ParameterError
 from storage.errors import InputError
 from storage.readers import OnViolation, ReadOptions, read_source
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
 from unitball.estimators import Bounds, _warn_of_scores
 from unitball.training import process_root

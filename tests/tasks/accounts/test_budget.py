@@ -36,8 +36,7 @@ from tasks.accounts.budget import (
     runs_left,
     verify_ledger,
 )
-from tasks.datasets.description import find_dataset
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.admission import runs_that_fit
 from tasks.runtime.settings import current_layout

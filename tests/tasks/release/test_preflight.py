@@ -12,7 +12,7 @@ from dpalgos.errors import ParameterError
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
 from tasks.accounts.budget import open_ledger
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.mapping import map_rows, mapped_ref
 from tasks.preparation.partitioning import partition_rows, planned_shards

@@ -18,8 +18,7 @@ from dpalgos.rows import ArrayRows
 from storage.errors import InputError, RefusedError
 from storage.readers.drafts import BINS, bins_of, range_of_bins
 from tasks.accounts.budget import open_ledger
-from tasks.datasets.description import find_dataset
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.datasets.schemas import draft_schema, fill_ranges, fill_values
 from tasks.release.ranges import private_contents

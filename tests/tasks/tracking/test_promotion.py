@@ -15,7 +15,7 @@ from storage.errors import DamagedError, InputError, RefusedError
 from storage.ledger.charges import Decision
 from storage.ledger.ledger import Ledger
 from storage.model_records import ModelRecords
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.runtime.settings import own_database
 from tasks.runtime.stores import open_model_records
 from tasks.tracking import flavor

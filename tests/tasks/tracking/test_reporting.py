@@ -22,7 +22,7 @@ from storage.datasets import open_dataset
 from storage.layout import Layout
 from storage.releases import ReleaseStore
 from storage.shards import open_shard
-from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import find_dataset
 from tasks.experiments.results import query_results
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout
