@@ -52,8 +52,7 @@ from dpalgos.losses import Softmax
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows
-from dpalgos.smo.solver import solve
-from dpalgos.smo.working_sets import SecondOrder
+from dpalgos.smo.solver import SecondOrder, solve
 from storage.datasets import write_dataset
 from storage.layout import Layout
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge

@@ -19,8 +19,7 @@ from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
 from dpalgos.projections.covariance import AnalyzeGauss
 from dpalgos.rows import ArrayRows
-from dpalgos.smo.solver import solve
-from dpalgos.smo.working_sets import SecondOrder
+from dpalgos.smo.solver import SecondOrder, solve
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
 from storage.ledger.database import Memory, open_database
 from storage.ledger.ledger import Ledger

@@ -1,40 +1,22 @@
 """The process in which ONNX models are loaded and run: bounded in memory and, for each row, in time.
 
-A model is a program of somebody else's: one node of a few bytes can ask for more memory than there is. Standard input
-brings frames (eight bytes of length, then the content): the bounds, the model, and for each block of rows what is
-asked and the rows. Standard output answers with frames: what the model is, then one frame a row.
+A model is a program of somebody else's: one node of a few bytes can ask for more memory than there is. The connection
+whose descriptor is the argument brings messages of bytes: the bounds, the model, and for each block of rows what is
+asked and the rows. Answers are JSON: what the model is, then for each row what became of it, and its numbers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import resource
-import struct
 import sys
-from typing import IO, Any
+from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 
 TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64}
-VALUES, FAILED, MEMORY = b"V", b"F", b"M"
-_LENGTH = struct.Struct("<Q")
-
-
-def read_frame(file: IO[bytes]) -> bytes:
-    """Return the next frame; EOFError where there is none any more."""
-    head = file.read(_LENGTH.size)
-    data = file.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else b""
-    if len(head) < _LENGTH.size or len(data) < _LENGTH.unpack(head)[0]:
-        raise EOFError
-    return data
-
-
-def write_frame(file: IO[bytes], *parts: bytes) -> None:
-    """Write one frame."""
-    file.write(b"".join((_LENGTH.pack(sum(map(len, parts))), *parts)))
-    file.flush()
 
 
 def _bound(memory: int) -> None:
@@ -79,44 +61,43 @@ def _described(session: Any) -> dict[str, Any]:
     }
 
 
-def _is_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or "alloc" in str(error)
+def _failure(error: Exception) -> dict[str, Any]:
+    out_of_memory = isinstance(error, MemoryError) or "alloc" in str(error)
+    return {"failure": str(error) or "it fails", "out_of_memory": out_of_memory}
 
 
-def _answer(session: Any, name: str, row: Any, most: int) -> tuple[bytes, ...]:
+def _ran(session: Any, name: str, row: Any, most: int) -> tuple[dict[str, Any], bytes]:
     try:
         output = session.run([name], {session.get_inputs()[0].name: row})[0]
         is_number = isinstance(output, np.ndarray) and output.dtype.kind == "f"
-        header = json.dumps({"float": is_number, "shape": list(getattr(output, "shape", ()))}).encode()
         kept = np.asarray(output, dtype="<f8").tobytes() if is_number and output.size <= most else b""
-        return VALUES, _LENGTH.pack(len(header)), header, kept
+        return {"is_number": is_number, "shape": getattr(output, "shape", ())}, kept
     except Exception as error:  # onnxruntime's own classes derive from Exception directly
-        return (MEMORY if _is_memory(error) else FAILED), str(error).encode(errors="replace")
+        return _failure(error), b""
 
 
 def _main() -> None:
     import onnxruntime  # noqa: F401 - its own size is not the model's
 
-    frames, taken = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    # What libraries print must not stand among the answers.
-    os.dup2(2, 1)
-    bounds = json.loads(read_frame(frames))
-    content = read_frame(frames)
+    connection = Connection(int(sys.argv[1]))
+    bounds, content = json.loads(connection.recv_bytes()), connection.recv_bytes()
     _bound(bounds["memory"])
     _renew(bounds["seconds"])
     try:
         session = _opened(content)
     except Exception as error:  # onnxruntime's own classes derive from Exception directly
-        write_frame(taken, json.dumps({"error": str(error), "memory": _is_memory(error)}).encode())
+        connection.send_bytes(json.dumps(_failure(error)).encode())
         return
-    write_frame(taken, json.dumps(_described(session)).encode())
+    connection.send_bytes(json.dumps(_described(session)).encode())
     kind = TYPES.get(session.get_inputs()[0].type, np.float32) if session.get_inputs() else np.float32
     while True:
-        request = json.loads(read_frame(frames))
-        rows = np.frombuffer(read_frame(frames), dtype=kind).reshape(-1, *request["shape"])
+        request = json.loads(connection.recv_bytes())
+        rows = np.frombuffer(connection.recv_bytes(), dtype=kind).reshape(-1, *request["shape"])
         for row in rows:
             _renew(bounds["seconds"])
-            write_frame(taken, *_answer(session, request["output"], row[np.newaxis], request["most"]))
+            answer, values = _ran(session, request["output"], row[np.newaxis], request["most"])
+            connection.send_bytes(json.dumps(answer).encode())
+            connection.send_bytes(values)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import json
 import math
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
 from dpalgos.features import _onnx_process
-from dpalgos.features._onnx_process import FAILED, MEMORY, TYPES, read_frame, write_frame
+from dpalgos.features._onnx_process import TYPES
 from dpalgos.features.public_map import FileMap, RowFeatures
 from dpalgos.models import released_kind
 from dpalgos.registry import register
@@ -233,17 +234,10 @@ class _Ran:
     """What became of a row; ``values`` are empty where there are more than features may be."""
 
     is_number: bool = False
-    shape: tuple[int, ...] = ()
-    values: Floats = field(default_factory=lambda: np.zeros(0))
+    shape: Sequence[int] = ()
     failure: str = ""
-
-    @classmethod
-    def of(cls, answer: bytes) -> _Ran:
-        if answer[:1] == FAILED:
-            return cls(failure=answer[1:].decode(errors="replace") or "it fails")
-        size = int.from_bytes(answer[1:9], "little")
-        header = json.loads(answer[9 : 9 + size])
-        return cls(header["float"], tuple(header["shape"]), np.frombuffer(answer, dtype="<f8", offset=9 + size))
+    out_of_memory: bool = False
+    values: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 class _Session:
@@ -271,38 +265,33 @@ class _Session:
 
     def _start(self) -> None:
         self._end()
-        self._process = process = subprocess.Popen(
-            [sys.executable, "-P", _onnx_process.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            # It is somebody else's program that runs there: no secret of ours is around it.
-            env={name: value for name, value in os.environ.items() if not name.startswith(_OURS)},
-        )
+        self._connection, theirs = multiprocessing.Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", _onnx_process.__file__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                # It is somebody else's program that runs there: no secret of ours is around it.
+                env={name: value for name, value in os.environ.items() if not name.startswith(_OURS)},
+            )
         self._owner, self._fresh = os.getpid(), True
-        self._end = weakref.finalize(self, _ended, process)
+        self._end = weakref.finalize(self, _ended, self._process, self._connection)
         memory = max(memory_limit(), _LEAST_MEMORY) + 4 * len(self._content)
         try:
-            self._write(json.dumps({"memory": memory, "seconds": _SECONDS}).encode(), self._content)
-            answer = json.loads(self._read())
+            self._connection.send_bytes(json.dumps({"memory": memory, "seconds": _SECONDS}).encode())
+            self._connection.send_bytes(self._content)
+            answer = json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
-            answer = {"error": f"loading it takes more than {memory >> 20} MiB or {_SECONDS} s, or crashes"}
-        if "error" in answer:
-            reason = _first_line(answer["error"])
-            if "xternal data" in answer["error"]:
+            answer = {"failure": f"loading it takes more than {memory >> 20} MiB or {_SECONDS} s, or crashes"}
+        if "failure" in answer:
+            reason = _first_line(answer["failure"])
+            if "xternal data" in answer["failure"]:
                 raise ParameterError("the model keeps weights in other files (external data): save it as one file")
             raise ParameterError(f"this is no ONNX model that onnxruntime can read: {reason}")
         self.inputs = tuple(_Input(name, kind, tuple(shape)) for name, kind, shape in answer["inputs"])
         self.outputs = [str(name) for name in answer["outputs"]]
-
-    def _write(self, *frames: bytes) -> None:
-        assert self._process.stdin is not None
-        for frame in frames:
-            write_frame(self._process.stdin, frame)
-
-    def _read(self) -> bytes:
-        assert self._process.stdout is not None
-        return read_frame(self._process.stdout)
 
     def run(self, output: str, rows: NDArray[Any], shape: Sequence[int]) -> list[_Ran]:
         """Run rows (m, d) one by one.
@@ -317,12 +306,14 @@ class _Session:
                     self._start()
                 request = json.dumps({"output": output, "shape": list(shape), "most": _MOST_FEATURES}).encode()
                 try:
-                    self._write(request, rows[len(outputs) :].tobytes())
+                    self._connection.send_bytes(request)
+                    self._connection.send_bytes(rows[len(outputs) :].tobytes())
                     while len(outputs) < len(rows):
-                        answer = self._read()
-                        if answer[:1] == MEMORY:
+                        answer, values = json.loads(self._connection.recv_bytes()), self._connection.recv_bytes()
+                        ran = _Ran(**answer, values=np.frombuffer(values, dtype="<f8"))
+                        if ran.out_of_memory:
                             raise EOFError
-                        outputs.append(_Ran.of(answer))
+                        outputs.append(ran)
                         self._fresh = False
                 except (EOFError, OSError):
                     if self._fresh:
@@ -331,11 +322,10 @@ class _Session:
         return outputs
 
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
+def _ended(process: subprocess.Popen[bytes], connection: Connection) -> None:
     process.kill()
-    # What was not taken any more cannot be flushed.
-    with contextlib.suppress(OSError), process:
-        pass
+    process.wait()
+    connection.close()
 
 
 _session = lru_cache(maxsize=4)(_Session)

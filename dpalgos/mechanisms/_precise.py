@@ -160,8 +160,3 @@ def gaussian_curve(mu: float, epsilon: float) -> tuple[Number, Number]:
             libmp.mpf_exp(e, precision, "n"), upper(libmp.mpf_add(quotient, half, precision, "n")), precision, "n"
         )
     return libmp.mpf_sub(first, second, precision, "n"), second
-
-
-def ratio(numerator: Number, denominator: Number) -> float:
-    """Return a quotient as the nearest float64."""
-    return to_float(libmp.mpf_div(numerator, denominator, 64, "n"))

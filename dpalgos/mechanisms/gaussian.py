@@ -23,6 +23,8 @@ _MOST_STEPS = 200
 _FAR = 2.0
 _LOG_2_PI = math.log(2 * math.pi)
 
+_Curve = Callable[[float, float], tuple[float, float]]
+
 
 def _require_mu(mu: float) -> None:
     if not 0 <= mu <= LARGEST:
@@ -67,24 +69,29 @@ def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
     _require_delta(delta)
     target = math.log(delta)
 
-    def excess(log_delta_of: Callable[[float, float], float], log_mu: float) -> tuple[float, float]:
+    def excess(curve: _Curve, log_mu: float) -> tuple[float, float]:
         mu = math.exp(log_mu)
         centre = mu / 2 - epsilon / mu
-        log_delta = log_delta_of(mu, epsilon)
+        log_delta, _ = curve(mu, epsilon)
         return log_delta - target, math.exp(min(log_mu - (centre * centre + _LOG_2_PI) / 2 - log_delta, 700.0))
 
     # The tail bound delta <= exp(-(epsilon/mu - mu/2)^2 / 2), and delta = 2 Phi(mu/2) - 1 at epsilon 0.
     tail = math.sqrt(-2.0 * target)
     near = math.log(max(2 * epsilon / (math.sqrt(tail * tail + 2 * epsilon) + tail), delta))
-    with suppress(ArithmeticError):
-        near = _root(partial(excess, _estimated_log_delta), near)
-    mu, step = math.exp(_root(partial(excess, _log_delta), near)), 2.0**-52
+    mu, step = math.exp(_root(excess, near)), 2.0**-52
     while _precise.less(_precise.exactly(delta), _precise.gaussian_delta(mu, epsilon)):
         mu, step = mu * (1.0 - step), 2.0 * step
     return mu
 
 
-def _root(function: Callable[[float], tuple[float, float]], start: float) -> float:
+def _root(excess: Callable[[_Curve, float], tuple[float, float]], start: float) -> float:
+    """Return where a growing function of the curve, given with its slope, is 0: first by float64, where it can tell."""
+    with suppress(ArithmeticError):
+        start = _newton(partial(excess, _estimated_curve), start)
+    return _newton(partial(excess, _curve), start)
+
+
+def _newton(function: Callable[[float], tuple[float, float]], start: float) -> float:
     """Return where a growing function, given with its slope, is 0: Newton's method, within what is known to hold it."""
     low, high, place = -math.inf, math.inf, start
     for _ in range(_MOST_STEPS):
@@ -100,8 +107,8 @@ def _root(function: Callable[[float], tuple[float, float]], start: float) -> flo
     raise ArithmeticError("Newton's method did not converge")
 
 
-def _estimated_log_delta(mu: float, epsilon: float) -> float:
-    """Return log delta in float64, of few digits where its two terms cancel.
+def _estimated_curve(mu: float, epsilon: float) -> tuple[float, float]:
+    """Return log delta and log e^epsilon Phi(-mu/2 - epsilon/mu) in float64, of few digits where the terms cancel.
 
     Raises
     ------
@@ -112,11 +119,13 @@ def _estimated_log_delta(mu: float, epsilon: float) -> float:
     second = epsilon + _log_cdf(-mu / 2 - epsilon / mu)
     if not second < first:
         raise ArithmeticError("the two terms cannot be told apart")
-    return first + math.log(-math.expm1(second - first))
+    return first + math.log(-math.expm1(second - first)), second
 
 
-def _log_delta(mu: float, epsilon: float) -> float:
-    return _precise.log(_precise.gaussian_delta(mu, epsilon))
+def _curve(mu: float, epsilon: float) -> tuple[float, float]:
+    """Return both to full precision."""
+    delta, second = _precise.gaussian_curve(mu, epsilon)
+    return _precise.log(delta), _precise.log(second)
 
 
 def _log_cdf(z: float) -> float:
@@ -138,13 +147,6 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
     """Return the smallest epsilon for which mu-Gaussian-DP implies (epsilon, delta)-DP, rounded up.
 
     The root of :func:`delta_of_mu` in epsilon; the value returned is verified in high precision.
-
-    Notes
-    -----
-    Newton's method on log delta, from an estimate in float64. With x the privacy loss, whose density p is a Gaussian's,
-    ``delta(epsilon) = integral over u > 0 of (1 - e^-u) p(epsilon + u)``: a convolution of log-concave functions, hence
-    log-concave (Prékopa), and it falls. So every tangent lies above log delta, each step ends at or above the root, and
-    steps from there go down to it.
     """
     _require_mu(mu)
     _require_delta(delta)
@@ -152,37 +154,17 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
     if mu == 0 or (math.erf(mu / math.sqrt(8)) < 1.001 * delta and delta_of_mu(mu, 0.0) <= delta):
         return 0.0
     target = math.log(delta)
-    # The tail bound delta <= Phi(mu/2 - epsilon/mu) <= exp(-(epsilon/mu - mu/2)^2 / 2) gives an upper end.
-    high = mu * (mu / 2 + math.sqrt(-2.0 * target)) * 1.01 + 1e-300
-    epsilon = _estimate(mu, target, high)
-    for _ in range(_MOST_STEPS):
-        value, slope = _precise.gaussian_curve(mu, epsilon)
-        move = (_precise.log(value) - target) * _precise.ratio(value, slope)
-        epsilon = min(max(epsilon + move, 0.0), high)
-        # What is left is of the square of the last step.
-        if abs(move) <= 1e-9 * epsilon:
-            break
+
+    def excess(curve: _Curve, ratio: float) -> tuple[float, float]:
+        log_delta, log_second = curve(mu, max(mu * ratio, 0.0))
+        return target - log_delta, mu * math.exp(min(log_second - log_delta, 700.0))
+
+    # The tail bound delta <= Phi(mu/2 - epsilon/mu) <= exp(-(epsilon/mu - mu/2)^2 / 2). Log delta is concave in epsilon
+    # (a convolution of log-concave functions, Prékopa) and falls: steps from above the root stay above it.
+    epsilon = max(mu * _root(excess, mu / 2 + math.sqrt(-2.0 * target)), 0.0)
     step = 2.0**-52
     while _precise.less(_precise.exactly(delta), _precise.gaussian_delta(mu, epsilon)):
         epsilon, step = epsilon + step * max(epsilon, 2.0**-60), 2.0 * step
-    return epsilon
-
-
-def _estimate(mu: float, target: float, high: float) -> float:
-    """Return about where log delta is the target, by Newton's method in float64; ``high`` where that loses its way."""
-    epsilon = high
-    try:
-        for _ in range(_MOST_STEPS):
-            value = _estimated_log_delta(mu, epsilon)
-            second = epsilon + _log_cdf(-mu / 2 - epsilon / mu)
-            move = (value - target) * math.exp(min(value - second, 700.0))
-            if not 0.0 <= epsilon + move <= high:
-                return high
-            epsilon += move
-            if abs(move) <= 1e-8 * epsilon:
-                break
-    except ArithmeticError:
-        return high
     return epsilon
 
 

@@ -8,7 +8,6 @@ from dpalgos.compiling import compiled, compiled_in_order
 from dpalgos.rows import Features, Floats, Ints
 
 _TAU = 1e-12  # stands in for a curvature that is not positive (LIBSVM's value)
-_LANES = 32  # numbers that are compared at once
 
 
 @compiled_in_order
@@ -21,17 +20,6 @@ def scan(v: Floats, up: np.ndarray, low: np.ndarray) -> tuple[int, float, int, f
         if low[t] and v[t] <= smallest:
             j, smallest = t, v[t]
     return i, largest, j, smallest
-
-
-@compiled_in_order
-def first_sufficient(v: Floats, up: np.ndarray, threshold: float, after: int) -> int:
-    """Return the first t in cyclic order after ``after`` that is in ``up`` with v[t] ≥ threshold, −1 if none."""
-    n = v.size
-    for step_ in range(1, n + 1):
-        t = (after + step_) % n
-        if up[t] and v[t] >= threshold:
-            return t
-    return -1
 
 
 @compiled_in_order
@@ -48,40 +36,6 @@ def second_order(
             gain = (v_i - v[t]) * (v_i - v[t]) / curvature
             if gain >= best:
                 j, best = t, gain
-    return j
-
-
-@compiled
-def draw_partner(
-    v: Floats,
-    low: np.ndarray,
-    barred: np.ndarray,
-    m: float,
-    smallest: float,
-    sigma: float,
-    exponent: float,
-    tolerance: float,
-    uniform: float,
-) -> int:
-    """Return j with probability ∝ exp(exponent · score_j) over the pairs DPWSS admits; −1 if there is none."""
-    spread = m - smallest
-    total = 0.0
-    for t in range(v.size):
-        if low[t] and not barred[t] and m - v[t] > tolerance:
-            score = (m - v[t]) / spread
-            if score >= sigma:
-                total += np.exp(exponent * (score - 1.0))
-    if total == 0.0:
-        return -1
-    left, j = uniform * total, -1
-    for t in range(v.size):
-        if low[t] and not barred[t] and m - v[t] > tolerance:
-            score = (m - v[t]) / spread
-            if score >= sigma:
-                j = t
-                left -= np.exp(exponent * (score - 1.0))
-                if left < 0.0:
-                    break
     return j
 
 
@@ -160,53 +114,6 @@ def set_aside(idle: np.ndarray, order: Ints) -> int:
 
 
 @compiled_in_order
-def _extremes(v: Floats, up: np.ndarray, low: np.ndarray) -> tuple[float, float]:
-    """Return the maximum of v over ``up`` and its minimum over ``low``, as many as :data:`_LANES` at a time."""
-    largest, smallest = np.full(_LANES, -np.inf), np.full(_LANES, np.inf)
-    whole = v.size - v.size % _LANES
-    for first in range(0, whole, _LANES):
-        part = slice(first, first + _LANES)
-        numbers, may_grow, may_shrink = v[part], up[part], low[part]
-        for lane in range(_LANES):
-            high = numbers[lane] if may_grow[lane] != 0 else -np.inf
-            largest[lane] = high if high > largest[lane] else largest[lane]
-            deep = numbers[lane] if may_shrink[lane] != 0 else np.inf
-            smallest[lane] = deep if deep < smallest[lane] else smallest[lane]
-    for t in range(whole, v.size):
-        lane = t - whole
-        largest[lane] = max(largest[lane], v[t] if up[t] else -np.inf)
-        smallest[lane] = min(smallest[lane], v[t] if low[t] else np.inf)
-    return largest.max(), smallest.min()
-
-
-@compiled_in_order
-def _gain(v: float, low: int, row: float, diagonal: float, own: float, v_i: float) -> float:
-    curvature = own + diagonal - 2.0 * row
-    curvature = curvature if curvature > 0.0 else _TAU
-    fall = v_i - v
-    gain = fall * fall / curvature
-    return gain if (low != 0) & (fall > 0.0) else -1.0
-
-
-@compiled_in_order
-def _gains(v: Floats, low: np.ndarray, row: Features, diagonal: Floats, own: float, v_i: float, out: Floats) -> float:
-    """Write (v_i − v_t)²/curvature, −1 where t is no partner, and return the largest."""
-    largest = np.full(_LANES, -1.0)
-    whole = v.size - v.size % _LANES
-    for first in range(0, whole, _LANES):
-        part = slice(first, first + _LANES)
-        numbers, may_shrink, products, squares, gains = v[part], low[part], row[part], diagonal[part], out[part]
-        for lane in range(_LANES):
-            gain = _gain(numbers[lane], may_shrink[lane], products[lane], squares[lane], own, v_i)
-            gains[lane] = gain
-            largest[lane] = gain if gain > largest[lane] else largest[lane]
-    for t in range(whole, v.size):
-        out[t] = _gain(v[t], low[t], row[t], diagonal[t], own, v_i)
-        largest[t - whole] = max(largest[t - whole], out[t])
-    return float(largest.max())
-
-
-@compiled_in_order
 def second_order_steps(
     budget: int,
     tolerance: float,
@@ -221,7 +128,6 @@ def second_order_steps(
     places: Ints,
     used: Ints,
     clock: int,
-    gains: Floats,
 ) -> tuple[int, int, int]:
     """Take up to ``budget`` steps of WSS 2, the last of equals as in LIBSVM, while no kernel row is missing.
 
@@ -230,21 +136,15 @@ def second_order_steps(
     """
     done = 0
     while done < budget:
-        m, smallest = _extremes(v, up, low)
+        i, m, _, smallest = scan(v, up, low)
         if not m - smallest >= tolerance:
             break
-        i = v.size - 1
-        while not (up[i] and v[i] == m):
-            i -= 1
         if places[i] < 0:
             return done, i, clock
         row = held[places[i]]
-        largest = _gains(v, low, row, diagonal, diagonal[i], m, gains)
-        if largest < 0.0:
+        j = second_order(v, low, row, diagonal, i, m, np.inf)
+        if j < 0:
             break
-        j = v.size - 1
-        while gains[j] != largest:
-            j -= 1
         clock += 1
         used[places[i]] = clock
         if places[j] < 0:

@@ -1,21 +1,246 @@
-"""Sequential minimal optimisation of the C-SVM dual, for any kernel and any rule of working set selection."""
+"""Sequential minimal optimisation of the C-SVM dual, for any kernel and any rule of working set selection.
+
+A rule says which pair of dual variables an iteration moves: one class a rule, one table of names. Throughout,
+v_t = −y_t ∇f(α)_t; I_up and I_low hold the t whose y_t α_t may grow and shrink; m = max of v over I_up and M = min of v
+over I_low, so that (i, j) violates optimality where i ∈ I_up, j ∈ I_low and v_i > v_j.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpalgos.kernels import Kernel, KernelRows
-from dpalgos.rows import Floats, Ints
-from dpalgos.smo.working_sets import Extremes, WorkingSetRule
+from dpalgos.parameters import Bounded, between
+from dpalgos.rows import Features, Floats, Ints, RandomStream
 
+# Random numbers that are asked for at once.
+_DRAWS = 1024
 # LIBSVM's numbers: iterations between two shrinkings, and the limit nobody should meet.
 _SHRINK_EVERY = 1000
 _FEWEST_LIMIT = 10_000_000
 # Where rounded kernel rows moved v by more than this share of the tolerance, and it was not reached, they stay float64.
 _DRIFT = 0.1
+
+Flags = NDArray[np.uint8]
+
+
+class Active(Protocol):
+    """The rows in play, as a rule sees them: arrays over positions 0 … active − 1."""
+
+    v: Floats
+    up: Flags
+    low: Flags
+    ids: Ints
+    """Number of each active row among all rows; stays the same when shrinking moves it to another position."""
+    diagonal: Floats
+
+    def row(self, position: int) -> Features:
+        """Return the kernel row of one position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """Positions and values of the two ends: ``i`` attains m over I_up, ``j`` attains M over I_low."""
+
+    i: int
+    m: float
+    j: int
+    smallest: float
+
+
+Selector = Callable[[Active, Extremes], tuple[int, int] | None]
+"""Return the working set as positions, None where the rule admits no pair. Called only while m − M ≥ tolerance."""
+
+
+class WorkingSetRule(Protocol):
+    """A rule of selection; what it remembers from iteration to iteration lives in the selector it makes."""
+
+    def selector(self, rows: int, tolerance: float) -> Selector:
+        """Return a fresh selector for a problem of that many rows."""
+
+
+def _with_best_partner(active: Active, i: int, threshold: float) -> tuple[int, int] | None:
+    """Return i with the j, v_j ≤ threshold, that promises the largest fall of the objective; None without one."""
+    from dpalgos.smo.compiled import second_order
+
+    j = second_order(active.v, active.low, active.row(i), active.diagonal, i, float(active.v[i]), threshold)
+    return (i, j) if j >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class MaximalViolatingPair:
+    """WSS 1: i attains m and j attains M.
+
+    References
+    ----------
+    Keerthi, Shevade, Bhattacharyya 2001; WSS 1 of Fan, Chen, Lin 2005.
+    """
+
+    def selector(self, rows: int, tolerance: float) -> Selector:
+        """Return the selector."""
+        return lambda active, ends: (ends.i, ends.j)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondOrder:
+    """WSS 2, LIBSVM's: i attains m; j promises the largest fall of the objective, (v_i − v_j)²/(K_ii + K_jj − 2 K_ij).
+
+    References
+    ----------
+    Fan, Chen, Lin, "Working set selection using second order information for training support vector machines",
+    JMLR 6 (2005), WSS 2.
+    """
+
+    def selector(self, rows: int, tolerance: float) -> Selector:
+        """Return the selector."""
+        return lambda active, ends: _with_best_partner(active, ends.i, np.inf)
+
+    def advance(self, active: _State, tolerance: float, budget: int) -> tuple[int, int | None]:
+        """Take steps at once; see :func:`solve`."""
+        from dpalgos.smo.compiled import second_order_steps
+
+        rows = active.kernel_rows
+        done, missing, rows.clock = second_order_steps(
+            budget,
+            tolerance,
+            active.cost,
+            active.y,
+            active.alpha,
+            active.v,
+            active.up,
+            active.low,
+            active.diagonal,
+            rows.held,
+            rows.places,
+            rows.used,
+            rows.clock,
+        )
+        return done, missing if missing >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantFactor(Bounded):
+    """WSS 3: any pair with v_i − v_j ≥ σ (m − M).
+
+    The papers leave open which of those pairs is taken. Here i is the next in cyclic order that has a partner, and j
+    promises the largest fall of the objective among its partners. With σ = 1 this is WSS 1 but for ties.
+
+    References
+    ----------
+    Chen, Fan, Lin, "A study on SMO-type decomposition methods for support vector machines", 2006; WSS 3 of Fan, Chen,
+    Lin 2005.
+    """
+
+    sigma: float = field(metadata=between(0.0, 1.0, open_low=True))
+
+    def selector(self, rows: int, tolerance: float) -> Selector:
+        """Return a selector that remembers the last i."""
+        last = -1
+
+        def select(active: Active, ends: Extremes) -> tuple[int, int] | None:
+            nonlocal last
+            needed = self.sigma * (ends.m - ends.smallest)
+            # Rounding must not lose the pair of extremes, which meets the condition in real arithmetic.
+            sufficient = np.flatnonzero((active.up != 0) & (active.v >= min(ends.smallest + needed, ends.m)))
+            last = int(sufficient[np.searchsorted(sufficient, last, side="right") % len(sufficient)])
+            return _with_best_partner(active, last, max(float(active.v[last]) - needed, ends.smallest))
+
+        return select
+
+
+@dataclass(frozen=True, slots=True)
+class FirstConstantFactor(Bounded):
+    """WSS 4: i attains m, and any j ∈ I_low with v_i − v_j ≥ σ (m − M).
+
+    The paper leaves open which j; here it is the one that promises the largest fall of the objective. WSS 4 then
+    runs from WSS 2 (σ → 0) to WSS 1 (σ = 1, but for ties).
+
+    References
+    ----------
+    Sun, Yang, Li, Zhang, "DPWSS", PeerJ Computer Science 7:e799 (2021), WSS 4, eqs. 20–23.
+    """
+
+    sigma: float = field(metadata=between(0.0, 1.0, open_low=True))
+
+    def selector(self, rows: int, tolerance: float) -> Selector:
+        """Return the selector."""
+        return lambda active, ends: _with_best_partner(
+            active, ends.i, max(ends.m - self.sigma * (ends.m - ends.smallest), ends.smallest)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateSelection(Bounded):
+    """DPWSS: the exponential mechanism over the pairs that WSS 4 admits, each pair once.
+
+    i attains m. A partner j ∈ I_low with v_i − v_j > tolerance, not drawn before with this i, has the score
+    q = (m − v_j)/(m − M); those with q ≥ σ are drawn with probability ∝ exp(ε q / (2 Δq)), Δq = 1 − σ.
+
+    Guarantee
+    ---------
+    None; see :class:`dpalgos.trainers.smo.DpWss`. Δq = 1 − σ bounds how far two admitted scores of *one* data set
+    lie apart. A neighbouring data set has other candidates altogether: a pair that names a replaced record has
+    probability zero in one of them.
+
+    Parameters
+    ----------
+    sigma : float
+        In (0, 1): at 1 the claimed sensitivity is zero and the mechanism undefined.
+    epsilon : float
+        Of one selection.
+    stream : RandomStream
+
+    References
+    ----------
+    Sun, Yang, Li, Zhang, "DPWSS", PeerJ Computer Science 7:e799 (2021), Algorithm 1, eqs. 26–28.
+    """
+
+    sigma: float = field(metadata=between(0.0, 1.0, open_low=True, open_high=True))
+    epsilon: float
+    stream: RandomStream
+
+    def selector(self, rows: int, tolerance: float) -> Selector:
+        """Return a selector that remembers the pairs it has drawn."""
+        exponent = self.epsilon / (2.0 * (1.0 - self.sigma))
+        drawn: defaultdict[int, list[int]] = defaultdict(list)
+        uniforms: list[float] = []
+
+        def select(active: Active, ends: Extremes) -> tuple[int, int] | None:
+            if not uniforms:
+                uniforms.extend(((self.stream.words(_DRAWS) >> np.uint64(11)) * 2.0**-53).tolist())
+            uniform, partners = uniforms.pop(), drawn[int(active.ids[ends.i])]
+            falls = ends.m - active.v
+            scores = falls / (ends.m - ends.smallest)
+            admitted = np.flatnonzero(
+                (active.low != 0) & ~np.isin(active.ids, partners) & (falls > tolerance) & (scores >= self.sigma)
+            )
+            weights = np.cumsum(np.exp(exponent * (scores[admitted] - 1.0)))
+            if not weights.any():
+                return None
+            place = np.searchsorted(weights, uniform * weights[-1], side="right")
+            j = int(admitted[min(int(place), len(admitted) - 1)])
+            partners.append(int(active.ids[j]))
+            return ends.i, j
+
+        return select
+
+
+RULES: Mapping[str, Callable[[float], WorkingSetRule]] = MappingProxyType(
+    {
+        "wss1": lambda sigma: MaximalViolatingPair(),
+        "wss2": lambda sigma: SecondOrder(),
+        "wss3": ConstantFactor,
+        "wss4": FirstConstantFactor,
+    }
+)
+"""How to make each named rule from σ, which the first two do not need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +301,6 @@ class _State:
     def _activate(self, active: int) -> None:
         ids = self.ids = self._order[:active].copy()
         self.y, self.alpha, self.v = self.all_y[ids], self.all_alpha[ids], self.all_v[ids]
-        self.gains = np.empty(len(ids))
         may_grow, may_shrink = self.alpha < self.cost, self.alpha > 0
         self.up = np.where(self.y > 0, may_grow, may_shrink).astype(np.uint8)
         self.low = np.where(self.y > 0, may_shrink, may_grow).astype(np.uint8)

@@ -26,8 +26,7 @@ from dpalgos.registry import register
 from dpalgos.resources import Work, machine_work
 from dpalgos.rows import NULL_LABEL, Floats, Ints, NoiseSource, RandomStream, Rows, fingerprints, null_records, sanitise
 from dpalgos.smo.coordinate_descent import minimise_hinge, rounding_slack
-from dpalgos.smo.solver import Solution, solve
-from dpalgos.smo.working_sets import RULES, PrivateSelection, SecondOrder, WorkingSetRule
+from dpalgos.smo.solver import RULES, PrivateSelection, SecondOrder, Solution, WorkingSetRule, solve
 
 # Kernel values of longer rows would leave float64's range.
 _LONGEST = 1e50
@@ -226,7 +225,7 @@ class DpWss(MachineTrainer, PureAlgorithm):
     """Train the C-SVM by SMO with private working set selection, as published; rows are taken as they are.
 
     The options are those of :class:`dpalgos.trainers.smo.Smo`; the selection is
-    :class:`dpalgos.smo.working_sets.PrivateSelection`. Training ends where the violation is below the tolerance, or
+    :class:`dpalgos.smo.solver.PrivateSelection`. Training ends where the violation is below the tolerance, or
     where every admitted partner of the i that attains m has been drawn with it before, as in the paper's Algorithm 2.
 
     Guarantee

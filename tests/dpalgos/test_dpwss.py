@@ -14,8 +14,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Guarantee, PureEpsilon, Setting
 from dpalgos.kernels import LinearKernel
 from dpalgos.rows import ArrayRows
-from dpalgos.smo.solver import solve
-from dpalgos.smo.working_sets import Extremes, PrivateSelection, SecondOrder, Selector
+from dpalgos.smo.solver import Extremes, PrivateSelection, SecondOrder, Selector, solve
 from dpalgos.trainers.smo import DpWss, Smo
 from tests.support.statistics import ERROR, rejects_law
 from tests.support.streams import seeded

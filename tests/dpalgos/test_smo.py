@@ -20,8 +20,7 @@ from dpalgos.guarantees import Setting
 from dpalgos.kernels import GaussianKernel, Kernel, KernelRows, LinearKernel, squared_norms
 from dpalgos.models import KernelModel, LinearModel, decode
 from dpalgos.rows import ArrayRows
-from dpalgos.smo.solver import Solution, _State, solve
-from dpalgos.smo.working_sets import (
+from dpalgos.smo.solver import (
     RULES,
     Active,
     ConstantFactor,
@@ -31,7 +30,10 @@ from dpalgos.smo.working_sets import (
     PrivateSelection,
     SecondOrder,
     Selector,
+    Solution,
     WorkingSetRule,
+    _State,
+    solve,
 )
 from dpalgos.trainers.smo import Smo, gather_raw
 from tests.support.streams import seeded
