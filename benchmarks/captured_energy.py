@@ -21,8 +21,7 @@ from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, 
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.models import Projection
-from dpalgos.projections.covariance import AnalyzeGauss, LaplaceCovariance, ModSulq
-from dpalgos.projections.published import Ppca, PublishedPpca
+from dpalgos.projections.covariance import AnalyzeGauss, LaplaceCovariance, ModSulq, Ppca, PublishedPpca
 from dpalgos.rows import ArrayRows, Floats
 
 EPSILON, DELTA, DIRECTIONS = 0.1, 0.01, 4

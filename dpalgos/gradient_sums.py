@@ -234,10 +234,10 @@ class GradientSums:
             weights = weights * self.task.class_weights(targets).astype(np.float32)[:, None]
         grid = self.scale / self.clip
         if compiled:
-            from dpalgos.mechanisms import _compiled_encoding
+            from dpalgos import _compiled
 
             write_slopes(self.task.loss, scores, block.targets.T, part.start)
-            _compiled_encoding.encode_columns(scores, norms[:, 0], weights[:, 0], self.clip, grid, limits)
+            _compiled.encode_columns(scores, norms[:, 0], weights[:, 0], self.clip, grid, limits)
             return scores
         # A row's norm is rounded by the order in which its entries lie.
         slopes = np.ascontiguousarray(self.task.loss.slope(scores.T, targets.astype(np.float64)) * norms)
@@ -267,7 +267,7 @@ class GradientSums:
         weights[:, 0] = weight * factors
         encoded = EncodedBlock(units, norms, targets, weights, limits)
         if features.dtype == np.float32 and self._compiled(setting):
-            from dpalgos.mechanisms import _compiled_encoding
+            from dpalgos import _compiled
 
             null = null_labels(labels, setting.classes)
             grid = (self.scale, squared_limit(1.0, self.scale))
@@ -276,7 +276,7 @@ class GradientSums:
                 # caches map to one place.
                 lines = np.empty((len(features[part]), width), np.float32)
                 arguments = (features[part], null[part], self.task.intercept_scaling, self.mean_weight)
-                _compiled_encoding.encode_units(*arguments, *grid, lines, encoded.norms[part])
+                _compiled.encode_units(*arguments, *grid, lines, encoded.norms[part])
                 encoded.units[part] = lines
             encoded.targets[:] = self.task.targets(labels, null, setting)
             return encoded

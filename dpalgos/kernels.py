@@ -35,10 +35,10 @@ def _products(columns: Any, points: Any) -> Floats:
     """Return the inner products (s, n) of rows, columns (d, n), with points (s, d)."""
     if np.count_nonzero(points) > _FEW * points.size:
         return np.ascontiguousarray(points @ columns, dtype=np.float64)
-    from dpalgos import _compiled_products
+    from dpalgos import _compiled
 
     products = np.empty((points.shape[0], columns.shape[1]))
-    _compiled_products.tables_of_products(columns, points, products)
+    _compiled.tables_of_products(columns, points, products)
     return products
 
 
@@ -89,9 +89,9 @@ class GaussianKernel(Bounded):
 
     def of_products(self, products: Floats, squares: Floats, square: float) -> Floats:
         """Return the exponential of the squared distance, which rounding must not make negative, over the products."""
-        from dpalgos import _compiled_exponentials
+        from dpalgos import _compiled
 
-        _compiled_exponentials.write_gaussian_kernel(products, squares, square, self.gamma)
+        _compiled.write_gaussian_kernel(products, squares, square, self.gamma)
         return products
 
     def diagonal(self, squares: Floats) -> Floats:
@@ -215,15 +215,15 @@ class KernelRows:
 
     def _write_products(self, number: int, out: Floats) -> None:
         """Write the inner products of the active rows with one of all rows."""
-        from dpalgos import _compiled_products
+        from dpalgos import _compiled
 
         columns = self._columns
         if isinstance(columns, np.ndarray):
-            _compiled_products.dense_products(columns, self._all[number], out)
+            _compiled.dense_products(columns, self._all[number], out)
         else:
             own = slice(self._all.indptr[number], self._all.indptr[number + 1])
             point = self._all.indices[own], self._all.data[own]
-            _compiled_products.sparse_products(columns.indptr, columns.indices, columns.data, *point, out)
+            _compiled.sparse_products(columns.indptr, columns.indices, columns.data, *point, out)
 
     def keep(self, kept: Ints) -> None:
         """Leave only the active rows at the positions ``kept`` active; what is cached of them is shortened."""

@@ -349,9 +349,9 @@ def _(loss: Softmax, scores: Floats, targets: NDArray[np.float32], start: int) -
     if len(scores) == 1:
         _write(loss, scores, targets, start)
         return
-    from dpalgos import _compiled_exponentials
+    from dpalgos import _compiled
 
-    _compiled_exponentials.write_slopes(scores, targets, start)
+    _compiled.write_slopes(scores, targets, start)
 
 
 def _write(loss: ScoreLoss, scores: Floats, targets: NDArray[np.float32], start: int) -> None:

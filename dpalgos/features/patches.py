@@ -47,7 +47,7 @@ class HogFeatures(RowFeatures):
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, dimension), rows of norm 1 (or 0, for flat images)."""
-        from dpalgos.features._compiled_hog import histograms
+        from dpalgos.features._compiled import histograms
 
         channels, height, width, cell, bins, block = (int(size) for size in self.layout)
         out = np.empty((len(features), self.dimension))
@@ -146,7 +146,7 @@ class PatchFeatures(RowFeatures):
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, dimension), rows of norm 1 (or 0, for flat images)."""
-        from dpalgos.features._compiled_patches import average, patches_of
+        from dpalgos.features._compiled import average, patches_of
 
         channels, height, width, side, cells = (int(size) for size in self.layout[:5])
         places, count = (height - side + 1, width - side + 1), self.filters.shape[1]

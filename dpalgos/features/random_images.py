@@ -71,7 +71,7 @@ def random_strokes(count: int, height: int, width: int, random: np.random.Genera
 
     Values in [0, 1], anti-aliased. Lengths are relative to the shorter side.
     """
-    from dpalgos.features._compiled_images import stroke
+    from dpalgos.features._compiled import stroke
 
     side = float(min(height, width))
     images = np.zeros((count, height, width))
@@ -94,7 +94,7 @@ def deformed(images: Images, random: np.random.Generator) -> Images:
     Standard deviations: shift 0.02 sides, turn 0.1 radians, stretch 8 %, shear 0.12, displacement 0.03 sides over
     distances of 0.18 sides.
     """
-    from dpalgos.features._compiled_images import warp
+    from dpalgos.features._compiled import warp
 
     count, height, width = images.shape
     side = float(min(height, width))
@@ -150,7 +150,7 @@ class Objects(RandomProcess):
 
     @staticmethod
     def _drawn(count: int, height: int, width: int, random: np.random.Generator) -> Images:
-        from dpalgos.features._compiled_images import paint
+        from dpalgos.features._compiled import paint
 
         side, leaves = float(_FINER * min(height, width)), np.zeros((count, _HOLES + _MOST, 13))
         shape = (count, _HOLES + _MOST)
@@ -216,7 +216,7 @@ class DeadLeaves(RandomProcess):
     def _drawn(
         count: int, channels: int, height: int, width: int, textures: Images, random: np.random.Generator
     ) -> Images:
-        from dpalgos.features._compiled_images import paint
+        from dpalgos.features._compiled import paint
 
         side, shape = float(min(height, width)), (count, _LEAVES)
         sizes = round(_CANVAS * height), round(_CANVAS * width)
@@ -248,7 +248,7 @@ class DeadLeaves(RandomProcess):
 
     @staticmethod
     def _seen(drawn: Images, out: Images, random: np.random.Generator) -> None:
-        from dpalgos.features._compiled_images import warp
+        from dpalgos.features._compiled import warp
 
         count, channels, (tall, wide) = len(drawn), drawn.shape[1], drawn.shape[2:]
         height, width = out.shape[2:]

@@ -59,16 +59,16 @@ def inner_products(
     """
     if not compiled:
         return np.asarray(weights @ rows[part].T.astype(np.float64))
-    from dpalgos.mechanisms import _compiled_products
+    from dpalgos import _compiled
 
     start, stop, _ = part.indices(len(rows))
     weights = np.ascontiguousarray(weights)
     if rows.flags.c_contiguous:
         out = np.empty((len(weights), stop - start))
-        _compiled_products.write_dots(weights, rows, start, stop, 0, out)
+        _compiled.write_dots(weights, rows, start, stop, 0, out)
     else:
         out = np.zeros((len(weights), stop - start))
-        _compiled_products.add_combinations(weights, np.ascontiguousarray(rows.T), 0, rows.shape[1], start, out)
+        _compiled.add_combinations(weights, np.ascontiguousarray(rows.T), 0, rows.shape[1], start, out)
     return out
 
 
@@ -89,15 +89,15 @@ def outer_products(
     """
     if not compiled:
         return (left @ rows[part].astype(np.float64)).astype(np.int64)
-    from dpalgos.mechanisms import _compiled_products
+    from dpalgos import _compiled
 
     start, stop, _ = part.indices(len(rows))
     if rows.flags.c_contiguous:
         total = np.zeros((len(left), rows.shape[1]))
-        _compiled_products.add_combinations(left, rows, start, stop, 0, total)
+        _compiled.add_combinations(left, rows, start, stop, 0, total)
     else:
         total = np.empty((len(left), rows.shape[1]))
-        _compiled_products.write_dots(left, np.ascontiguousarray(rows.T), 0, rows.shape[1], start, total)
+        _compiled.write_dots(left, np.ascontiguousarray(rows.T), 0, rows.shape[1], start, total)
     return total.astype(np.int64)
 
 
@@ -240,9 +240,9 @@ def encode_into(
     """
     factors, limits = weights or (np.ones(len(features)), np.full(len(features), squared_limit(radius, scale)))
     if compiled:
-        from dpalgos.mechanisms import _compiled_encoding
+        from dpalgos import _compiled
 
-        _compiled_encoding.encode(features, radius, scale * factors, limits, out)
+        _compiled.encode(features, radius, scale * factors, limits, out)
         return out
     for piece in pieces(*features.shape):
         clipped = clip_to_unit_ball(features[piece], radius) * (

@@ -20,11 +20,13 @@ from dpalgos.mechanisms.symmetric import unpack
 from dpalgos.projections.covariance import (
     LaplaceCovariance,
     ModSulq,
+    PrincipalComponents,
     PublishedLaplaceCovariance,
+    PublishedSvd,
+    PublishedWishart,
     RadialCovariance,
     triangle_sensitivity,
 )
-from dpalgos.projections.published import PrincipalComponents, PublishedSvd, PublishedWishart
 from dpalgos.rows import ArrayRows
 from tests.support.statistics import rejects_law
 from tests.support.training import blobs, fitted, parties_of, setting_of

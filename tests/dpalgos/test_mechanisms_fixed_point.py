@@ -265,21 +265,21 @@ def test_compiled_unit_rows_are_those_of_numpy(constant: float, mean_weight: flo
 @pytest.mark.parametrize(("radius", "scale"), [(1.0, 2.0**14), (0.5, 2.0**15), (0.3, 7.0001), (1.0, 1.0)])
 def test_compiled_columns_keep_the_bound_and_are_total(radius: float, scale: float) -> None:
     """Rows below each other, most of them clipped, so that rounding alone leaves the ball for about half of them."""
-    from dpalgos.mechanisms import _compiled_encoding
+    from dpalgos import _compiled
 
     drawn = np.random.default_rng(10).normal(size=(700, 4))
     rows = np.vstack([HARD.astype(np.float64), drawn, drawn * 1e-3, [[1e200, 0, 0, 1e-200]], [[1e-300] * 4]])
     norms = np.random.default_rng(11).uniform(0, 1, len(rows)).astype(np.float32)
     weights = np.where(np.arange(len(rows)) % 3 == 0, np.float32(0.4), np.float32(1.0))
     columns, limit = np.ascontiguousarray(rows.T), squared_limit(radius, scale)
-    _compiled_encoding.encode_columns(columns, norms, weights, radius, scale, np.full(len(rows), limit))
+    _compiled.encode_columns(columns, norms, weights, radius, scale, np.full(len(rows), limit))
     made = columns.T
     assert np.array_equal(made, np.rint(made))
     assert max(squared_norms(made.astype(np.int64))) <= limit
     scaled = clip_to_unit_ball(rows * norms[:, None], radius) * weights[:, None]
     assert np.abs(made - encode_rows(scaled, radius, scale)).max() <= 1
     alone = np.ascontiguousarray(rows[100:101].T)
-    _compiled_encoding.encode_columns(alone, norms[100:101], weights[100:101], radius, scale, np.full(1, limit))
+    _compiled.encode_columns(alone, norms[100:101], weights[100:101], radius, scale, np.full(1, limit))
     assert np.array_equal(alone.T[0], made[100])
     # The mutant that only rounds leaves the ball.
     if scale > 100:

@@ -15,8 +15,7 @@ from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Numerics, 
 from dpalgos.mechanisms.gaussian import sigma_classical
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, to_vector, unpack
 from dpalgos.projections.centring import Identity
-from dpalgos.projections.covariance import AnalyzeGauss, PublishedAnalyzeGauss, leading_basis
-from dpalgos.projections.published import PrincipalComponents
+from dpalgos.projections.covariance import AnalyzeGauss, PrincipalComponents, PublishedAnalyzeGauss, leading_basis
 from dpalgos.rows import ArrayRows
 from tests.support.training import blobs, fitted, noise, parties_of, setting_of
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import ndimage
 
 from dpalgos.errors import ParameterError, UnknownNameError
-from dpalgos.features._compiled_images import paint, warp
+from dpalgos.features._compiled import paint, warp
 from dpalgos.features.random_images import drawn_pairs, random_textures
 from dpalgos.features.whitening import PublicWhitening, WhitenedFeatures
 from dpalgos.models import decode

@@ -1,6 +1,8 @@
-"""Rows into whole numbers, compiled: each is read from memory once, the rest happens in a core's cache.
+"""The inner loops of exact sums and of kernels, compiled: each number is read once, the rest happens in a core's cache.
 
-Sums that are rounded are taken in one order, eight lanes wide, so that a row's numbers are the same on every processor.
+Sums that are rounded are taken in one order, eight lanes wide, and nothing is fused, so that equal numbers give equal
+bits on every processor. Sums of whole numbers may be taken in any order (``reassoc``), because every partial sum is a
+whole number below 2^53: the products of float32 rows, four at a time, widen them in registers instead of in memory.
 """
 
 from __future__ import annotations
@@ -14,8 +16,171 @@ from numpy.typing import NDArray
 from dpalgos.compiling import compiled, compiled_in_order
 from dpalgos.rows import Features, Floats, Ints
 
-# Rows whose numbers stay in the nearest cache while a step of theirs is done to all of them.
+# Rows whose numbers stay in the nearest cache.
 _TILE = 256
+_LOG2_E = 1.4426950408889634
+# ln 2 in two parts; a whole number below 2^11 times the first is exact.
+_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+# Added to a number below 2^51, it leaves the nearest whole number in the last bits.
+_WHOLE = 1.5 * 2.0**52
+# 1/13!, 1/12!, …, 1/0!.
+_TAYLOR = tuple(1.0 / math.factorial(power) for power in range(13, -1, -1))
+
+
+@compiled_in_order
+def _exponentials(numbers: Floats, powers: Floats, bits: Ints) -> None:
+    """Replace numbers (n,), none above 0, by e to them, to within two units in the last place; below e^−700 by that.
+
+    e^v = 2^q e^r with q whole and |r| ≤ ln(2)/2, e^r by its Taylor polynomial of degree 13. ``powers`` (n,) is working
+    space and ``bits`` the same memory as integers.
+    """
+    for i in range(numbers.size):
+        value = max(numbers[i], -700.0)
+        shifted = value * _LOG2_E + _WHOLE
+        powers[i] = shifted
+        q = shifted - _WHOLE
+        r = (value - q * _LN2_HIGH) - q * _LN2_LOW
+        total = _TAYLOR[0]
+        for coefficient in _TAYLOR[1:]:
+            total = total * r + coefficient
+        numbers[i] = total
+    # The last twelve bits are those of q; moved, they are the exponent of 2^q.
+    for i in range(numbers.size):
+        bits[i] = (bits[i] + 1023) << 52
+    for i in range(numbers.size):
+        numbers[i] *= powers[i]
+
+
+@compiled_in_order
+def write_slopes(scores: Floats, targets: NDArray[np.float32], start: int) -> None:
+    """Replace scores (K, m) of two classes or more by p − t, t the columns of targets (K, n) from ``start`` on."""
+    classes, m = scores.shape
+    largest, total = np.empty(_TILE), np.empty(_TILE)
+    powers = np.empty(_TILE)
+    bits = powers.view(np.int64)
+    for first in range(0, m, _TILE):
+        size = min(_TILE, m - first)
+        largest[:] = -np.inf
+        for k in range(classes):
+            # Slices, whose places need no look at the sign: otherwise nothing is vectorised.
+            part = scores[k, first : first + size]
+            for i in range(size):
+                largest[i] = max(largest[i], part[i])
+        total[:] = 0.0
+        for k in range(classes):
+            part = scores[k, first : first + size]
+            for i in range(size):
+                part[i] -= largest[i]
+            _exponentials(part, powers[:size], bits[:size])
+            for i in range(size):
+                total[i] += part[i]
+        for k in range(classes):
+            part, own = scores[k, first : first + size], targets[k, start + first : start + first + size]
+            for i in range(size):
+                part[i] = part[i] / total[i] - own[i]
+
+
+@compiled_in_order
+def write_gaussian_kernel(products: Floats, squares: Floats, square: float, gamma: float) -> None:
+    """Replace products (n,) by exp(−gamma max(0, squares + square − 2 products))."""
+    powers = np.empty(_TILE)
+    bits = powers.view(np.int64)
+    for first in range(0, products.size, _TILE):
+        size = min(_TILE, products.size - first)
+        part, lengths = products[first : first + size], squares[first : first + size]
+        for i in range(size):
+            part[i] = -gamma * max(lengths[i] + square - 2.0 * part[i], 0.0)
+        _exponentials(part, powers[:size], bits[:size])
+
+
+@compiled_in_order
+def dense_products(columns: Features, point: Floats, out: Floats) -> None:
+    """Write the inner products of n rows, columns (d, n), with a point (d,), whose zeros cost nothing."""
+    out[:] = 0.0
+    chosen = np.flatnonzero(point)
+    fours = chosen.size - chosen.size % 4
+    for q in range(0, fours, 4):
+        a, b, c, d = chosen[q], chosen[q + 1], chosen[q + 2], chosen[q + 3]
+        first, second, third, fourth = columns[a], columns[b], columns[c], columns[d]
+        w, x, y, z = point[a], point[b], point[c], point[d]
+        for t in range(out.size):
+            out[t] = (((out[t] + w * first[t]) + x * second[t]) + y * third[t]) + z * fourth[t]
+    for q in range(fours, chosen.size):
+        column, w = columns[chosen[q]], point[chosen[q]]
+        for t in range(out.size):
+            out[t] += w * column[t]
+
+
+@compiled_in_order
+def sparse_products(pointers: Ints, rows: Ints, values: Floats, entries: Ints, point: Floats, out: Floats) -> None:
+    """Write the inner products of n rows, in columns one after another (CSC), with a point of some entries."""
+    out[:] = 0.0
+    for q in range(entries.size):
+        for place in range(pointers[entries[q]], pointers[entries[q] + 1]):
+            out[rows[place]] += point[q] * values[place]
+
+
+@compiled_in_order
+def tables_of_products(columns: Features, points: Floats, out: Floats) -> None:
+    """Write the inner products (s, n) of n rows, columns (d, n), with points (s, d), whose zeros cost nothing."""
+    for s in range(points.shape[0]):
+        dense_products(columns, points[s], out[s])
+
+
+@compiled
+def write_dots(left: Floats, right: NDArray[np.float32], start: int, stop: int, offset: int, out: Floats) -> None:
+    """Write Σ_j left[k, j] r0[j] to out[k, r − start] for the rows r of right from start to stop.
+
+    ``left`` is (K, n), and so are the n columns of ``right`` from ``offset`` on.
+    """
+    outputs, n = left.shape
+    m = stop - start
+    fours = m - m % 4
+    for q in range(0, fours, 4):
+        r = start + q
+        r0, r1 = right[r, offset : offset + n], right[r + 1, offset : offset + n]
+        r2, r3 = right[r + 2, offset : offset + n], right[r + 3, offset : offset + n]
+        for k in range(outputs):
+            a0, a1, a2, a3 = 0.0, 0.0, 0.0, 0.0
+            for j in range(n):
+                a = left[k, j]
+                a0 += a * r0[j]
+                a1 += a * r1[j]
+                a2 += a * r2[j]
+                a3 += a * r3[j]
+            out[k, q], out[k, q + 1], out[k, q + 2], out[k, q + 3] = a0, a1, a2, a3
+    for q in range(fours, m):
+        r0 = right[start + q, offset : offset + n]
+        for k in range(outputs):
+            a0 = 0.0
+            for j in range(n):
+                a0 += left[k, j] * r0[j]
+            out[k, q] = a0
+
+
+@compiled
+def add_combinations(left: Floats, right: NDArray[np.float32], start: int, stop: int, offset: int, out: Floats) -> None:
+    """Add Σ_r left[k, r − start] r0[j] to out[k, j] over the rows r of right from start to stop.
+
+    ``left`` is (K, stop − start), ``out`` (K, n) for n columns of ``right`` from ``offset`` on.
+    """
+    outputs, n = out.shape
+    m = stop - start
+    fours = m - m % 4
+    for q in range(0, fours, 4):
+        r = start + q
+        r0, r1 = right[r, offset : offset + n], right[r + 1, offset : offset + n]
+        r2, r3 = right[r + 2, offset : offset + n], right[r + 3, offset : offset + n]
+        for k in range(outputs):
+            a0, a1, a2, a3 = left[k, q], left[k, q + 1], left[k, q + 2], left[k, q + 3]
+            for j in range(n):
+                out[k, j] += a0 * r0[j] + a1 * r1[j] + a2 * r2[j] + a3 * r3[j]
+    for q in range(fours, m):
+        r0 = right[start + q, offset : offset + n]
+        for k in range(outputs):
+            for j in range(n):
+                out[k, j] += left[k, q] * r0[j]
+
 
 Numbers: TypeAlias = "NDArray[np.float32] | Floats | Ints"
 
