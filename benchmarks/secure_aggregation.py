@@ -24,7 +24,7 @@ import pandas as pd
 from shared import Stage, draw, head, line
 
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.fixed_point import encode_rows, exact_outer_sum
+from dpalgos.mechanisms.fixed_point import encode_rows
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.rows import Ints
 from dpalgos.secure import party as at_party
@@ -129,8 +129,8 @@ def covariance() -> None:
         features = generator.standard_normal((rows, dimension))
         features /= np.linalg.norm(features, axis=1, keepdims=True)
         with Stage() as stage:
-            encoded = encode_rows(features, 1.0, 2.0**16)
-            sums.append(np.ascontiguousarray(exact_outer_sum(encoded, encoded)[upper]))
+            encoded = encode_rows(features, 1.0, 2.0**16).astype(np.float64)
+            sums.append((encoded.T @ encoded)[upper].astype(np.int64))
         own += stage.wall
     clock = run_protocol(tolerance, len(upper[0]), 1, lambda party, step: sums[party])
     noise = noise_seconds(parties, len(upper[0]), 1, tolerance)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.mechanisms.fixed_point import (
@@ -18,14 +17,13 @@ from dpalgos.mechanisms.fixed_point import (
     encode_into,
     encode_rows,
     encoded_radius,
-    exact_outer_sum,
     portions,
     row_weights,
     squared_limit,
 )
 from dpalgos.mechanisms.symmetric import pack
 from dpalgos.parallel import accumulate, pieces
-from dpalgos.rows import NULL_LABEL, Array, Block, Features, Floats, Ints, Rows, Shares, sanitise
+from dpalgos.rows import Array, Block, Features, Floats, Ints, Rows, Shares, sanitise
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +115,14 @@ class ClassSums:
 
     def of_block(self, features: Floats, labels: Ints, shares: Shares | None, setting: Setting) -> Ints:
         """Return the sums of a sanitised block, features (m, d), labels (m,) and shares (m,)."""
-        real = labels != NULL_LABEL
-        member: NDArray[np.int64] = np.eye(setting.classes, dtype=np.int64)[np.where(real, labels, 0)] * real[:, None]
-        counts = portions(self.unit, shares, len(labels))[:, None]
-        if self.bare:
-            return exact_outer_sum(member, counts)
-        weights = None if shares is None else row_weights(shares, squared_limit(1.0, self.scale), self._squared_weight)
-        encoded = encode_rows(features, 1.0, self.scale, weights)
-        return exact_outer_sum(member, np.hstack([encoded, counts]))
+        member = np.equal.outer(np.arange(setting.classes), labels).astype(np.float64)
+        summed = portions(self.unit, shares, len(labels))[:, None]
+        if not self.bare:
+            limit = squared_limit(1.0, self.scale)
+            weights = None if shares is None else row_weights(shares, limit, self._squared_weight)
+            summed = np.hstack([encode_rows(features, 1.0, self.scale, weights), summed])
+        # Whole numbers below 2^26: float64 holds the sums of up to 2^27 rows.
+        return (member @ summed).astype(np.int64)
 
     def _squared_weight(self, rows: int) -> Fraction:
         return Fraction(self.unit // rows, self.unit) ** 2 if self.unit > 0 else by_norm(rows)

@@ -107,7 +107,6 @@ _Number = TypeVar("_Number", np.int64, np.float64, np.float32)
 # Squared norms and products of two encoded coordinates then stay below 2^52 and are exact in float64.
 _LARGEST_RADIUS = 2.0**26
 # Leaves room for the noise before int64 overflows.
-_LARGEST_SUM = 2**62
 
 
 # Asked for once a party and block, and exact arithmetic takes its time.
@@ -260,57 +259,6 @@ def encode_into(
             outside = outside[remaining]
         out[piece] = encoded
     return out
-
-
-def exact_outer_sum(left: NDArray[np.int64], right: NDArray[np.int64]) -> Ints:
-    """Return the sum over rows of the outer products, ``left.T @ right``, exactly.
-
-    float64 matrix products are used on blocks of rows. Proof of exactness: let a = max |left|, b = max |right|. In a
-    block of at most floor(2^53 / (a b)) rows every product and every partial sum, in whatever order and with or
-    without fused multiply-add, is an integer of magnitude at most 2^53 and hence represented exactly; the blocks are
-    added as int64. Where such blocks would be short, the left operand is split into high and low halves first.
-
-    Parameters
-    ----------
-    left : array (m, a) of int64
-    right : array (m, b) of int64
-        Both from :func:`encode_rows` (entries below 2^26), or other integers for which m max|left| max|right| < 2^62.
-
-    Returns
-    -------
-    array (a, b) of int64
-
-    Raises
-    ------
-    ParameterError
-        If m max|left| max|right| reaches 2^62.
-    """
-    total = np.zeros((left.shape[1], right.shape[1]), dtype=np.int64)
-    if total.size == 0 or len(left) == 0:
-        return total
-    left_bound, right_bound = _magnitude(left), _magnitude(right)
-    if len(left) * left_bound * right_bound >= _LARGEST_SUM:
-        raise ParameterError(
-            f"{len(left)} rows with entries up to {left_bound} and {right_bound} could overflow 64-bit sums; "
-            "the product must stay below 2^62: encode on coarser grids"
-        )
-    block = EXACT // max(1, left_bound * right_bound)
-    if block < min(len(left), 1024) and left_bound > 1:
-        half = (left_bound.bit_length() + 1) // 2
-        high = left >> half
-        low = left - (high << half)
-        return (exact_outer_sum(high, right) << half) + exact_outer_sum(low, right)
-    numbers = left.astype(np.float64)
-    # The same array on both sides lets the product use its symmetry.
-    others = numbers if right is left else right.astype(np.float64)
-    for start in range(0, len(left), block):
-        rows = slice(start, start + block)
-        total += (numbers[rows].T @ others[rows]).astype(np.int64)
-    return total
-
-
-def _magnitude(integers: NDArray[np.int64]) -> int:
-    return max(abs(int(integers.min())), abs(int(integers.max())))
 
 
 def _up(value: float) -> float:

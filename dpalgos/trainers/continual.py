@@ -6,9 +6,10 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpalgos.algorithms import GaussianAlgorithm, OneSum, Refused, grid
 from dpalgos.continual import model_of, nightly_budget, state_after
@@ -22,7 +23,7 @@ from dpalgos.models import Artefact, LinearModel
 from dpalgos.parameters import POSITIVE, SHARE
 from dpalgos.registry import register
 from dpalgos.resources import Work
-from dpalgos.rows import ArrayRows, Floats, Ints, Rows, sanitise
+from dpalgos.rows import ArrayRows, Floats, Ints, Rows
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant, ClassSumTrainer
 from dpalgos.trainers.gradient_descent import ClippedGradientTrainer
 
@@ -133,7 +134,9 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
         return self.task.model(self.sums(setting).shrunk(self.weights(state, setting)), setting)
 
 
+_Number = TypeVar("_Number", np.int64, np.float64)
 _Nights = tuple[Ints, ...]
+_PreparedNights = tuple[ArrayRows, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +193,27 @@ class ContinualTrainer(GaussianAlgorithm):
         """Return the model that the last night's running sums make."""
         return model_of(self.once(), self.factor(), state, setting, setting.sizes)
 
-    def mixed(self, nights: Sequence[Ints]) -> Ints:
+    def prepare(self, rows: Rows, setting: Setting) -> _PreparedNights:
+        """Return the party's rows of each night."""
+        blocks = list(rows.blocks())
+        features = np.concatenate([np.zeros((0, rows.dimension)), *(block[0] for block in blocks)])
+        labels = np.concatenate([np.zeros(0), *(block[1] for block in blocks)])
+        return tuple(
+            ArrayRows(features[night :: self.nights], labels[night :: self.nights]) for night in range(self.nights)
+        )
+
+    def contribution(self, state: _Nights, rows: Rows | _PreparedNights, setting: Setting) -> Ints:
+        """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
+        once, nights = self.once(), rows if isinstance(rows, tuple) else self.prepare(rows, setting)
+        before = (state_after(self.factor(), state[:night], once, setting) for night in range(len(state) + 1))
+        return self.mixed([once.contribution(then, nights[night], setting) for night, then in enumerate(before)])
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact stream (T, ·, ·) at nothing released, in units of the rows or gradients."""
+        nights = [self.once().statistic(night, setting) for night in self.prepare(rows, setting)]
+        return np.stack([self.mixed(nights[:night]) for night in range(1, self.nights + 1)])
+
+    def mixed(self, nights: Sequence[NDArray[_Number]]) -> NDArray[_Number]:
         """Return (Ĉx)_t of the exact sums x_1 … x_t."""
         coefficients = self.factor().coefficients[: len(nights)][::-1]
         return np.asarray(sum(each * part for each, part in zip(coefficients, nights, strict=True)))
@@ -229,45 +252,17 @@ class ContinualClassMeans(ContinualTrainer, ClassSumTrainer):
     measured: ClassVar[str] = "the nights' sums of the rows of each class times the factor, in l2"
 
     def work(self, setting: Setting) -> Work:
-        """Return that of one pass, and of a sum for each night."""
-        shape = self.class_sums(setting).shape(setting)
-        return Work(operations=2.0 * setting.rows * math.prod(shape), sums=8 * self.nights * math.prod(shape))
+        """Return that of holding all nights' rows, and of each night's sum again in all later ones."""
+        operations = (self.nights + 1.0) * setting.rows * math.prod(self.class_sums(setting).shape(setting))
+        return Work(operations=operations, held=2 * 8 * setting.rows * setting.dimension)
 
     def class_sums(self, setting: Setting) -> ClassSums:
         """Return one night's sums, on the grid of their noise."""
         return self.once().class_sums(setting)
 
-    def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the party's exact stream (T, K, d + 1), in units of the rows."""
-        nights = self.prepare(rows, setting)
-        stream = [self.mixed(nights[:night]) for night in range(1, self.nights + 1)]
-        return np.stack(stream) / self.class_sums(setting).scale
-
-    def prepare(self, rows: Rows, setting: Setting) -> _Nights:
-        """Return the party's exact sums of each night."""
-        sums = self.class_sums(setting)
-        nights = np.zeros((self.nights, *sums.shape(setting)), dtype=np.int64)
-        first = 0
-        for features, labels, shares in rows.blocks():
-            arrival = np.arange(first, first + len(labels)) % self.nights
-            for night in np.unique(arrival):
-                block = sanitise(features[arrival == night], labels[arrival == night], setting.classes)
-                own = None if shares is None else shares[arrival == night]
-                nights[night] += sums.of_block(*block, own, setting)
-            first += len(labels)
-        return tuple(nights)
-
-    def contribution(self, state: _Nights, rows: Rows | _Nights, setting: Setting) -> Ints:
-        """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
-        nights = rows if isinstance(rows, tuple) else self.prepare(rows, setting)
-        return self.mixed(nights[: len(state) + 1])
-
     def once(self) -> ClassMeansDiscriminant:
         """Return class means on a night's part of the budget."""
         return ClassMeansDiscriminant(budget=nightly_budget(self.budget, self.factor()), count_weight=self.count_weight)
-
-
-_GradientNights = tuple[ArrayRows, ...]
 
 
 @register("trainers", "continual-ftrl")
@@ -308,28 +303,6 @@ class ContinualLeader(ContinualTrainer, LeaderTrainer):
         """Return that of holding all nights' rows, and of each night's sum again in all later ones."""
         once = self.once().sums(setting).work(setting, self.nights)
         return replace(once, kept=0, held=2 * 8 * setting.rows * setting.dimension)
-
-    def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the party's exact stream (T, m, p) at zero weights, in units of gradients."""
-        once, nights = self.once(), self.prepare(rows, setting)
-        sums = [once.contribution(once.initial(setting), night, setting) for night in nights]
-        stream = [self.mixed(sums[:night]) for night in range(1, self.nights + 1)]
-        return once.sums(setting).decode(np.stack(stream))
-
-    def prepare(self, rows: Rows, setting: Setting) -> _GradientNights:
-        """Return the party's rows of each night."""
-        blocks = list(rows.blocks())
-        features = np.concatenate([np.zeros((0, rows.dimension)), *(block[0] for block in blocks)])
-        labels = np.concatenate([np.zeros(0), *(block[1] for block in blocks)])
-        return tuple(
-            ArrayRows(features[night :: self.nights], labels[night :: self.nights]) for night in range(self.nights)
-        )
-
-    def contribution(self, state: _Nights, rows: Rows | _GradientNights, setting: Setting) -> Ints:
-        """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
-        once, nights = self.once(), rows if isinstance(rows, tuple) else self.prepare(rows, setting)
-        before = (state_after(self.factor(), state[:night], once, setting) for night in range(len(state) + 1))
-        return self.mixed([once.contribution(then, nights[night], setting) for night, then in enumerate(before)])
 
     def once(self) -> FollowTheRegularisedLeader:
         """Return the leader on a night's part of the budget."""

@@ -20,7 +20,6 @@ from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
 from dpalgos.mechanisms.fixed_point import (
     encode_rows,
     encoded_radius,
-    exact_outer_sum,
     gram_sensitivity,
     outer_sensitivity,
     sum_sensitivity,
@@ -93,7 +92,7 @@ def covariance(law: Callable[[float], Any], wrong: Neighbours | None) -> Callabl
 
     def draw(first: bool, mutant: bool, seed: int) -> Any:
         encoded = encode_rows(PAIR[0 if first else 1], 1.0, SCALE)
-        total = exact_outer_sum(encoded, encoded)[0, 1]
+        total = (encoded.T @ encoded)[0, 1]
         relation = wrong if mutant and wrong else Neighbours.REPLACE_ONE
         factor = 0.5 if mutant and not wrong else 1.0
         noise, stream = law(factor * gram_sensitivity(RADIUS, relation) / MU), seeded(seed)
@@ -111,7 +110,7 @@ def gradient(first: bool, mutant: bool, seed: int) -> Any:
     relation = Neighbours.REPLACE_SPECIAL if mutant else Neighbours.REPLACE_ONE
     noise = RoundedGaussian(outer_sensitivity(RADIUS, RADIUS, relation) / MU)
     moved = outer_sensitivity(RADIUS, RADIUS, Neighbours.REPLACE_ONE)
-    return (exact_outer_sum(row, slope)[0, 0] + noise.sample(MANY, seeded(seed))) / moved + 0.5
+    return ((row.T @ slope)[0, 0] + noise.sample(MANY, seeded(seed))) / moved + 0.5
 
 
 def rounded_sum(first: bool, mutant: bool, seed: int) -> Any:
