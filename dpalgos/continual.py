@@ -17,7 +17,7 @@ from typing import ClassVar, Protocol, cast, runtime_checkable
 import numpy as np
 
 from dpalgos.aggregators import Aggregator
-from dpalgos.algorithms import GAUSSIAN_BUDGETS, Algorithm, IntegerNoise, OneSum
+from dpalgos.algorithms import GAUSSIAN_BUDGETS, IntegerNoise, OneSum
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.factorisation import GRID, ToeplitzFactor
@@ -100,7 +100,7 @@ def require_gaussian_sum(algorithm: object, setting: Setting, also: tuple[int, .
 
 
 @dataclass(frozen=True, kw_only=True)
-class NightSum(Algorithm):
+class NightSum(OneSum):
     """One night of a horizon: y_t = Σ_{s ≤ t} ĉ_{t−s} x_s with noise once.
 
     Guarantee
@@ -156,18 +156,13 @@ class NightSum(Algorithm):
             small_operations=once.small_operations * nights,
         )
 
-    def steps(self, setting: Setting) -> int:
-        """Return 1: one sum a night."""
-        return 1
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return the shape of a night's sum."""
+        return self.inner.sum_shape(setting)
 
     def distribution(self, setting: Setting) -> IntegerNoise:
         """Return the noise of the night."""
         return self.inner.distribution(setting)
-
-    def initial(self, setting: Setting) -> Ints:
-        """Return an empty sum."""
-        self.check(setting)
-        return np.zeros(self.inner.sum_shape(setting), dtype=np.int64)
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the party's (Ĉx)_t; of rows without earlier nights, that of tonight's alone."""
@@ -182,10 +177,6 @@ class NightSum(Algorithm):
         for night in range(max(1, self.night - self.factor.kept_nights + 1), self.night + 1):
             total += self.factor.coefficients[self.night - night] * rows.sum_of(night, form)
         return total
-
-    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
-        """Return the noisy sum."""
-        return noisy_sum
 
     def result(self, state: Ints, setting: Setting) -> Artefact:
         """Return y_t as it is."""
