@@ -10,7 +10,8 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -94,18 +95,6 @@ async def name_waiting_runs(client: PrefectClient, served: Mapping[UUID, Flow[An
             await client.update_flow_run(run.id, name=name)
 
 
-async def keep_named(served: Mapping[UUID, Flow[Any, Any]]) -> None:
-    """Name runs as they are scheduled, until cancelled; a server that does not answer is asked again."""
-    known: set[UUID] = set()
-    async with get_client() as client:
-        while True:
-            try:
-                await name_waiting_runs(client, served, known)
-            except Exception as error:
-                logging.getLogger(__name__).warning("runs are not named: %s", type(error).__name__)
-            await asyncio.sleep(_NAMING_SECONDS)
-
-
 _SECONDS = 30.0
 _UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
@@ -133,20 +122,6 @@ async def reap_orphaned_runs(
         message = "The process of this run has ended without saying how."
         await client.set_flow_run_state(run, Crashed(message=message), force=True)
     return dead - set(suspects)
-
-
-async def keep_settled(runner: Runner, deployments: Collection[UUID]) -> None:
-    """Look again and again, until cancelled; a server that does not answer is asked again."""
-    suspects: set[UUID] = set()
-    async with get_client() as client:
-        while True:
-            await asyncio.sleep(_SECONDS)
-            try:
-                alive = runner._process_manager.flow_run_ids()
-                suspects = await reap_orphaned_runs(client, deployments, alive, suspects)
-            except Exception as error:
-                suspects = set()
-                logging.getLogger(__name__).warning("runs are not looked after: %s", type(error).__name__)
 
 
 async def offer(
@@ -177,25 +152,6 @@ def _known() -> tuple[list[str], int]:
     ledger = open_ledger()
     charged = sum(len(ledger.charges(account.name)) for account in ledger.accounts())
     return sorted({*BUNDLED, *(one.name for one in open_catalog().datasets())}), charged
-
-
-async def keep_offered(deployments: Collection[UUID]) -> None:
-    """Offer data sets as they are registered, and tell what fits, until cancelled.
-
-    A server that does not answer is asked again.
-    """
-    offered: object = None
-    async with get_client() as client:
-        while True:
-            try:
-                known = await asyncio.to_thread(_known)
-                if known != offered:
-                    current = await asyncio.to_thread(scheduled_deployments)
-                    await offer(client, deployments, known[0], [one["description"] for one in current])
-                    offered = known
-            except Exception as error:
-                logging.getLogger(__name__).warning("data sets are not offered: %s", type(error).__name__)
-            await asyncio.sleep(_SECONDS)
 
 
 READY = "serving"
@@ -325,14 +281,10 @@ def _scoring(schedule: Schedule) -> dict[str, Any]:
         f"set it: `unitball schedule {schedule.dataset} --score-input …`.",
         "entrypoint": "flows.batch_scoring.batch_scoring",
         # For runs by hand.
-        "parameters": {"request": {**request, "model": f"{schedule.dataset}.{_algorithm(schedule)}"}},
+        "parameters": {"request": {**request, "model": f"{schedule.dataset}.{schedule.config.system}"}},
         "triggers": [trained],
     }
     return _deployment(Path(f"schedule of {schedule.dataset}"), spec)
-
-
-def _algorithm(schedule: Schedule) -> str:
-    return schedule.config.system
 
 
 def root_tag(root: Path) -> str:
@@ -340,26 +292,11 @@ def root_tag(root: Path) -> str:
     return f"{TAG}.root.{hashlib.sha256(f'{socket.gethostname()} {root}'.encode()).hexdigest()[:16]}"
 
 
-def _own_deployments(client: SyncPrefectClient, root: Path, *, shared: bool) -> list[DeploymentResponse]:
-    """Return the deployments of this root, those that an earlier version tagged on the root's own server included."""
-    tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
+def _tagged(client: SyncPrefectClient, root: Path) -> tuple[list[DeploymentResponse], list[DeploymentResponse]]:
+    """Return the deployments of this root, and those of other roots or of an earlier version, which named no root."""
+    tagged = client.read_deployments(deployment_filter=DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG])))
     mine = root_tag(root)
-    return [
-        deployment
-        for deployment in client.read_deployments(deployment_filter=tagged)
-        if mine in deployment.tags or not shared
-    ]
-
-
-def _require_free_names(client: SyncPrefectClient, specs: Sequence[dict[str, Any]], root: Path) -> None:
-    """Refuse to take over another root's deployments: runs meant for its rows would run on these."""
-    tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
-    others = {one.name for one in client.read_deployments(deployment_filter=tagged) if root_tag(root) not in one.tags}
-    if taken := sorted(others & {spec["name"] for spec in specs}):
-        raise InputError(
-            f"the Prefect server has deployments of another root named {', '.join(taken)}: give these other names in a "
-            "file of your own (--prefect-file)"
-        )
+    return [one for one in tagged if mine in one.tags], [one for one in tagged if mine not in one.tags]
 
 
 def by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
@@ -370,9 +307,17 @@ def by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
 def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) -> None:
     root = current_root()
     use_own_temporary_folder(Layout(root))
-    if shared:
-        with get_client(sync_client=True) as client:
-            _require_free_names(client, deployments, root)
+    with get_client(sync_client=True) as client:
+        known, others = _tagged(client, root)
+    if not shared:
+        # The server is the root's own.
+        known += others
+    elif taken := sorted({one.name for one in others} & {spec["name"] for spec in deployments}):
+        # Runs meant for another root's rows would run on these.
+        raise InputError(
+            f"the Prefect server has deployments of another root named {', '.join(taken)}: give these other names in a "
+            "file of your own (--prefect-file)"
+        )
     # A run's process imports the flow, as this one did. By value, which is how functions under a decorator are pickled,
     # it would lose the types that its annotations name.
     copyreg.pickle(Flow, by_name)
@@ -385,7 +330,6 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
         flow: Flow[Any, Any] = load_flow_from_entrypoint(spec["entrypoint"], use_placeholder_flow=False)
         served[cast(UUID, runner.add_flow(flow, **options))] = flow
     with get_client(sync_client=True) as client:
-        known = _own_deployments(client, root, shared=shared)
         # Before any is deleted, since its runs would no longer say whose they were.
         crash_interrupted_runs(client, root, {*served, *(one.id for one in known)})
         for deployment in known:
@@ -409,10 +353,44 @@ class _Runner(Runner):
         os._exit(0)
 
 
+async def _keep(doing: Callable[[PrefectClient], Awaitable[None]], seconds: float, complaint: str) -> None:
+    """Do something again and again, until cancelled; a server that does not answer is asked again."""
+    async with get_client() as client:
+        while True:
+            try:
+                await doing(client)
+            except Exception as error:
+                logging.getLogger(__name__).warning("%s: %s", complaint, type(error).__name__)
+            await asyncio.sleep(seconds)
+
+
 async def _run(runner: Runner, served: Mapping[UUID, Flow[Any, Any]]) -> None:
-    looked_after = (keep_named(served), keep_settled(runner, list(served)), keep_offered(list(served)))
-    running = (*looked_after, send_alerts(current_root()))
-    beside = [asyncio.create_task(one) for one in running]
+    named: set[UUID] = set()
+    suspects: set[UUID] = set()
+    offered: object = None
+
+    async def reap(client: PrefectClient) -> None:
+        nonlocal suspects
+        before, suspects = suspects, set()
+        suspects = await reap_orphaned_runs(client, list(served), runner._process_manager.flow_run_ids(), before)
+
+    async def offer_known(client: PrefectClient) -> None:
+        nonlocal offered
+        known = await asyncio.to_thread(_known)
+        if known != offered:
+            current = await asyncio.to_thread(scheduled_deployments)
+            await offer(client, list(served), known[0], [one["description"] for one in current])
+            offered = known
+
+    beside = [
+        asyncio.create_task(one)
+        for one in (
+            _keep(partial(name_waiting_runs, served=served, known=named), _NAMING_SECONDS, "runs are not named"),
+            _keep(reap, _SECONDS, "runs are not looked after"),
+            _keep(offer_known, _SECONDS, "data sets are not offered"),
+            send_alerts(current_root()),
+        )
+    ]
     try:
         await runner.start()
     finally:

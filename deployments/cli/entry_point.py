@@ -77,10 +77,10 @@ _COMMANDS = (
     _Command("schema", "deployments.cli.data", "Draft a table's schema, and check it against the rows.", group=True),
     _Command(
         "predict",
-        "deployments.cli.models",
+        "deployments.cli.results",
         "Predict each row of a file; rows that the schema refuses get a reason instead of a prediction.",
     ),
-    _Command("model", "deployments.cli.models", "Registered models.", group=True),
+    _Command("model", "deployments.cli.results", "Registered models.", group=True),
     _Command(
         "budget",
         "deployments.cli.accounts",
@@ -98,22 +98,22 @@ _COMMANDS = (
     ),
     _Command(
         "export",
-        "deployments.cli.upkeep",
+        "deployments.cli.services",
         "Write a run's releases, charges, proof, audit verdict and package versions as one signed archive.",
     ),
     _Command(
         "verify",
-        "deployments.cli.upkeep",
+        "deployments.cli.services",
         "Check an export: digests, identities, guarantees, prices, epsilon; exit code 1 where something fails.",
     ),
     _Command(
         "schedule",
-        "deployments.cli.schedules",
+        "deployments.cli.training",
         "Set a schedule or a trigger for training on a data set; `unitball serve` applies it when it starts.",
     ),
     _Command(
         "schedules",
-        "deployments.cli.schedules",
+        "deployments.cli.training",
         "List the schedules and triggers of all data sets.",
     ),
     _Command(
@@ -124,10 +124,10 @@ _COMMANDS = (
     _Command("secret", "deployments.cli.services", "The secret of a root's Prefect and MLflow servers.", group=True),
     _Command(
         "doctor",
-        "deployments.cli.upkeep",
+        "deployments.cli.services",
         "Check permissions, keys, ledger, marks, releases, data sets, left-overs, formats and disk; exit 0 if well.",
     ),
-    _Command("ledger", "deployments.cli.upkeep", "Restore a root's privacy ledger from a back-up.", group=True),
+    _Command("ledger", "deployments.cli.services", "Restore a root's privacy ledger from a back-up.", group=True),
     _Command(
         "federate",
         "deployments.cli.parties",

@@ -19,7 +19,7 @@ from deployments.cli.common import (
 from deployments.cli.data import ingest
 from deployments.cli.entry_point import app
 from deployments.cli.options import options_of
-from deployments.cli.run_results import shown_results
+from deployments.cli.training import shown_results
 from storage.errors import InputError
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout, current_root

@@ -1,26 +1,32 @@
-"""``unitball train`` and ``unitball compare``: run the flow and show what came out."""
+"""``unitball train``, ``compare``, ``schedule`` and ``schedules``: models trained now or on a day, and what came of it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import RenderableType
+from rich.table import Table
 
-from deployments.cli.common import Answer, DaskOption, answered, require_readable, running
+from deployments.cli.common import Answer, DaskOption, answered, require_readable, running, table
 from deployments.cli.entry_point import app
 from deployments.cli.options import options_of
-from deployments.cli.run_results import shown_results
 from dpalgos.errors import ParameterError
+from dpalgos.validation import rounded_up
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout, current_root
 
 if TYPE_CHECKING:
+    from tasks.datasets.schedules import Schedule
     from tasks.planning.plans import RunPlan
     from tasks.tracking.results import RunResult
+
 
 DEFAULT_COMPARISON = (
     "unitball,unitball-without-noise,non-private,dpml,dpdr-dpml,fed-dpdr-dpml,fed-dpdr-dpml-published,noisy-gd"
@@ -167,3 +173,262 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
         if dask is not None:
             train_flow = train_flow.with_options(task_runner=task_runner(current_layout(), None, dask))
         return [train_flow(configs[0])]
+
+
+@app.command(epilog="Example: unitball schedule digits --nightly --epsilon 0.05")
+@options_of(TrainingConfig, without=["dataset"], named={"parameters": "--param"})
+@answered
+def schedule(
+    config: TrainingConfig,
+    dataset: Annotated[str, typer.Argument(help="A registered data set.")],
+    nightly: Annotated[bool, typer.Option("--nightly", help="Every night at 03:00.")] = False,
+    cron: Annotated[str | None, typer.Option(help="When, as five fields of cron.")] = None,
+    timezone: Annotated[str, typer.Option(help="Time zone of --nightly and --cron.")] = "UTC",
+    on_new_version: Annotated[
+        bool, typer.Option("--on-new-version", help="Whenever a new version of the data set is registered.")
+    ] = False,
+    score_input: Annotated[
+        Path | None, typer.Option(help="Score these rows after each training, by the champion where there is one.")
+    ] = None,
+    score_id: Annotated[str | None, typer.Option(help="A column of --score-input that is kept.")] = None,
+    compare_epsilon: Annotated[
+        float | None,
+        typer.Option(help="Charge this to held-out rows, to compare a trained model with the champion."),
+    ] = None,
+    promote: Annotated[
+        bool, typer.Option("--promote", help="A trained model that is better is made champion.")
+    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="End the data set's schedule.")] = False,
+) -> Answer:
+    """Set a schedule or a trigger for training on a data set; `unitball serve` applies it when it starts."""
+    from deployments.runner import outlook
+    from tasks.accounts.budget import settled
+    from tasks.datasets.schedules import NIGHTLY, Schedule, remove_schedule, set_schedule
+    from tasks.release.preflight import require_feasible
+
+    timing = None
+    if remove:
+        if nightly or cron or on_new_version or score_input:
+            raise ParameterError("--remove ends the schedule: give it alone, or leave it out to set another")
+        remove_schedule(dataset)
+    else:
+        if nightly and cron:
+            raise ParameterError(f"--nightly is --cron '{NIGHTLY}': give one of them")
+        require_timing(cron or NIGHTLY, timezone)
+        timing = Schedule(
+            config=config,
+            cron=NIGHTLY if nightly else cron,
+            timezone=timezone,
+            on_new_version=on_new_version,
+            scoring_input=None
+            if score_input is None
+            else str(require_readable(score_input, "--score-input").absolute()),
+            scoring_id=score_id,
+            comparison_epsilon=compare_epsilon,
+            promote=promote,
+        )
+        require_feasible(config)
+        set_schedule(timing)
+    return Answer(
+        {"dataset": dataset, "schedule": None if timing is None else timing.model_dump(mode="json")},
+        [
+            f"{dataset} has no schedule now"
+            if timing is None
+            else f"federated-training/{dataset}: {_when(timing)}; {_price(config)} (epsilon {config.epsilon}, "
+            f"delta {settled(config).stated_delta:g})",
+            *([] if timing is None or not (told := outlook(timing)) else [told]),
+            "takes effect when `unitball serve` next starts",
+        ],
+    )
+
+
+@app.command(epilog="Example: unitball schedules")
+@answered
+def schedules() -> Answer:
+    """List the schedules and triggers of all data sets."""
+    from tasks.datasets.schedules import schedules as current_schedules
+
+    entries = current_schedules()
+    rows = ((one.dataset, _when(one), one.config.system, one.config.epsilon, one.config.delta) for one in entries)
+    shown = table(("data set", "when", "algorithm", "epsilon", "delta"), rows, title="Schedules")
+    return Answer(
+        {"schedules": [one.model_dump(mode="json") for one in entries]},
+        [shown if entries else "no data set has a schedule: unitball schedule NAME --nightly --epsilon …"],
+    )
+
+
+def _price(config: TrainingConfig) -> str:
+    if config.horizon is None:
+        return "the same rows cost nothing again; each new version is charged"
+    return f"one charge for {config.horizon} nights, made in the first night, whatever rows arrive"
+
+
+def require_timing(cron: str, timezone: str) -> None:
+    """Raise where a time zone or the fields of cron are none.
+
+    Raises
+    ------
+    ParameterError
+    """
+    from prefect.client.schemas.schedules import CronSchedule
+    from pydantic import ValidationError
+
+    try:
+        CronSchedule(cron=cron, timezone=timezone)
+    except ValidationError as error:
+        timing = {"cron": cron, "timezone": timezone}
+        for fault in error.errors():
+            field = str(fault["loc"][0]) if fault["loc"] else "cron"
+            message = fault["msg"].removeprefix("Value error, ")
+            raise ParameterError(f"--{field} {timing.get(field, cron)!r}: {message}") from None
+
+
+def _when(one: Schedule) -> str:
+    parts = [f"cron {one.cron} {one.timezone}"] if one.cron else []
+    parts += ["on each new version"] if one.on_new_version else []
+    parts += [f"{one.scoring_input} scored after each training"] if one.scoring_input else []
+    return " and ".join(parts)
+
+
+_HEADINGS = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "mae": "mean absolute error", "r2": "R²"}
+_MOST_CLASSES = 20
+# From this share of the most frequent class on others are rare, and up to this much above guessing hardly predicted.
+_RARE, _HARDLY = 0.8, 0.15
+_SECOND = ("balanced_accuracy", "r2")
+
+
+def _claimed(result: RunResult) -> str:
+    if result.claim is None:
+        return "–"
+    text = str(result.claim["statement"])
+    return f"{text} [red]✗[/]" if result.claim.get("flaw") else text
+
+
+def _spent(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{rounded_up(value, digits):g}"
+
+
+def results_table(results: Sequence[RunResult]) -> Table:
+    """Return the table a person reads: what ran, what is proved and claimed, what it cost, how well it does."""
+    main, other = ("mae", "r2") if any("mae" in one.metrics for one in results) else ("accuracy", "balanced_accuracy")
+    numbers = ("ε spent", "δ spent", _HEADINGS[main], _HEADINGS[other], "seconds")
+    rows = (
+        (
+            result.algorithm,
+            result.trust,
+            "[red]none[/]" if result.proved is None else f"{result.proved.summary()}, {result.proved.numerics}",
+            _claimed(result),
+            _spent(result.epsilon_spent, 4),
+            _spent(result.delta_spent, 2),
+            _measured(result, main, ".3f" if main == "accuracy" else ".4g"),
+            _measured(result, other, ".3f"),
+            ("–" if result.seconds is None else f"{result.seconds:.1f}") + (" (cached)" if result.cached else ""),
+        )
+        for result in results
+    )
+    title = f"{results[0].dataset}: what each algorithm costs and gives"
+    shown = table(("algorithm", "trust", "proved", "claim", *numbers), rows, title=title, right=numbers)
+    for column in shown.columns:
+        # What is proved, claimed and measured on what is text, which may be broken.
+        column.no_wrap = column.header not in ("proved", "claim", _HEADINGS[main], _HEADINGS[other])
+    return shown
+
+
+def _measured(result: RunResult, name: str, form: str) -> str:
+    """Return a metric, its margin, and what it speaks of where that is not public test rows."""
+    from tasks.tracking.results import shown_metric
+
+    of_test_rows = name in _SECOND or result.measured_on in (None, "test rows")
+    return shown_metric(result, name, form) + ("" if of_test_rows else f" ({result.measured_on})")
+
+
+def _footnotes(results: Sequence[RunResult]) -> list[str]:
+    return [
+        f"✗ {one.algorithm}: {one.claim['flaw']}"
+        + (f" Sound counterpart: {one.sound_counterpart}." if one.sound_counterpart else "")
+        for one in results
+        if one.claim and one.claim.get("flaw")
+    ]
+
+
+def _program(name: str) -> str:
+    """Return how a program beside this Python is started: by name where the shell finds that one."""
+    beside = Path(sys.executable).parent / name
+    path = shutil.which(name)
+    return name if path and Path(path).resolve() == beside.resolve() else str(beside)
+
+
+def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> Iterator[RenderableType]:
+    """Yield the results of runs on one data set, for people; ``elsewhere``: accounts are parties' of their own."""
+    from tasks.runtime.settings import server_address
+
+    yield results_table(results)
+    yield from [*_guessing(results), *_footnotes(results), *([] if elsewhere else _spending(results))]
+    where = server_address() or f"{_program('unitball')} serve"
+    yield f"See the runs in MLflow and Prefect: {where}"
+
+
+def _guessing(results: Sequence[RunResult]) -> list[str]:
+    """Say what the metrics are to be compared with, and how exact they are."""
+    from tasks.tracking.results import at_threshold, by_class, shown_metric
+
+    rates = {shown_metric(one, "majority_rate") for one in results if "majority_rate" in one.metrics}
+    notes = []
+    if rates:
+        classes = max(len(results[0].classes), 2)
+        notes.append(
+            f"Guessing the most frequent class gives an accuracy of {', '.join(sorted(rates))}; "
+            f"balanced is the mean recall of the classes, {1 / classes:.2g} by guessing."
+        )
+    if any("r2" in one.metrics for one in results):
+        notes.append("R² is 0 for guessing the mean.")
+    if len(results) == 1:
+        if "auc" in results[0].metrics:
+            notes.append(f"Area under the ROC curve: {shown_metric(results[0], 'auc')}; 0.5 by guessing.")
+        notes += [*by_class(results[0], _MOST_CLASSES), *at_threshold(results[0])]
+        measured = results[0].metrics
+        guessing = measured.get("majority_rate_low", measured.get("majority_rate", 0.0))
+        balanced = measured.get("balanced_accuracy_high", measured.get("balanced_accuracy", 1.0))
+        if (
+            "aim_probability" not in measured
+            and guessing >= _RARE
+            and balanced <= 1.0 / max(len(results[0].classes), 2) + _HARDLY
+        ):
+            notes.append(
+                "Rare classes are hardly predicted. --class-weight balanced trains for them; of two classes, "
+                "--roc --aim balanced chooses a threshold (docs/rare-classes.md)."
+            )
+    noises = [one.metrics[name] for one in results for name in ("accuracy_noise", "mae_noise") if name in one.metrics]
+    if noises:
+        of_r2 = [one.metrics["r2_noise"] for one in results if "r2_noise" in one.metrics]
+        also = f", of R² {max(of_r2):.2g}, predictions clipped to the declared range" if of_r2 else ""
+        held_out = f"held-out {results[0].identity.dataset.unit.several}"
+        notes.append(
+            f"In brackets are 95 % margins, of the privacy noise and of the drawing of the {held_out} together. The "
+            f"noise alone has a standard deviation of {max(noises):.2g}{also}. No model was trained on the {held_out}. "
+            "Measuring on them took no budget from the training."
+        )
+    return notes
+
+
+def _spending(results: Sequence[RunResult]) -> list[str]:
+    """Say of private rows what is left of their budget, at which delta, and how a model of them is measured."""
+    from tasks.accounts.budget import budget_report
+
+    report = budget_report(results[0].dataset)
+    if report["cap"] is None:
+        return []
+    name, cap = report["dataset"], report["cap"]
+    spent = "unbounded" if report["epsilon_spent"] is None else _spent(report["epsilon_spent"], 4)
+    notes = [
+        f"Account {report['account']}: all its runs together have spent ε = {spent} of {cap['epsilon']:g} "
+        f"at the cap's δ = {cap['delta']:g}. ε spent in the table is that of one run at its own δ (--delta). "
+        f"More: {_program('unitball')} budget {name}",
+        report["meaning"],
+    ]
+    if all(one.measured_on is None for one in results):
+        notes.append(
+            "No accuracy: private rows are measured by a charged release alone, and this run holds none out "
+            "(--no-evaluation, --test-fraction 0, or a --horizon)."
+        )
+    return notes

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from deployments.cli.run_results import _guessing, results_table
+from deployments.cli.training import _guessing, results_table
 from tasks.tracking.results import shown_metric, shown_metrics
 from tests.tasks.tracking.test_figures import a_result
 
