@@ -48,7 +48,7 @@ from tasks.release.admission import runs_that_fit
 from tasks.release.preflight import require_feasible
 from tasks.runtime.ending import AT_WORK
 from tasks.runtime.events import Event, dataset_resource
-from tasks.runtime.interrupted import crash_interrupted_runs
+from tasks.runtime.interrupted import UNFINISHED, crash_interrupted_runs
 from tasks.runtime.settings import current_root, keep_private, use_own_temporary_folder
 from tasks.runtime.stores import open_catalog
 
@@ -96,7 +96,6 @@ async def name_waiting_runs(client: PrefectClient, served: Mapping[UUID, Flow[An
 
 
 _SECONDS = 30.0
-_UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
 
 async def reap_orphaned_runs(
@@ -114,9 +113,8 @@ async def reap_orphaned_runs(
     suspects : collection of UUID
         What the last call returned: a run that is just beginning, or just ending, has no process for a moment.
     """
-    unfinished = FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED))
     ours = FlowRunFilterDeploymentId(any_=list(deployments))
-    found = await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=unfinished, deployment_id=ours))
+    found = await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=UNFINISHED, deployment_id=ours))
     dead = {run.id for run in found} - set(alive)
     for run in dead & set(suspects):
         message = "The process of this run has ended without saying how."

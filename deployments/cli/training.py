@@ -1,4 +1,4 @@
-"""``unitball train``, ``compare``, ``schedule`` and ``schedules``: models trained now or on a day, and what came of it."""
+"""``unitball train``, ``compare``, ``schedule`` and ``schedules``: trained now or on a day, and what came of it."""
 
 from __future__ import annotations
 

@@ -310,6 +310,8 @@ def _environment(root: Path) -> dict[str, str]:
     }
     if _own_server_wanted():
         settings |= {"PREFECT_HOME": str(home), "PREFECT_SERVER_DATABASE_CONNECTION_URL": _prefect_url(root)}
+        # A file is made before it is served (:mod:`tasks.runtime.engine_process`): a server need not look again.
+        settings["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] = str(recorded_server(root) is not None).lower()
     return settings
 
 

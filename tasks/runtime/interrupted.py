@@ -26,7 +26,10 @@ from storage.layout import Layout
 from tasks.runtime.engine_process import locked
 
 _TAG = "unitball.process."
-_UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+UNFINISHED = FlowRunFilterState(
+    type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING, StateType.CANCELLING])
+)
+"""Runs that a server takes to go on."""
 
 
 def _folder(root: Path) -> Path:
@@ -84,15 +87,14 @@ def crash_interrupted_runs(client: SyncPrefectClient, root: Path, deployments: C
         Whose runs have died too: only the one runner of a root, before it starts runs of its own, knows that of the
         root's deployments. Those of others on the same server are not looked at.
     """
-    unfinished = FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED))
     count = 0
     for path in _dead(root):
         tagged = FlowRunFilterTags(all_=[_TAG + path.name])
-        count += _crash(client, FlowRunFilter(state=unfinished, tags=tagged))
+        count += _crash(client, FlowRunFilter(state=UNFINISHED, tags=tagged))
         path.unlink()
     if deployments:
         deployed = FlowRunFilterDeploymentId(any_=list(deployments))
-        count += _crash(client, FlowRunFilter(state=unfinished, deployment_id=deployed))
+        count += _crash(client, FlowRunFilter(state=UNFINISHED, deployment_id=deployed))
     return count
 
 
