@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from storage.arrivals import Arrival
 from storage.errors import InputError, RefusedError
-from storage.ledger.accounts import PERSON, ROW, Account, add_account, find_account, get_account
-from storage.ledger.charges import DEFAULT_RELATION, Cap
+from storage.ledger.charges import DEFAULT_RELATION, PERSON, ROW, Account, Cap, add_account, find_account, get_account
 from storage.ledger.database import Database
 from storage.ledger.entries import Entries, Entry, Kind, append, found, reading, require_name, writing
 from storage.people import People
@@ -49,20 +48,8 @@ class Registration:
     people: People | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Disjoint:
-    """A declaration that an account's people are others than those of some accounts.
-
-    Parameters
-    ----------
-    accounts : tuple of str
-    reason : str
-    recorded_at : str
-    """
-
-    accounts: tuple[str, ...]
-    reason: str
-    recorded_at: str
+DisjointLine = TypedDict("DisjointLine", {"from": list[str], "reason": str, "recorded_at": str})
+"""A declaration that an account's people are others than those of other accounts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,10 +217,10 @@ class Catalog:
                 )
             )
 
-    def disjoint_from(self, account: str) -> list[Disjoint]:
+    def disjoint_from(self, account: str) -> list[DisjointLine]:
         """Return the declarations that an account's people are others than some other accounts', oldest first."""
         return [
-            Disjoint(tuple(entry.content["from"]), entry.content["reason"], entry.recorded_at)
+            {"from": entry.content["from"], "reason": entry.content["reason"], "recorded_at": entry.recorded_at}
             for entry in found(self._database, Kind.DISJOINT, account=account)
         ]
 
@@ -255,8 +242,7 @@ class Catalog:
         InputError
             If there is no such data set.
         """
-        account = self.get(name).account
-        append(self._database, Kind.SCHEDULE, account=account, subject=name, content=dict(schedule))
+        append(self._database, Kind.SCHEDULE, account=self.get(name).account, subject=name, content=dict(schedule))
 
     def schedules(self) -> dict[str, Mapping[str, Any]]:
         """Return the schedules that stand, by data set."""
@@ -287,9 +273,7 @@ class Catalog:
             If there is no such data set.
         """
         content = {"nights": nights, "participations": participations, "separation": separation}
-        account = self.get(name).account
-        with writing(self._database) as entries:
-            entries.append(Kind.HORIZON, account=account, subject=name, content=content)
+        append(self._database, Kind.HORIZON, account=self.get(name).account, subject=name, content=content)
 
     def record_arrival(self, name: str, arrival: Arrival) -> None:
         """Record what a version brought; the same again changes nothing."""

@@ -46,6 +46,16 @@ def path_component(value: str, what: str) -> str:
     return value
 
 
+class _Below:
+    """A path below the root."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __get__(self, layout: Layout, _owner: type[Layout]) -> Path:
+        return layout.root / self._path
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The paths under one root; two roots share nothing.
@@ -58,13 +68,37 @@ class Layout:
 
     root: Path
 
+    marker = _Below("unitball.json")
+    """The file that says this is a root, and of which format."""
+    private = _Below("private")
+    """Everything only its owner may read (mode 0700)."""
+    root_secret = _Below(f"private/{ROOT_KEY}")
+    """The key of this root's row fingerprints and derived version names."""
+    shared_ledger_key = _Below("private/ledger.key")
+    """The key of a ledger on PostgreSQL: a copy of the one file on every machine that writes to it."""
+    datasets = _Below("private/datasets")
+    """All stored versions of all data sets."""
+    parties = _Below("private/parties")
+    """The parties' private stores."""
+    releases = _Below("releases")
+    """What left a party."""
+    rounds = _Below("rounds")
+    """Messages of secure aggregation that the server received and sent."""
+    ledger = _Below("ledger.sqlite")
+    """The ledger's SQLite file."""
+    arrivals = _Below("private/arrivals")
+    """Fingerprints of the rows of versions that nights arrived in; private."""
+    results = _Below("results")
+    """One Parquet file a run and table."""
+    mlflow_database = _Below("mlflow.db")
+    """MLflow's SQLite file."""
+    artifacts = _Below("artifacts")
+    """MLflow's artifacts."""
+    prefect = _Below("prefect")
+    """Prefect's home."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root).expanduser().absolute())
-
-    @property
-    def marker(self) -> Path:
-        """The file that says this is a root, and of which format."""
-        return self.root / "unitball.json"
 
     @property
     def objects(self) -> str | None:
@@ -77,71 +111,6 @@ class Layout:
         """
         url = self._marked().get("objects")
         return None if url is None else str(url)
-
-    @property
-    def private(self) -> Path:
-        """Everything only its owner may read (mode 0700)."""
-        return self.root / "private"
-
-    @property
-    def root_secret(self) -> Path:
-        """The key of this root's row fingerprints and derived version names."""
-        return self.private / ROOT_KEY
-
-    @property
-    def shared_ledger_key(self) -> Path:
-        """The key of a ledger on PostgreSQL: a copy of the one file on every machine that writes to it."""
-        return self.private / "ledger.key"
-
-    @property
-    def datasets(self) -> Path:
-        """All stored versions of all data sets."""
-        return self.private / "datasets"
-
-    @property
-    def parties(self) -> Path:
-        """The parties' private stores."""
-        return self.private / "parties"
-
-    @property
-    def releases(self) -> Path:
-        """What left a party."""
-        return self.root / "releases"
-
-    @property
-    def rounds(self) -> Path:
-        """Messages of secure aggregation that the server received and sent."""
-        return self.root / "rounds"
-
-    @property
-    def ledger(self) -> Path:
-        """The ledger's SQLite file."""
-        return self.root / "ledger.sqlite"
-
-    @property
-    def arrivals(self) -> Path:
-        """Fingerprints of the rows of versions that nights arrived in; private."""
-        return self.private / "arrivals"
-
-    @property
-    def results(self) -> Path:
-        """One Parquet file a run and table."""
-        return self.root / "results"
-
-    @property
-    def mlflow_database(self) -> Path:
-        """MLflow's SQLite file."""
-        return self.root / "mlflow.db"
-
-    @property
-    def artifacts(self) -> Path:
-        """MLflow's artifacts."""
-        return self.root / "artifacts"
-
-    @property
-    def prefect(self) -> Path:
-        """Prefect's home."""
-        return self.root / "prefect"
 
     def dataset(self, version: str) -> Path:
         """Return the folder of one stored version."""

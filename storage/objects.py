@@ -1,7 +1,8 @@
 """The object store of a root: its rows and releases as objects, each written once under the name of its content.
 
-Rows go through pyarrow's S3 file system; releases through obstore, which has the conditional put that pyarrow lacks.
-Both take credentials and endpoint from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …).
+pyarrow's S3 file system takes credentials and endpoint from the environment (``AWS_ACCESS_KEY_ID``,
+``AWS_ENDPOINT_URL``, …). An object appears whole, and nothing rests on a put that fails where there is one: names are
+digests, and what is a release the ledger decides.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -38,7 +40,7 @@ def _first_of(names: tuple[str, ...]) -> str | None:
 
 
 @cache
-def _row_files(endpoint: str | None, region: str | None) -> Any:
+def _client(endpoint: str | None, region: str | None) -> Any:
     from pyarrow import fs
 
     parts = urlsplit(endpoint or "")
@@ -50,21 +52,6 @@ def _row_files(endpoint: str | None, region: str | None) -> Any:
         request_timeout=_SECONDS,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
         **options,
-    )
-
-
-@cache
-def _release_files(url: str, endpoint: str | None, region: str | None) -> Any:
-    try:
-        from obstore.store import S3Store
-    except ImportError:
-        raise InputError(f"releases in {url} need obstore; install it: pip install 'unitball[s3]'") from None
-    where: Any = {name: value for name, value in (("endpoint", endpoint), ("region", region)) if value}
-    return S3Store.from_url(
-        url,
-        config=where,
-        client_options={"allow_http": True, "timeout": timedelta(seconds=_SECONDS)},
-        retry_config={"max_retries": _ATTEMPTS, "retry_timeout": timedelta(seconds=_SECONDS)},
     )
 
 
@@ -97,13 +84,9 @@ class ObjectStore:
             )
 
     @property
-    def _releases(self) -> Any:
-        return _release_files(self.url.rstrip("/"), _first_of(_ENDPOINTS), _first_of(_REGIONS))
-
-    @property
     def filesystem(self) -> Any:
         """Pyarrow's file system over S3."""
-        return _row_files(_first_of(_ENDPOINTS), _first_of(_REGIONS))
+        return _client(_first_of(_ENDPOINTS), _first_of(_REGIONS))
 
     def path(self, name: str) -> str:
         """Return where an object is for pyarrow's file system."""
@@ -111,96 +94,50 @@ class ObjectStore:
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:
-        """Turn what the clients raise into one line; that an object is not there stays what it is."""
-        from obstore.exceptions import AlreadyExistsError, BaseError
-
+        """Turn what the client raises into one line; that an object is not there stays what it is."""
         try:
             yield
-        except (FileNotFoundError, AlreadyExistsError):
+        except FileNotFoundError:
             raise
-        except (BaseError, OSError, pa.ArrowException) as error:
-            message = " ".join(str(error).partition("<")[0].split())
+        except (OSError, pa.ArrowException) as error:
+            message = " ".join(str(error).split())
             raise StorageError(
                 f"the object store refuses {self.url.rstrip('/')}/{name}: {message:.200}; check its address, the "
                 "credentials in the environment and the network, and run again: nothing is charged twice"
             ) from None
 
-    def create(self, name: str, data: bytes) -> bool:
-        """Put an object unless there is one of this name; return whether this call made it."""
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
-
-        with self._asking(name):
-            try:
-                obstore.put(self._releases, name, data, mode="create")
-            except AlreadyExistsError:
-                return False
-        return True
-
-    def replace(self, name: str, data: bytes) -> None:
-        """Put an object, whether or not there is one."""
-        import obstore
-
-        with self._asking(name):
-            obstore.put(self._releases, name, data)
+    def put(self, name: str, content: IO[bytes]) -> None:
+        """Put an object, whether or not there is one; a kill leaves nothing under the name."""
+        with self._asking(name), self.filesystem.open_output_stream(self.path(name)) as stream:
+            shutil.copyfileobj(content, stream, 1 << 22)
 
     def get(self, name: str) -> bytes | None:
         """Return what an object holds, None where there is none."""
-        import obstore
-
         try:
-            with self._asking(name):
-                return bytes(obstore.get(self._releases, name).bytes())
+            with self._asking(name), self.filesystem.open_input_file(self.path(name)) as file:
+                return bytes(file.read())
         except FileNotFoundError:
             return None
 
     def has(self, name: str) -> bool:
         """Whether there is an object of this name."""
-        import obstore
-
-        try:
-            with self._asking(name):
-                obstore.head(self._releases, name)
-        except FileNotFoundError:
-            return False
-        return True
+        with self._asking(name):
+            return bool(self.filesystem.get_file_info(self.path(name)).is_file)
 
     def names(self, prefix: str, *, old_only: bool = False) -> list[str]:
         """Return the names of all objects below a prefix, or of those that are older than a day."""
-        import obstore
+        from pyarrow import fs
 
-        before = datetime.now(UTC) - _OLD
+        before, root = datetime.now(UTC) - _OLD, self.path("")
+        below = fs.FileSelector(f"{root}{prefix}".rstrip("/"), recursive=True, allow_not_found=True)
         with self._asking(prefix):
-            listed = [each for some in obstore.list(self._releases, prefix) for each in some]
-        return sorted(each["path"] for each in listed if not old_only or each["last_modified"] < before)
+            listed = [one for one in self.filesystem.get_file_info(below) if one.is_file]
+        return sorted(one.path.removeprefix(root) for one in listed if not old_only or one.mtime < before)
 
     def remove(self, name: str) -> None:
         """Remove an object."""
-        import obstore
-
         with self._asking(name):
-            obstore.delete(self._releases, name)
-
-    def upload(self, path: Path, name: str) -> None:
-        """Put a file's content; a kill leaves nothing under the name."""
-        with (
-            self._asking(name),
-            path.open("rb") as file,
-            self.filesystem.open_output_stream(self.path(name)) as stream,
-        ):
-            while piece := file.read(1 << 22):
-                stream.write(piece)
-
-    def size(self, name: str) -> int | None:
-        """Return how many bytes an object of rows has, None where there is none."""
-        with self._asking(name):
-            information = self.filesystem.get_file_info(self.path(name))
-        return int(information.size) if information.is_file else None
-
-    def fetch(self, name: str) -> Any:
-        """Return an Arrow buffer of what an object of rows holds; FileNotFoundError where there is none."""
-        with self._asking(name), self.filesystem.open_input_file(self.path(name)) as file:
-            return file.read_buffer()
+            self.filesystem.delete_file(self.path(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +169,7 @@ class StoredPart:
 
     def require(self) -> None:
         """Raise :class:`DamagedError` where it is missing."""
-        if self.store.size(self.name) is None:
+        if not self.store.has(self.name):
             raise DamagedError(f"{self} is missing; restore it or ingest again")
 
     def open(self) -> Any:
@@ -243,13 +180,12 @@ class StoredPart:
         DamagedError
             If it is missing or differs.
         """
-        try:
-            buffer = self.store.fetch(self.name)
-        except FileNotFoundError:
-            raise DamagedError(f"{self} is missing; restore it or ingest again") from None
-        if hashlib.sha256(buffer).hexdigest() != self.digest:
+        content = self.store.get(self.name)
+        if content is None:
+            raise DamagedError(f"{self} is missing; restore it or ingest again")
+        if hashlib.sha256(content).hexdigest() != self.digest:
             raise DamagedError(f"{self} is damaged: its digest does not match; restore it or ingest again")
-        return pa.BufferReader(buffer)
+        return pa.BufferReader(content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +210,8 @@ class RowObjects:
     def put(self, path: Path, digest: str) -> str:
         """Move a file to the store; return its name there."""
         name = f"{self.folder}/{hmac.digest(self.key, f'rows {digest}'.encode(), 'sha256').hex()}.parquet"
-        self.store.upload(path, name)
+        with path.open("rb") as file:
+            self.store.put(name, file)
         path.unlink()
         return name
 

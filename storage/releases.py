@@ -1,13 +1,14 @@
-"""Releases: arrays with a manifest, written once, never changed."""
+"""Releases: arrays with a manifest, written once, never changed; as folders of the root, or as objects."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -15,47 +16,20 @@ from storage import manifests
 from storage.atomic import discard_unless, staging, writing
 from storage.documents import pack_arrays, unpack_arrays
 from storage.errors import DamagedError, StorageError
-from storage.layout import Layout
+from storage.layout import Layout, path_component
+from storage.ledger.database import Database
+from storage.ledger.entries import Entries, Kind, found, reading
+from storage.ledger.entries import writing as ledger_writing
+from storage.objects import ObjectStore
 
 FORMAT_VERSION = 1
 _MANIFEST = "manifest.json"
 _ARRAYS = "arrays.npz"
+_FOLDER = "releases"
 
 
-class Place(Protocol):
-    """Where the bytes of releases lie: each whole or not at all, and the first one of a key stays."""
-
-    def has(self, key: str) -> bool:
-        """Whether a release is there; it is whole then."""
-        ...
-
-    def keys(self) -> Iterable[str]:
-        """Return the keys of all releases that are there, and of what is left of damaged ones."""
-        ...
-
-    def shown(self, key: str, part: str) -> str:
-        """Return where a part of a release lies, for people."""
-        ...
-
-    def manifest(self, key: str) -> bytes:
-        """Return a release's manifest; StorageError where there is none."""
-        ...
-
-    def arrays(self, key: str) -> bytes:
-        """Return a release's arrays; DamagedError where they are missing or cannot be read."""
-        ...
-
-    def publish(self, key: str, digest: str, manifest: bytes, arrays: bytes) -> bool:
-        """Store a release; return False, and change nothing, where another one is there."""
-        ...
-
-    def discard_unless(self, key: str, is_sound: Callable[[], bool]) -> bool:
-        """Remove a release unless it is sound, which nobody can change in between; return whether it went."""
-        ...
-
-
-class _Folders:
-    """Releases as folders under the root.
+class ReleaseStore:
+    """The releases of one root, by key; their bytes lie in folders under the root.
 
     Parameters
     ----------
@@ -65,65 +39,47 @@ class _Folders:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def has(self, key: str) -> bool:
-        """Whether a release is there."""
+    def exists(self, key: str) -> bool:
+        """Whether the release is stored; releases appear whole, so it is complete."""
         return (self._layout.release(key) / _MANIFEST).is_file()
 
-    def keys(self) -> Iterable[str]:
-        """Return the names of all folders."""
+    def _keys(self) -> Iterable[str]:
+        """Return the keys of all releases that are there, and of what is left of damaged ones."""
         if not self._layout.releases.is_dir():
             return ()
         return [path.name for path in self._layout.releases.iterdir() if not path.name.startswith(".")]
 
-    def shown(self, key: str, part: str) -> str:
-        """Return the path of a file."""
+    def _shown(self, key: str, part: str) -> str:
+        """Return where a part of a release lies, for people."""
         return str(self._layout.release(key) / part)
 
-    def manifest(self, key: str) -> bytes:
-        """Read the manifest."""
+    def _manifest(self, key: str) -> bytes:
+        """Return a release's manifest; StorageError where there is none."""
         return manifests.read(self._layout.release(key) / _MANIFEST)
 
-    def arrays(self, key: str) -> bytes:
-        """Read the arrays."""
+    def _arrays(self, key: str) -> bytes:
+        """Return a release's arrays; DamagedError where they are missing or cannot be read."""
         path = self._layout.release(key) / _ARRAYS
         try:
             return path.read_bytes()
         except OSError as error:
             raise DamagedError(f"{path} is missing or cannot be read: {error.strerror}; {_WAY_OUT}") from error
 
-    def publish(self, key: str, digest: str, manifest: bytes, arrays: bytes) -> bool:
-        """Write a folder under a temporary name and rename it."""
+    def _publish(self, key: str, digest: str, manifest: bytes, arrays: bytes) -> bool:
+        """Store a release; return False, and change nothing, where another one is there."""
         with staging(self._layout.releases) as stage, writing(target := self._layout.release(key)):
             (stage.path / _ARRAYS).write_bytes(arrays)
             (stage.path / _MANIFEST).write_bytes(manifest)
             # A folder without its manifest is no release: somebody removed one of its files.
-            return stage.publish(target, lambda: self.has(key))
+            return stage.publish(target, lambda: self.exists(key))
 
-    def discard_unless(self, key: str, is_sound: Callable[[], bool]) -> bool:
-        """Remove a folder, looked at under the lock that publishing takes."""
+    def _discard_unless(self, key: str, is_sound: Callable[[], bool]) -> bool:
+        """Remove a release unless it is sound, which nobody can change in between; return whether it went."""
         return discard_unless(self._layout.release(key), is_sound)
-
-
-class ReleaseStore:
-    """The releases of one root, by key.
-
-    Parameters
-    ----------
-    layout : Layout
-    place : Place, optional
-        Where their bytes lie; by default folders under the root.
-    """
-
-    def __init__(self, layout: Layout, place: Place | None = None) -> None:
-        self._place = place or _Folders(layout)
-
-    def exists(self, key: str) -> bool:
-        """Whether the release is stored; releases appear whole, so it is complete."""
-        return self._place.has(key)
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys of all stored releases, sorted."""
-        return tuple(sorted(key for key in self._place.keys() if self.exists(key)))
+        return tuple(sorted(key for key in self._keys() if self.exists(key)))
 
     @staticmethod
     def digest_of(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -155,13 +111,13 @@ class ReleaseStore:
         if self.exists(key):
             return self._same(key, digest)
         body = {"manifest": _stamped(manifest), "arrays": hashlib.sha256(data).hexdigest(), "release": digest}
-        written = self._place.publish(key, digest, manifests.dump(body, version=FORMAT_VERSION), data)
+        written = self._publish(key, digest, manifests.dump(body, version=FORMAT_VERSION), data)
         return digest if written else self._same(key, digest)
 
     def files(self, key: str) -> dict[str, bytes]:
         """Return the bytes of a release's files by name, its digests verified as :meth:`read` does."""
         self.read(key)
-        return {_MANIFEST: self._place.manifest(key), _ARRAYS: self._place.arrays(key)}
+        return {_MANIFEST: self._manifest(key), _ARRAYS: self._arrays(key)}
 
     @staticmethod
     def check(files: Mapping[str, bytes], place: Path) -> tuple[dict[str, Any], str]:
@@ -183,7 +139,7 @@ class ReleaseStore:
         return manifest, unpack_arrays(files[_ARRAYS], place / _ARRAYS)
 
     def _same(self, key: str, digest: str) -> str:
-        body = self._manifest(key)
+        body = self._body(key)
         if body["release"] != digest:
             raise StorageError(
                 f"release {key} is stored with other values (digest {body['release'][:12]}, now {digest[:12]}); a "
@@ -191,16 +147,16 @@ class ReleaseStore:
             )
         return digest
 
-    def _manifest(self, key: str) -> dict[str, Any]:
-        place = self._place.shown(key, _MANIFEST)
-        body = manifests.parse(self._place.manifest(key), place, version=FORMAT_VERSION)
+    def _body(self, key: str) -> dict[str, Any]:
+        place = self._shown(key, _MANIFEST)
+        body = manifests.parse(self._manifest(key), place, version=FORMAT_VERSION)
         if (key_recorded := body["manifest"].get("key", key)) != key:
             raise DamagedError(f"{place} is the manifest of another release, {key_recorded}; {_WAY_OUT}")
         return body
 
     def manifest(self, key: str) -> dict[str, Any]:
         """Return what a release says of itself; its arrays are neither read nor verified."""
-        body: dict[str, Any] = self._manifest(key)["manifest"]
+        body: dict[str, Any] = self._body(key)["manifest"]
         return body
 
     def read(self, key: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -213,10 +169,10 @@ class ReleaseStore:
         DamagedError
             If a file does not match its digest, naming it.
         """
-        body, data = self._manifest(key), self._place.arrays(key)
-        _require_whole(body, data, self._place.shown(key, _ARRAYS))
+        body, data = self._body(key), self._arrays(key)
+        _require_whole(body, data, self._shown(key, _ARRAYS))
         manifest = body["manifest"]
-        return manifest, unpack_arrays(data, self._place.shown(key, _ARRAYS))
+        return manifest, unpack_arrays(data, self._shown(key, _ARRAYS))
 
     def remove_damaged(self, *keys: str) -> tuple[str, ...]:
         """Remove those of ``keys`` (all, where none is named) that do not match their digests; return them.
@@ -225,10 +181,10 @@ class ReleaseStore:
         the same noise.
         """
         removed = []
-        for key in keys or sorted(self._place.keys()):
+        for key in keys or sorted(self._keys()):
             # Reading takes long, and most releases are sound: only a suspect is looked at again under the lock.
             sound = partial(self._is_sound, key)
-            if not sound() and self._place.discard_unless(key, sound):
+            if not sound() and self._discard_unless(key, sound):
                 removed.append(key)
         return tuple(removed)
 
@@ -259,3 +215,102 @@ def _stamped(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def _digest(manifest: Mapping[str, Any], data: bytes) -> str:
     return hashlib.sha256(manifests.canonical(_stamped(manifest)) + b"\0" + data).hexdigest()
+
+
+class ObjectReleases(ReleaseStore):
+    """Releases as objects ``releases/<key>/<digest>``: the length of the manifest, the manifest, the arrays.
+
+    Two writers of one release may put two objects, if a library changed a value in its last bit. The order in which
+    they appear does not decide between them: the ledger does, by a row of its own, under its write lock, after the
+    object is there and before anybody is told. So that a release is made exactly once rests on the ledger alone. What
+    is read is compared with the digest in that row, which whoever may write to the bucket cannot change.
+
+    Parameters
+    ----------
+    store : ObjectStore
+    database : Database
+        Of the ledger.
+    """
+
+    def __init__(self, store: ObjectStore, database: Database) -> None:
+        self._store = store
+        self._database = database
+
+    def exists(self, key: str) -> bool:
+        """Whether the ledger names a copy of the release, and the copy is there."""
+        name = self._named(key)
+        return name is not None and self._store.has(name)
+
+    def _keys(self) -> Iterable[str]:
+        """Return the keys that the ledger names a copy of and that objects are there of."""
+        there = {name.split("/")[1] for name in self._store.names(_FOLDER)}
+        return {entry.subject for entry in found(self._database, Kind.STORED)} & there
+
+    def _shown(self, key: str, part: str = "") -> str:
+        """Return the address of the copy that the ledger names, which holds all parts."""
+        return f"{self._store.url.rstrip('/')}/{self._named(key) or f'{_FOLDER}/{key}'}"
+
+    def _manifest(self, key: str) -> bytes:
+        """Return the manifest."""
+        return self._halves(key)[0]
+
+    def _arrays(self, key: str) -> bytes:
+        """Return the arrays."""
+        return self._halves(key)[1]
+
+    def _publish(self, key: str, digest: str, manifest: bytes, arrays: bytes) -> bool:
+        """Put an object of its own, then let the ledger decide."""
+        name, whole = _name(key, digest), len(manifest).to_bytes(8, "big") + manifest + arrays
+        # Of this name there can be nothing else, unless it was damaged.
+        if self._store.get(name) != whole:
+            self._store.put(name, io.BytesIO(whole))
+        with ledger_writing(self._database) as entries:
+            named = _last(entries, key)
+            if named is None or (named != digest and not self._store.has(_name(key, named))):
+                entries.append(Kind.STORED, account="", subject=key, content={"digest": digest})
+                return True
+            return named == digest
+
+    def _discard_unless(self, key: str, is_sound: Callable[[], bool]) -> bool:
+        """Remove the copy that the ledger names, under the ledger's write lock, which publishing takes."""
+        with ledger_writing(self._database):
+            name = self._named(key)
+            if name is None or is_sound():
+                return False
+            self._store.remove(name)
+        return True
+
+    def _digest(self, key: str) -> str | None:
+        with reading(self._database) as entries:
+            return _last(entries, key)
+
+    def _named(self, key: str) -> str | None:
+        digest = self._digest(key)
+        return None if digest is None else _name(key, digest)
+
+    def _halves(self, key: str) -> tuple[bytes, bytes]:
+        digest = self._digest(key)
+        whole = None if digest is None else self._store.get(_name(key, digest))
+        if whole is None:
+            raise StorageError(f"{self._shown(key)} does not exist")
+        size = int.from_bytes(whole[:8], "big")
+        if size > len(whole) - 8:
+            raise DamagedError(f"{self._shown(key)} is damaged: it is cut off; restore it, or remove it and run again")
+        manifest, arrays = whole[8 : 8 + size], whole[8 + size :]
+        # The object agrees with itself whoever wrote it: only the ledger says which one was stored.
+        body = ReleaseStore.check({_MANIFEST: manifest, _ARRAYS: arrays}, Path(key))[1]
+        if digest is not None and body != digest:
+            raise DamagedError(
+                f"{self._shown(key)} is another release (digest {body[:12]}) than the ledger stored ({digest[:12]}): "
+                "somebody has replaced it; restore it, or remove it (unitball doctor --clean) and run again"
+            )
+        return manifest, arrays
+
+
+def _name(key: str, digest: str) -> str:
+    return f"{_FOLDER}/{path_component(key, 'release key')}/{digest}"
+
+
+def _last(entries: Entries, key: str) -> str | None:
+    stored = entries.find(Kind.STORED, subject=key)
+    return None if not stored else str(stored[-1].content["digest"])

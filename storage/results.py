@@ -12,7 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -33,11 +32,8 @@ _TEXT = "'"
 
 def _plain(value: Any) -> Any:
     """Return a cell as a Parquet scalar: what is nested becomes JSON text."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (dict, list, tuple)):
-        return json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return value
+    nested = isinstance(value, (dict, list, tuple))
+    return json.dumps(value, sort_keys=True, ensure_ascii=False) if nested else value
 
 
 def append(
@@ -63,7 +59,8 @@ def append(
     StorageError
         If the root cannot be written.
     """
-    _require_table(table)
+    if table not in TABLES:
+        raise InputError(f"no table of results is called {table!r}; there are: {', '.join(TABLES)}")
     name = path_component(run or randomness.token_hex(16), "run")
     columns = list(dict.fromkeys(column for record in records for column in record))
     if not columns:
@@ -82,11 +79,6 @@ def append(
 def is_recorded(layout: Layout, run: str) -> bool:
     """Whether a record was kept under a run's name."""
     return (layout.results / "runs" / f"{path_component(run, 'run')}.parquet").is_file()
-
-
-def _require_table(table: str) -> None:
-    if table not in TABLES:
-        raise InputError(f"no table of results is called {table!r}; there are: {', '.join(TABLES)}")
 
 
 def _files(layout: Layout, table: str) -> list[str]:

@@ -38,8 +38,7 @@ from dpalgos.rows import ArrayRows, Floats
 from storage.documents import read_yaml
 from storage.encoder import TableEncoder
 from storage.errors import InputError, RefusedError
-from storage.ledger.accounts import PERSON
-from storage.ledger.charges import Cap
+from storage.ledger.charges import PERSON, Cap
 from storage.people import MOST_ROWS, People, at_most, identifiers, named, shares
 from storage.refs import DatasetRef, OnViolation, ShardRef, Visibility
 from tasks.datasets.registration import ingest

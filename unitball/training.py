@@ -19,8 +19,7 @@ import pandas as pd
 
 from dpalgos.accounting.filters import RESERVED
 from storage.errors import InputError, RefusedError
-from storage.ledger.accounts import PERSON, ROW
-from storage.ledger.charges import Cap
+from storage.ledger.charges import PERSON, ROW, Cap
 from tasks.accounts.budget import budget_report, open_ledger, settled
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig

@@ -270,7 +270,7 @@ def verify(
     rows = ((check.what, _WORDS[check.holds], check.detail, check.word) for check in report.checks)
     vouched = table(("who vouches", "for what"), report.words.items(), title="What nobody can check here")
     return Answer(
-        report.to_json(),
+        report.model_dump(mode="json"),
         [table(("checked", "", "found", "rests on"), rows, title=title), *([vouched] if report.words else [])],
         None if report.holds else typer.Exit(1),
     )

@@ -1,10 +1,21 @@
-"""What is charged, and the policy that prices it and compares it with an account's cap."""
+"""Charges: whose accounts they burden, the policy that prices them, and how the entries tell plans and reservations.
+
+An account belongs to the people a data set is about, not to a file: its owner names it, and every version of a data set
+of these people spends from it. Functions that take entries work inside a transaction of their caller.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
+
+from storage.errors import InputError, RefusedError
+from storage.ledger.entries import Entries, Entry, Kind, require_name
+
+ROW, PERSON = "row", "person"
+"""The units of privacy: what neighbouring data sets differ in, one row, or all rows of one person."""
 
 DEFAULT_RELATION = "replace-one"
 """The neighbouring relation of accounts that were opened before accounts named theirs."""
@@ -41,7 +52,7 @@ class CapChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountTerms:
-    """What an account agreed at opening, and how its cap has changed since.
+    """What the policy may need of an account besides its plans: what was agreed at opening, and how its cap changed.
 
     Parameters
     ----------
@@ -196,6 +207,10 @@ class ChargePolicy(Protocol):
     Must be a pure function of its arguments, and must raise for anything it does not understand.
     """
 
+    def for_group(self, size: int) -> ChargePolicy:
+        """Return the policy under which one person has up to `size` rows."""
+        ...
+
     def decide(
         self,
         history: History,
@@ -216,3 +231,411 @@ class ChargePolicy(Protocol):
     def stated(self, epsilon: float, delta: float) -> Mapping[str, Any]:
         """Return the cost of a plan of which nothing is known but (epsilon, delta)."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account(AccountTerms):
+    """One population's account.
+
+    Parameters
+    ----------
+    name : str
+    cap : Cap or None
+        The most it may spend over its life; None for public data, which is recorded and never refused.
+    disjoint_people : bool
+        Whether its owner declared that no person in it is in any account of `disjoint_from`.
+    disjoint_from : tuple of str
+    group_size : int
+        The most rows one person has in it; 1 unless declared.
+    idealised_allowed : bool
+        Whether its owner accepts guarantees that hold in real arithmetic only (floating-point noise).
+    unit : str
+        :data:`ROW` or :data:`PERSON`, fixed at opening.
+    opened_at : str
+        Informational time in UTC.
+    """
+
+    name: str
+    cap: Cap | None
+    disjoint_people: bool = False
+    disjoint_from: tuple[str, ...] = ()
+    group_size: int = 1
+    idealised_allowed: bool = False
+    unit: str = ROW
+    opened_at: str = ""
+
+    @property
+    def private(self) -> bool:
+        """Whether the people's rows are somebody's secret."""
+        return self.cap is not None
+
+
+def require_cap(cap: Cap) -> None:
+    """Refuse a cap that bounds nothing."""
+    if not (math.isfinite(cap.epsilon) and cap.epsilon > 0):
+        raise InputError(f"the cap's epsilon is {cap.epsilon!r}; give a finite number above 0")
+    if not 0 <= cap.delta < 1:
+        raise InputError(f"the cap's delta is {cap.delta!r}; give a number from 0 to below 1, well below 1 / rows")
+
+
+def require_small_delta(delta: float, rows: int) -> None:
+    """Refuse a delta at which releasing one row in the clear would pass for private.
+
+    A mechanism that publishes one of `rows` rows at random is ``(0, 1/rows)``-private, so a delta of ``1/rows`` or more
+    promises nothing to anybody.
+
+    Raises
+    ------
+    RefusedError
+        If ``delta >= 1 / rows``.
+    """
+    if rows < 1:
+        raise InputError(f"there are {rows} rows; private data needs at least 1 row")
+    if not delta * rows < 1:
+        raise RefusedError(
+            f"delta is {delta:g}, which is not below 1/n = {1 / rows:.3g} for n = {rows} rows; "
+            f"give a smaller one, such as {0.1 / rows:.1g}"
+        )
+
+
+def find_account(entries: Entries, name: str) -> Account | None:
+    """Return an account as it stands now, or None where there is none of this name."""
+    opened = entries.find(Kind.ACCOUNT, subject=name)
+    if not opened:
+        return None
+    content = opened[0].content
+    changes = tuple(map(_cap_change, entries.find(Kind.CAP, account=name)))
+    consents = [content, *(entry.content for entry in entries.find(Kind.CONSENT, account=name))]
+    cap = changes[-1].cap if changes else content["cap"] and Cap(**content["cap"])
+    return Account(
+        name=name,
+        cap=cap,
+        changes=changes,
+        disjoint_people=bool(content["disjoint_people"]),
+        disjoint_from=tuple(content["disjoint_from"]),
+        group_size=int(content["group_size"]),
+        idealised_allowed=bool(consents[-1]["idealised_allowed"]),
+        relation=content.get("relation", DEFAULT_RELATION),
+        deltas=content.get("deltas", {}),
+        unit=content.get("unit", ROW),
+        opened_at=opened[0].recorded_at,
+    )
+
+
+def get_account(entries: Entries, name: str) -> Account:
+    """Return an account as it stands now; InputError where there is none of this name."""
+    account = find_account(entries, name)
+    if account is None:
+        known = ", ".join(account_names(entries)) or "none"
+        raise InputError(f"there is no account {name!r} (accounts: {known}); register its data set first")
+    return account
+
+
+def account_names(entries: Entries) -> list[str]:
+    """Return the names of all accounts in the order in which they were opened."""
+    return [entry.subject for entry in entries.find(Kind.ACCOUNT)]
+
+
+def add_account(entries: Entries, account: Account) -> Account:
+    """Open an account that does not exist yet."""
+    require_name("the account's name", account.name)
+    require_name("the neighbouring relation", account.relation)
+    if account.cap is not None:
+        require_cap(account.cap)
+    if account.group_size < 1:
+        raise InputError(f"the group size is {account.group_size}; give the most rows that one person has, at least 1")
+    if account.unit not in (ROW, PERSON) or (account.unit == PERSON and account.group_size > 1):
+        raise InputError(
+            f"account {account.name!r} would be of unit {account.unit!r} and group size {account.group_size}; give "
+            f"{ROW}, or {PERSON} without a group size: a person counts once, with however many rows"
+        )
+    for other in account.disjoint_from:
+        get_account(entries, other)
+    content = asdict(account)
+    del content["name"], content["opened_at"], content["changes"]
+    if account.unit == ROW:
+        # Said of people only: accounts of rows, and all that was made of them, are as ever.
+        del content["unit"]
+    entries.append(Kind.ACCOUNT, account=account.name, subject=account.name, content=content)
+    return get_account(entries, account.name)
+
+
+def _cap_change(entry: Entry) -> CapChange:
+    content = entry.content
+    return CapChange(
+        cap=Cap(**content["cap"]),
+        before=Cap(**content["before"]),
+        by=content["by"],
+        why=content["why"],
+        recorded_at=entry.recorded_at,
+        sequence=entry.sequence,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargeRecord(ReleaseCharge):
+    """One charged release, as it was charged.
+
+    Parameters
+    ----------
+    account : str
+    plan : PlanRecord
+        What it was charged with.
+    sequence : int
+        Number of its own entry: the order of charges.
+    recorded_at : str
+        Informational time in UTC.
+    """
+
+    account: str
+    plan: PlanRecord
+    sequence: int
+    recorded_at: str
+
+
+def require_plan(plan: PlanRequest) -> None:
+    """Refuse a plan that names something twice, or what it is for badly."""
+    require_name("the plan's partition", plan.partition)
+    if not (math.isfinite(plan.delta) and 0 <= plan.delta < 1):
+        raise InputError(f"the plan's delta is {plan.delta!r}; give a number from 0 to below 1")
+    keys = [release.key for release in plan.releases]
+    if len(set(keys)) != len(keys):
+        raise InputError("a plan names one release twice; name each once")
+    for release in plan.releases:
+        require_name("the release's key", release.key)
+        if not release.parties:
+            raise InputError(f"release {release.key!r} names no party; name those whose rows it reads")
+        for party in release.parties:
+            require_name("the party's name", party)
+
+
+def unpaid(entries: Entries, plan: PlanRequest) -> tuple[ReleaseCharge, ...]:
+    """Return the releases this account has not paid for; refuse a key that stands for something else on record."""
+    releases = {release.key: release for release in plan.releases}
+    if not releases:
+        return ()
+    paid = set()
+    for entry in entries.find(Kind.CHARGE, subjects=list(releases)):
+        if entry.account == plan.account:
+            _require_same(entry, releases[entry.subject], plan.partition)
+            paid.add(entry.subject)
+        elif get_account(entries, entry.account).private or get_account(entries, plan.account).private:
+            raise RefusedError(
+                f"release {entry.subject!r} was charged to account {entry.account!r} and cannot be charged to "
+                f"{plan.account!r} as well; private rows belong to one account"
+            )
+    return tuple(release for release in plan.releases if release.key not in paid)
+
+
+def _require_same(entry: Entry, release: ReleaseCharge, partition: str) -> None:
+    content = entry.content
+    same = (
+        content["partition"] == partition
+        and set(content["parties"]) == set(release.parties)
+        and _alike(content["guarantee"], release.guarantee)
+    )
+    if not same:
+        raise RefusedError(
+            f"release {release.key!r} is on record with another guarantee, partition or parties; one identity must "
+            "stand for one release, so nothing was charged"
+        )
+
+
+def _alike(left: Any, right: Any) -> bool:
+    """Compare JSON; numbers up to the last bits, which differ between mathematical libraries."""
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_alike(left[name], right[name]) for name in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(_alike, left, right))
+    if isinstance(left, float) or isinstance(right, float):
+        numbers = isinstance(left, int | float) and isinstance(right, int | float)
+        return numbers and math.isclose(left, right, rel_tol=1e-9)
+    return bool(left == right)
+
+
+def append_plan(
+    entries: Entries,
+    plan: PlanRequest,
+    new: Sequence[ReleaseCharge],
+    decision: Decision,
+    key_ids: Mapping[str, str],
+    kind: Kind,
+) -> int:
+    """Enter a plan and the charges of its releases; return the number of the plan's entry."""
+    content = {
+        "partition": plan.partition,
+        "delta": plan.delta,
+        "run": plan.run,
+        "releases": [release.key for release in new],
+        "costs": decision.costs,
+        "details": decision.details,
+        "totals": decision.totals,
+        "key_ids": dict(key_ids),
+        "recharge": kind is Kind.RECHARGE,
+    }
+    number = entries.last().sequence + 1
+    charges = (
+        (
+            kind,
+            release.key,
+            {
+                "plan": number,
+                "partition": plan.partition,
+                "parties": list(release.parties),
+                "guarantee": release.guarantee,
+                "label": release.label,
+                **({"stream": release.stream} if release.stream else {}),
+                **({"again": release.again} if release.again else {}),
+            },
+        )
+        for release in new
+    )
+    entries.extend(plan.account, [(Kind.PLAN, plan.partition, content), *charges])
+    return number
+
+
+def charge_of(entries: Entries, key: str) -> ChargeRecord:
+    """Return the first charge of a release; InputError where it was never charged."""
+    charge = entries.find(Kind.CHARGE, subject=key)
+    if not charge:
+        raise InputError(f"release {key!r} was never charged; run what makes it")
+    return charge_record(charge[0], _plan(entries.at(charge[0].content["plan"])))
+
+
+def _plan(entry: Entry) -> PlanRecord:
+    content = entry.content
+    return PlanRecord(
+        partition=content["partition"],
+        costs=content["costs"],
+        sequence=entry.sequence,
+        delta=content["delta"],
+        run=content["run"],
+        releases=tuple(content["releases"]),
+        key_ids=content["key_ids"],
+        recharge=content["recharge"],
+        recorded_at=entry.recorded_at,
+    )
+
+
+def history_of(entries: Entries, account: str) -> History:
+    """Return an account's plans and what it has set aside, with what was noted of the plans before."""
+    before: History = entries.notes.get(account, History())
+    later = entries.find(Kind.PLAN, account=account)[len(before.plans) :]
+    pending = [PlanRecord(one.plan.partition, one.costs) for one in open_reservations(entries, account)]
+    history = History((*before.plans, *map(_plan, later)), pending, dict(before.notes))
+    entries.notes[account] = history
+    return history
+
+
+def charge_record(entry: Entry, plan: PlanRecord) -> ChargeRecord:
+    """Return the charge that an entry records."""
+    content = entry.content
+    return ChargeRecord(
+        key=entry.subject,
+        label=content["label"],
+        account=entry.account,
+        parties=tuple(content["parties"]),
+        guarantee=content["guarantee"],
+        stream=content.get("stream", ""),
+        again=content.get("again", {}),
+        plan=plan,
+        sequence=entry.sequence,
+        recorded_at=entry.recorded_at,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """One reservation.
+
+    Parameters
+    ----------
+    sequence : int
+        Number of its entry.
+    name : str
+        What its owner and the others call it: the run it is for.
+    plan : PlanRequest
+    costs : mapping
+        What it counts as, the policy's own JSON.
+    end : Kind or None
+        How it ended; None while it is open.
+    recorded_at : str
+    """
+
+    sequence: int
+    name: str
+    plan: PlanRequest
+    costs: Mapping[str, Mapping[str, Any]]
+    end: Kind | None
+    recorded_at: str
+
+
+def reserve_plan(entries: Entries, name: str, plan: PlanRequest, decision: Decision) -> None:
+    """Enter a reservation that the policy has admitted."""
+    releases = [asdict(one) for one in plan.releases]
+    content = {
+        "partition": plan.partition,
+        "delta": plan.delta,
+        "run": plan.run,
+        "releases": releases,
+        "costs": decision.costs,
+    }
+    entries.append(Kind.RESERVATION, account=plan.account, subject=name, content=content)
+
+
+def open_reservations(entries: Entries, account: str) -> list[Reservation]:
+    """Return the reservations of an account that are neither committed nor returned, oldest first."""
+    return [_reservation(entry, None) for entry, end in _reservations(entries, account) if end is None]
+
+
+def find_reservation(entries: Entries, account: str, name: str) -> Reservation:
+    """Return the last reservation of a name.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    reservations = [(entry, end) for entry, end in _reservations(entries, account) if entry.subject == name]
+    if not reservations:
+        raise InputError(f"account {account!r} has reserved nothing for run {name!r}; a run is reserved for first")
+    return _reservation(*reservations[-1])
+
+
+def require_open(reservation: Reservation) -> None:
+    """Refuse to commit or return a reservation that has ended.
+
+    Raises
+    ------
+    RefusedError
+    """
+    if reservation.end is not None:
+        what = "was charged: messages may have left" if reservation.end is Kind.COMMITMENT else "was returned"
+        raise RefusedError(f"the reservation of run {reservation.name!r} {what}; nothing was changed")
+
+
+def _reservations(entries: Entries, account: str) -> list[tuple[Entry, Kind | None]]:
+    """Return each reservation of an account and how it ended."""
+    kinds = (Kind.RESERVATION, Kind.COMMITMENT, Kind.RETURN)
+    opened = entries.find(*kinds, account=account)
+    ended = {entry.content["reservation"]: entry.kind for entry in opened if entry.kind is not Kind.RESERVATION}
+    return [(one, ended.get(one.sequence)) for one in opened if one.kind is Kind.RESERVATION]
+
+
+def _reservation(entry: Entry, end: Kind | None) -> Reservation:
+    content = entry.content
+    releases: Sequence[Mapping[str, Any]] = content["releases"]
+    return Reservation(
+        sequence=entry.sequence,
+        name=entry.subject,
+        plan=PlanRequest(
+            account=entry.account,
+            partition=content["partition"],
+            releases=tuple(ReleaseCharge(**{**one, "parties": tuple(one["parties"])}) for one in releases),
+            delta=content["delta"],
+            run=content["run"],
+        ),
+        costs=content["costs"],
+        end=end,
+        recorded_at=entry.recorded_at,
+    )

@@ -261,11 +261,6 @@ class Database:
     connection: Connection | None = None
 
     @property
-    def ledger_id(self) -> str:
-        """The ledger's identity."""
-        return self.chain.ledger_id
-
-    @property
     def is_file(self) -> bool:
         """Whether it is a file of SQLite's, and no server's."""
         return self.engine.dialect.name == "sqlite"
@@ -421,6 +416,9 @@ def _sqlite_engine(path: Path) -> Engine:
             check_same_thread=False,
         )
         connection.execute("PRAGMA synchronous=EXTRA")
+        # The journal stays and its head is blotted out, which is as durable as to remove it: neither of the two syncs
+        # of the folder's names is to be waited for.
+        connection.execute("PRAGMA journal_mode=PERSIST")
         return connection
 
     engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
@@ -509,11 +507,13 @@ def _create_sqlite_file(path: Path, head: Path, key: Path | Secret) -> None:
             if path.exists():
                 return
             temporary = path.with_name(f".{path.name}.new")
-            for left_over in (temporary, temporary.with_name(temporary.name + "-journal")):
+            journal = temporary.with_name(temporary.name + "-journal")
+            for left_over in (temporary, journal):
                 left_over.unlink(missing_ok=True)
             temporary.touch(mode=0o600)
             with _begin(_sqlite_engine(temporary), str(path), write=True) as connection:
                 _create_schema(connection, key)
+            journal.unlink()
             temporary.replace(path)
             sync(path.parent)
     except OSError as error:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -217,16 +218,14 @@ class Entries:
 
     def append(self, kind: Kind, *, account: str, subject: str, content: Mapping[str, Any]) -> Entry:
         """Add one entry at the end of the chain."""
-        (fields,) = self.extend(kind, account=account, contents=[(subject, content)])
+        (fields,) = self.extend(account, [(kind, subject, content)])
         return _entry(fields)
 
-    def extend(
-        self, kind: Kind, *, account: str, contents: Sequence[tuple[str, Mapping[str, Any]]]
-    ) -> list[dict[str, Any]]:
-        """Add entries of one kind, each a subject and its content, at the end of the chain; return their columns."""
+    def extend(self, account: str, contents: Iterable[tuple[Kind, str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+        """Add entries, each a kind, a subject and its content, at the end of the chain; return their columns."""
         last = self.last()
         added: list[dict[str, Any]] = []
-        for subject, content in contents:
+        for kind, subject, content in contents:
             fields: dict[str, Any] = {
                 "sequence": last.sequence + 1,
                 "kind": str(kind),
@@ -238,11 +237,9 @@ class Entries:
             }
             last = Link(last.ledger_id, last.sequence + 1, self._chain.digest(fields))
             added.append({**fields, "digest": last.digest})
-        if added:
-            self._connection.execute(_INSERT, added)
-            self._end = last
-        if kind in _DECISIVE:
-            self._keep(added)
+        self._connection.execute(_INSERT, added)
+        self._end = last
+        self._keep(added)
         return added
 
     def last(self) -> Link:
@@ -289,8 +286,8 @@ class Entries:
         return problems
 
     def _keep(self, rows: Iterable[Fields]) -> None:
-        if self.kept is not None:
-            for row in rows:
+        for row in rows:
+            if self.kept is not None and row["kind"] in _DECISIVE:
                 self.kept.setdefault(row["kind"], []).append(_entry(row))
 
 
@@ -352,8 +349,11 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         looked = now if known is None else known.looked
         database.memory.known = Known(after, database.state(), looked, entries.kept or {}, entries.notes)
     if after != before:
-        for path in database.marks:
-            high_water_marks.advance(path, HighWaterMark(after, spent), database.chain, restored=restoring)
+        mark = HighWaterMark(after, spent)
+        # Side by side: each waits for a disk twice, and all are on it before anybody is told that something is charged.
+        with ThreadPoolExecutor() as pool:
+            for path in database.marks:
+                pool.submit(high_water_marks.advance, path, mark, database.chain, restored=restoring)
 
 
 def _remembered(database: Database) -> Known | None:

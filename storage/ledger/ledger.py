@@ -5,55 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
-from storage.ledger.accounts import (
-    ROW,
-    Account,
-    account_names,
-    account_terms,
-    add_account,
-    find_account,
-    get_account,
-    require_cap,
-)
+from storage.ledger import high_water_marks
 from storage.ledger.charges import (
     DEFAULT_RELATION,
-    AccountTerms,
+    ROW,
+    Account,
     Cap,
     CapChange,
     ChargePolicy,
+    ChargeRecord,
     Decision,
     History,
+    PlanRecord,
     PlanRequest,
     ReleaseCharge,
-)
-from storage.ledger.database import Database
-from storage.ledger.entries import Entries, Kind, check_chain, found, reading, require_name, writing
-from storage.ledger.plans import (
-    ChargeRecord,
     Reservation,
+    account_names,
+    add_account,
     append_plan,
     charge_of,
     charge_record,
+    find_account,
     find_reservation,
+    get_account,
     history_of,
     open_reservations,
+    require_cap,
     require_open,
     require_plan,
     reserve_plan,
     unpaid,
 )
-
-
-@runtime_checkable
-class GroupChargePolicy(ChargePolicy, Protocol):
-    """A policy that can also price releases for people with several rows."""
-
-    def for_group(self, size: int) -> ChargePolicy:
-        """Return the policy under which one person has up to `size` rows."""
-        ...
+from storage.ledger.database import Database
+from storage.ledger.entries import Entries, Kind, check_chain, found, lacking, reading, require_name, writing
 
 
 class OutputOutcome(StrEnum):
@@ -170,7 +157,7 @@ class Ledger:
         )
         with writing(self._database) as entries:
             present = find_account(entries, name) or add_account(entries, asked)
-        if replace(present, deltas=asked.deltas, opened_at="") != asked:
+        if replace(present, deltas=asked.deltas, changes=(), opened_at="") != asked:
             raise InputError(
                 f"account {name!r} exists with other properties ({_describe(present)}); "
                 "use it as it is, or raise its cap explicitly"
@@ -235,11 +222,6 @@ class Ledger:
                 },
             )
             return get_account(entries, name)
-
-    def terms(self, name: str) -> AccountTerms:
-        """Return what an account agreed at opening, and how its cap has changed since."""
-        with reading(self._database) as entries:
-            return account_terms(entries, get_account(entries, name))
 
     # ── charging ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -515,23 +497,107 @@ class Ledger:
         cap: Cap | None,
         change: CapChange | None = None,
     ) -> Decision:
-        policy = self._policy
-        if account.group_size > 1:
-            if not isinstance(policy, GroupChargePolicy):
-                raise RefusedError(
-                    f"account {account.name!r} has up to {account.group_size} rows a person and the accounting in use "
-                    "prices one row only; use one that knows groups"
-                )
-            policy = policy.for_group(account.group_size)
+        policy = self._policy.for_group(account.group_size)
+        terms = account if change is None else replace(account, changes=(*account.changes, change))
         history = history_of(entries, account.name)
-        terms = account_terms(entries, account)
-        if change is not None:
-            terms = replace(terms, changes=(*terms.changes, change))
         decision = policy.decide(history, new, partition=partition, delta=delta, cap=cap, terms=terms)
         unpriced = {party for release in new for party in release.parties} - set(decision.costs)
         if decision.admitted and unpriced:
             raise StorageError(f"the accounting gave no price for party {min(unpriced)!r}; nothing was charged")
         return decision
+
+    # ── a ledger that is older than its marks ────────────────────────────────────────────────────────────────────────
+
+    def restore(self, *, by: str, why: str, stated: Cap | None = None) -> tuple[str, ...]:
+        """Accept a ledger that is older than its high-water marks, by recording what it lacks as spent.
+
+        For every account that the marks know, the difference between what it had spent by the newest mark and what
+        this ledger says is recorded as one plan charged to every row; accounts that the ledger lacks are opened again.
+
+        Parameters
+        ----------
+        by, why : str
+            Recorded.
+        stated : Cap, optional
+            What the owner says was spent beyond this ledger by each private account, at most; recorded where the marks
+            do not say it. Also without any mark that is ahead.
+
+        Returns
+        -------
+        tuple of str
+            The accounts for which something was recorded.
+
+        Raises
+        ------
+        InputError
+            If no mark is ahead of the ledger and nothing is stated, or if a mark does not say what was spent and
+            nothing is stated.
+        StorageError
+            If the chain itself is not in order: a rewritten ledger is not restored.
+        """
+        if not by.strip() or not why.strip():
+            raise InputError("a restored ledger is recorded with who decided it and why; give both")
+        with writing(self._database, restoring=True) as entries:
+            seen = [high_water_marks.read(path, self._database.chain) for path in self._database.marks]
+            ahead = [mark for mark in seen if mark is not None and lacking(entries, mark) is not None]
+            if not ahead and stated is None:
+                raise InputError(
+                    "the ledger is not older than its high-water marks, so there is nothing to restore; if it is "
+                    "and the marks are lost as well, state what was spent since with --epsilon and --delta"
+                )
+            last = entries.last()
+            own = [mark for mark in ahead if mark.link.ledger_id == last.ledger_id]
+            newest = max(own, key=lambda mark: mark.link.sequence, default=None)
+            known = newest.spent if newest is not None else {}
+            unsaid = [name for name, spent in known.items() if not spent["totals"] and spent["opened"]["cap"]]
+            if (unsaid or len(own) < len(ahead)) and stated is None:
+                raise InputError(
+                    f"the high-water mark does not say what {', '.join(unsaid) or 'this ledger'} had spent; state what "
+                    "was spent at most beyond this ledger with --epsilon and --delta"
+                )
+            for name, spent in known.items():
+                if find_account(entries, name) is None:
+                    entries.append(Kind.ACCOUNT, account=name, subject=name, content=spent["opened"])
+            recorded = []
+            for name in account_names(entries):
+                account, totals = get_account(entries, name), known.get(name, {}).get("totals")
+                if account.private and (totals or stated is not None):
+                    recorded.append(name)
+                    self._book(entries, account, totals, stated)
+            entries.append(
+                Kind.RESTORE,
+                account="",
+                subject="ledger",
+                content={
+                    "by": by,
+                    "why": why,
+                    "ended": last.sequence,
+                    "seen": newest.link.sequence if newest is not None else None,
+                    "stated": asdict(stated) if stated is not None else None,
+                    "accounts": recorded,
+                },
+            )
+        return tuple(recorded)
+
+    def _book(self, entries: Entries, account: Account, totals: Mapping[str, Any] | None, stated: Cap | None) -> None:
+        """Book what an account has spent beyond its plans, as one plan of a partition of its own."""
+        # Not less what is set aside: that may be returned.
+        history = replace(history_of(entries, account.name), pending=())
+        cost = (
+            self._policy.lacking(history, totals)
+            if totals
+            else self._policy.stated(stated.epsilon, stated.delta)
+            if stated is not None
+            else {}
+        )
+        partition = f"restored-{entries.last().sequence}"
+        record = PlanRecord(partition, {"every row": cost})
+        delta = account.cap.delta if account.cap is not None else 0.0
+        with_it = replace(history, pending=(record,))
+        stands = self._policy.decide(with_it, (), partition=partition, delta=delta, cap=account.cap, terms=account)
+        plan = PlanRequest(account.name, partition, (), delta, run="restored ledger")
+        decision = Decision(admitted=True, costs=record.costs, details=stands.details, totals=stands.totals)
+        append_plan(entries, plan, (), decision, {}, Kind.CHARGE)
 
     # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

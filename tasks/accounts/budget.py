@@ -32,12 +32,19 @@ from dpalgos.guarantees import (
     NoGuarantee,
     ZeroConcentrated,
 )
+from storage.catalog import DisjointLine
 from storage.errors import InputError, RefusedError
-from storage.ledger import restoring
-from storage.ledger.accounts import require_cap
-from storage.ledger.charges import AccountTerms, Cap, Decision, History, PlanRequest, ReleaseCharge
+from storage.ledger.charges import (
+    AccountTerms,
+    Cap,
+    ChargeRecord,
+    Decision,
+    History,
+    PlanRequest,
+    ReleaseCharge,
+    require_cap,
+)
 from storage.ledger.ledger import Ledger
-from storage.ledger.plans import ChargeRecord
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
@@ -376,10 +383,6 @@ class ChargeLine(TypedDict):
     recorded_at: str
 
 
-DisjointLine = TypedDict("DisjointLine", {"from": list[str], "reason": str, "recorded_at": str})
-"""A declaration that an account's people are others than those of other accounts."""
-
-
 class PartyBudget(TypedDict):
     """What one party's rows have paid; epsilon is None where it is infinite."""
 
@@ -424,7 +427,7 @@ def budget_report(dataset: str) -> BudgetReport:
     account = open_catalog().account_of(dataset)
     cap, group = account.cap, account.group_size
     history = ledger.history(account.name)
-    reading = read_account(history, cap, ledger.terms(account.name))
+    reading = read_account(history, cap, account)
     charges = ledger.charges_by_party(account.name)
     # A joint release is every party's charge; it is described once and shown by all.
     each = {charge.sequence: charge for records in charges.values() for charge in records}
@@ -444,10 +447,7 @@ def budget_report(dataset: str) -> BudgetReport:
         "relation": account.relation,
         "reserved": [one.name for one in ledger.reservations(account.name)],
         "restored": [one.recorded_at for one in history.plans if not one.releases],
-        "disjoint": [
-            {"from": list(one.accounts), "reason": one.reason, "recorded_at": one.recorded_at}
-            for one in open_catalog().disjoint_from(account.name)
-        ],
+        "disjoint": open_catalog().disjoint_from(account.name),
         "parties": [
             {
                 "party": party,
@@ -476,7 +476,7 @@ def _charge(charge: ChargeRecord) -> ChargeLine:
 def runs_left(account: str, plan: PlanRequest | None = None) -> int | None:
     """Return how many more plans like a given one, or the last one, fit; None for public accounts, or without one."""
     ledger = open_ledger()
-    found, history, terms = ledger.account(account), ledger.history(account), ledger.terms(account)
+    found, history = ledger.account(account), ledger.history(account)
     if found.cap is None or (plan is None and not history.plans):
         return None
     if plan is None:
@@ -484,8 +484,8 @@ def runs_left(account: str, plan: PlanRequest | None = None) -> int | None:
         priced = last.partition, _read_costs(last.costs)
     else:
         policy = AccountingPolicy().for_group(found.group_size)
-        priced = plan.partition, policy.prices(plan.releases, plan.delta, terms)[0]
-    now = _Status.of(history, found.cap, terms)
+        priced = plan.partition, policy.prices(plan.releases, plan.delta, found)[0]
+    now = _Status.of(history, found.cap, found)
     return repeats_left(now.summed, priced, now.limit)
 
 
@@ -497,7 +497,8 @@ def account_reading(account: str) -> dict[str, object]:
 def low_budget(account: str) -> dict[str, str | float | None]:
     """Return what to say of an account of whose cap more than :data:`LOW` is spent; nothing of any other."""
     ledger = open_ledger()
-    now = read_account(ledger.history(account), ledger.account(account).cap, ledger.terms(account))
+    terms = ledger.account(account)
+    now = read_account(ledger.history(account), terms.cap, terms)
     if not now.low:
         return {}
     return {"account": account, "epsilon_spent": now.epsilon, "epsilon_cap": now.cap, "runs_left": runs_left(account)}
@@ -571,6 +572,4 @@ def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> t
     stated = None if epsilon is None or delta is None else Cap(epsilon, delta)
     if stated is not None:
         require_cap(stated)
-    return restoring.restore_ledger(
-        open_ledger_database(), AccountingPolicy(), by=getpass.getuser(), why=reason, stated=stated
-    )
+    return open_ledger().restore(by=getpass.getuser(), why=reason, stated=stated)

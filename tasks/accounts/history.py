@@ -94,7 +94,8 @@ def budget_history(account: str, datasets: Sequence[str] = ()) -> BudgetHistory:
         Those that pay from it.
     """
     ledger = open_ledger()
-    cap, plans, terms = ledger.account(account).cap, ledger.history(account).plans, ledger.terms(account)
+    terms, plans = ledger.account(account), ledger.history(account).plans
+    cap = terms.cap
     step = max(1, -(-len(plans) // _MOST_POINTS))
     points: list[SpendingPoint] = []
     notes: dict[object, object] = {}

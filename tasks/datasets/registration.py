@@ -20,8 +20,7 @@ from storage.datasets import (
 )
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
-from storage.ledger.accounts import require_cap, require_small_delta
-from storage.ledger.charges import Cap
+from storage.ledger.charges import Cap, require_cap, require_small_delta
 from storage.readers.bundled import BUNDLED
 from storage.readers.registry import limited, read_source, reader_names
 from storage.readers.tables import expected_rows

@@ -44,7 +44,6 @@ FORMAT_VERSION = 1
 _CONTENTS, _SIGNATURE = "contents.json", "signature.json"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MOST_BYTES, _MOST_MEMBERS, _MOST_SIGNED = 4 * 2**30, 50_000, 2**24
-_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,51 +98,43 @@ class _Members(Mapping[str, bytes]):
         return iter(self.digests)
 
     def __getitem__(self, name: str) -> bytes:
-        data = b"".join(self.pieces(name, self._most))
-        self._require_signed(name, hashlib.sha256(data).hexdigest())
+        data = self.unsigned(name, self._most)
+        if hashlib.sha256(data).hexdigest() != self.digests[name]:
+            raise DamagedError(f"{self._path}: {name} is not what was signed; ask for the archive again")
         return data
 
-    def pieces(self, name: str, most: int) -> Iterator[bytes]:
-        """Yield what a member holds, a megabyte at a time."""
+    def unsigned(self, name: str, most: int) -> bytes:
+        """Return what a member holds, whether or not that was signed."""
         entry = self._entries[name]
         if entry.file_size > most:
             raise InputError(
                 f"{self._path}: {name} states {entry.file_size:,} bytes; {most:,} are read (UNITBALL_MEMORY)"
             )
-        done = 0
         try:
             with self._file.open(entry) as stream:
-                while piece := stream.read(_PIECE):
-                    done += len(piece)
-                    if done > entry.file_size:
-                        raise EOFError("it holds more than it states")
-                    yield piece
+                data = stream.read(entry.file_size + 1)
+            if len(data) > entry.file_size:
+                raise EOFError("it holds more than it states")
         except (*UNREADABLE, zlib_error) as error:
             raise DamagedError(f"{self._path}: {name} is damaged ({error}); ask for the archive again") from error
+        return data
 
     def check(self, digests: Mapping[str, str]) -> None:
-        """Take the signed list, and compare every member with it, in pieces."""
+        """Take the signed list, and compare every member with it, one after another."""
         self.digests = digests
         if strange := sorted(set(self._entries) - {_CONTENTS, _SIGNATURE} ^ set(digests)):
             raise DamagedError(f"{self._path}: {', '.join(strange[:5])} was added or is missing; ask for it again")
         if sum(entry.file_size for entry in self._entries.values()) > _MOST_BYTES:
             raise InputError(f"{self._path} states more than {_MOST_BYTES:,} bytes, as no export does")
         for name in digests:
-            digest = hashlib.sha256()
-            for piece in self.pieces(name, self._most):
-                digest.update(piece)
-            self._require_signed(name, digest.hexdigest())
-
-    def _require_signed(self, name: str, digest: str) -> None:
-        if digest != self.digests[name]:
-            raise DamagedError(f"{self._path}: {name} is not what was signed; ask for the archive again")
+            self[name]
 
 
 def read(path: Path) -> Archive:
     """Return the members of an archive, signature and digests checked; nothing is unpacked to disk.
 
-    The signed list is read first, and nothing else unless its signature holds. Members are compared with it in pieces
-    and read again where they are asked for, so that one of them is in memory at a time.
+    The signed list is read first, and nothing else unless its signature holds. Members are compared with it one after
+    another and read again where they are asked for, so that one of them is in memory at a time.
 
     Raises
     ------
@@ -173,19 +164,14 @@ def read(path: Path) -> Archive:
 def _signed(path: Path, members: _Members) -> tuple[dict[str, str], str]:
     """Return the signed digests by name and the signer's fingerprint."""
     try:
-        contents, written = (b"".join(members.pieces(name, _MOST_SIGNED)) for name in (_CONTENTS, _SIGNATURE))
+        contents, written = (members.unsigned(name, _MOST_SIGNED) for name in (_CONTENTS, _SIGNATURE))
         signature = parse_json(written, f"{path}: {_SIGNATURE}")
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature["key"]))
-        signed = bytes.fromhex(signature["signature"])
-    except (KeyError, ValueError, TypeError) as error:
-        raise DamagedError(f"{path} has no readable {_CONTENTS} and {_SIGNATURE} ({error}): no export") from error
-    try:
-        key.verify(signed, contents)
-    except InvalidSignature as error:
-        raise DamagedError(f"{path}: {_CONTENTS} is not what was signed; ask for the archive again") from error
-    try:
+        key.verify(bytes.fromhex(signature["signature"]), contents)
         listed = parse_json(contents, f"{path}: {_CONTENTS}")
         version, digests = int(listed["format_version"]), dict(listed["members"])
+    except InvalidSignature as error:
+        raise DamagedError(f"{path}: {_CONTENTS} is not what was signed; ask for the archive again") from error
     except (KeyError, ValueError, TypeError) as error:
         raise DamagedError(f"{path} has no readable {_CONTENTS} and {_SIGNATURE} ({error}): no export") from error
     if version > FORMAT_VERSION:
@@ -243,7 +229,7 @@ def export_run(run: str) -> tuple[bytes, str, str]:
             files[SIGNED] = evidence
         members |= {release_member(key, name): data for name, data in files.items()}
     database = open_ledger_database()
-    members[CHARGES] = canonical({"ledger": database.ledger_id, "entries": extract(database, keys)})
+    members[CHARGES] = canonical({"ledger": database.chain.ledger_id, "entries": extract(database, keys)})
     # Whoever verifies reads archives, too, and needs no libraries for models.
     from tasks.tracking.models import audit_of
 

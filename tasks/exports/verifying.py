@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, computed_field
 
 from dpalgos.algorithms import require_people
 from dpalgos.errors import ParameterError
@@ -20,11 +20,9 @@ from dpalgos.registry import lookup
 from storage.confined import admitted_memory, confined
 from storage.documents import parse_json
 from storage.errors import InputError, RefusedError, StorageError
-from storage.ledger.accounts import PERSON, ROW
-from storage.ledger.charges import DEFAULT_RELATION, AccountTerms, Cap, History, ReleaseCharge
+from storage.ledger.charges import DEFAULT_RELATION, PERSON, ROW, AccountTerms, Cap, History, ReleaseCharge
 from storage.ledger.entries import Kind
 from storage.ledger.moving import FIELDS, linked, unlike
-from storage.manifests import canonical
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import AccountingPolicy
 from tasks.exports.archive import (
@@ -65,11 +63,10 @@ _PLAN = {
 Planned = PlannedRelease | PlannedCombination
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(BaseModel, frozen=True):
     """One thing that was looked at.
 
-    Parameters
+    Attributes
     ----------
     what : str
     holds : bool or None
@@ -85,11 +82,10 @@ class Check:
     word: str = _HERE
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(BaseModel, frozen=True, ser_json_inf_nan="constants"):
     """What an archive says, and what of it was found to hold.
 
-    Parameters
+    Attributes
     ----------
     signer : str
         The fingerprint of the key that signed.
@@ -111,14 +107,11 @@ class Verified:
     checks: tuple[Check, ...]
     words: Mapping[str, str]
 
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
     @property
     def holds(self) -> bool:
         """Whether nothing that was looked at fails."""
         return all(check.holds is not False for check in self.checks)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report in plain values."""
-        return {**asdict(self), "holds": self.holds}
 
 
 class _RefutedError(Exception):
@@ -314,22 +307,23 @@ def verify_archive(archive: Archive, *, signer: str | None = None) -> Verified:
 
 
 def _signer(key: str, wanted: str | None) -> Check:
-    if wanted is None:
-        return Check("signature", True, f"by the key {key}; whose it is, its owner has to say (--signer)")
-    holds = key == wanted.strip().lower()
-    return Check("signature", holds, "by the key that was named" if holds else f"by another key: {key}")
+    holds, detail = True, f"by the key {key}; whose it is, its owner has to say (--signer)"
+    if wanted is not None:
+        holds = key == wanted.strip().lower()
+        detail = "by the key that was named" if holds else f"by another key: {key}"
+    return Check(what="signature", holds=holds, detail=detail)
 
 
 def _made(what: str, word: str, look: Callable[[_Contents], str], contents: _Contents) -> Check:
     try:
-        return Check(what, True, look(contents), word)
+        return Check(what=what, holds=True, detail=look(contents), word=word)
     except _UncheckedError as reason:
-        return Check(what, None, str(reason), word)
+        return Check(what=what, holds=None, detail=str(reason), word=word)
     except (_RefutedError, RefusedError, StorageError, ParameterError) as problem:
-        return Check(what, False, str(problem), word)
+        return Check(what=what, holds=False, detail=str(problem), word=word)
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
         why = " ".join(str(error).split())[:300] or type(error).__name__
-        return Check(what, False, f"it cannot be read: {why}", word)
+        return Check(what=what, holds=False, detail=f"it cannot be read: {why}", word=word)
 
 
 def _words(contents: _Contents, signer: str) -> dict[str, str]:
@@ -376,7 +370,12 @@ def _identities(contents: _Contents) -> str:
         if key in contents.evidence:
             derived = federated_manifest(planned, artefact.kind, contents.evidence[key].took_part)  # type: ignore[arg-type]  # else it has none
         elif isinstance(planned, PlannedRelease):
-            derived = manifest_of(planned, artefact.kind, _numbers(manifest["diagnostics"]))
+            claimed = dict(manifest["diagnostics"])
+            _refute_if(
+                any(type(value) not in (int, float) for value in claimed.values()),
+                "what a solver says of its own work must be numbers",
+            )
+            derived = manifest_of(planned, artefact.kind, claimed)
         else:
             derived = manifest_of(planned, artefact.kind)
             again = planned.combine([contents.artefacts[one] for one in planned.upstream])
@@ -385,18 +384,10 @@ def _identities(contents: _Contents) -> str:
                 f"release {key[:12]} is not what its {planned.algorithm.name} makes of the releases it names",
             )
         _refute_if(
-            other := _differing(json.loads(canonical(derived)), manifest),
+            other := _differing(_plain(derived), manifest),
             f"release {key[:12]} states another {other} than follows from what it is",
         )
     return "each field of each manifest follows from what the release's identity is the digest of"
-
-
-def _numbers(claimed: Mapping[str, Any]) -> dict[str, float]:
-    _refute_if(
-        not all(isinstance(value, int | float) and not isinstance(value, bool) for value in claimed.values()),
-        "what a solver says of its own work must be numbers",
-    )
-    return dict(claimed)
 
 
 def _listed(artefact: Artefact) -> dict[str, Any]:
@@ -445,7 +436,7 @@ def _guarantees(contents: _Contents) -> str:
     for key, planned in contents.charged().items():
         if key in contents.evidence:
             continue
-        derived = json.loads(canonical(planned.guarantee().to_json()))
+        derived = _plain(planned.guarantee().to_json())
         charge = contents.only(Kind.CHARGE, key)
         content, stream = charge["content"], planned.stream is not None
         _refute_if(
@@ -454,7 +445,7 @@ def _guarantees(contents: _Contents) -> str:
         )
         # What a night drawn again costs; charges of before name nothing, and cost the whole horizon's price again.
         again = planned.drawn_again()
-        priced = {} if again is None else json.loads(canonical(again.to_json()))
+        priced = {} if again is None else _plain(again.to_json())
         _refute_if(
             "again" in content and (not priced or _differing(priced, content["again"])),
             f"release {key[:12]} drawn again would cost another price than is derived here",
@@ -518,24 +509,6 @@ def _charged_with(
     return AccountingPolicy(size), releases, terms
 
 
-def _proved_costs(contents: _Contents, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what each party may have been charged for a plan, at each price that is proved."""
-    policy, releases, terms = _charged_with(contents, plan)
-    prices = policy.prices(releases, plan["content"]["delta"], terms)
-    return [json.loads(json.dumps({party: cost.to_json() for party, cost in one.items()})) for one in prices]
-
-
-def _alone(contents: _Contents, plan: Mapping[str, Any], cap: Cap) -> dict[str, Any]:
-    """Return the public numbers of a decision on a plan by itself, with nothing charged before it."""
-    policy, releases, terms = _charged_with(contents, plan)
-    content = plan["content"]
-    decided = policy.decide(
-        History(), releases, partition=content["partition"], delta=content["delta"], cap=cap, terms=terms
-    )
-    details: dict[str, Any] = json.loads(json.dumps(decided.details))
-    return details
-
-
 def _prices(contents: _Contents) -> str:
     _require_own_ledger(contents)
     plans = {entry["sequence"] for entry in contents.of(Kind.PLAN)}
@@ -544,8 +517,11 @@ def _prices(contents: _Contents) -> str:
         f"the plan with number {strange} is missing, or nothing was charged with it",
     )
     for plan in contents.of(Kind.PLAN):
+        policy, releases, terms = _charged_with(contents, plan)
+        proved = policy.prices(releases, plan["content"]["delta"], terms)
+        prices = [_plain({party: cost.to_json() for party, cost in one.items()}) for one in proved]
         # Of two prices that are proved, the ledger recorded the one that left more of what the account had then.
-        differing = [_differing(costs, plan["content"]["costs"]) for costs in _proved_costs(contents, plan)]
+        differing = [_differing(costs, plan["content"]["costs"]) for costs in prices]
         if all(differing):
             other = differing[0]
             raise _RefutedError(f"plan {plan['sequence']} was recorded at another price than its releases': {other}")
@@ -560,6 +536,11 @@ def _require_own_ledger(contents: _Contents) -> None:
         "some releases were charged by parties of their own, and others here",
     )
     raise _UncheckedError("each party has charged it in its own account, and says so")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as it comes back from the ledger or a manifest."""
+    return json.loads(json.dumps(value))
 
 
 def _differing(one: Mapping[str, Any], other: Any) -> str:
@@ -607,7 +588,8 @@ def _cap(contents: _Contents) -> str:
     _require_own_ledger(contents)
     lines = []
     for plan in contents.of(Kind.PLAN):
-        number, account, details = plan["sequence"], plan["account"], plan["content"]["details"]
+        number, account, content = plan["sequence"], plan["account"], plan["content"]
+        details = content["details"]
         opened = contents.only(Kind.ACCOUNT, account)["content"]
         if opened["cap"] is None:
             _refute_if(
@@ -617,7 +599,12 @@ def _cap(contents: _Contents) -> str:
             raise _UncheckedError("the rows are public; no budget is kept of them")
         changes = [one["content"]["cap"] for one in contents.of(Kind.CAP) if one["sequence"] < number]
         cap, after = Cap(**[opened["cap"], *changes][-1]), details["spent_after"]
-        alone = _alone(contents, plan, cap)
+        policy, releases, terms = _charged_with(contents, plan)
+        # With nothing charged before it.
+        decided = policy.decide(
+            History(), releases, partition=content["partition"], delta=content["delta"], cap=cap, terms=terms
+        )
+        alone = _plain(decided.details)
         _refute_if(
             unknown := details.keys() - alone.keys(),
             f"plan {number} was decided with numbers that no decision has: {', '.join(unknown)}",
@@ -678,7 +665,7 @@ def _chain(contents: _Contents) -> str:
 
 def _ledger(contents: _Contents) -> str:
     database = open_ledger_database()
-    if database.ledger_id != contents.ledger:
+    if database.chain.ledger_id != contents.ledger:
         raise _UncheckedError("it is not the ledger of this root; verify under its root to compare the entries")
     if problem := next(unlike(database, contents.stored), None):
         raise _RefutedError(problem)
@@ -741,11 +728,9 @@ def verify_confined(path: Path, *, signer: str | None = None) -> Verified:
     (answer,) = confined(
         f"{__name__}:verified", *arguments, place=str(path), memory=admitted_memory(), seconds=_SECONDS
     )
-    body = json.loads(answer)
-    del body["holds"]
-    return Verified(**{**body, "checks": tuple(Check(**check) for check in body["checks"])})
+    return Verified.model_validate_json(answer)
 
 
 def verified(path: str, signer: str | None) -> Iterator[bytes]:
     """Yield the report as JSON: the other process's part."""
-    yield json.dumps(verify(Path(path), signer=signer).to_json()).encode()
+    yield verify(Path(path), signer=signer).model_dump_json().encode()

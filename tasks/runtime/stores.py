@@ -13,9 +13,8 @@ from storage.ledger.database import Database, Memory, open_database
 from storage.ledger.material import guard_material
 from storage.ledger.moving import has_ledger, is_retired, make_databases, move_ledger
 from storage.model_records import ModelRecords
-from storage.object_releases import ObjectReleases
 from storage.objects import objects_of
-from storage.releases import ReleaseStore
+from storage.releases import ObjectReleases, ReleaseStore
 from tasks.runtime.settings import (
     PARTS,
     DatabaseServer,
@@ -70,7 +69,7 @@ def open_releases() -> ReleaseStore:
     """Open the releases: folders under the root, or objects of which the ledger says which is the release."""
     layout = current_layout()
     store = objects_of(layout)
-    return ReleaseStore(layout, None if store is None else ObjectReleases(store, open_ledger_database()))
+    return ReleaseStore(layout) if store is None else ObjectReleases(store, open_ledger_database())
 
 
 def use_database_server(root: Path, server: DatabaseServer) -> None:

@@ -43,7 +43,7 @@ def test_a_new_file_is_a_ledger_and_nothing_else_is_left(tmp_path: Path) -> None
     with reading(database) as entries:
         assert entries.last().sequence == 0
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite"]
-    assert opened(str(tmp_path / "ledger.sqlite")).ledger_id == database.ledger_id
+    assert opened(str(tmp_path / "ledger.sqlite")).chain.ledger_id == database.chain.ledger_id
 
 
 @pytest.mark.parametrize("name", ["a ledger?mode=ro&x#y%20.sqlite", "größe.sqlite"])
@@ -56,7 +56,7 @@ def test_a_path_may_hold_characters_that_mean_something_in_a_url(tmp_path: Path,
 
 def test_two_first_processes_make_one_ledger(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    identities = race(12, lambda _: opened(path).ledger_id)
+    identities = race(12, lambda _: opened(path).chain.ledger_id)
     assert len(set(identities)) == 1
     assert [found.name for found in tmp_path.iterdir()] == ["ledger.sqlite"]
 
@@ -104,7 +104,7 @@ def test_an_older_format_is_migrated_once_by_racing_processes(tmp_path: Path) ->
     path = tmp_path / "ledger.sqlite"
     _make_version_1(path)
     # A second seal would be a second entry, and so would a second row of meta fail.
-    assert len(set(race(6, lambda _: opened(path).ledger_id))) == 1
+    assert len(set(race(6, lambda _: opened(path).chain.ledger_id))) == 1
     ledger = open_ledger(path)
     assert spent(ledger) == 1
     assert ledger.verify() == []
@@ -189,7 +189,7 @@ def test_what_is_remembered_of_an_opening_ends_with_the_file(tmp_path: Path, mon
 
     def opened_again() -> tuple[str, int]:
         read.clear()
-        return open_database(path, key=KEY, memory=memory).ledger_id, len(read)
+        return open_database(path, key=KEY, memory=memory).chain.ledger_id, len(read)
 
     first, _ = opened_again()
     assert opened_again() == (first, 0)
@@ -205,7 +205,7 @@ def test_what_is_remembered_of_an_opening_ends_with_the_file(tmp_path: Path, mon
         opened_again()
     other = opened(tmp_path / "other.sqlite")
     (tmp_path / "other.sqlite").replace(path)
-    assert opened_again() == (other.ledger_id, 1)
+    assert opened_again() == (other.chain.ledger_id, 1)
     with pytest.raises(SecretError, match="not the key"):
         open_database(path, key=Secret(b"another key of ledgers in tests!"), memory=memory)
     path.unlink()

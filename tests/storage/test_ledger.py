@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import numpy as np
 import pytest
 
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
-from storage.ledger.accounts import require_small_delta
-from storage.ledger.charges import Cap, Decision, History, ReleaseCharge
+from storage.ledger.charges import Cap, Decision, ReleaseCharge, require_small_delta
 from storage.ledger.database import Memory
 from storage.ledger.entries import Kind, writing
 from storage.ledger.ledger import Ledger, OutputOutcome
@@ -123,7 +121,7 @@ class TestCaps:
             ledger.charge(request(release("more")), {})
         ledger.raise_cap("clinic", Cap(4, 1e-5), by="owner", why="one more study")
         ledger.charge(request(release("more")), {})
-        (change,) = ledger.terms("clinic").changes
+        (change,) = ledger.account("clinic").changes
         assert (change.cap, change.before, change.by, change.why) == (
             Cap(4, 1e-5),
             Cap(3, 1e-5),
@@ -159,7 +157,7 @@ class TestCaps:
 
     def test_the_cap_in_force_again_is_not_recorded(self, ledger: Ledger) -> None:
         ledger.raise_cap("clinic", Cap(3, 1e-5), by="owner", why="again")
-        assert ledger.terms("clinic").changes == ()
+        assert ledger.account("clinic").changes == ()
 
     def test_a_public_account_has_none(self, ledger: Ledger) -> None:
         ledger.open_account("digits", None)
@@ -287,20 +285,6 @@ class TestCharging:
         ledger.charge(request(release("a", 1), account="families"), {})
         assert spent(ledger, "families") == 4
 
-    def test_people_with_several_rows_need_a_policy_that_knows_groups(self, ledger: Ledger) -> None:
-        class Single:
-            def decide(self, history: History, new: Sequence[ReleaseCharge], **options: Any) -> Decision:
-                return SumOfEpsilons().decide(history, new, **options)
-
-            lacking = SumOfEpsilons.lacking
-            stated = SumOfEpsilons.stated
-
-        ledger.open_account("families", Cap(9, 1e-5), group_size=4)
-        single = Ledger(database_of(ledger), Single())
-        with pytest.raises(RefusedError, match="4 rows a person"):
-            single.charge(request(release("a"), account="families"), {})
-        single.charge(request(release("a")), {})
-
     def test_no_order_of_requests_overspends_or_charges_twice(self, tmp_path: Path) -> None:
         """Random requests against a dictionary that says what must happen."""
         rng = np.random.default_rng(20_240_401)
@@ -378,7 +362,7 @@ class TestReports:
             "1": ["a", "b"],
         }
 
-    @pytest.mark.parametrize("query", ["account", "history", "charges", "terms", "status", "charges_by_party"])
+    @pytest.mark.parametrize("query", ["account", "history", "charges", "status", "charges_by_party"])
     def test_an_unknown_account_is_an_error_not_an_empty_list(self, ledger: Ledger, query: str) -> None:
         with pytest.raises(InputError, match="no account 'nobody'"):
             getattr(ledger, query)("nobody")

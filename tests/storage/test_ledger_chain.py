@@ -148,7 +148,7 @@ def test_every_edit_is_refused_at_charging(path: Path, statements: list[str], fr
 def test_a_recomputed_entry_needs_the_key(path: Path) -> None:
     """Whoever can write the database but has not the root's secret can compute digests without a key only."""
     database = database_of(open_ledger(path))
-    forged = Chain(database.ledger_id, b"a guess")
+    forged = Chain(database.chain.ledger_id, b"a guess")
     connection = sqlite3.connect(path)
     connection.row_factory = sqlite3.Row
     (row,) = connection.execute("SELECT * FROM ledger_entries WHERE sequence = 14")

@@ -12,10 +12,9 @@ import pytest
 
 from storage.errors import OverspendError, StorageError
 from storage.ledger.chain import Chain
-from storage.ledger.charges import Cap, Decision, History
+from storage.ledger.charges import Cap, Decision, History, append_plan, history_of, open_reservations, reserve_plan
 from storage.ledger.entries import Kind, writing
 from storage.ledger.ledger import Ledger
-from storage.ledger.plans import append_plan, history_of, open_reservations, reserve_plan
 from tests.support.ledgers import SumOfEpsilons, database_of, open_ledger, opened, release, request, spent
 
 

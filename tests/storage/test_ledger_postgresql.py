@@ -72,7 +72,7 @@ def test_the_rules_are_those_of_sqlite(url: str) -> None:
     assert ledger.record_output("a", "d3") is OutputOutcome.RECHARGED
     assert spent(ledger) == 3.5
     assert ledger.verify({"a": "d3"}) == []
-    assert opened(url).ledger_id == database_of(ledger).ledger_id
+    assert opened(url).chain.ledger_id == database_of(ledger).chain.ledger_id
 
 
 def test_the_catalogue_lives_there_too(url: str) -> None:
@@ -82,7 +82,7 @@ def test_the_catalogue_lives_there_too(url: str) -> None:
 
 
 def test_two_first_processes_make_one_schema(url: str) -> None:
-    assert len(set(race(8, lambda _: opened(url).ledger_id))) == 1
+    assert len(set(race(8, lambda _: opened(url).chain.ledger_id))) == 1
 
 
 def test_a_kill_while_it_is_made_leaves_nothing(url: str) -> None:
@@ -290,7 +290,7 @@ def test_a_newer_format_is_refused(url: str) -> None:
 def test_an_older_format_is_migrated_once_by_racing_processes(url: str) -> None:
     open_ledger(url, cap=3).charge(request(release("a")), {})
     as_version_1(url)
-    assert len(set(race(6, lambda _: opened(url).ledger_id))) == 1
+    assert len(set(race(6, lambda _: opened(url).chain.ledger_id))) == 1
     ledger = open_ledger(url)
     assert (spent(ledger), ledger.verify()) == (1, [])
     ledger.charge(request(release("b")), {})

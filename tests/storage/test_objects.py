@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import object_releases, objects
+from storage import objects
+from storage import releases as store_of_releases
 from storage.datasets import dataset_ref, open_dataset
 from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout
-from storage.object_releases import ObjectReleases
 from storage.objects import ObjectStore, objects_of
 from storage.orphans import remove_orphans
 from storage.refs import Labels
-from storage.releases import ReleaseStore
+from storage.releases import ObjectReleases, ReleaseStore
 from storage.results import query_dataset
 from storage.shards import open_shard, write_shards
 from tests.support.data import gathered, source_of, stored, synthetic
@@ -51,8 +52,12 @@ def bucket(layout: Layout) -> ObjectStore:
     return found
 
 
+def put(layout: Layout, name: str, data: bytes) -> None:
+    bucket(layout).put(name, io.BytesIO(data))
+
+
 def releases(layout: Layout) -> ReleaseStore:
-    return ReleaseStore(layout, ObjectReleases(bucket(layout), opened(layout.ledger)))
+    return ObjectReleases(bucket(layout), opened(layout.ledger))
 
 
 def test_a_release_comes_back_from_the_store(layout: Layout) -> None:
@@ -77,16 +82,16 @@ def test_the_ledgers_row_decides_which_copy_is_the_release(layout: Layout, monke
     """A slower writer whose object was there first has lost; so has one whose object appears later."""
     store, slower = releases(layout), releases(layout)
     decided: list[str] = []
-    original = ObjectReleases.publish
+    original = ObjectReleases._publish
 
     def overtaken(self: Any, key: str, digest: str, manifest: bytes, arrays: bytes) -> bool:
-        bucket(layout).create(f"releases/{key}/{digest}", len(manifest).to_bytes(8, "big") + manifest + arrays)
+        put(layout, f"releases/{key}/{digest}", len(manifest).to_bytes(8, "big") + manifest + arrays)
         monkeypatch.undo()
         decided.append(store.write("k", {"kind": "faster"}, ARRAYS))
         return original(self, key, digest, manifest, arrays)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ObjectReleases, "publish", overtaken)
+        patch.setattr(ObjectReleases, "_publish", overtaken)
         monkeypatch = patch
         with pytest.raises(StorageError, match="stored with other values"):
             slower.write("k", {"kind": "slower"}, ARRAYS)
@@ -101,7 +106,7 @@ def test_a_lost_or_damaged_copy_is_said_to_be_and_written_again(layout: Layout) 
     whole = bucket(layout).get(name)
     assert whole is not None
     for damaged in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[: len(whole) // 2], whole[:9], b"\xff" * 20):
-        bucket(layout).replace(name, damaged)
+        put(layout, name, damaged)
         with pytest.raises(DamagedError):
             store.read("k")
         assert store.remove_damaged("k") == ("k",)
@@ -124,7 +129,7 @@ def test_a_release_that_the_buckets_writer_replaced_is_not_read(layout: Layout, 
         forger.write(key, manifest, arrays)
         forged = forger.files(key)
         head = forged["manifest.json"]
-        bucket(layout).replace(name, len(head).to_bytes(8, "big") + head + forged["arrays.npz"])
+        put(layout, name, len(head).to_bytes(8, "big") + head + forged["arrays.npz"])
         for look in (store.read, store.manifest, store.files):
             with pytest.raises(DamagedError, match="another release"):
                 look("k")
@@ -133,13 +138,13 @@ def test_a_release_that_the_buckets_writer_replaced_is_not_read(layout: Layout, 
     assert np.array_equal(store.read("k")[1]["weights"], ARRAYS["weights"])
 
 
-@pytest.mark.parametrize("step", ["create", "writing"])
+@pytest.mark.parametrize("step", ["put", "writing"])
 def test_a_writer_killed_in_between_is_repeated(layout: Layout, step: str) -> None:
     def body() -> None:
-        if step == "create":
-            objects.ObjectStore.create = die  # type: ignore[method-assign]  # in a child
+        if step == "put":
+            objects.ObjectStore.put = die  # type: ignore[method-assign]  # in a child
         else:
-            object_releases.writing = die  # type: ignore[attr-defined]  # in a child
+            store_of_releases.ledger_writing = die  # type: ignore[attr-defined]  # in a child
         releases(layout).write("k", {"kind": "model"}, ARRAYS)
 
     killed(body)
@@ -198,7 +203,7 @@ def test_damaged_rows_are_noticed_at_reading(layout: Layout) -> None:
     data = bucket(layout).get(name)
     assert data is not None
     rows = open_dataset(layout, ref)
-    bucket(layout).replace(name, data[:-1] + bytes([data[-1] ^ 1]))
+    put(layout, name, data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(DamagedError, match="its digest does not match"):
         gathered(rows)
     bucket(layout).remove(name)
@@ -221,9 +226,9 @@ class _Dying:
 @pytest.mark.parametrize("when", ["in the middle", "after it"])
 def test_a_killed_upload_leaves_nothing_and_is_repeated(layout: Layout, when: str) -> None:
     def body() -> None:
-        original: Any = objects._row_files
+        original: Any = objects._client
         if when == "in the middle":
-            objects._row_files = lambda *where: _Dying(original(*where))  # type: ignore[assignment]  # in a child
+            objects._client = lambda *where: _Dying(original(*where))  # type: ignore[assignment]  # in a child
         else:
             Path.unlink = die  # type: ignore[method-assign]  # in a child
         stored(layout, source_of(ROWS), private=True)
@@ -240,9 +245,8 @@ def test_a_killed_upload_leaves_nothing_and_is_repeated(layout: Layout, when: st
 def test_objects_that_no_version_names_go_after_a_day(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     ref = stored(layout, source_of(ROWS), private=True)
     write_shards(layout, ref, {"a": np.arange(300)}, "whole")
-    store = bucket(layout)
     for name in ("datasets/orphan.parquet", "parties/a/orphan.parquet"):
-        store.replace(name, b"left")
+        put(layout, name, b"left")
     assert remove_orphans(layout) == 0, "a writer may still be at work"
     monkeypatch.setattr(objects, "_OLD", timedelta(0))
     assert remove_orphans(layout) == 2

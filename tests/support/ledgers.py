@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class SumOfEpsilons:
     group: int = 1
 
     def for_group(self, size: int) -> SumOfEpsilons:
-        return SumOfEpsilons(group=size)
+        return replace(self, group=size)
 
     def decide(
         self,
@@ -96,7 +96,7 @@ def open_ledger(location: Path | str, cap: float | None = None, account: str = "
 def as_version_1(location: Path | str) -> None:
     """Turn a new ledger into one of format 1: digests without a key, and no word of a key."""
     database = opened(location)
-    chain = Chain(database.ledger_id, b"", keyed_from=sys.maxsize)
+    chain = Chain(database.chain.ledger_id, b"", keyed_from=sys.maxsize)
     with database.engine.connect().execution_options(unitball_write=True) as connection, connection.begin():
         if isinstance(location, Path):
             statement = text("SELECT sql FROM sqlite_master WHERE name = 'ledger_no_update'")

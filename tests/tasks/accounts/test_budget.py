@@ -260,7 +260,7 @@ def test_a_cap_is_raised_on_record_only(clinic: PrivateRows) -> None:
         change_cap("clinic", 3.0, " ")
     change_cap("clinic", 3.0, "the board agreed on 1 May")
     assert budget_report("clinic")["cap"] == {"epsilon": 3.0, "delta": 1e-4}
-    (change,) = open_ledger().terms("clinic").changes
+    (change,) = open_ledger().account("clinic").changes
     assert change.why == "the board agreed on 1 May"
     with pytest.raises(InputError, match="above 0"):
         change_cap("clinic", 0.0, "why not")
@@ -306,7 +306,7 @@ def test_a_cap_is_lowered_to_what_is_spent_and_the_theorem_stays(clinic: Private
 
 
 def test_the_series_of_deltas_is_the_one_recorded_at_opening(clinic: PrivateRows) -> None:
-    terms = open_ledger().terms("clinic")
+    terms = open_ledger().account("clinic")
     assert terms.deltas == {"reserved": 1 / 16}
     plan = PlanRecord(partition="p", costs={"0": PlanCost.of([GaussianMu(0.3)], 1e-4).to_json()}, sequence=5)
     change = CapChange(cap=Cap(3.0, 1e-4), before=Cap(2.0, 1e-4), by="b", why="w", recorded_at="", sequence=9)
