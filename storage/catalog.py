@@ -26,12 +26,6 @@ class Registration:
     normalisation : str
     manifest : mapping
         Whatever the data set's own module wants to keep; nothing that reveals a row.
-    disjoint_people : bool
-        Whether its owner declared with this version that the people are others than before.
-    sequence : int
-        The order of registrations.
-    recorded_at : str
-        Informational time in UTC.
     people : People, optional
         What is declared of the people behind its rows.
     """
@@ -42,9 +36,6 @@ class Registration:
     visibility: Visibility
     normalisation: str
     manifest: Mapping[str, Any]
-    disjoint_people: bool
-    sequence: int
-    recorded_at: str
     people: People | None = None
 
 
@@ -198,7 +189,7 @@ class Catalog:
                 _require_unit(opened, name, people)
                 _require_agreement(opened, visibility, cap, group_size, relation)
                 _record_consent(entries, opened, idealised_allowed)
-            if repeated and same[-1] == earlier[-1] and same[-1].manifest == manifest:
+            if repeated and same[-1] is earlier[-1] and same[-1].manifest == manifest:
                 return same[-1]
             return _registration(
                 entries.append(
@@ -308,11 +299,10 @@ class Catalog:
         InputError
             If there is none.
         """
-        with reading(self._database) as entries:
-            registrations = [_registration(entry) for entry in entries.find(Kind.DATASET, subject=name)]
-            if not registrations:
-                known = ", ".join(sorted({entry.subject for entry in entries.find(Kind.DATASET)})) or "none"
-                raise InputError(f"there is no data set {name!r} (data sets: {known}); ingest it first")
+        registrations = self.registrations(name)
+        if not registrations:
+            known = ", ".join(one.name for one in self.datasets()) or "none"
+            raise InputError(f"there is no data set {name!r} (data sets: {known}); ingest it first")
         matching = [
             one
             for one in registrations
@@ -327,19 +317,14 @@ class Catalog:
         """Whether there is a data set of this name."""
         return bool(found(self._database, Kind.DATASET, subject=name))
 
-    def versions(self, name: str) -> list[Registration]:
-        """Return all registrations of a name, oldest first; empty where there is none."""
-        return [_registration(entry) for entry in found(self._database, Kind.DATASET, subject=name)]
-
     def datasets(self) -> list[Registration]:
         """Return the newest registration of each name, sorted by name."""
         newest = {registration.name: registration for registration in self.registrations()}
         return [newest[name] for name in sorted(newest)]
 
-    def registrations(self, visibility: Visibility | None = None) -> list[Registration]:
-        """Return all registrations, oldest first: for the check that private rows do not come back as public ones."""
-        registrations = [_registration(entry) for entry in found(self._database, Kind.DATASET)]
-        return [one for one in registrations if visibility in (None, one.visibility)]
+    def registrations(self, name: str | None = None) -> list[Registration]:
+        """Return all registrations, oldest first; those of one name where it is given."""
+        return [_registration(entry) for entry in found(self._database, Kind.DATASET, subject=name)]
 
     def account(self, name: str) -> Account | None:
         """Return an account as it stands, or None where it was never opened."""
@@ -521,8 +506,5 @@ def _registration(entry: Entry) -> Registration:
         visibility=Visibility(content["visibility"]),
         normalisation=content["normalisation"],
         manifest=content["manifest"],
-        disjoint_people=content["disjoint_people"],
-        sequence=entry.sequence,
-        recorded_at=entry.recorded_at,
         people=People(**content["people"]) if "people" in content else None,
     )

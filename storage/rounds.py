@@ -13,7 +13,7 @@ from pathlib import Path
 
 from storage.atomic import sync, write_once, writing
 from storage.errors import DamagedError, FormatVersionError, StorageError
-from storage.layout import Layout, path_component
+from storage.layout import path_component
 
 FORMAT_VERSION = 1
 _MAGIC = b"unitball-round "
@@ -21,8 +21,14 @@ _DIGEST = hashlib.sha256().digest_size
 _CHECK = 16
 
 
-class _WriteOnce:
-    """Files of one folder; whoever stores a name first has stored it."""
+class RoundStore:
+    """Files of one folder, each written once: whoever stores a name first has stored it.
+
+    Parameters
+    ----------
+    folder : Path
+        Of what the server of one release's rounds received, decided and sent (:meth:`storage.layout.Layout.round`).
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -77,33 +83,14 @@ class _WriteOnce:
         return body[_DIGEST:]
 
 
-class RoundStore(_WriteOnce):
-    """What the server of one release's rounds received, decided and sent.
-
-    Parameters
-    ----------
-    layout : Layout
-    key : str
-        The release's identity.
-    """
-
-    def __init__(self, layout: Layout, key: str) -> None:
-        super().__init__(layout.round(key))
-
-
-class PrivateNotes(_WriteOnce):
+class PrivateNotes(RoundStore):
     """What one party has to remember of one release's rounds; secret, in its private store.
 
     Parameters
     ----------
-    layout : Layout
-    party : str
-    key : str
-        The release's identity.
+    folder : Path
+        Of one party and release (:meth:`storage.layout.Layout.party_round`).
     """
-
-    def __init__(self, layout: Layout, party: str, key: str) -> None:
-        super().__init__(layout.party_round(party, key))
 
     def count(self) -> int:
         """Return how many notes there are."""

@@ -251,8 +251,6 @@ class Account(AccountTerms):
         Whether its owner accepts guarantees that hold in real arithmetic only (floating-point noise).
     unit : str
         :data:`ROW` or :data:`PERSON`, fixed at opening.
-    opened_at : str
-        Informational time in UTC.
     """
 
     name: str
@@ -262,7 +260,6 @@ class Account(AccountTerms):
     group_size: int = 1
     idealised_allowed: bool = False
     unit: str = ROW
-    opened_at: str = ""
 
     @property
     def private(self) -> bool:
@@ -318,7 +315,6 @@ def find_account(entries: Entries, name: str) -> Account | None:
         relation=content.get("relation", DEFAULT_RELATION),
         deltas=content.get("deltas", {}),
         unit=content.get("unit", ROW),
-        opened_at=opened[0].recorded_at,
     )
 
 
@@ -352,7 +348,7 @@ def add_account(entries: Entries, account: Account) -> Account:
     for other in account.disjoint_from:
         get_account(entries, other)
     content = asdict(account)
-    del content["name"], content["opened_at"], content["changes"]
+    del content["name"], content["changes"]
     if account.unit == ROW:
         # Said of people only: accounts of rows, and all that was made of them, are as ever.
         del content["unit"]
@@ -460,8 +456,8 @@ def append_plan(
     decision: Decision,
     key_ids: Mapping[str, str],
     kind: Kind,
-) -> int:
-    """Enter a plan and the charges of its releases; return the number of the plan's entry."""
+) -> None:
+    """Enter a plan and the charges of its releases."""
     content = {
         "partition": plan.partition,
         "delta": plan.delta,
@@ -491,7 +487,6 @@ def append_plan(
         for release in new
     )
     entries.extend(plan.account, [(Kind.PLAN, plan.partition, content), *charges])
-    return number
 
 
 def charge_of(entries: Entries, key: str) -> ChargeRecord:
@@ -559,7 +554,6 @@ class Reservation:
         What it counts as, the policy's own JSON.
     end : Kind or None
         How it ended; None while it is open.
-    recorded_at : str
     """
 
     sequence: int
@@ -567,7 +561,6 @@ class Reservation:
     plan: PlanRequest
     costs: Mapping[str, Mapping[str, Any]]
     end: Kind | None
-    recorded_at: str
 
 
 def reserve_plan(entries: Entries, name: str, plan: PlanRequest, decision: Decision) -> None:
@@ -637,5 +630,4 @@ def _reservation(entry: Entry, end: Kind | None) -> Reservation:
         ),
         costs=content["costs"],
         end=end,
-        recorded_at=entry.recorded_at,
     )

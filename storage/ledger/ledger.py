@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
@@ -64,15 +65,12 @@ class ChargeOutcome:
         Keys charged now.
     already_charged : tuple of str
         Keys that this account had paid for before; they cost nothing.
-    plan : int or None
-        Number of the plan's entry; None where nothing was left to charge.
     details : mapping
         The policy's public numbers (spent before and after, left, …); empty where nothing was left to charge.
     """
 
     charged: tuple[str, ...]
     already_charged: tuple[str, ...]
-    plan: int | None
     details: Mapping[str, Any]
 
 
@@ -157,7 +155,7 @@ class Ledger:
         )
         with writing(self._database) as entries:
             present = find_account(entries, name) or add_account(entries, asked)
-        if replace(present, deltas=asked.deltas, changes=(), opened_at="") != asked:
+        if replace(present, deltas=asked.deltas, changes=()) != asked:
             raise InputError(
                 f"account {name!r} exists with other properties ({_describe(present)}); "
                 "use it as it is, or raise its cap explicitly"
@@ -251,7 +249,7 @@ class Ledger:
             with reading(database) as entries:
                 # Most runs of a schedule meet their own releases again; they need not wait for the write lock.
                 if plan.releases and not unpaid(entries, plan):
-                    return _outcome(plan, (), None)
+                    return _outcome(plan, ())
             return self._charge(database, plan, key_ids)
 
     def _charge(self, database: Database, plan: PlanRequest, key_ids: Mapping[str, str]) -> ChargeOutcome:
@@ -259,10 +257,10 @@ class Ledger:
             account = get_account(entries, plan.account)
             new = unpaid(entries, plan)
             if not new:
-                return _outcome(plan, (), None)
+                return _outcome(plan, ())
             decision = self._require_admitted(entries, account, plan, new)
-            number = append_plan(entries, plan, new, decision, key_ids, Kind.CHARGE)
-            return _outcome(plan, new, number, decision.details)
+            append_plan(entries, plan, new, decision, key_ids, Kind.CHARGE)
+            return _outcome(plan, new, decision.details)
 
     def reserve(self, name: str, plan: PlanRequest) -> Decision:
         """Set aside what a plan will cost, all of it or nothing; asked again for the same, nothing changes.
@@ -323,17 +321,17 @@ class Ledger:
         with writing(self._database) as entries:
             reservation = find_reservation(entries, account, name)
             if reservation.end is Kind.COMMITMENT:
-                return _outcome(reservation.plan, (), None)
+                return _outcome(reservation.plan, ())
             require_open(reservation)
             new = unpaid(entries, reservation.plan)
             entries.append(
                 Kind.COMMITMENT, account=account, subject=name, content={"reservation": reservation.sequence}
             )
             if not new:
-                return _outcome(reservation.plan, (), None)
+                return _outcome(reservation.plan, ())
             decision = self._require_admitted(entries, get_account(entries, account), reservation.plan, new)
-            number = append_plan(entries, reservation.plan, new, decision, key_ids, Kind.CHARGE)
-            return _outcome(reservation.plan, new, number, decision.details)
+            append_plan(entries, reservation.plan, new, decision, key_ids, Kind.CHARGE)
+            return _outcome(reservation.plan, new, decision.details)
 
     def give_back(self, account: str, name: str, *, why: str) -> None:
         """Return what was reserved for a run; done again, nothing changes.
@@ -675,12 +673,11 @@ def _describe(account: Account) -> str:
 
 
 def _outcome(
-    plan: PlanRequest, new: Sequence[ReleaseCharge], number: int | None, details: Mapping[str, Any] | None = None
+    plan: PlanRequest, new: Sequence[ReleaseCharge], details: Mapping[str, Any] = MappingProxyType({})
 ) -> ChargeOutcome:
     charged = tuple(release.key for release in new)
     return ChargeOutcome(
         charged=charged,
         already_charged=tuple(release.key for release in plan.releases if release.key not in charged),
-        plan=number,
-        details=details or {},
+        details=details,
     )

@@ -86,7 +86,7 @@ def ingest(request: IngestRequest) -> DatasetRef:
     catalog = open_catalog()
     sweep_unregistered(layout, catalog)
     cap = request.cap()
-    known = catalog.versions(request.name)
+    known = catalog.registrations(request.name)
     opened = catalog.account(request.account) if request.account else None
     if request.visibility is Visibility.PRIVATE and cap is None and not known and opened is None:
         raise RefusedError(
@@ -248,7 +248,7 @@ def describe_datasets(name: str | None = None) -> list[dict[str, object]]:
                 "classes": len(reference.classes) or "real",
                 "visibility": str(reference.visibility),
                 "account": entry.account,
-                "versions": len(catalog.versions(one)),
+                "versions": len(catalog.registrations(one)),
                 "version": reference.version,
                 "class_names": list(reference.classes),
             }

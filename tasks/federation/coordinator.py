@@ -328,7 +328,7 @@ class _Asking:
     def kept(self, release: PlannedRelease, number: int, messages: Sequence[Signed]) -> tuple[Signed, ...]:
         """Keep what parties have signed of a step, or of a block of steps, and return what was kept first."""
         written = json.dumps([one.model_dump() for one in messages]).encode()
-        kept = RoundStore(current_layout(), release.key).put(f"signed-{number}", written)
+        kept = RoundStore(current_layout().round(release.key)).put(f"signed-{number}", written)
         return tuple(Signed.model_validate(one) for one in json.loads(kept))
 
     def _sums(self, release: PlannedRelease) -> tuple[list[Ints], Sequence[str]]:

@@ -329,7 +329,7 @@ class Party:
         return charged, PartyRounds(release, self._number, request.block)
 
     def _notes(self, charged: _Asked) -> PrivateNotes:
-        return PrivateNotes(current_layout(), charged.release.parties[self._number], charged.release.key)
+        return PrivateNotes(current_layout().party_round(charged.release.parties[self._number], charged.release.key))
 
     def _sum(self, request: Request) -> Answer:
         charged, rounds = self._sums(request, secure=False)

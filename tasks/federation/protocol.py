@@ -626,11 +626,11 @@ class Evidence(_Model):
     @classmethod
     def stored(cls, layout: Layout, key: str) -> bytes | None:
         """Return what is kept of a release, as JSON; None where nothing is."""
-        return RoundStore(layout, key).get(_NAME)
+        return RoundStore(layout.round(key)).get(_NAME)
 
     def store(self, layout: Layout, key: str) -> None:
         """Keep it with the coordinator; what was stored first stays."""
-        RoundStore(layout, key).put(_NAME, self.model_dump_json().encode())
+        RoundStore(layout.round(key)).put(_NAME, self.model_dump_json().encode())
 
     def run(self) -> tuple[str, RunPlan]:
         """Return the run's name and its plan, derived from what the parties say of their rows.

@@ -378,7 +378,7 @@ def _contribution(shard: ShardRef, contribution: Callable[[Rows], Ints], part: R
 
 def note_arrival(stream_key: str, night: int, shard: ShardRef) -> None:
     """Let a party remember, for good, where the rows of one of its nights are."""
-    notes = PrivateNotes(current_layout(), shard.party, stream_key)
+    notes = PrivateNotes(current_layout().party_round(shard.party, stream_key))
     notes.put(f"arrived-{night}", shard.model_dump_json().encode())
 
 
@@ -404,7 +404,7 @@ class NightRows:
         assert planned.stream is not None
         self._night, self._dimension, self._maps = planned.stream.night, planned.setting.dimension, maps
         self._shard = shard
-        self._notes = PrivateNotes(current_layout(), shard.party, planned.stream_key)
+        self._notes = PrivateNotes(current_layout().party_round(shard.party, planned.stream_key))
         self._before = planned.night_keys[: planned.stream.night - 1]
         # The night before was the last that asked for it, and is released.
         self._expired = planned.stream.night - planned.stream.factor.kept_nights

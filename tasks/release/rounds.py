@@ -114,7 +114,7 @@ class PartyRounds:
 
     def __init__(self, planned: PlannedRelease, number: int, block: int = 0) -> None:
         self._planned, self._number, self._block = planned, number, block
-        self._notes = PrivateNotes(current_layout(), planned.parties[number], planned.key)
+        self._notes = PrivateNotes(current_layout().party_round(planned.parties[number], planned.key))
 
     def step_of(self, request: bytes) -> int:
         """Return which of the release's steps a request to mask is about."""
@@ -222,7 +222,7 @@ class ServerRounds:
 
     def __init__(self, planned: PlannedRelease, block: int = 0, step: int = 0) -> None:
         self._planned, self._block = planned, block
-        self._store = RoundStore(current_layout(), planned.key)
+        self._store = RoundStore(current_layout().round(planned.key))
         self._server = Server(_StoredDecisions(self._store, block, step), step)
         # Most releases have one block; to know where a later one begins, every step's length is worked out.
         self._step = step if block == 0 else blocks_of(planned)[block].first + step
@@ -275,7 +275,7 @@ def numbers_of(data: bytes) -> Ints:
 
 def kept_sums(planned: PlannedRelease) -> list[Ints]:
     """Return the sums of a release's first steps that the server has opened, in order."""
-    store = RoundStore(current_layout(), planned.key)
+    store = RoundStore(current_layout().round(planned.key))
     sums: list[Ints] = []
     while (one := store.get(stepwise.step_name(len(sums)))) is not None:
         sums.append(numbers_of(one))
@@ -284,7 +284,7 @@ def kept_sums(planned: PlannedRelease) -> list[Ints]:
 
 def keep_sum(planned: PlannedRelease, step: int, numbers: Ints) -> Ints:
     """Store the sum of a step with the server, once, and return what is stored."""
-    return numbers_of(RoundStore(current_layout(), planned.key).put(stepwise.step_name(step), bytes_of(numbers)))
+    return numbers_of(RoundStore(current_layout().round(planned.key)).put(stepwise.step_name(step), bytes_of(numbers)))
 
 
 def blocks_of(planned: PlannedRelease) -> tuple[stepwise.Block, ...]:
@@ -313,7 +313,7 @@ class Rounds:
     def __init__(self, planned: PlannedRelease) -> None:
         self._planned = planned
         self._server = ServerRounds(planned)
-        self._store = RoundStore(current_layout(), planned.key)
+        self._store = RoundStore(current_layout().round(planned.key))
 
     def open(self, shards: Sequence[ShardRef]) -> str:
         """Declare and charge, and ask the first stage."""

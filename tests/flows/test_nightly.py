@@ -164,11 +164,11 @@ def test_rows_that_come_back_or_were_edited_are_refused_where_their_owner_looks(
     rows = lines(120, tmp_path / "rows")
     arrive(rows[:40], tmp_path)
     tonight()
-    known = open_catalog().versions("clinic")
+    known = open_catalog().registrations("clinic")
     edited = [rows[0].replace(":0.", ":0.9"), *rows[1:60]]
     with pytest.raises(RefusedError, match="missing or were edited"):
         arrive(edited, tmp_path)
-    assert open_catalog().versions("clinic") == known
+    assert open_catalog().registrations("clinic") == known
     # Rows alone may go; they are still in the frozen sums, and may not come back.
     arrive(rows[10:40], tmp_path)
     assert tonight()[0].stream.night == 1  # type: ignore[union-attr]  # nights have one
@@ -415,7 +415,7 @@ def test_a_row_equal_to_an_older_one_moves_no_other(
         if not admitted:
             with pytest.raises(RefusedError, match="after those of the version before"):
                 arrive(version, tmp_path, name, **request)
-            assert len(open_catalog().versions(name)) == 1
+            assert len(open_catalog().registrations(name)) == 1
             # The night itself is refused too, where nobody asked for it when its rows came.
             monkeypatch.setattr(horizons, "_needs_appended", lambda *_: False)
             arrive(version, tmp_path, name, **request)
@@ -574,7 +574,7 @@ def _of_no_rows(self: FollowTheRegularisedLeader, state: Ints, rows: Rows, setti
 def shards_of(release: PlannedRelease, party: str) -> list[tuple[int, Rows]]:
     """A party's rows of each night, as it keeps them."""
     assert release.stream is not None
-    notes = PrivateNotes(current_layout(), party, release.stream_key)
+    notes = PrivateNotes(current_layout().party_round(party, release.stream_key))
     nights = range(1, release.stream.night + 1)
     shards = [ShardRef.model_validate_json(notes.require(f"arrived-{night}")) for night in nights]
     return [(night, rows_of(shard, (), DIMENSION)) for night, shard in zip(nights, shards, strict=True)]

@@ -384,10 +384,10 @@ def test_what_has_no_roster_of_who_came_when_is_refused_in_a_line(root: Path, tm
     assert "\n" not in str(caught.value)
     bring_in(tmp_path / "input", lines[0])
     night()
-    known = open_catalog().versions("visits")
+    known = open_catalog().registrations("visits")
     others = visits([1, 2, 2], seed=5, first=500)
     with pytest.raises(RefusedError, match="night of people of account visits"):
         bring_in(tmp_path / "input", others, account="others", disjoint_people="another clinic")
-    assert open_catalog().versions("visits") == known
+    assert open_catalog().registrations("visits") == known
     assert math.isfinite(spent("visits"))
     assert len(released(night()[0])) == 1

@@ -68,8 +68,7 @@ class _DiesOnCommit:
 
 
 _KILLS_BEFORE_COMMIT = {
-    "after the plan": _die_after_appending(1),
-    "after the charges": _die_after_appending(2),
+    "after the plan and its charges": _die_after_appending(1),
 }
 _KILLS_AFTER_COMMIT = {
     "before the mark": _die_before_the_mark,
@@ -101,15 +100,13 @@ def test_a_kill_inside_a_charge_charges_all_or_nothing(tmp_path: Path, point: st
     assert ledger.verify() == []
 
 
-@pytest.mark.parametrize(
-    "point", ["after the second plan", "after the second charge", "after the output", "before the mark"]
-)
+@pytest.mark.parametrize("point", ["after the second plan and its charge", "after the output", "before the mark"])
 def test_a_kill_inside_a_recharge_charges_it_whole_or_not(tmp_path: Path, point: str) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = open_ledger(path, cap=2)
     ledger.charge(request(release("a")), {})
     ledger.record_output("a", "d1")
-    counts = {"after the second plan": 1, "after the second charge": 2, "after the output": 3}
+    counts = {"after the second plan and its charge": 1, "after the output": 2}
 
     def body() -> None:
         (_die_after_appending(counts[point]) if point in counts else _die_before_the_mark)()

@@ -144,9 +144,9 @@ def test_of_two_secrets_the_first_one_stays(layout: Layout, monkeypatch: pytest.
 
 def test_of_two_messages_the_first_one_stays(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     done = _after_first(
-        monkeypatch, rounds._WriteOnce, "_read", lambda: RoundStore(layout, "key").put("keys-0", b"second actor")
+        monkeypatch, rounds.RoundStore, "_read", lambda: RoundStore(layout.round("key")).put("keys-0", b"second actor")
     )
-    assert RoundStore(layout, "key").put("keys-0", b"first actor") == done[0] == b"second actor"
+    assert RoundStore(layout.round("key")).put("keys-0", b"first actor") == done[0] == b"second actor"
 
 
 def test_the_files_of_a_sound_version_are_those_that_were_read(layout: Layout) -> None:

@@ -171,7 +171,7 @@ def test_bundled_sets_are_there_at_first_use(root: Path) -> None:
     np.testing.assert_array_equal(stored, digits.data)
     np.testing.assert_array_equal(labels, digits.target)
     assert find_dataset("digits") == reference
-    assert len(open_catalog().versions("digits")) == 1
+    assert len(open_catalog().registrations("digits")) == 1
     with pytest.raises(InputError, match=r"no data set 'digit'.*ingest"):
         find_dataset("digit")
 

@@ -158,7 +158,7 @@ def test_a_seed_is_fresh_and_drawn_once(root: Path, monkeypatch: pytest.MonkeyPa
     def seeds(prepared: Prepared, release: PlannedRelease) -> list[bytes]:
         vectors(prepared, release)
         layout = current_layout()
-        notes = [PrivateNotes(layout, party, release.key).require("advertise") for party in release.parties]
+        notes = [PrivateNotes(layout.party_round(party, release.key)).require("advertise") for party in release.parties]
         return [PartyState.decode(note).seed for note in notes]
 
     first = seeds(*charged(ONE))
@@ -181,7 +181,7 @@ def test_messages_hold_no_row_and_notes_are_the_partys_own(root: Path, tmp_path:
         notes = list(layout.party_round(party, release.key).iterdir())
         assert {note.name for note in notes} == {*Stage, "sums"}
         assert all(note.stat().st_mode & 0o077 == 0 for note in (*notes, layout.party_round(party, release.key)))
-        seed = PartyState.decode(PrivateNotes(layout, party, release.key).require("advertise")).seed
+        seed = PartyState.decode(PrivateNotes(layout.party_round(party, release.key)).require("advertise")).seed
         assert seed not in written
 
 
@@ -209,7 +209,7 @@ def test_no_noise_for_a_release_that_was_not_charged(root: Path, tmp_path: Path)
 
 
 def survivors_of(release: PlannedRelease) -> tuple[int, ...]:
-    return SurvivorSet.decode(RoundStore(current_layout(), release.key).require("survivors")).survivors
+    return SurvivorSet.decode(RoundStore(current_layout().round(release.key)).require("survivors")).survivors
 
 
 def test_survivors_are_fixed_once(root: Path) -> None:
