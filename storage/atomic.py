@@ -127,6 +127,14 @@ def discard_unless(path: Path, is_whole: Callable[[], bool]) -> bool:
     return True
 
 
+def _create(path: Path, mode: int, *parts: bytes) -> None:
+    """Write a file that is not there yet, and wait until its content is on the disk."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write ``data`` to ``path`` whole or not at all, replacing what is there.
 
@@ -140,11 +148,7 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         sweep_once(path.parent)
         temporary = _temporary(path.parent)
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            _create(temporary, mode, data)
             temporary.replace(path)
             sync(path.parent)
         except BaseException:
@@ -173,11 +177,7 @@ def write_once(path: Path, *parts: bytes) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with staging(path.parent) as stage, writing(path):
         fresh = stage.path / "once"
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
+        _create(fresh, 0o600, *parts)
         # A hard link appears whole and, unlike a rename, never replaces what another process wrote first.
         with suppress(FileExistsError):
             os.link(fresh, path)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
 
 class Visibility(StrEnum):
@@ -96,11 +96,7 @@ class Unit:
         )
 
 
-class _Ref(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class DatasetRef(_Ref):
+class DatasetRef(BaseModel, frozen=True, extra="forbid"):
     """One stored version of a data set.
 
     Attributes
@@ -168,7 +164,7 @@ class DatasetRef(_Ref):
         return self.visibility is Visibility.PRIVATE
 
 
-class ShardRef(_Ref):
+class ShardRef(BaseModel, frozen=True, extra="forbid"):
     """One party's rows under one partition.
 
     Attributes
@@ -185,7 +181,7 @@ class ShardRef(_Ref):
     rows: int
 
 
-class ReleaseRef(_Ref):
+class ReleaseRef(BaseModel, frozen=True, extra="forbid"):
     """One release.
 
     Attributes

@@ -159,7 +159,7 @@ class Entries:
     """The entries as one transaction sees them; made by :func:`reading` and :func:`writing`."""
 
     def __init__(self, connection: Connection, chain: Chain, known: Known | None = None) -> None:
-        self._connection = connection
+        self.connection = connection
         self._chain = chain
         self._known = known
         self._end: Link | None = None
@@ -192,10 +192,10 @@ class Entries:
         conditions = {"account": account, "subject": subject, "subjects": list(subjects) or None}
         parameters = {name: value for name, value in conditions.items() if value is not None}
         if self.uncounted and not subjects:
-            if self._connection.execute(_COUNT).scalar_one() != self.last().sequence:
+            if self.connection.execute(_COUNT).scalar_one() != self.last().sequence:
                 raise StorageError(f"the ledger cannot be relied on: entries were removed. {_NOTHING_CHARGED}")
             self.uncounted = False
-        rows = self._connection.execute(
+        rows = self.connection.execute(
             _FOUND[tuple(parameters)], {"kinds": [str(kind) for kind in kinds], **parameters}
         )
         return [self._checked(row) for row in rows.mappings()]
@@ -206,7 +206,7 @@ class Entries:
 
     def written(self, sequence: int) -> dict[str, Any]:
         """Return the columns of the entry of this number, its digest checked."""
-        row = self._connection.execute(_AT, {"sequence": sequence}).mappings().one()
+        row = self.connection.execute(_AT, {"sequence": sequence}).mappings().one()
         self._checked(row)
         return dict(row)
 
@@ -237,7 +237,7 @@ class Entries:
             }
             last = Link(last.ledger_id, last.sequence + 1, self._chain.digest(fields))
             added.append({**fields, "digest": last.digest})
-        self._connection.execute(_INSERT, added)
+        self.connection.execute(_INSERT, added)
         self._end = last
         self._keep(added)
         return added
@@ -245,7 +245,7 @@ class Entries:
     def last(self) -> Link:
         """Return the end of the chain; number 0 where there is no entry yet."""
         if self._end is None:
-            row = self._connection.execute(_LAST).one_or_none()
+            row = self.connection.execute(_LAST).one_or_none()
             self._end = Link(self._chain.ledger_id, *row) if row is not None else self._chain.origin()
         return self._end
 
@@ -253,7 +253,7 @@ class Entries:
         """Return the digest of an entry, or None where there is none of this number."""
         if sequence in (0, self.last().sequence):
             return self.last().digest if sequence else self._chain.origin().digest
-        row = self._connection.execute(_AT, {"sequence": sequence}).one_or_none()
+        row = self.connection.execute(_AT, {"sequence": sequence}).one_or_none()
         return None if row is None else str(row.digest)
 
     def spent_since(self, sequence: int) -> dict[str, Mapping[str, Any]]:
@@ -271,18 +271,16 @@ class Entries:
     def check(self, known: Known | None = None) -> list[str]:
         """Look at the chain, from where it was found in order on; return what is wrong with it, one sentence each."""
         known = known or Known(self._chain.origin())
-        decisive: list[Fields] = []
+        self.rely_on(known)
 
-        def rows() -> Iterator[Fields]:
-            for row in self._connection.execute(_AFTER, {"after": known.end.sequence}).mappings():
-                if row["kind"] in _DECISIVE:
-                    decisive.append(row)
+        def later() -> Iterator[Fields]:
+            for row in self.connection.execute(_AFTER, {"after": known.end.sequence}).mappings():
+                self._keep([row])
                 yield row
 
-        problems = list(self._chain.problems(rows(), known.end)) if known.end != self.last() else []
-        if not problems:
-            self.rely_on(known)
-            self._keep(decisive)
+        problems = list(self._chain.problems(later(), known.end)) if known.end != self.last() else []
+        if problems:
+            self.kept = None
         return problems
 
     def _keep(self, rows: Iterable[Fields]) -> None:
@@ -335,9 +333,7 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
             known = None
         # Read under the write lock: whoever wrote a mark had committed before, so an honest ledger is not behind it.
         seen = [high_water_marks.read(path, database.chain) for path in database.marks] if not restoring else []
-        problems = entries.check(known)
-        problems += [problem for mark in seen if (problem := lacking(entries, mark)) is not None]
-        if problems:
+        if problems := [*entries.check(known), *filter(None, (lacking(entries, mark) for mark in seen))]:
             raise StorageError(f"ledger {database.place}: {problems[0]}. {_NOTHING_CHARGED}")
         entries.uncounted = known is not None and not database.is_file
         database.guard(entries)
@@ -379,8 +375,8 @@ def check_chain(database: Database) -> list[str]:
         except StorageError as error:
             problems.append(str(error))
     with reading(database) as entries:
-        behind = dict.fromkeys(problem for mark in seen if (problem := lacking(entries, mark)) is not None)
-        return [*entries.check(), *problems, *behind]
+        behind = dict.fromkeys(lacking(entries, mark) for mark in seen)
+        return [*entries.check(), *problems, *filter(None, behind)]
 
 
 def _entry(row: Fields) -> Entry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,7 @@ from sqlalchemy.pool import NullPool
 from storage.errors import InputError, StorageError
 from storage.ledger.database import CREATION_LOCK, FORMAT_VERSION, MOVED, Database, entries, meta, metadata
 from storage.ledger.database import entries as table
-from storage.ledger.entries import Entries, Kind, lacking, reading
-from storage.ledger.high_water_marks import read
+from storage.ledger.entries import Kind, reading, writing
 
 FIELDS = tuple(column.name for column in table.columns)
 """What an entry is made of, its digest included."""
@@ -109,14 +109,9 @@ def move_ledger(source: Database, url: str, *, moved: Callable[[], None]) -> Non
     InputError
         If another ledger lives there.
     """
-    with source.transaction(write=True) as connection:
-        entries = Entries(connection, source.chain)
-        problems = [*entries.check()]
-        problems += [
-            problem for path in source.marks if (problem := lacking(entries, read(path, source.chain))) is not None
-        ]
-        if problems:
-            raise StorageError(f"ledger {source.place} cannot be moved: {problems[0]}; put back the newest back-up")
+    # Without what is remembered of it, the whole chain is looked at.
+    with writing(replace(source, memory=None)) as entries:
+        connection = entries.connection
         _copy(connection, url)
         moved()
         # Earlier versions of Unitball refuse a newer format; this one reads the word behind it.

@@ -12,7 +12,6 @@ from storage.layout import Layout
 from storage.ledger.database import Database, Memory, open_database
 from storage.ledger.material import guard_material
 from storage.ledger.moving import has_ledger, is_retired, make_databases, move_ledger
-from storage.model_records import ModelRecords
 from storage.objects import objects_of
 from storage.releases import ObjectReleases, ReleaseStore
 from tasks.runtime.settings import (
@@ -55,14 +54,9 @@ def open_ledger_database(root: Path | None = None, *, guarded: bool = True) -> D
     )
 
 
-def open_catalog() -> Catalog:
-    """Open the catalogue."""
-    return Catalog(open_ledger_database())
-
-
-def open_model_records(root: Path) -> ModelRecords:
-    """Open what is on record of a root's models."""
-    return ModelRecords(open_ledger_database(root))
+def open_catalog(root: Path | None = None) -> Catalog:
+    """Open the catalogue of the current root, or of another one."""
+    return Catalog(open_ledger_database(root))
 
 
 def open_releases() -> ReleaseStore:

@@ -19,7 +19,7 @@ from tasks.accounts.budget import relation_of, settled
 from tasks.planning.identity import code_version
 from tasks.planning.plans import FeatureStep, PlannedRelease
 from tasks.release.door import make_release, maps_of, read_release, rows_of
-from tasks.runtime.stores import open_model_records
+from tasks.runtime.stores import open_catalog
 from tasks.tracking.models import (
     CHAMPION,
     COMPARISON_TAG,
@@ -262,6 +262,6 @@ def _from_evaluations(root: Path, model_comparison: ModelComparison) -> Comparis
 
 def record_comparison(root: Path, comparison: Comparison) -> None:
     """Put the outcome on record, where promotion looks for it, and show it on the version in MLflow."""
-    open_model_records(root).record_comparison(comparison.model, comparison.version, comparison.model_dump(mode="json"))
+    open_catalog(root).record_comparison(comparison.model, comparison.version, comparison.model_dump(mode="json"))
     with tracking_client(root) as client:
         client.set_model_version_tag(comparison.model, comparison.version, COMPARISON_TAG, comparison.model_dump_json())

@@ -1,7 +1,7 @@
 """Registered models: by the name that people type, what each is made of, what audits have said, which may be used.
 
 Promotion is to give a version an alias, by which others load it. What it rests on, and who is champion, is on record in
-the root (:mod:`storage.model_records`): MLflow's tags and aliases show it, and whoever writes them there changes
+the root (:mod:`storage.catalog`): MLflow's tags and aliases show it, and whoever writes them there changes
 nothing here. MLflow's own page and clients follow its alias and ask nobody.
 """
 
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ValidationError
 
+from storage.catalog import WITHDRAWN, AuditRecord, Catalog, VersionRecord
 from storage.errors import DamagedError, InputError, RefusedError
-from storage.model_records import WITHDRAWN, AuditRecord, ModelRecords, VersionRecord
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.accounts.budget import budget_report, open_ledger
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
-from tasks.runtime.stores import open_catalog, open_model_records
+from tasks.runtime.stores import open_catalog
 from tasks.tracking.flavor import load_pipeline, model_digest
 from tasks.tracking.runs import tracking_client
 
@@ -150,7 +150,7 @@ class RegisteredModel:
 
 def champion_of(root: Path, name: str) -> str | None:
     """Return the version of a model that is champion, by the root's records; None where none is."""
-    champions = open_model_records(root).champions(name)
+    champions = open_catalog(root).champions(name)
     return champions[-1] if champions else None
 
 
@@ -177,7 +177,7 @@ def find_model(root: Path, model: str) -> RegisteredModel:
         if alias is not None:
             number = _aliased(root, client, name, alias)
         elif number is None:
-            known = {(one.version, one.run) for one in open_model_records(root).versions(name)}
+            known = {(one.version, one.run) for one in open_catalog(root).model_versions(name)}
             recorded = [number for number, one in versions.items() if (number, str(one.run_id)) in known]
             number = max(recorded or versions, key=int)
         if number not in versions:
@@ -219,7 +219,7 @@ def registered_by(root: Path, run_id: str | None) -> RegisteredModel | None:
 
 def _recorded(root: Path, model: RegisteredModel) -> VersionRecord | None:
     # The last one: a model that was deleted in MLflow as a whole begins with version 1 again.
-    records = [one for one in open_model_records(root).versions(model.name) if one.version == model.version]
+    records = [one for one in open_catalog(root).model_versions(model.name) if one.version == model.version]
     return records[-1] if records and records[-1].run == model.run_id else None
 
 
@@ -244,7 +244,7 @@ def record_of(root: Path, model: RegisteredModel) -> VersionRecord:
 
 def unrecorded(root: Path) -> list[RegisteredModel]:
     """Return the model versions in MLflow that are not on record; none of them is loaded."""
-    known = {(one.model, one.version): one.run for one in open_model_records(root).versions()}
+    known = {(one.model, one.version): one.run for one in open_catalog(root).model_versions()}
     with tracking_client(root) as client:
         versions = client.search_model_versions()
     return [_described(root, one) for one in versions if known.get((one.name, str(one.version))) != str(one.run_id)]
@@ -273,9 +273,7 @@ def record_model(root: Path, model: RegisteredModel, digest: str) -> list[str]:
             f"the file of version {model.version} of {model.name} in MLflow has the SHA-256 {computed}, not {digest}: "
             "it is not the one you know; nothing was recorded"
         )
-    open_model_records(root).record_version(
-        model.name, model.version, run=model.run_id, digest=computed, facts=_UNKNOWN
-    )
+    open_catalog(root).record_version(model.name, model.version, run=model.run_id, digest=computed, facts=_UNKNOWN)
     return [
         "what it was trained on, by which algorithm and with which budget",
         "what is proved of it, and whether the releases it is made of are in this root's ledger",
@@ -362,7 +360,7 @@ def algorithms_in_use(root: Path) -> list[InUse]:
 
     Versions that were trained without a budget have nothing to audit and are left out.
     """
-    facts = [one.facts for one in open_model_records(root).versions() if one.facts["epsilon"] is not None]
+    facts = [one.facts for one in open_catalog(root).model_versions() if one.facts["epsilon"] is not None]
     newest = {one["algorithm"]: one for one in facts}
     return [InUse.model_validate(one) for one in facts if newest[one["algorithm"]] is one][::-1]
 
@@ -383,9 +381,9 @@ def audit_of(root: Path, run_id: str, algorithm: str) -> dict[str, object]:
         ``versions``: each model version with its outcome and reason, ``None`` where none was audited; ``newest``: the
         numbers of the newest audit, ``None`` where there is none.
     """
-    records = open_model_records(root)
+    records = open_catalog(root)
     versions = []
-    for one in records.versions():
+    for one in records.model_versions():
         if run_id and one.run == run_id:
             said = _said(records, one)
             outcome, reason = (said.outcome, said.reason) if said else (None, None)
@@ -397,7 +395,7 @@ def audit_of(root: Path, run_id: str, algorithm: str) -> dict[str, object]:
     }
 
 
-def _said(records: ModelRecords, version: VersionRecord) -> AuditRecord | None:
+def _said(records: Catalog, version: VersionRecord) -> AuditRecord | None:
     """Return the audit since a version was made that tells most of its algorithm: a violation, or else the last."""
     since = [one for one in records.audits(version.facts["algorithm"]) if one.sequence > version.sequence]
     telling = [one for one in since if one.outcome == VIOLATION] or since
@@ -425,7 +423,7 @@ def note_audit(
         MLflow's id of the audit.
     numbers : mapping of str to float, optional
     """
-    records = open_model_records(root)
+    records = open_catalog(root)
     records.record_audit(algorithm, outcome, reason, run=run, numbers=numbers)
     return _show_audits(root, algorithm)
 
@@ -438,7 +436,7 @@ def withdraw_audits(root: Path, algorithm: str, reason: str) -> list[str]:
     InputError
         If no audit of it has found a violation, or no reason is given.
     """
-    records = open_model_records(root)
+    records = open_catalog(root)
     if not reason.strip():
         raise InputError("what audits have found is withdrawn on record: say why with --reason")
     if all(one.outcome != VIOLATION for one in records.audits(algorithm)):
@@ -449,8 +447,8 @@ def withdraw_audits(root: Path, algorithm: str, reason: str) -> list[str]:
 
 def _show_audits(root: Path, algorithm: str) -> list[str]:
     """Let the tags in MLflow show what is on record, and return the versions on record that MLflow knows."""
-    records = open_model_records(root)
-    recorded = {(one.model, one.version, one.run): one for one in records.versions()}
+    records = open_catalog(root)
+    recorded = {(one.model, one.version, one.run): one for one in records.model_versions()}
     shown = []
     with tracking_client(root) as client:
         for version in client.search_model_versions():
@@ -492,7 +490,7 @@ def promote(root: Path, name: str, version: str, alias: str = CHAMPION) -> None:
     storage.errors.DamagedError
         If the file in MLflow is another one than was logged.
     """
-    model, records = find_model(root, f"{name}/{version}"), open_model_records(root)
+    model, records = find_model(root, f"{name}/{version}"), open_catalog(root)
     recorded = record_of(root, model)
     reason = _refuted(records, recorded) or (_unfit(records, recorded) if alias == CHAMPION else None)
     if reason is not None:
@@ -514,7 +512,7 @@ def roll_back(root: Path, name: str) -> str:
     RefusedError
         If an audit has refuted that version's algorithm meanwhile.
     """
-    records = open_model_records(root)
+    records = open_catalog(root)
     before = records.champions(name)
     if len(before) < 2:
         raise InputError(f"no version of {name!r} was champion before the present one")
@@ -528,7 +526,7 @@ def roll_back(root: Path, name: str) -> str:
     return model.version
 
 
-def _refuted(records: ModelRecords, version: VersionRecord) -> str | None:
+def _refuted(records: Catalog, version: VersionRecord) -> str | None:
     """Return what an audit has refuted of a version's algorithm; None where none has."""
     algorithm = version.facts["algorithm"]
     way_out = (
@@ -543,7 +541,7 @@ def _refuted(records: ModelRecords, version: VersionRecord) -> str | None:
     return None
 
 
-def _unfit(records: ModelRecords, version: VersionRecord) -> str | None:
+def _unfit(records: Catalog, version: VersionRecord) -> str | None:
     """Return what a version lacks to be champion; None where nothing."""
     algorithm, dataset = version.facts["algorithm"], version.facts["dataset"]
     champions = records.champions(version.model)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from mlflow.artifacts import download_artifacts
 
+from storage.catalog import Catalog
 from storage.errors import DamagedError, InputError, RefusedError
 from storage.ledger.charges import Decision
 from storage.ledger.ledger import Ledger
-from storage.model_records import ModelRecords
 from tasks.datasets.registration import find_dataset
 from tasks.runtime.settings import own_database
-from tasks.runtime.stores import open_model_records
+from tasks.runtime.stores import open_catalog
 from tasks.tracking import flavor
 from tasks.tracking.models import (
     AUDIT_TAG,
@@ -228,7 +228,7 @@ def test_whoever_writes_to_mlflow_makes_no_champion(models: Path, monkeypatch: p
     file.write_bytes(kept)
     promote(models, "digits.fed", "2")
     assert str(forger.get_model_version_by_alias("digits.fed", "champion").version) == "2"
-    assert open_model_records(models).champions("digits.fed") == ["2"]
+    assert open_catalog(models).champions("digits.fed") == ["2"]
 
 
 def test_a_model_that_an_earlier_version_logged_is_logged_once_more(models: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_model_that_an_earlier_version_logged_is_logged_once_more(models: Path
     assert report.model is not None
     report = replace(report, model=replace(report.model, registered_name="digits.earlier"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ModelRecords, "record_version", lambda *_, **__: None)
+        patch.setattr(Catalog, "record_version", lambda *_, **__: None)
         run = track_run(models, report)
     found = find_model(models, "digits.earlier")
     with pytest.raises(InputError, match="is not one that this root has logged"):
