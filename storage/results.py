@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import json
 import secrets as randomness
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -116,19 +115,15 @@ def _require_whole(files: Sequence[str]) -> None:
             ) from error
 
 
-@contextmanager
-def _database(memory: int | None = None) -> Iterator[Any]:
+def _database(memory: int | None = None) -> Any:
+    """Return a database in memory; it closes itself behind a ``with``."""
     import duckdb
 
     # Python's own variables are no tables: without this, SQL could name any frame in the calling code.
     config: dict[str, Any] = {"python_enable_replacements": "false"}
     if memory is not None:
         config["memory_limit"] = f"{max(memory, _LEAST_MEMORY)}B"
-    connection = duckdb.connect(":memory:", config=config)
-    try:
-        yield connection
-    finally:
-        connection.close()
+    return duckdb.connect(":memory:", config=config)
 
 
 def _answer(

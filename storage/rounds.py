@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from storage.atomic import sync, write_once, writing
@@ -116,21 +117,14 @@ class Journal:
         self._path = path
         self._read_to = 0
         self._entries: dict[str, bytes] = {}
-        self._known = False
 
     def get(self, name: str) -> bytes | None:
-        """Return the entry of this name, None where there was none when the file was first read."""
-        if not self._known:
-            self._known = True
-            with writing(self._path):
-                try:
-                    descriptor = os.open(self._path, os.O_RDONLY)
-                except FileNotFoundError:
-                    return None
-                try:
-                    self._catch_up(descriptor)
-                finally:
-                    os.close(descriptor)
+        """Return the entry of this name, None where there is none."""
+        if name not in self._entries:
+            with writing(self._path), suppress(FileNotFoundError), self._path.open("rb") as file:
+                # Whoever adds one holds the lock until it is on the disk.
+                fcntl.flock(file, fcntl.LOCK_SH)
+                self._catch_up(file.fileno())
         return self._entries.get(name)
 
     def add(self, name: str, value: bytes) -> bytes:
@@ -147,8 +141,8 @@ class Journal:
         """
         with writing(self._path):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
+            with os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+                descriptor = file.fileno()
                 # Held to the end of the process at most, so a kill leaves no lock behind.
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 first = os.fstat(descriptor).st_size == 0
@@ -162,8 +156,6 @@ class Journal:
                 os.fsync(descriptor)
                 if first:
                     sync(self._path.parent)
-            finally:
-                os.close(descriptor)
         return self._entries[name]
 
     def _catch_up(self, descriptor: int) -> None:
