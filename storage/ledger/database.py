@@ -416,9 +416,6 @@ def _sqlite_engine(path: Path) -> Engine:
             check_same_thread=False,
         )
         connection.execute("PRAGMA synchronous=EXTRA")
-        # The journal stays and its head is blotted out, which is as durable as to remove it: neither of the two syncs
-        # of the folder's names is to be waited for.
-        connection.execute("PRAGMA journal_mode=PERSIST")
         return connection
 
     engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
@@ -507,13 +504,11 @@ def _create_sqlite_file(path: Path, head: Path, key: Path | Secret) -> None:
             if path.exists():
                 return
             temporary = path.with_name(f".{path.name}.new")
-            journal = temporary.with_name(temporary.name + "-journal")
-            for left_over in (temporary, journal):
+            for left_over in (temporary, temporary.with_name(temporary.name + "-journal")):
                 left_over.unlink(missing_ok=True)
             temporary.touch(mode=0o600)
             with _begin(_sqlite_engine(temporary), str(path), write=True) as connection:
                 _create_schema(connection, key)
-            journal.unlink()
             temporary.replace(path)
             sync(path.parent)
     except OSError as error:

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -348,8 +349,8 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         mark = HighWaterMark(after, spent)
         # Side by side: each waits for a disk twice, and all are on it before anybody is told that something is charged.
         with ThreadPoolExecutor() as pool:
-            for path in database.marks:
-                pool.submit(high_water_marks.advance, path, mark, database.chain, restored=restoring)
+            advance = partial(high_water_marks.advance, mark=mark, chain=database.chain, restored=restoring)
+            list(pool.map(advance, database.marks))
 
 
 def _remembered(database: Database) -> Known | None:
