@@ -42,8 +42,7 @@ from sqlalchemy.pool import NullPool
 from storage.atomic import locked_directory, sync
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
 from storage.layout import FINGERPRINTS
-from storage.ledger import high_water_marks
-from storage.ledger.chain import Chain, Link, canonical
+from storage.ledger.chain import Chain, Link, behind, canonical, read_mark
 from storage.secrets import Secret, ledger_key
 
 metadata = MetaData()
@@ -116,7 +115,7 @@ def _to_keyed_entries(connection: Connection, secret: Secret, head: Path | None)
     problems = [*unkeyed.problems(rows, unkeyed.origin())]
     if head is not None:
         digests = {row["sequence"]: row["digest"] for row in rows}
-        problem = high_water_marks.behind(before, digests.get, high_water_marks.read(head, unkeyed))
+        problem = behind(before, digests.get, read_mark(head, unkeyed))
         problems += [] if problem is None else [problem]
     if problems:
         raise StorageError(

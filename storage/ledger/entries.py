@@ -29,10 +29,8 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from storage.errors import InputError, StorageError
-from storage.ledger import high_water_marks
-from storage.ledger.chain import Chain, Fields, Link, canonical
+from storage.ledger.chain import Chain, Fields, HighWaterMark, Link, advance_mark, behind, canonical, read_mark
 from storage.ledger.database import Database, Known, entries
-from storage.ledger.high_water_marks import HighWaterMark
 
 _RELIED_ON_SECONDS = 600.0
 """How long what was read of a ledger on a server is relied on before the whole chain is looked at again."""
@@ -333,7 +331,7 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         if known is not None and entries.digest_at(known.end.sequence) != known.end.digest:
             known = None
         # Read under the write lock: whoever wrote a mark had committed before, so an honest ledger is not behind it.
-        seen = [high_water_marks.read(path, database.chain) for path in database.marks] if not restoring else []
+        seen = [read_mark(path, database.chain) for path in database.marks] if not restoring else []
         if problems := [*entries.check(known), *filter(None, (lacking(entries, mark) for mark in seen))]:
             raise StorageError(f"ledger {database.place}: {problems[0]}. {_NOTHING_CHARGED}")
         entries.uncounted = known is not None and not database.is_file
@@ -349,7 +347,7 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         mark = HighWaterMark(after, spent)
         # Side by side: each waits for a disk twice, and all are on it before anybody is told that something is charged.
         with ThreadPoolExecutor() as pool:
-            advance = partial(high_water_marks.advance, mark=mark, chain=database.chain, restored=restoring)
+            advance = partial(advance_mark, mark=mark, chain=database.chain, restored=restoring)
             list(pool.map(advance, database.marks))
 
 
@@ -363,7 +361,7 @@ def _remembered(database: Database) -> Known | None:
 
 def lacking(entries: Entries, mark: HighWaterMark | None) -> str | None:
     """Say in what way the ledger lacks what a high-water mark has seen; None where it does not."""
-    return high_water_marks.behind(entries.last(), entries.digest_at, mark)
+    return behind(entries.last(), entries.digest_at, mark)
 
 
 def check_chain(database: Database) -> list[str]:
@@ -372,12 +370,12 @@ def check_chain(database: Database) -> list[str]:
     for path in database.marks:
         try:
             # Read before the ledger, which may only grow in between.
-            seen.append(high_water_marks.read(path, database.chain))
+            seen.append(read_mark(path, database.chain))
         except StorageError as error:
             problems.append(str(error))
     with reading(database) as entries:
-        behind = dict.fromkeys(lacking(entries, mark) for mark in seen)
-        return [*entries.check(), *problems, *filter(None, behind)]
+        lacks = dict.fromkeys(lacking(entries, mark) for mark in seen)
+        return [*entries.check(), *problems, *filter(None, lacks)]
 
 
 def _entry(row: Fields) -> Entry:

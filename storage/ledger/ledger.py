@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
-from storage.ledger import high_water_marks
+from storage.ledger.chain import read_mark
 from storage.ledger.charges import (
     DEFAULT_RELATION,
     ROW,
@@ -247,20 +247,16 @@ class Ledger:
         require_plan(plan)
         with self._database.connected() as database:
             with reading(database) as entries:
-                # Most runs of a schedule meet their own releases again; they need not wait for the write lock.
-                if plan.releases and not unpaid(entries, plan):
-                    return _outcome(plan, ())
-            return self._charge(database, plan, key_ids)
-
-    def _charge(self, database: Database, plan: PlanRequest, key_ids: Mapping[str, str]) -> ChargeOutcome:
-        with writing(database) as entries:
-            account = get_account(entries, plan.account)
-            new = unpaid(entries, plan)
-            if not new:
-                return _outcome(plan, ())
-            decision = self._require_admitted(entries, account, plan, new)
-            append_plan(entries, plan, new, decision, key_ids, Kind.CHARGE)
-            return _outcome(plan, new, decision.details)
+                new = unpaid(entries, plan)
+            # Most runs of a schedule meet their own releases again; they need not wait for the write lock.
+            if new or not plan.releases:
+                with writing(database) as entries:
+                    account = get_account(entries, plan.account)
+                    if new := unpaid(entries, plan):
+                        decision = self._require_admitted(entries, account, plan, new)
+                        append_plan(entries, plan, new, decision, key_ids, Kind.CHARGE)
+                        return _outcome(plan, new, decision.details)
+            return _outcome(plan, ())
 
     def reserve(self, name: str, plan: PlanRequest) -> Decision:
         """Set aside what a plan will cost, all of it or nothing; asked again for the same, nothing changes.
@@ -536,7 +532,7 @@ class Ledger:
         if not by.strip() or not why.strip():
             raise InputError("a restored ledger is recorded with who decided it and why; give both")
         with writing(self._database, restoring=True) as entries:
-            seen = [high_water_marks.read(path, self._database.chain) for path in self._database.marks]
+            seen = [read_mark(path, self._database.chain) for path in self._database.marks]
             ahead = [mark for mark in seen if mark is not None and lacking(entries, mark) is not None]
             if not ahead and stated is None:
                 raise InputError(

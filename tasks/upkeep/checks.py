@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
+from storage import datasets, manifests, shards
 from storage.atomic import PREFIX, clean
 from storage.datasets import dataset_ref, declared_table, is_complete, remake_fingerprints, unregistered_versions
 from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
-from storage.ledger import high_water_marks
+from storage.ledger.chain import read_mark
 from storage.ledger.entries import check_chain, lacking, reading, writing
 from storage.ledger.material import adopt_material, missing_material
-from storage.orphans import remove_orphans
+from storage.objects import objects_of
 from tasks.accounts.budget import check_releases
 from tasks.datasets.registration import sweep_unregistered
 from tasks.runtime.settings import current_root, has_own_database, ledger_url, marks_folder, recorded_server
@@ -56,6 +57,37 @@ def sweep_everything(layout: Layout) -> list[str]:
             with writing(open_ledger_database(guarded=False)) as entries:
                 adopt_material(layout, entries, version)
     return done
+
+
+def remove_orphans(layout: Layout) -> int:
+    """Remove objects of rows that are older than a day and that no manifest of the root names; return how many.
+
+    Younger ones may belong to a writer that has not published its manifest yet.
+
+    Raises
+    ------
+    StorageError
+        If a manifest cannot be read: what it names would be taken for abandoned.
+    """
+    store = objects_of(layout)
+    if store is None:
+        return 0
+    old = [name for folder in ("datasets", "parties") for name in store.names(folder, old_only=True)]
+    named = set(_named_objects(layout)) if old else set()
+    abandoned = [name for name in old if name not in named]
+    for name in abandoned:
+        store.remove(name)
+    return len(abandoned)
+
+
+def _named_objects(layout: Layout) -> list[str]:
+    names = []
+    for path in layout.datasets.glob(f"*/{datasets.MANIFEST}"):
+        body = manifests.load(path, version=datasets.FORMAT_VERSION)
+        names += [name for part in body["parts"].values() for name, _ in part["files"]]
+    for path in layout.parties.glob(f"*/shards/*/*/{shards.MANIFEST}"):
+        names += [name for name, _ in manifests.load(path, version=shards.FORMAT_VERSION)["rows"]["files"]]
+    return names
 
 
 _FREE_BYTES = 1 << 30
@@ -130,7 +162,7 @@ def _mark(layout: Layout) -> _Problems:
     with reading(database) as entries:
         began = entries.last().sequence > 0
         for path in database.marks:
-            mark = high_water_marks.read(path, database.chain)
+            mark = read_mark(path, database.chain)
             problem = lacking(entries, mark)
             if problem is not None:
                 yield f"{path}: {problem}", "put back the newest back-up of the ledger, or: unitball ledger restore"

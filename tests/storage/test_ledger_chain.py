@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from storage.errors import SecretError, StorageError
-from storage.ledger import entries, high_water_marks
-from storage.ledger.chain import Chain, Link
+from storage.ledger import chain as marks
+from storage.ledger import entries
+from storage.ledger.chain import Chain, HighWaterMark, Link, advance_mark
 from storage.ledger.charges import Cap
-from storage.ledger.high_water_marks import HighWaterMark
 from storage.ledger.ledger import Ledger
 from tests.support.ledgers import database_of, open_ledger, release, request, spent
 
@@ -247,7 +247,7 @@ def test_a_mark_never_goes_back(path: Path) -> None:
     head = path.with_suffix(".head")
     newest = head.read_text()
     chain = database_of(open_ledger(path)).chain
-    high_water_marks.advance(head, HighWaterMark(Link(chain.ledger_id, 3, "0" * 64)), chain)
+    advance_mark(head, HighWaterMark(Link(chain.ledger_id, 3, "0" * 64)), chain)
     assert head.read_text() == newest
 
 
@@ -266,7 +266,7 @@ def test_a_mark_that_cannot_be_written_does_not_undo_a_charge(
     def full(*arguments: object, **options: object) -> None:
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr(high_water_marks, "write_bytes", full)
+    monkeypatch.setattr(marks, "write_bytes", full)
     ledger = open_ledger(path)
     assert ledger.charge(request(release("more")), {}).charged == ("more",)
     assert "could not be written" in caplog.text

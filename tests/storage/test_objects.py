@@ -20,11 +20,11 @@ from storage.datasets import dataset_ref, open_dataset
 from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout
 from storage.objects import ObjectStore, objects_of
-from storage.orphans import remove_orphans
 from storage.refs import Labels
 from storage.releases import ObjectReleases, ReleaseStore
 from storage.results import query_dataset
 from storage.shards import open_shard, write_shards
+from tasks.upkeep.checks import remove_orphans
 from tests.support.data import gathered, source_of, stored, synthetic
 from tests.support.forks import die, killed, race
 from tests.support.ledgers import opened
