@@ -1,6 +1,6 @@
 """An object store of the tests' own: moto's server in a process of its own, on loopback.
 
-It speaks S3's protocol, conditional puts included; of the atomicity of a real store it proves nothing.
+It speaks S3's protocol; of the atomicity of a real store it proves nothing.
 """
 
 from __future__ import annotations
