@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol, cast, overload, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -213,8 +213,8 @@ class SumAlgorithm(Protocol):
 class _Contributions(Sequence[Ints]):
     """The parties' vectors of one sum, each formed when it is asked for: thousands of them are never there at once."""
 
-    def __init__(self, algorithm: SumAlgorithm, state: Any, parties: Sequence[Rows], setting: Setting) -> None:
-        self._algorithm, self._state, self._parties, self._setting = algorithm, state, parties, setting
+    def __init__(self, form: Callable[[Rows], Ints], parties: Sequence[Rows]) -> None:
+        self._form, self._parties = form, parties
 
     def __len__(self) -> int:
         return len(self._parties)
@@ -223,23 +223,9 @@ class _Contributions(Sequence[Ints]):
         # An IndexError of a contribution would end a sequence's own iteration: a sum of fewer parties, silently.
         return map(self.__getitem__, range(len(self)))
 
-    @overload
-    def __getitem__(self, party: int) -> Ints: ...
-
-    @overload
-    def __getitem__(self, party: slice) -> Sequence[Ints]: ...
-
-    def __getitem__(self, party: int | slice) -> Ints | Sequence[Ints]:
-        if isinstance(party, slice):
-            return _Contributions(self._algorithm, self._state, self._parties[party], self._setting)
+    def __getitem__(self, party: Any) -> Any:
         rows = self._parties[party]
-        if isinstance(rows, SpreadRows):
-            return rows.total(partial(_contribution, self._algorithm, self._state, self._setting))
-        return self._algorithm.contribution(self._state, rows, self._setting)
-
-
-def _contribution(algorithm: SumAlgorithm, state: Any, setting: Setting, rows: Rows) -> Ints:
-    return algorithm.contribution(state, rows, setting)
+        return rows.total(self._form) if isinstance(rows, SpreadRows) else self._form(rows)
 
 
 def run_sums(
@@ -268,7 +254,7 @@ def run_sums(
     distribution = algorithm.distribution(setting)
     steps = algorithm.steps(setting)
     for step in range(steps):
-        contributions = _Contributions(algorithm, state, parties, setting)
+        contributions = _Contributions(partial(algorithm.contribution, state, setting=setting), parties)
         state = algorithm.update(state, summation.release(f"sum-{step}", contributions, distribution), setting)
         if progress is not None:
             progress(step + 1, steps)

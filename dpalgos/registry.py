@@ -15,16 +15,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, TypeVar
 
 from dpalgos.errors import ParameterError, UnknownNameError
-
-if TYPE_CHECKING:
-    from dpalgos.algorithms import Algorithm, ProjectionAlgorithm
-    from dpalgos.normalisation import Normalisation
-    from dpalgos.systems.system import System
-    from dpalgos.trust.model import TrustModel
-
 
 PLUGIN_GROUP = "unitball.algorithms"
 """The entry-point group of other distributions' algorithms."""
@@ -87,19 +80,7 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(name for entry_kind, name in _ENTRIES if entry_kind == kind))
 
 
-@overload
-def lookup(kind: Literal["projections"], name: str) -> type[ProjectionAlgorithm]: ...
-@overload
-def lookup(kind: Literal["trainers", "evaluators"], name: str) -> type[Algorithm]: ...
-@overload
-def lookup(kind: Literal["normalisations"], name: str) -> type[Normalisation]: ...
-@overload
-def lookup(kind: Literal["systems"], name: str) -> System: ...
-@overload
-def lookup(kind: Literal["trusts"], name: str) -> type[TrustModel]: ...
-@overload
-def lookup(kind: str, name: str) -> Any: ...
-def lookup(kind: str, name: str) -> object:
+def lookup(kind: str, name: str) -> Any:
     """Return what is registered under ``kind`` and ``name``.
 
     Raises

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from dpalgos.accounting.filters import RESERVED
+from dpalgos.accounting.spending import RESERVED
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, ROW, Cap
 from tasks.accounts.budget import budget_report, open_ledger, settled

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dpalgos.accounting.composition import compose
-from dpalgos.accounting.profiles import require_delta, rho_from_epsilon_delta
+from dpalgos.accounting.profiles import largest_fitting, require_delta, rho_from_epsilon_delta
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
@@ -52,7 +52,7 @@ def group_loss(loss: Loss, rows: int) -> Loss:
     - of Gaussian-DP with slack nothing is known: what is revealed with probability s to the first neighbour is, to the
       next, revealed by outputs that the Gaussian part makes likelier, so (k s, k mu) does not follow.
 
-    The k rows may lie in several parties for what :mod:`dpalgos.accounting.filters` adds up: each of these quantities
+    The k rows may lie in several parties for what :mod:`dpalgos.accounting.spending` adds up: each of these quantities
     s(k) is convex with s(0) = 0, so ``s(a) <= (a/k) s(k)``; a person with ``a_p`` rows at party p costs at most
     ``sum over p of (a_p / k) S_p(k)``, which is at most the maximum of S_p(k) over the parties.
 
@@ -67,12 +67,8 @@ def group_loss(loss: Loss, rows: int) -> Loss:
 
 def _group(loss: Loss, rows: int) -> Loss:
     match loss:
-        case PureEpsilon():
-            return PureEpsilon(rows * loss.epsilon)
-        case GaussianMu():
-            return GaussianMu(rows * loss.mu)
-        case ZeroConcentrated():
-            return ZeroConcentrated(rows * rows * loss.rho)
+        case PureEpsilon() | GaussianMu() | ZeroConcentrated():
+            return scaled(loss, rows)
         case ApproximateDP():
             return _group_of_approximate(loss, rows)
         case SlackGaussian():
@@ -200,28 +196,6 @@ def _kind(kind: type[Loss]) -> _Kind:
     return _KINDS[kind]
 
 
-def _require_target(epsilon: float, delta: float) -> None:
-    Bound(0.0, open_low=True).require("epsilon", epsilon)
-    require_delta(delta)
-
-
-def _largest_scale(losses: Sequence[Loss], epsilon: float, delta: float) -> float:
-    """Return the largest factor by which losses can be scaled so that they compose to (epsilon, delta), from below."""
-
-    def fits(factor: float) -> bool:
-        return compose([scaled(loss, factor) for loss in losses]).delta(epsilon) <= delta
-
-    low, high = 0.0, max(epsilon, 1e-6)
-    while fits(high):
-        low, high = high, 2 * high
-    for _ in range(100):
-        middle = (low + high) / 2
-        if not low < middle < high or high - low < 1e-13 * high:
-            break
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """How a run's budget is split over its stages.
@@ -290,7 +264,8 @@ def allocate(
     ParameterError
         If the shares do not fit the stages, or the target cannot be met by these kinds.
     """
-    _require_target(epsilon, delta)
+    Bound(0.0, open_low=True).require("epsilon", epsilon)
+    require_delta(delta)
     if not kinds or len(kinds) != len(shares):
         raise ParameterError(f"{len(kinds)} stages and {len(shares)} shares; give one share above 0 for each stage")
     if not all(math.isfinite(share) and share > 0 for share in shares):
@@ -326,7 +301,12 @@ def _to_common_scale(
     blocks = {kind: math.fsum(s for k, s in zip(kinds, shares, strict=True) if k is kind) for kind in kinds}
     unit = {kind: scaled(_kind(kind).whole(1.0, delta), block) for kind, block in blocks.items()}
     base = [_kind(kind).part(unit[kind], share / blocks[kind]) for kind, share in zip(kinds, shares, strict=True)]
-    factor = _largest_scale(base, epsilon * (1 - _HEADROOM), delta)
+    target = epsilon * (1 - _HEADROOM)
+
+    def fits(factor: float) -> bool:
+        return compose([scaled(loss, factor) for loss in base]).delta(target) <= delta
+
+    factor = largest_fitting(fits, max(target, 1e-6), lambda low, high: high - low <= 1e-13 * high)
     return tuple(scaled(loss, factor) for loss in base)
 
 

@@ -48,6 +48,29 @@ def require_delta(delta: float) -> None:
         raise ParameterError(f"delta is {delta!r}; it must be at least 0 and below 1, and well below 1/rows")
 
 
+def largest_fitting(
+    fits: Callable[[float], bool], start: float, close: Callable[[float, float], bool], *, most: float = math.inf
+) -> float:
+    """Return nearly the largest number that fits, from below, where all smaller ones fit as well.
+
+    Parameters
+    ----------
+    fits : callable
+    start : float
+        Doubled until it does not fit, or reaches ``most``.
+    close : callable
+        Whether what fits and what does not are near enough to each other.
+    most : float
+    """
+    low, high = 0.0, start
+    while high < most and fits(high):
+        low, high = high, 2 * high
+    while not close(low, high):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
 def mu_of_pure(epsilon: float) -> float:
     """Return the mu for which epsilon-DP implies mu-Gaussian-DP, ``-2 Phi^-1(1 / (1 + e^epsilon))``, rounded up.
 
@@ -320,19 +343,13 @@ def zcdp_grid(rho: float, nodes: Floats) -> Floats:
                 break
             points.pop()
         points.append((x, value))
-    kept = dict(points[1:])
-    hull = np.empty_like(upper)
-    last = (-math.inf, 1.0)
-    ahead = iter([*points[1:], (math.inf, 0.0)])
-    following = next(ahead)
-    for index, x in enumerate(nodes.tolist()):
-        if x in kept:
-            hull[index] = kept[x]
-            last, following = following, next(ahead)
-        else:
-            # Linear in e^x between two corners, divided through by the larger one.
-            weight = math.expm1(last[0] - x) / math.expm1(last[0] - following[0]) * math.exp(x - following[0])
-            hull[index] = last[1] + weight * (following[1] - last[1])
+    places, corners = np.array(points).T
+    # Linear in e^x between two corners, divided through by the larger one.
+    right = np.searchsorted(places, nodes)
+    below, above = places[right - 1], places[right]
+    weight = np.expm1(below - nodes) / np.expm1(below - above) * np.exp(nodes - above)
+    between = corners[right - 1] + weight * (corners[right] - corners[right - 1])
+    hull = np.where(above == nodes, corners[right], between)
     return np.minimum.accumulate(np.clip(hull, 0.0, 1.0))
 
 

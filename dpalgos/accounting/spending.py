@@ -16,23 +16,255 @@ for each quantity that adds up (mu^2, rho, epsilon, slack, delta). It is attaine
 party of every partition; since partitions may cross in any way, nothing less is safe. Filters are monotone in these
 sums, so a filter that holds for the bound holds for every row. With a single partition each party is judged by its own
 sums, with the filter that is best for it: that filter is chosen for the row's party, so the argument of
-:mod:`dpalgos.accounting.filters` applies row by row.
+filters (:class:`Filter`) applies row by row.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost, Totals, unproved
-from dpalgos.accounting.filters import least_epsilon, shares, within_any
-from dpalgos.accounting.profiles import require_delta, rho_of_mu
+from dpalgos.accounting.profiles import (
+    GaussianProfile,
+    gaussian_epsilon,
+    largest_fitting,
+    require_delta,
+    rho_from_epsilon_delta,
+    rho_of_mu,
+    zcdp_delta,
+    zcdp_epsilon,
+)
+from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
+from dpalgos.mechanisms.gaussian import SMALLEST_DELTA, mu_from_epsilon_delta
 from dpalgos.parameters import NON_NEGATIVE, Bounded, between
 from dpalgos.validation import rounded_down, rounded_up
+
+# Dyadic, so that the parts add up to 1 exactly.
+_FAVOURITE, _OTHER = 7 / 8, 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A rule that holds under full adaptivity: one quantity of the plans adds up, and is converted at the end.
+
+    Parameters
+    ----------
+    name : str
+    spent : callable
+        The quantity, from the sums.
+    smallest : callable
+        Epsilon, from the quantity and delta.
+    most : callable
+        The largest quantity within (epsilon, delta).
+    curve : callable
+        Delta, from the quantity and epsilon.
+    """
+
+    name: str
+    spent: Callable[[Totals], float]
+    smallest: Callable[[float, float], float]
+    most: Callable[[float, float], float]
+    curve: Callable[[float, float], float]
+
+    def epsilon(self, totals: Totals, delta: float) -> float:
+        """Return the smallest epsilon at which these sums are within (epsilon, delta); infinite where there is none."""
+        spent, left = self.spent(totals), _left(totals, delta)
+        if spent == 0:
+            return 0.0 if left >= 0 else math.inf
+        return self.smallest(spent, left) if left >= SMALLEST_DELTA and math.isfinite(spent) else math.inf
+
+    def holds(self, totals: Totals, epsilon: float, delta: float) -> bool:
+        """Whether these sums are within (epsilon, delta)."""
+        spent, left = self.spent(totals), _left(totals, delta)
+        if spent == 0 or left < SMALLEST_DELTA:
+            return spent == 0 and left >= 0
+        return spent <= self.most(epsilon, left)
+
+    def may_reach(self, totals: Totals, epsilon: float, delta: float) -> bool:
+        """Whether :meth:`epsilon` may be this or less: quicker to tell than what it is."""
+        spent = self.spent(totals)
+        return math.isfinite(spent) and self.curve(spent, epsilon) <= _left(totals, delta)
+
+
+def _mu(totals: Totals) -> float:
+    # Squares, sums and root are each rounded once.
+    return math.sqrt(totals.mu_squared) * (1 + 1e-15)
+
+
+def _gaussian_curve(mu: float, epsilon: float) -> float:
+    return GaussianProfile(mu).delta(epsilon)
+
+
+class _BasicFilter:
+    name = "basic"
+
+    def epsilon(self, totals: Totals, delta: float) -> float:
+        return totals.epsilon if totals.delta <= delta else math.inf
+
+    def holds(self, totals: Totals, epsilon: float, delta: float) -> bool:
+        return totals.delta <= delta and totals.epsilon <= epsilon
+
+    may_reach = holds
+
+
+def _left(totals: Totals, delta: float) -> float:
+    """Return what the slack leaves of delta, rounded down."""
+    return math.nextafter(delta - totals.slack, -math.inf) if totals.slack > 0 else delta
+
+
+FILTERS: Mapping[str, Filter | _BasicFilter] = {
+    entry.name: entry
+    for entry in (
+        Filter("gdp", _mu, gaussian_epsilon, mu_from_epsilon_delta, _gaussian_curve),
+        Filter("zcdp", attrgetter("rho"), zcdp_epsilon, rho_from_epsilon_delta, zcdp_delta),
+        _BasicFilter(),
+    )
+}
+# How many plans like the first the division of delta is chosen for; fewer where their deltas leave no room for so many.
+_EXPECTED = (10, 3, 1)
+
+
+def shares(first: Iterable[PlanCost], delta: float, reserved: float = 0.0) -> Mapping[str, float]:
+    """Return each filter's part of delta, from what the account's first plan costs its parties.
+
+    They add up to 1, less what is ``reserved`` for later filters.
+    """
+    one = functools.reduce(Totals.largest, (Totals.of([cost]) for cost in first), Totals())
+    favourite = _favourite(one, delta)
+    return {name: (1 - reserved) * (_FAVOURITE if name == favourite else _OTHER) for name in FILTERS}
+
+
+@functools.lru_cache(maxsize=1024)
+def _favourite(one: Totals, delta: float) -> str:
+    """Return the filter that needs the least epsilon for plans like this one."""
+    # Basic sums of pure epsilons hold with no delta at all, so they are nobody's favourite.
+    candidates = [name for name in FILTERS if name != "basic" or one.delta > 0]
+    best = math.inf, candidates[0]
+    for count in _EXPECTED:
+        many = Totals(*(count * value for value in one))
+        best = min((FILTERS[name].epsilon(many, _FAVOURITE * delta), name) for name in candidates)
+        if math.isfinite(best[0]):
+            break
+    return best[1]
+
+
+def least_epsilon(totals: Totals, delta: float, parts: Mapping[str, float]) -> tuple[float, str]:
+    """Return the smallest epsilon that some filter finds at its part of delta, and that filter's name."""
+    best = math.inf, min(FILTERS)
+    for name, part in sorted(parts.items(), key=lambda entry: -entry[1]):
+        if math.isinf(best[0]) or FILTERS[name].may_reach(totals, best[0], part * delta):
+            best = min(best, (FILTERS[name].epsilon(totals, part * delta), name))
+    return best
+
+
+def within_any(totals: Totals, epsilon: float, delta: float, parts: Mapping[str, float]) -> bool:
+    """Whether some filter finds the sums within epsilon and its part of delta."""
+    return any(FILTERS[name].holds(totals, epsilon, part * delta) for name, part in parts.items())
+
+
+RESERVED = 1 / 16
+"""Of an account's delta, what is kept for the filters that raises open: half for the first, half of the rest each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """A filter that a raise has closed: it stays within (``epsilon``, ``delta``).
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Its own.
+    changes : int
+        How many changes of the cap preceded it.
+    """
+
+    epsilon: float
+    delta: float
+    changes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterInForce:
+    """Where an account stands in its series of filters.
+
+    Parameters
+    ----------
+    promised : float
+        The highest cap so far: the epsilon of the theorem, at the account's delta.
+    earlier_epsilon : float
+        The part of it that earlier filters hold, spent or not.
+    delta : float
+        What this filter may spend; for the first one the account's whole delta, of which ``reserved`` is for raises.
+    reserved : float
+        Share of ``delta`` that a plan may use only while it is the only one that touches a row.
+    changes : int
+        How many changes of the cap preceded this filter: plans charged after them belong to it.
+    earlier : tuple of Earlier
+    """
+
+    promised: float
+    earlier_epsilon: float
+    delta: float
+    reserved: float
+    changes: int
+    earlier: tuple[Earlier, ...]
+
+
+def filter_in_force(caps: Sequence[float], delta: float, reserved: float = RESERVED) -> FilterInForce:
+    """Return the filter that an account's caps have led to.
+
+    Parameters
+    ----------
+    caps : sequence of float
+        Epsilon of the cap at opening and after each change, in order.
+    delta : float
+        The account's, at opening.
+    reserved : float
+        Share of it that the account kept for raises at opening, in (0, 1): the series is 1 - reserved, reserved / 2,
+        reserved / 4, …
+
+    Raises
+    ------
+    ParameterError
+        Without a cap, or for a share outside (0, 1).
+    """
+    if not 0 < reserved < 1:
+        raise ParameterError(f"the share of delta that is kept for raises is {reserved!r}; it must be between 0 and 1")
+    if not caps:
+        raise ParameterError("an account without a cap has no filter; give the epsilon of its cap at opening")
+    earlier: list[Earlier] = []
+    promised, below, changes = caps[0], 0.0, 0
+    for index, cap in enumerate(caps[1:], start=1):
+        if cap > promised:
+            # What a filter may hold is rounded down: its end less its beginning.
+            share = _share(len(earlier), reserved) * delta
+            earlier.append(Earlier(epsilon=_difference(promised, below), delta=share, changes=changes))
+            promised, below, changes = cap, promised, index
+    first = not earlier
+    return FilterInForce(
+        promised=promised,
+        earlier_epsilon=below,
+        delta=delta if first else _share(len(earlier), reserved) * delta,
+        reserved=reserved if first else 0.0,
+        changes=changes,
+        earlier=tuple(earlier),
+    )
+
+
+def _share(number: int, reserved: float) -> float:
+    return 1 - reserved if number == 0 else reserved * 2.0**-number
+
+
+def _difference(high: float, low: float) -> float:
+    return high if low == 0 else max(math.nextafter(high - low, 0.0), 0.0)
+
 
 History = Sequence[tuple[str, Mapping[str, PlanCost]]]
 """Charged plans in order: the partition of each, and what it costs every party it touches."""
@@ -54,7 +286,7 @@ class FilterCap(Bounded):
     delta : float
         What the filter in force may spend.
     earlier : float
-        The part of epsilon that earlier filters hold (:mod:`dpalgos.accounting.filters`).
+        The part of epsilon that earlier filters hold.
     reserved : float
         Share of delta that is kept for later filters: only a plan that is the only one of a row may use it.
 
@@ -419,7 +651,7 @@ def admit(
 ) -> Admission:
     """Decide on the next plan.
 
-    A plan is admitted if, with it, every row is within the cap by some filter of :mod:`dpalgos.accounting.filters` or
+    A plan is admitted if, with it, every row is within the cap by some filter or
     by the tight composition of the only plan that touches it. A plan that costs nothing is always admitted.
 
     Parameters
@@ -436,7 +668,7 @@ def admit(
     -----
     Guarantee. If every plan of an account was admitted, everything released from its rows together is
     (cap.epsilon, cap.delta)-DP, however each plan was chosen in view of earlier releases. Proofs: the docstrings of
-    this module and of :mod:`dpalgos.accounting.filters`. What is decided depends on costs only. Which of several prices
+    this module. What is decided depends on costs only. Which of several prices
     is added up is decided by costs and history before the plan releases anything, so it is known given the past, as the
     filters' proofs ask of a plan's cost; it must be recorded and never be decided again.
     """
@@ -475,13 +707,7 @@ def _room(summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], 
         # Counted as two, so that no single plan's composition is asked for.
         return candidate.fits(dict.fromkeys(candidate.costs, (paid, ())), cap, plans=2)
 
-    low, high = 0.0, 1.0
-    while high < 2.0**40 and fits(high):
-        low, high = high, 2 * high
-    while high - low > 1e-8 * high and high > 2.0**-60:
-        middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return largest_fitting(fits, 1.0, lambda low, high: high - low <= 1e-8 * high or high <= 2.0**-60, most=2.0**40)
 
 
 def _reason(
@@ -519,22 +745,19 @@ def repeats_left(history: History | SummedHistory, new: tuple[str, Mapping[str, 
 
     At most a million are counted.
     """
-    partition, costs = new[0], {party: cost for party, cost in new[1].items() if not cost.is_zero}
+    costs = _nonzero(new[1])
     if not costs:
         return _MOST_REPEATS
-    candidate = _Candidate.of(_summed(history), partition, costs, cap)
+    candidate = _Candidate.of(_summed(history), new[0], costs, cap)
 
-    def fits(times: int) -> bool:
+    def fits(number: float) -> bool:
+        times = round(number)
         paid = {
             party: (Totals(*(times * value for value in Totals.of([cost]))), cost.losses)
             for party, cost in candidate.costs.items()
         }
         return candidate.fits(paid, cap, times)
 
-    low, high = 0, 1
-    while high < _MOST_REPEATS and fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return min(low, _MOST_REPEATS)
+    # From a power of two the middles are whole numbers until both ends are neighbours.
+    most = largest_fitting(fits, 1.0, lambda low, high: high - low <= 1, most=_MOST_REPEATS)
+    return min(round(most), _MOST_REPEATS)

@@ -10,8 +10,7 @@ from enum import StrEnum
 import numpy as np
 from scipy.special import ndtri
 
-from dpalgos.accounting.composition import compose
-from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
+from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
 from dpalgos.audit.events import (
     Event,
     Outputs,

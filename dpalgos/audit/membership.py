@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dpalgos.accounting.composition import components
-from dpalgos.accounting.trade_off import gaussian_mu, lines, trade_off
+from dpalgos.accounting.composition import components, gaussian_mu, lines, trade_off
 from dpalgos.audit.events import bisected, largest_refuted
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss

@@ -12,12 +12,13 @@ from typing import TypedDict, cast
 from dpalgos.accounting.calibration import losses_under
 from dpalgos.accounting.composition import as_selected
 from dpalgos.accounting.costs import PlanCost, Totals, price
-from dpalgos.accounting.filters import RESERVED, filter_in_force
 from dpalgos.accounting.spending import (
+    RESERVED,
     Admission,
     FilterCap,
     SummedHistory,
     admit,
+    filter_in_force,
     repeats_left,
     spent,
     status,
@@ -507,7 +508,7 @@ def low_budget(account: str) -> dict[str, str | float | None]:
 def change_cap(dataset: str, epsilon: float, reason: str) -> None:
     """Raise or lower the epsilon of the cap of a data set's account, on record.
 
-    Raising a cap keeps the old filter and opens a new one (:mod:`dpalgos.accounting.filters`); delta is fixed when
+    Raising a cap keeps the old filter and opens a new one (:mod:`dpalgos.accounting.spending`); delta is fixed when
     the account is opened, because the filters of all raises share it.
 
     Raises

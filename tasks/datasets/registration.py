@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dpalgos.accounting.filters import RESERVED
+from dpalgos.accounting.spending import RESERVED
 from storage.atomic import discard, locked_directory
 from storage.catalog import Catalog, Registration, overlap_refusal
 from storage.confined import kept_memory

@@ -345,7 +345,7 @@ def admitted_normalisation(name: str, dataset: str, *, private: bool) -> type[No
     RefusedError
         If it looks at other rows and the data set is private.
     """
-    cls = lookup("normalisations", name)
+    cls: type[Normalisation] = lookup("normalisations", name)
     if private and not cls.row_local:
         local = ", ".join(one for one in names("normalisations") if lookup("normalisations", one).row_local)
         raise RefusedError(f"{name} looks at the rows and {dataset} is private; choose --normalisation {local}")

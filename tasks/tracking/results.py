@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, Field, SerializeAsAny
 
-from dpalgos.accounting.composition import compose
-from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
+from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
 from dpalgos.guarantees import PureEpsilon
 from dpalgos.metrics import is_measured
 from dpalgos.validation import rounded_up
@@ -47,7 +46,7 @@ class Proved(BaseModel, frozen=True):
         Gaussian-DP parameter where every release is Gaussian: the whole promise, of which epsilon at delta is a point.
     trade_off : tuple of (type I error, type II error)
         No test between neighbouring data sets that makes the first makes less than the second, rounded down;
-        see :mod:`dpalgos.accounting.trade_off`.
+        see :mod:`dpalgos.accounting.composition`.
     neighbours, trust, numerics : str
     assumptions : tuple of str
     person : str

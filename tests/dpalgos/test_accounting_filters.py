@@ -14,8 +14,8 @@ from scipy.special import expit, ndtr
 
 from dpalgos.accounting import PlanCost
 from dpalgos.accounting.costs import Totals
-from dpalgos.accounting.filters import FILTERS, least_epsilon, shares, within_any
 from dpalgos.accounting.profiles import mu_of_pure, rho_of_pure, zcdp_epsilon
+from dpalgos.accounting.spending import FILTERS, least_epsilon, shares, within_any
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import delta_of_mu, epsilon_of_mu, mu_from_epsilon_delta
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import expit
 
 from dpalgos.accounting import FilterCap, PlanCost, admit, status
-from dpalgos.accounting.filters import RESERVED, filter_in_force
+from dpalgos.accounting.spending import RESERVED, filter_in_force
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off, whole_promise
+from dpalgos.accounting.composition import TYPE_I_ERRORS, gaussian_mu, trade_off, whole_promise
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
 from dpalgos.validation import rounded_down, rounded_up

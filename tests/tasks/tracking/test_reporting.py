@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpalgos.accounting.composition import compose
-from dpalgos.accounting.trade_off import trade_off
+from dpalgos.accounting.composition import compose, trade_off
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee
 from dpalgos.mechanisms.gaussian import delta_of_mu
