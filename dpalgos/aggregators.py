@@ -101,13 +101,6 @@ def _mean(arrays: Sequence[Floats], weights: Floats) -> Floats:
     return np.asarray(np.tensordot(weights, np.stack(arrays), axes=1))
 
 
-def _mean_model(models: Sequence[LinearModel], weights: Floats) -> LinearModel:
-    return LinearModel(
-        weights=_mean([model.weights for model in models], weights),
-        intercept=_mean([model.intercept for model in models], weights),
-    )
-
-
 @register("aggregators", "weighted-mean")
 @dataclass(frozen=True, kw_only=True)
 class WeightedMean(Aggregator[LinearModel]):
@@ -121,23 +114,25 @@ class WeightedMean(Aggregator[LinearModel]):
 
     def combine(self, artefacts: Sequence[LinearModel], weights: Floats) -> LinearModel:
         """Return the weighted mean of the models."""
-        return _mean_model(artefacts, weights)
+        return LinearModel(
+            weights=_mean([model.weights for model in artefacts], weights),
+            intercept=_mean([model.intercept for model in artefacts], weights),
+        )
 
 
 @register("aggregators", "published-model-average")
 @dataclass(frozen=True, kw_only=True)
-class PublishedModelAverage(Aggregator[LinearModel]):
+class PublishedModelAverage(WeightedMean):
     """(1/N) Σ wᵢ βᵢ as printed: the weights already sum to 1, so the model is N times too short.
 
     The shortening changes no prediction that compares scores. Post-processing: costs nothing.
     """
 
     source: ClassVar[str] = "Wang et al. 2024, Algorithm 1, line 8"
-    combines: ClassVar[str] = LinearModel.kind
 
     def combine(self, artefacts: Sequence[LinearModel], weights: Floats) -> LinearModel:
         """Return the paper's average of the models."""
-        return _mean_model(artefacts, weights / len(artefacts))
+        return super().combine(artefacts, weights / len(artefacts))
 
 
 @register("aggregators", "published-basis-average")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -167,12 +167,14 @@ class GradientSums:
         """Return the bytes of some rows encoded: units, targets, norm and weight in float32, a limit in float64."""
         return 4 * rows * (sum(self.task.shape(setting)) + 4)
 
-    def prepare(self, rows: Rows, setting: Setting) -> Rows | EncodedRows:
-        """Encode a party's rows once, unless too little memory is left to keep them."""
+    def prepare(
+        self, rows: Rows, setting: Setting, seen: Callable[[Block], Block] = lambda block: block
+    ) -> Rows | EncodedRows:
+        """Encode a party's rows once, each block as it is ``seen``, unless too little memory is left to keep them."""
         memory = reserve(self._kept(rows.count * setting.rows_per_person, setting))
         if memory is None:
             return rows
-        blocks = tuple(self._encoded(block, rows.count, setting) for block in rows.blocks())
+        blocks = tuple(self._encoded(seen(block), rows.count, setting) for block in rows.blocks())
         return EncodedRows(blocks, (memory,))
 
     @staticmethod

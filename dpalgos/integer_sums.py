@@ -109,18 +109,19 @@ class ClassSums:
     def total(self, rows: Rows, setting: Setting) -> Ints:
         """Return a party's exact sums; null records add nothing."""
         total = np.zeros(self.shape(setting), dtype=np.int64)
-        for features, labels, shares in rows.blocks():
-            total += self.of_block(*sanitise(features, labels, setting.classes), shares, setting)
+        for block in rows.blocks():
+            total += self.of_block(*block, setting)
         return total
 
-    def of_block(self, features: Floats, labels: Ints, shares: Shares | None, setting: Setting) -> Ints:
-        """Return the sums of a sanitised block, features (m, d), labels (m,) and shares (m,)."""
-        member = np.equal.outer(np.arange(setting.classes), labels).astype(np.float64)
+    def of_block(self, features: Features, labels: Array, shares: Shares | None, setting: Setting) -> Ints:
+        """Return the sums of a block, features (m, d), labels (m,) and shares (m,); null records add nothing."""
+        clean, known = sanitise(features, labels, setting.classes)
+        member = np.equal.outer(np.arange(setting.classes), known).astype(np.float64)
         summed = portions(self.unit, shares, len(labels))[:, None]
         if not self.bare:
             limit = squared_limit(1.0, self.scale)
             weights = None if shares is None else row_weights(shares, limit, self._squared_weight)
-            summed = np.hstack([encode_rows(features, 1.0, self.scale, weights), summed])
+            summed = np.hstack([encode_rows(clean, 1.0, self.scale, weights), summed])
         # Whole numbers below 2^26: float64 holds the sums of up to 2^27 rows.
         return (member @ summed).astype(np.int64)
 

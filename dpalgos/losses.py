@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ def signs(labels: Ints, classes: int) -> Floats:
     return np.asarray(np.where(labels[:, None] == positive[None, :], 1.0, -1.0))
 
 
-class ScoreLoss(Protocol):
+class ScoreLoss(Bounded, ABC):
     """A convex loss of a row's scores s (one a weight row) and its target.
 
     The gradient of a row's loss with respect to the weights is ``slope ⊗ x``, so with ‖x‖ ≤ 1 its Frobenius norm
@@ -38,41 +38,41 @@ class ScoreLoss(Protocol):
     """
 
     name: ClassVar[str]
-    separable: ClassVar[bool]
+    separable: ClassVar[bool] = True
     """Whether the loss is a sum over weight rows, so that each row is a problem of its own."""
 
     @property
+    @abstractmethod
     def curvature_bound(self) -> float:
         """Largest second derivative."""
 
+    @abstractmethod
     def slope_norm(self, width: int) -> float:
         """Return the largest l2 norm of a row's slope vector over ``width`` scores."""
 
     def targets(self, labels: Ints, classes: int) -> Floats:
-        """Return the targets (n, outputs)."""
+        """Return the targets (n, outputs), ±1 for a class against the rest."""
+        return signs(labels, classes)
 
+    @abstractmethod
     def value(self, scores: Floats, targets: Floats) -> Floats:
         """Return each row's loss: (n, outputs) where separable, (n, 1) otherwise."""
 
+    @abstractmethod
     def slope(self, scores: Floats, targets: Floats) -> Floats:
         """Return the derivative with respect to the scores, (n, outputs)."""
 
+    @abstractmethod
     def curvature_product(self, scores: Floats, targets: Floats) -> Callable[[Floats], Floats]:
         """Return the map from directions (n, outputs) to second derivative times direction, at these scores."""
 
 
-class _Margin(Bounded, ABC):
+class _Margin(ScoreLoss):
     """Losses of the margin z = y s, one-vs-rest: what they share."""
-
-    separable: ClassVar[bool] = True
 
     def slope_norm(self, width: int) -> float:
         """Return √width: each class's slope lies in [−1, 1], and all of them can be at an end at once."""
         return math.sqrt(width)
-
-    def targets(self, labels: Ints, classes: int) -> Floats:
-        """Return ±1 targets (n, outputs)."""
-        return signs(labels, classes)
 
     @abstractmethod
     def margin_value(self, margins: Floats) -> Floats:
@@ -204,14 +204,13 @@ class Logistic(_Margin):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Squared:
+class Squared(ScoreLoss):
     """Half the squared error (s − t)²/2, against ±1 targets or real ones.
 
     The slope is not bounded; proofs use the ball in which a regularised minimiser must lie.
     """
 
     name: ClassVar[str] = "squared"
-    separable: ClassVar[bool] = True
 
     @property
     def curvature_bound(self) -> float:
@@ -221,10 +220,6 @@ class Squared:
     def slope_norm(self, width: int) -> float:
         """Return infinity."""
         return math.inf
-
-    def targets(self, labels: Ints, classes: int) -> Floats:
-        """Return ±1 targets (n, outputs)."""
-        return signs(labels, classes)
 
     def value(self, scores: Floats, targets: Floats) -> Floats:
         """Return (s − t)²/2."""
@@ -240,7 +235,7 @@ class Squared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Softmax:
+class Softmax(ScoreLoss):
     """The multinomial logistic loss: one joint gradient over all classes.
 
     The slope is p − e_y with norm at most √2 (p on another class's corner). With two classes one weight row is
@@ -318,13 +313,9 @@ def make_loss(loss: str, width: float | None = None) -> ScoreLoss:
     if loss not in _LOSSES:
         near = difflib.get_close_matches(loss, loss_names(), n=3, cutoff=0.4) or list(loss_names())
         raise UnknownNameError(f"no loss is called {loss!r}; nearest: {', '.join(near)}")
-    if width is None:
-        loss_function: ScoreLoss = _LOSSES[loss]()
-        return loss_function
-    try:
-        loss_function = _LOSSES[loss](width=width)
-    except TypeError:
-        raise ParameterError(f"the loss {loss!r} has no width; leave it out") from None
+    if width is not None and _LOSSES[loss] not in (HuberHinge, SmoothedHinge):
+        raise ParameterError(f"the loss {loss!r} has no width; leave it out")
+    loss_function: ScoreLoss = _LOSSES[loss]() if width is None else _LOSSES[loss](width=width)
     return loss_function
 
 

@@ -1,25 +1,35 @@
-"""Charged evaluation on private hold-out rows: confusion matrix, score histogram, discordance, error sums."""
+"""Charged counts and sums over private rows: of models on hold-out rows, and of a table before it has a schema."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import NeighbouringPair, OneSum, PrivateAlgorithm, PureAlgorithm, one_row_apart
+from dpalgos.algorithms import (
+    ApproximateAlgorithm,
+    NeighbouringPair,
+    OneSum,
+    PrivateAlgorithm,
+    PureAlgorithm,
+    Refused,
+    one_row_apart,
+)
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Loss, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.fixed_point import portions
-from dpalgos.mechanisms.laplace import DiscreteLaplace
+from dpalgos.mechanisms.laplace import DiscreteLaplace, PartitionSelection
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
-from dpalgos.parameters import POSITIVE, at_least
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE, at_least
 from dpalgos.registry import register
-from dpalgos.rows import NULL_LABEL, Array, Floats, Ints, Rows, null_records
+from dpalgos.resources import Work
+from dpalgos.rows import NULL_LABEL, Array, ArrayRows, Floats, Ints, NoiseSource, Rows, null_records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +115,12 @@ class LaplaceSums(PureAlgorithm, NoisySums):
         return math.sqrt(2.0 * math.exp(-inverse)) / -math.expm1(-inverse) / self.units(setting)
 
 
+def _counted(cells: Ints, parts: Ints, shape: tuple[int, ...]) -> Ints:
+    """Return how often each cell of an array of this shape occurs, the i-th time for so many units."""
+    # Sums of whole numbers, exact in float64 below 2^53.
+    return np.bincount(cells.ravel(), parts, math.prod(shape)).astype(np.int64).reshape(shape)
+
+
 def predicted_classes(scores: Floats) -> Ints:
     """Return class indices (m,) from decision values (m, K), or (m, 1) where the sign decides; NaN is class 0."""
     if scores.shape[1] == 0:
@@ -124,15 +140,13 @@ class CountedPairs(NoisySums):
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the exact counts (K, K), true class by predicted class."""
-        classes, _ = self.sum_shape(setting)
-        counts = np.zeros(classes * classes, dtype=np.int64)
+        counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
+        classes = len(counts)
         for scores, labels, parts in self.kept(rows, setting, classes):
             # A score too many is the last class's: whatever the model, a row is counted in one of the cells.
             predicted = np.minimum(predicted_classes(scores), classes - 1)
-            cells = np.asarray(labels, dtype=np.int64) * classes + predicted
-            # Sums of whole numbers, exact in float64 below 2^53.
-            counts += np.bincount(cells, parts, classes * classes).astype(np.int64)
-        return counts.reshape(classes, classes)
+            counts += _counted(np.asarray(labels, dtype=np.int64) * classes + predicted, parts, counts.shape)
+        return counts
 
 
 @register("evaluators", "confusion-matrix")
@@ -254,12 +268,10 @@ class ScoreHistogram(GaussianSums):
             # A score that the model does not have is zero.
             known = np.pad(scores, ((0, 0), (0, max(histograms - scores.shape[1], 0))))
             squashed = 1.0 / (1.0 + np.exp(-np.clip(known / self.scale, -50.0, 50.0)))
-            bins = np.minimum((squashed * self.bins).astype(np.int64), self.bins - 1)
-            for index in range(histograms):
-                positive = truth == (1 if histograms == 1 else index)
-                for side, chosen in enumerate((~positive, positive)):
-                    own = np.bincount(bins[chosen, index], parts[chosen], self.bins)
-                    counts[index, side] += own.astype(np.int64)
+            bins = np.minimum((squashed * self.bins).astype(np.int64), self.bins - 1)[:, :histograms]
+            positive = truth[:, None] == (1 if histograms == 1 else np.arange(histograms))
+            cells = (2 * np.arange(histograms) + positive) * self.bins + bins
+            counts += _counted(cells, np.repeat(parts, histograms), counts.shape)
         return counts
 
 
@@ -512,3 +524,227 @@ class LaplaceErrorSums(ErrorSums, LaplaceSums):
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return the largest error at the upper end of the range against a null record."""
         return self._worst(setting, against_null=True)
+
+
+@register("evaluators", "bin-counts")
+@dataclass(frozen=True, kw_only=True)
+class BinCounts(LaplaceSums):
+    """Count, for each column, how many rows lie in each of some public bins, and add discrete Laplace noise.
+
+    A row's features are the numbers of its bins, one a column; what is no such number is counted nowhere.
+
+    Guarantee
+    ---------
+    epsilon-DP, exact. A row is counted at most once in each of d columns: replace-one takes one count away and adds
+    one in each, an l1 change of at most 2 d; a null record is not counted, so replace-special changes at most d counts
+    by one. Discrete Laplace noise of scale ``sensitivity / epsilon`` on each count.
+
+    Parameters
+    ----------
+    budget : PureEpsilon
+    bins : int
+        At least 2.
+    columns : int or None
+        The first so many features; all where None.
+
+    References
+    ----------
+    Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
+    """
+
+    bins: int = field(default=2, metadata=at_least(2))
+    columns: int | None = None
+    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
+    measured: ClassVar[str] = "counts, l1"
+
+    def check(self, setting: Setting) -> None:
+        """Raise where there are not so many columns."""
+        super().check(setting)
+        if not 1 <= self._columns(setting) <= setting.dimension:
+            raise ParameterError(f"columns is {self.columns}; it must lie between 1 and {setting.dimension}")
+
+    def _columns(self, setting: Setting) -> int:
+        return setting.dimension if self.columns is None else self.columns
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return the number of counts that one record moves by one."""
+        return float(setting.neighbours.records * self._columns(setting))
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return (columns, bins)."""
+        return self._columns(setting), self.bins
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return a row in the first bin of every column against one in the second: two counts a column move."""
+        return one_row_apart(setting, np.zeros(setting.dimension), np.ones(setting.dimension))
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the exact counts (columns, bins)."""
+        counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
+        for kept, _, parts in self.kept(rows, setting, setting.classes):
+            bins = kept[:, : len(counts)]
+            inside = (bins >= 0) & (bins < self.bins)
+            cells = np.where(inside, bins, 0).astype(np.int64) + self.bins * np.arange(len(counts))[None, :]
+            counts += _counted(cells[inside], np.broadcast_to(parts[:, None], inside.shape)[inside], counts.shape)
+        return counts
+
+
+def occupied(counts: Floats, scale: float) -> tuple[int, int] | None:
+    """Return the first and the last bin of a column that hold rows, from its noisy counts.
+
+    Post-processing. A bin passes above t = ``scale * ln(100 bins)``: that noise takes any empty bin of a column
+    beyond it has probability at most 0.01, since P(k > t) <= p^t = exp(-t / scale) in each (p = exp(-1 / scale)).
+
+    Parameters
+    ----------
+    counts : array (bins,)
+    scale : float
+        Of the discrete Laplace noise.
+
+    Returns
+    -------
+    (int, int) or None
+        None where no bin passes.
+    """
+    passing = np.flatnonzero(counts > scale * math.log(100 * len(counts)))
+    return (int(passing[0]), int(passing[-1])) if len(passing) else None
+
+
+@register("evaluators", "key-selection")
+@dataclass(frozen=True, kw_only=True)
+class KeySelection(ApproximateAlgorithm):
+    """Release which keys each column holds, as far as enough rows hold them: optimal partition selection.
+
+    A row has one key a column: ``width`` bytes, each a feature of that many 255ths, or none where all are zero. What
+    cannot be guessed beforehand, a key, is released only where so many rows hold it that one row hardly decides.
+
+    Guarantee
+    ---------
+    (epsilon, delta)-DP, exact. A record holds one key a column, so neighbours differ in the counts of m keys by one at
+    most: m = 2 d in d columns under replace-one (in each, one key loses a row and another gains one), m = d under
+    replace-special (a null record holds none). Whether a key is released is a coin of its own, whose probability
+    depends on that key's count alone and which is (epsilon / m, delta / m)-DP for a count that changes by one
+    (:class:`dpalgos.mechanisms.laplace.PartitionSelection`); a key that occurs in one of the neighbours
+    only is one of the m, its count being 0 in the other, where it is never released. All other coins have the same
+    distribution. The m coins are independent, so together they are (epsilon, delta)-DP by basic composition.
+
+    The number of keys is public (``most`` a column): of more, the first in order of their bytes are kept.
+
+    Parameters
+    ----------
+    budget : ApproximateDP
+    columns : int
+        How many columns; together ``columns * width`` features.
+    width : int or None
+        Bytes of a key; all features from ``first`` on, shared equally, where None.
+    first : int
+        The feature at which they begin.
+    most : int
+        Keys of a column.
+
+    References
+    ----------
+    Desfontaines, Voss, Gipson, Mandayam, "Differentially private partition selection", PoPETs 2022(1), Theorem 2.
+    """
+
+    columns: int = field(default=1, metadata=COUNT)
+    width: int | None = None
+    first: int = field(default=0, metadata=NATURAL)
+    most: int = field(default=256, metadata=COUNT)
+    source: ClassVar[str] = "Desfontaines et al. 2022, Theorem 2"
+    people: ClassVar[str] = Refused("a person's rows may hold several keys of one column")
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    numerics: ClassVar[Numerics] = Numerics.EXACT
+    audited_rows: ClassVar[int] = 64
+    measured: ClassVar[str] = "counts, l1"
+    norm: ClassVar[int] = 1
+
+    def check(self, setting: Setting) -> None:
+        """Raise where the columns do not fit the features, or the budget is beyond what can be drawn."""
+        super().check(setting)
+        width = self._width(setting)
+        if width < 1 or self.first + self.columns * width > setting.dimension:
+            raise ParameterError(
+                f"{setting.dimension} features cannot be {self.columns} columns of equal width from feature "
+                f"{self.first} on"
+            )
+        self.distribution(setting)
+
+    def _width(self, setting: Setting) -> int:
+        if self.width is not None:
+            return self.width
+        whole = (setting.dimension - self.first) % self.columns == 0
+        return (setting.dimension - self.first) // self.columns if whole else 0
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of one pass."""
+        return Work(small_operations=float(setting.rows) * self.columns)
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return m: how many counts one record changes by one."""
+        return float(setting.neighbours.records * self.columns)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the exact counts, keys of the same first byte together: of a size that no row decides."""
+        counts = np.zeros((self.columns, 256))
+        for column, counter in enumerate(self._counted([rows], setting)):
+            for key, count in counter.items():
+                counts[column, key[0]] += count
+        return counts
+
+    def distribution(self, setting: Setting) -> PartitionSelection:
+        """Return by which probabilities keys are released."""
+        changes = self.sensitivity(setting)
+        # Both are rounded down by a unit, so that m of them are within the budget.
+        epsilon, delta = (math.nextafter(part / changes, 0.0) for part in (self.budget.epsilon, self.budget.delta))
+        return PartitionSelection(epsilon, delta)
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return rows of two keys a column, about half of the time released, one row changing from one to the other.
+
+        Fewer where there are not so many rows.
+        """
+        one, other = np.zeros((2, setting.dimension))
+        one[self.first :], other[self.first :] = 1.0, 0.5
+        pair = one_row_apart(setting, one, other)
+        crowd = min(self.distribution(setting).likely(0.5), (setting.sizes[pair.party] + 1) // 2)
+
+        def side(rows: ArrayRows) -> ArrayRows:
+            features, labels = rows.features.copy(), rows.labels.copy()
+            features[1:crowd], features[crowd : 2 * crowd - 1] = one, other
+            labels[1 : 2 * crowd - 1] = 0
+            return ArrayRows(features, labels)
+
+        return NeighbouringPair(side(pair.left), side(pair.right), pair.party)
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Statistic:
+        """Return the bytes of the released keys, (columns, most, width), in order; -1 where there is none."""
+        self.check(setting)
+        released = np.full((self.columns, self.most, self._width(setting)), -1.0)
+        for column, counter in enumerate(self._counted(parties, setting)):
+            for place, key in enumerate(self._chosen(counter, setting, noise, f"keys-{column}")):
+                released[column, place] = list(key)
+        return Statistic(values=released)
+
+    def _counted(self, parties: Sequence[Rows], setting: Setting) -> list[Counter[bytes]]:
+        width = self._width(setting)
+        held = slice(self.first, self.first + self.columns * width)
+        counts: list[Counter[bytes]] = [Counter() for _ in range(self.columns)]
+        for rows in parties:
+            for block, labels, _ in rows.blocks():
+                numbers = np.asarray(block, dtype=np.float64)
+                kept = numbers[~null_records(numbers, labels, setting.classes)][:, held]
+                keys = np.rint(255.0 * np.clip(kept, 0.0, 1.0)).astype(np.uint8).reshape(len(kept), self.columns, width)
+                for column, counter in enumerate(counts):
+                    counter.update(key.tobytes() for key in keys[:, column] if key.any())
+        return counts
+
+    def _chosen(self, counter: Counter[bytes], setting: Setting, noise: NoiseSource, step: str) -> list[bytes]:
+        if not counter:
+            return []
+        keys = sorted(counter)
+        exact = np.array([counter[key] for key in keys], dtype=np.int64)
+        # What the noise hides is which keys there are as much as how often.
+        hidden = np.concatenate([np.frombuffer(b"".join(keys), dtype=np.uint8).astype(np.int64), exact])
+        selected = self.distribution(setting).select(exact, noise.stream(step, hidden))
+        return [keys[place] for place in np.flatnonzero(selected)[: self.most]]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dpalgos.guarantees import Claim, Trust
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.systems.system import Arrangement, Scope, System, register_systems
-from dpalgos.trainers.consensus_admm import PublishedConsensusAdmm
 from dpalgos.trainers.gradient_descent import GradientPerturbation, PublishedGradientPerturbation, TruexDescent
-from dpalgos.trainers.output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation
+from dpalgos.trainers.output_perturbation import (
+    Pathak,
+    PublishedConsensusAdmm,
+    PublishedMultiPartyOutputPerturbation,
+)
 from dpalgos.trainers.smo import DpWss, PublishedDualPerturbation, SmoLaplaceOutputPerturbation
 
 

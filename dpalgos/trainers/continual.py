@@ -252,13 +252,38 @@ class ContinualClassMeans(ContinualTrainer, ClassSumTrainer):
     measured: ClassVar[str] = "the nights' sums of the rows of each class times the factor, in l2"
 
     def work(self, setting: Setting) -> Work:
-        """Return that of holding all nights' rows, and of each night's sum again in all later ones."""
-        operations = (self.nights + 1.0) * setting.rows * math.prod(self.class_sums(setting).shape(setting))
-        return Work(operations=operations, held=2 * 8 * setting.rows * setting.dimension)
+        """Return that of one pass, and of a sum for each night."""
+        shape = self.class_sums(setting).shape(setting)
+        return Work(operations=2.0 * setting.rows * math.prod(shape), sums=8 * self.nights * math.prod(shape))
 
     def class_sums(self, setting: Setting) -> ClassSums:
         """Return one night's sums, on the grid of their noise."""
         return self.once().class_sums(setting)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact stream (T, K, d + 1), in units of the rows."""
+        nights = self.prepare(rows, setting)
+        stream = [self.mixed(nights[:night]) for night in range(1, self.nights + 1)]
+        return np.stack(stream) / self.class_sums(setting).scale
+
+    def prepare(self, rows: Rows, setting: Setting) -> _Nights:
+        """Return the party's exact sums of each night."""
+        sums = self.class_sums(setting)
+        nights = np.zeros((self.nights, *sums.shape(setting)), dtype=np.int64)
+        first = 0
+        for features, labels, shares in rows.blocks():
+            arrival = np.arange(first, first + len(labels)) % self.nights
+            for night in np.unique(arrival):
+                now = arrival == night
+                own = None if shares is None else shares[now]
+                nights[night] += sums.of_block(features[now], labels[now], own, setting)
+            first += len(labels)
+        return tuple(nights)
+
+    def contribution(self, state: _Nights, rows: Rows | _Nights, setting: Setting) -> Ints:
+        """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
+        nights = rows if isinstance(rows, tuple) else self.prepare(rows, setting)
+        return self.mixed(nights[: len(state) + 1])
 
     def once(self) -> ClassMeansDiscriminant:
         """Return class means on a night's part of the budget."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, TypeVar, cast
 
@@ -24,7 +24,7 @@ from dpalgos.models import LinearModel
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, SHARE, at_least, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
-from dpalgos.rows import Block, ChosenRows, Floats, Ints, NoiseSource, Rows, fingerprints, sanitise
+from dpalgos.rows import Block, ChosenRows, Floats, Ints, NoiseSource, Rows, fingerprints
 from dpalgos.secure.noise_shares import TruexGaussian, share_sigma
 
 State = TypeVar("State")
@@ -184,9 +184,14 @@ class ClassedRows:
     @classmethod
     def of(cls, rows: Rows, sums: ClassSums, gradients: GradientSums, setting: Setting) -> ClassedRows:
         """Add up a party's classes and encode its rows, in one pass, unless they are too many to keep."""
-        adding = _AddingUp(rows, sums, setting)
-        encoded = gradients.prepare(adding, setting)
-        return cls(sums.total(rows, setting), rows) if encoded is adding else cls(adding.total, encoded)
+        total: Ints = np.zeros(sums.shape(setting), dtype=np.int64)
+
+        def adding(block: Block) -> Block:
+            np.add(total, sums.of_block(*block, setting), out=total)
+            return block
+
+        encoded = gradients.prepare(rows, setting, adding)
+        return cls(sums.total(rows, setting) if encoded is rows else total, encoded)
 
     @classmethod
     def merged(cls, parties: Sequence[ClassedRows]) -> list[ClassedRows]:
@@ -199,31 +204,6 @@ class ClassedRows:
     def count(self) -> int:
         """Number of rows."""
         return self.rows.count
-
-
-class _AddingUp:
-    """A party's rows that add up their classes while they are read the first time."""
-
-    def __init__(self, rows: Rows, sums: ClassSums, setting: Setting) -> None:
-        self._rows, self._sums, self._setting = rows, sums, setting
-        self.total: Ints = np.zeros(sums.shape(setting), dtype=np.int64)
-
-    @property
-    def count(self) -> int:
-        return self._rows.count
-
-    @property
-    def dimension(self) -> int:
-        return self._rows.dimension
-
-    def blocks(self) -> Iterator[Block]:
-        for features, labels, shares in self._rows.blocks():
-            clean, known = sanitise(features, labels, self._setting.classes)
-            self.total += self._sums.of_block(clean, known, shares, self._setting)
-            yield features, labels, shares
-
-    def fingerprint(self) -> NDArray[np.uint8]:
-        return self._rows.fingerprint()
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,8 +380,9 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         self, prepared: Sequence[Rows | EncodedRows | ClassedRows]
     ) -> Sequence[Rows | EncodedRows | ClassedRows]:
         """Join parties for a curator who adds up anyway."""
-        classed = [party for party in prepared if isinstance(party, ClassedRows)]
-        return ClassedRows.merged(classed) if classed else super().merge(cast(Sequence[Rows | EncodedRows], prepared))
+        if self._balances:
+            return ClassedRows.merged(cast(Sequence[ClassedRows], prepared))
+        return super().merge(cast(Sequence[Rows | EncodedRows], prepared))
 
     def contribution(self, state: DescentState, rows: Rows | EncodedRows | ClassedRows, setting: Setting) -> Ints:
         """Return the party's counts where classes are balanced, and afterwards its sum of clipped gradients."""

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from dpalgos.algorithms import require_people
-from dpalgos.evaluators.private_schema import BinCounts, occupied
+from dpalgos.evaluators.noisy_sums import BinCounts, occupied
 from dpalgos.guarantees import ApproximateDP, Loss, PureEpsilon, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
@@ -62,9 +62,9 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
 
     The rows are registered as the numbers of public bins and the bytes of texts, under a name of their own and the
     account that the rows will belong to, which is charged once for everything before anything is drawn. *Ranges*: how
-    many rows lie in each bin, with discrete Laplace noise (:class:`dpalgos.evaluators.private_schema.BinCounts`), from
+    many rows lie in each bin, with discrete Laplace noise (:class:`dpalgos.evaluators.noisy_sums.BinCounts`), from
     the first to the last bin that stands out of it. *Values*: by optimal partition selection
-    (:class:`dpalgos.evaluators.private_schema.KeySelection`). Where both are drawn, each has half of epsilon. Asked
+    (:class:`dpalgos.evaluators.noisy_sums.KeySelection`). Where both are drawn, each has half of epsilon. Asked
     again for the same rows it is the same release, and costs nothing.
 
     Parameters

@@ -21,7 +21,7 @@ from dpalgos.projections.covariance import Bingham, Ppca, PublishedPpca
 from dpalgos.rows import ArrayRows, Floats
 from dpalgos.solvers import minimise
 from dpalgos.testing import blobs
-from dpalgos.trainers.consensus_admm import ConsensusAdmm, PublishedConsensusAdmm
+from dpalgos.trainers.output_perturbation import ConsensusAdmm, PublishedConsensusAdmm
 from dpalgos.trainers.smo import PublishedDualPerturbation, Smo, SmoLaplaceOutputPerturbation
 
 DRAWS = 3000

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpalgos.errors import ParameterError
-from dpalgos.evaluators.private_schema import KeySelection
+from dpalgos.evaluators.noisy_sums import KeySelection
 from dpalgos.guarantees import RELATIONS, ApproximateDP, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.laplace import PartitionSelection

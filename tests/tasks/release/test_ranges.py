@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from deployments.cli.entry_point import app, import_all
 from dpalgos.errors import ParameterError
-from dpalgos.evaluators.private_schema import BinCounts, occupied
+from dpalgos.evaluators.noisy_sums import BinCounts, occupied
 from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.rows import ArrayRows
