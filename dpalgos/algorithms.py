@@ -319,6 +319,8 @@ class Algorithm(Bounded, ABC):
     """Neighbouring relations that the guarantee is derived for; under any other the algorithm is refused."""
     budgets: ClassVar[tuple[type[Loss], ...]] = ()
     """Loss types the ``budget`` field accepts, the preferred first; empty where no noise is drawn."""
+    norm: ClassVar[int] = 2
+    """Order of the norm in which its statistic moves, 1 or 2 (:class:`Calibrated`)."""
     audited_rows: ClassVar[int] = 16
     """Rows of the party that an audit makes up: few, null but for those of the algorithm's neighbouring pair."""
     reads_rows: ClassVar[bool] = True
@@ -444,7 +446,6 @@ class GaussianAlgorithm(PrivateAlgorithm):
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
     numerics: ClassVar[Numerics] = Numerics.EXACT
-    norm: ClassVar[int] = 2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,7 +102,7 @@ class LinearTask(Bounded):
         return np.where(null[:, None], 0.0, targets)
 
     def problem(
-        self, parties: Sequence[Rows], setting: Setting, regularisation: float, linear: Floats | None = None
+        self, parties: Sequence[Rows], setting: Setting, regularisation: float, linear: Floats | float = 0.0
     ) -> Problem:
         """Return the regularised risk of all parties together: the mean over records, of a person over their rows."""
         classes, width = self.shape(setting)

@@ -49,7 +49,7 @@ class Problem:
     targets: Floats
     loss: ScoreLoss
     regularisation: float
-    linear: Floats | None = None
+    linear: Floats | float = 0.0
     weights: Floats | None = None
     records: int | None = None
 
@@ -85,8 +85,7 @@ class Problem:
     def value(self, weights: Floats) -> float:
         """Return J(W)."""
         rows = self.weighed(self.loss.value(self.scores(weights), self.targets)).sum() / self.count
-        linear = 0.0 if self.linear is None else float(np.sum(self.linear * weights))
-        return float(rows + 0.5 * self.regularisation * np.sum(weights * weights) + linear)
+        return float(rows + 0.5 * self.regularisation * np.sum(weights * weights) + np.sum(self.linear * weights))
 
     def gradient(self, weights: Floats) -> Floats:
         """Return ∇J(W), (m, d)."""
@@ -95,8 +94,7 @@ class Problem:
     def gradient_at(self, scores: Floats, weights: Floats) -> Floats:
         """Return ∇J(W) where the rows' scores are known."""
         slopes = self.loss.slope(scores, self.targets)
-        gradient = self._mean(slopes) + self.regularisation * weights
-        return gradient if self.linear is None else gradient + self.linear
+        return np.asarray(self._mean(slopes) + self.regularisation * weights + self.linear)
 
     def certified_gradient(self, weights: Floats) -> tuple[Floats, Floats]:
         """Return ∇J(W) and upper bounds on the norms of the exact gradient.
@@ -107,9 +105,6 @@ class Problem:
         gradient is summed over blocks of rows for it. Given rows in the unit ball, IEEE arithmetic and elementary
         functions right to 2⁻⁵⁰ of what they are multiplied by, the exact gradient's norm is no larger.
         """
-        gradient = self.regularisation * weights
-        if self.linear is not None:
-            gradient = gradient + self.linear
         slopes_of = np.zeros(len(weights))
         total = np.zeros(self.shape)
         for start in range(0, len(self.features), _BLOCK):
@@ -117,18 +112,16 @@ class Problem:
             slopes = self.weighed(self.loss.slope(np.asarray(rows @ weights.T), targets), start)
             total += np.asarray(slopes.T @ rows)
             slopes_of += np.abs(slopes).sum(axis=0)
-        gradient = gradient + total / self.count
+        gradient = self.regularisation * weights + self.linear + total / self.count
         joined = self.loss.separable
         slope = slopes_of / self.count if joined else np.asarray([np.linalg.norm(slopes_of / self.count)])
-        linear = np.zeros(1) if self.linear is None else _norms(self, self.linear)
         return gradient, _norms(self, gradient) * (1.0 + 1e-12) + rounding_bound(
-            self, slope=slope, weight=_norms(self, weights), linear=linear
+            self, slope=slope, weight=_norms(self, weights), linear=_norms(self, self.linear)
         )
 
     def only(self, rows: Ints) -> Problem:
         """Return the problem of some weight rows; for separable losses."""
-        linear = None if self.linear is None else self.linear[rows]
-        return replace(self, targets=self.targets[:, rows], linear=linear)
+        return replace(self, targets=self.targets[:, rows], linear=np.broadcast_to(self.linear, self.shape)[rows])
 
 
 def rounding_bound(problem: Problem, *, slope: Floats, weight: Floats, linear: Floats | float = 0.0) -> Floats:
@@ -183,18 +176,17 @@ def certified_minimiser(problem: Problem, tolerance: float) -> Floats:
     return weights
 
 
-def _norms(problem: Problem, gradient: Floats) -> Floats:
+def _norms(problem: Problem, values: Floats | float) -> Floats:
     """Per weight row where the rows are independent problems, over all of them otherwise."""
+    full = np.broadcast_to(values, problem.shape)
     if problem.loss.separable:
-        return np.asarray(np.sqrt(np.einsum("ij,ij->i", gradient, gradient)))
-    return np.asarray([np.linalg.norm(gradient)])
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", full, full)))
+    return np.asarray([np.linalg.norm(full)])
 
 
 def _goal(problem: Problem, weights: Floats, tolerance: float) -> Floats:
     """Half the tolerance, or what float64 can tell from zero where large terms cancel."""
-    large = _norms(problem, weights) * problem.regularisation
-    if problem.linear is not None:
-        large = large + _norms(problem, problem.linear)
+    large = _norms(problem, weights) * problem.regularisation + _norms(problem, problem.linear)
     return np.maximum(0.5 * tolerance, _CANCELLATION * large)
 
 
@@ -222,12 +214,9 @@ def minimise(problem: Problem, tolerance: float) -> Floats:
     -------
     array (m, d)
     """
-    weights = np.zeros(problem.shape)
     if problem.features.size == 0:
-        if problem.linear is not None:
-            weights = -problem.linear / problem.regularisation
-        return weights
-    weights = _newton(problem, weights, tolerance)
+        return np.zeros(problem.shape) - problem.linear / problem.regularisation
+    weights = _newton(problem, np.zeros(problem.shape), tolerance)
     norms = _norms(problem, problem.gradient(weights))
     if (norms > 2.0 * _goal(problem, weights, tolerance)).any():
         weights = _accelerated(problem, weights, tolerance)
@@ -377,9 +366,8 @@ def _conjugate_gradients(
 
 def _search(problem: Problem, weights: Floats, scores: Floats, direction: Floats, along: Floats) -> Floats:
     """Return a step length a weight row, near the root of the (monotone) derivative along the direction."""
-    linear = np.zeros_like(direction) if problem.linear is None else problem.linear
     quadratic = problem.regularisation * np.einsum("ij,ij->i", direction, direction)
-    constant = np.einsum("ij,ij->i", problem.regularisation * weights + linear, direction)
+    constant = np.einsum("ij,ij->i", problem.regularisation * weights + problem.linear, direction)
 
     def joined(rows: Floats) -> Floats:
         return rows if problem.loss.separable else np.full_like(rows, rows.sum())

@@ -292,8 +292,3 @@ def _alike(
     one_or_all = all(len(set(parties)) in (0, 1, len(losses_by_party)) for parties, _ in releases)
     counted = [Counter(losses_of_party) for losses_of_party in losses_by_party.values()]
     return one_or_all and all(count == counted[0] for count in counted)
-
-
-def unproved(cost: PlanCost) -> str | None:
-    """Return why nothing is proved of a plan; None where something is."""
-    return next((loss.reason for loss in cost.losses if isinstance(loss, NoGuarantee)), None)

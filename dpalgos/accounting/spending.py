@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from dpalgos.accounting.composition import compose
-from dpalgos.accounting.costs import PlanCost, Totals, unproved
+from dpalgos.accounting.composition import components, compose
+from dpalgos.accounting.costs import PlanCost, Totals
 from dpalgos.accounting.profiles import (
     GaussianProfile,
     gaussian_epsilon,
@@ -408,17 +408,9 @@ def _grown(parts: tuple[float, ...], values: Iterable[float]) -> tuple[float, ..
 class _Account:
     """What one party's rows have paid in one partition, added up exactly."""
 
-    sums: tuple[tuple[float, ...], ...]
-    plans: int
-    losses: tuple[Loss, ...]
-
-    @classmethod
-    def of(cls, costs: Sequence[PlanCost]) -> _Account:
-        return cls(
-            tuple(zip(*(cost.totals for cost in costs), strict=True)),
-            len(costs),
-            costs[0].losses if len(costs) == 1 else (),
-        )
+    sums: tuple[tuple[float, ...], ...] = ((),) * len(_ZERO)
+    plans: int = 0
+    losses: tuple[Loss, ...] = ()
 
     def with_cost(self, cost: PlanCost) -> _Account:
         grown = zip(self.sums, cost.totals, strict=True)
@@ -427,15 +419,15 @@ class _Account:
                 _grown(parts, (value,)) if len(parts) <= _FEW else _grown((), (*parts, value)) for parts, value in grown
             ),
             self.plans + 1,
-            (),
+            () if self.plans else cost.losses,
         )
 
     def total_cost(self) -> _TotalCost:
         """Return it with each sum rounded once."""
-        return _TotalCost(Totals(*map(math.fsum, self.sums)), self.plans, self.losses)
+        return _TotalCost(Totals(*map(math.fsum, self.sums)), self.plans, self.losses if self.plans == 1 else ())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SummedHistory:
     """An account's history, added up plan by plan, so that one more costs the same after a thousand as after ten.
 
@@ -443,13 +435,12 @@ class SummedHistory:
 
     Attributes
     ----------
-    total_costs : mapping of partition to mapping of party to cost
+    accounts : mapping of partition to mapping of party to what its rows have paid
     first : tuple of PlanCost
         What the first plan that cost anything cost its parties.
     """
 
     accounts: Mapping[str, Mapping[str, _Account]] = field(default_factory=dict)
-    total_costs: Mapping[str, Mapping[str, _TotalCost]] = field(default_factory=dict)
     first: tuple[PlanCost, ...] = ()
 
     @classmethod
@@ -462,11 +453,22 @@ class SummedHistory:
             first = first or tuple(nonzero.values())
             for party, cost in nonzero.items():
                 paid.setdefault(partition, {}).setdefault(party, []).append(cost)
-        accounts = {name: {party: _Account.of(of) for party, of in parties.items()} for name, parties in paid.items()}
-        total_costs = {
-            name: {party: of.total_cost() for party, of in parties.items()} for name, parties in accounts.items()
+        accounts = {
+            name: {
+                party: _Account(tuple(zip(*(cost.totals for cost in of), strict=True)), len(of), of[0].losses)
+                for party, of in parties.items()
+            }
+            for name, parties in paid.items()
         }
-        return cls(accounts, total_costs, first)
+        return cls(accounts, first)
+
+    @functools.cached_property
+    def total_costs(self) -> Mapping[str, Mapping[str, _TotalCost]]:
+        """What each party's rows have paid in each partition, each sum rounded once."""
+        return {
+            name: {party: paid.total_cost() for party, paid in parties.items()}
+            for name, parties in self.accounts.items()
+        }
 
     def with_plan(self, partition: str, costs: Mapping[str, PlanCost]) -> SummedHistory:
         """Return the history with one more plan."""
@@ -474,19 +476,10 @@ class SummedHistory:
         if not nonzero:
             return self
         # Most parties have paid the same and pay the same; each distinct sum is formed once.
-        requested = {party: (before.get(party), cost) for party, cost in nonzero.items()}
-        formed = {
-            (account, cost): account.with_cost(cost) if account is not None else _Account.of([cost])
-            for account, cost in set(requested.values())
-        }
-        priced = {pair: account.total_cost() for pair, account in formed.items()}
+        requested = {party: (before.get(party, _Account()), cost) for party, cost in nonzero.items()}
+        formed = {(account, cost): account.with_cost(cost) for account, cost in set(requested.values())}
         changed = {party: formed[pair] for party, pair in requested.items()}
-        total_costs = {party: priced[pair] for party, pair in requested.items()}
-        return SummedHistory(
-            {**self.accounts, partition: {**before, **changed}},
-            {**self.total_costs, partition: {**self.total_costs.get(partition, {}), **total_costs}},
-            self.first or tuple(nonzero.values()),
-        )
+        return SummedHistory({**self.accounts, partition: {**before, **changed}}, self.first or tuple(nonzero.values()))
 
     def parts(self, delta: float, reserved: float = 0.0) -> Mapping[str, float]:
         """Return each filter's part of delta."""
@@ -721,7 +714,7 @@ def _reason(
         return f"within {limit}: {so_far} before, {_up(after.epsilon)} spent after (composition: {after.filter})"
     if not costs:
         return f"{_up(after.epsilon)} is spent (composition: {after.filter}), above {limit}"
-    why = next((reason for reason in map(unproved, costs.values()) if reason is not None), None)
+    why = next((reason for cost in costs.values() if (reason := components(cost.losses).unproved) is not None), None)
     if why is not None:
         return f"nothing is proved about this plan ({why}), so it fits under no cap; {so_far}"
     would = (

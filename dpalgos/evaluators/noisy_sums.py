@@ -87,7 +87,6 @@ class GaussianSums(NoisySums):
     budget: GaussianMu
     source: ClassVar[str] = "Dong, Roth, Su 2022, Theorem 1"
     budgets: ClassVar[tuple[type[Loss], ...]] = (GaussianMu,)
-    norm: ClassVar[int] = 2
 
     def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each sum, in integers."""

@@ -118,7 +118,6 @@ class SecondMoments(OneSum):
     """
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    norm: ClassVar[int] = 2
 
     @abstractmethod
     def width(self, setting: Setting) -> int:

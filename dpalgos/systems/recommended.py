@@ -304,10 +304,8 @@ def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, Algo
 
 
 def _warning(facts: PublicFacts, strength: float) -> str | None:
-    if facts.classes < 2:
-        return None
-    if facts.public_head:
-        # It is the public head's at least, whatever the budget.
+    # A public head's model is that head's at least, whatever the budget.
+    if facts.classes < 2 or facts.public_head:
         return None
     two = facts.classes == 2 and facts.image_shape is None and not facts.encoded
     least, where = (_GUESSING_OF_TWO if two else _GUESSING), ""

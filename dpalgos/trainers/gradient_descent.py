@@ -570,7 +570,6 @@ class LocalGradient(MeanDescent):
         "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
         "than one row's"
     )
-    claim: ClassVar[Claim | None] = None
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
 
     def distribution(self, setting: Setting) -> RoundedGaussian:
@@ -723,7 +722,6 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     people: ClassVar[str] = Refused("it draws rows, and a person with many is drawn more often")
     relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_SPECIAL,)
     measured: ClassVar[str] = "sum of clipped gradients, l2"
-    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -73,7 +73,6 @@ class OneVsRestTrainer(LinearClassifierTrainer):
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "sum of gradients at any weights, all classifiers, l2"
-    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()

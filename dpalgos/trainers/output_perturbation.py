@@ -149,7 +149,6 @@ class _WeightedMinimiserSum(MinimiserSum):
     """Σ nᵢθᵢ in integers, its sensitivity, and the model it decodes to."""
 
     measured: ClassVar[str] = "Σ nᵢθᵢ, θᵢ party i's minimiser, l2"
-    norm: ClassVar[int] = 2
 
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record moves the exact Σ nᵢθᵢ, plus the solver's tolerance, in l2."""
@@ -241,7 +240,6 @@ class OutputPerturbation(GaussianAlgorithm, _WeightedMinimiserSum):
         "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
     )
     assumptions: ClassVar[tuple[str, ...]] = (SOLVER_ASSUMPTION,)
-    claim: ClassVar[Claim | None] = None
 
     def distribution(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""

@@ -296,7 +296,6 @@ class HingeMinimisers(Algorithm):
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "minimisers of ½‖w‖² + C Σ hinge, l2"
-    norm: ClassVar[int] = 2
 
     def gap(self, setting: Setting) -> float:
         """Return Γ, how far the solver may stay from the minimum in each one-vs-rest problem."""

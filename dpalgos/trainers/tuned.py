@@ -114,7 +114,6 @@ class Tuned(ApproximateAlgorithm):
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
     relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     measured: ClassVar[str] = "that of the first candidate's trainer, of the rows that train"
-    norm: ClassVar[int] = 2
 
     @classmethod
     def composed_of(cls, parameters: Mapping[str, object]) -> tuple[type[Algorithm], ...]:
