@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, GaussianSums, LaplaceSums, NoisySums, predicted_classes
+from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, GaussianSums, LaplaceSums, NoisySums
 from dpalgos.guarantees import Setting
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
+from dpalgos.models import predicted_classes
 from dpalgos.rows import Floats, Ints
 from dpalgos.solvers import Problem
 

@@ -90,10 +90,13 @@ class Projection(ArrayFields):
         return LinearModel(weights=model.weights @ self.basis.T, intercept=model.intercept)
 
 
-def _classes(scores: Floats) -> Ints:
+def predicted_classes(scores: Floats) -> Ints:
+    """Return class indices (m,) from decision values (m, K), or (m, 1) where the sign decides; NaN is class 0."""
+    if scores.shape[1] == 0:
+        return np.zeros(len(scores), dtype=np.int64)
     if scores.shape[1] == 1:
         return (scores[:, 0] > 0).astype(np.int64)
-    return np.asarray(scores.argmax(axis=1), dtype=np.int64)
+    return np.asarray(np.where(np.isfinite(scores), scores, -np.inf).argmax(axis=1), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ class LinearModel(ArrayFields):
 
     def predict(self, features: Floats) -> Ints:
         """Return class indices (m,): the largest score, or the sign where there is one score."""
-        return _classes(self.scores(features))
+        return predicted_classes(self.scores(features))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ class KernelModel(ArrayFields):
 
     def predict(self, features: Floats) -> Ints:
         """Return class indices (m,): the largest score, or the sign where there is one score."""
-        return _classes(self.scores(features))
+        return predicted_classes(self.scores(features))
 
 
 @dataclass(frozen=True, slots=True)

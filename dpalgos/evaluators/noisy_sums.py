@@ -25,7 +25,7 @@ from dpalgos.guarantees import RELATIONS, GaussianMu, Loss, Neighbours, Numerics
 from dpalgos.mechanisms.fixed_point import portions
 from dpalgos.mechanisms.laplace import DiscreteLaplace, PartitionSelection
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.models import Statistic
+from dpalgos.models import Statistic, predicted_classes
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, at_least
 from dpalgos.registry import register
 from dpalgos.resources import Work
@@ -118,15 +118,6 @@ def _counted(cells: Ints, parts: Ints, shape: tuple[int, ...]) -> Ints:
     """Return how often each cell of an array of this shape occurs, the i-th time for so many units."""
     # Sums of whole numbers, exact in float64 below 2^53.
     return np.bincount(cells.ravel(), parts, math.prod(shape)).astype(np.int64).reshape(shape)
-
-
-def predicted_classes(scores: Floats) -> Ints:
-    """Return class indices (m,) from decision values (m, K), or (m, 1) where the sign decides; NaN is class 0."""
-    if scores.shape[1] == 0:
-        return np.zeros(len(scores), dtype=np.int64)
-    if scores.shape[1] == 1:
-        return (scores[:, 0] > 0).astype(np.int64)
-    return np.asarray(np.where(np.isfinite(scores), scores, -np.inf).argmax(axis=1), dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

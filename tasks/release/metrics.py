@@ -18,7 +18,6 @@ from dpalgos.evaluators.noisy_sums import (
     NoisySums,
     ScoreHistogram,
     curves_of,
-    predicted_classes,
 )
 from dpalgos.metrics import (
     area_under_curve,
@@ -33,7 +32,7 @@ from dpalgos.metrics import (
     widened,
     with_margins,
 )
-from dpalgos.models import Statistic
+from dpalgos.models import Statistic, predicted_classes
 from dpalgos.rows import Floats, Ints, Rows, null_records
 from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
 from tasks.planning.plans import PlannedRelease, RunPlan, Shards

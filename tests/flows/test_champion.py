@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.evaluators.noisy_sums import accuracy_gain, predicted_classes
+from dpalgos.evaluators.noisy_sums import accuracy_gain
+from dpalgos.models import predicted_classes
 from flows.comparison import champion_comparison
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
