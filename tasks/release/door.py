@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from threadpoolctl import threadpool_limits
 
-from dpalgos.accounting.trade_off import whole_promise
+from dpalgos.accounting.composition import whole_promise
 from dpalgos.algorithms import Algorithm, Diagnosing, SumAlgorithm, fit, is_sum_algorithm, planned_artefact
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, RowFeatures
