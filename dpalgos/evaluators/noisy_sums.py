@@ -440,11 +440,12 @@ class ErrorSums(NoisySums):
             ]
         return total
 
-    def _worst(self, setting: Setting, *, against_null: bool) -> NeighbouringPair:
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return the largest error at the upper end of the range against none at the lower; in l1, a null record."""
         low, high = self.label_range
         null = NULL_LABEL if setting.classes > 1 else math.nan
         row = np.full(setting.dimension, low)
-        return one_row_apart(setting, row, row, labels=(high, null if against_null else low))
+        return one_row_apart(setting, row, row, labels=(high, null if self.norm == 1 else low))
 
 
 @register("evaluators", "error-sums")
@@ -476,10 +477,6 @@ class GaussianErrorSums(ErrorSums, GaussianSums):
         """Return how far one record moves the sums."""
         return 3.0 if setting.neighbours is Neighbours.REPLACE_ONE else math.sqrt(8.0)
 
-    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
-        """Return the largest error at the upper end of the range against none at the lower, or a null record."""
-        return self._worst(setting, against_null=False)
-
 
 @register("evaluators", "laplace-error-sums")
 @dataclass(frozen=True, kw_only=True)
@@ -510,10 +507,6 @@ class LaplaceErrorSums(ErrorSums, LaplaceSums):
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record moves the sums: most against a null record, which occurs under both relations."""
         return 6.0
-
-    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
-        """Return the largest error at the upper end of the range against a null record."""
-        return self._worst(setting, against_null=True)
 
 
 @register("evaluators", "bin-counts")
