@@ -193,26 +193,6 @@ class ContinualTrainer(GaussianAlgorithm):
         """Return the model that the last night's running sums make."""
         return model_of(self.once(), self.factor(), state, setting, setting.sizes)
 
-    def prepare(self, rows: Rows, setting: Setting) -> _PreparedNights:
-        """Return the party's rows of each night."""
-        blocks = list(rows.blocks())
-        features = np.concatenate([np.zeros((0, rows.dimension)), *(block[0] for block in blocks)])
-        labels = np.concatenate([np.zeros(0), *(block[1] for block in blocks)])
-        return tuple(
-            ArrayRows(features[night :: self.nights], labels[night :: self.nights]) for night in range(self.nights)
-        )
-
-    def contribution(self, state: _Nights, rows: Rows | _PreparedNights, setting: Setting) -> Ints:
-        """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
-        once, nights = self.once(), rows if isinstance(rows, tuple) else self.prepare(rows, setting)
-        before = (state_after(self.factor(), state[:night], once, setting) for night in range(len(state) + 1))
-        return self.mixed([once.contribution(then, nights[night], setting) for night, then in enumerate(before)])
-
-    def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the party's exact stream (T, ·, ·) at nothing released, in units of the rows or gradients."""
-        nights = [self.once().statistic(night, setting) for night in self.prepare(rows, setting)]
-        return np.stack([self.mixed(nights[:night]) for night in range(1, self.nights + 1)])
-
     def mixed(self, nights: Sequence[NDArray[_Number]]) -> NDArray[_Number]:
         """Return (Ĉx)_t of the exact sums x_1 … x_t."""
         coefficients = self.factor().coefficients[: len(nights)][::-1]
@@ -328,6 +308,26 @@ class ContinualLeader(ContinualTrainer, LeaderTrainer):
         """Return that of holding all nights' rows, and of each night's sum again in all later ones."""
         once = self.once().sums(setting).work(setting, self.nights)
         return replace(once, kept=0, held=2 * 8 * setting.rows * setting.dimension)
+
+    def prepare(self, rows: Rows, setting: Setting) -> _PreparedNights:
+        """Return the party's rows of each night."""
+        blocks = list(rows.blocks())
+        features = np.concatenate([np.zeros((0, rows.dimension)), *(block[0] for block in blocks)])
+        labels = np.concatenate([np.zeros(0), *(block[1] for block in blocks)])
+        return tuple(
+            ArrayRows(features[night :: self.nights], labels[night :: self.nights]) for night in range(self.nights)
+        )
+
+    def contribution(self, state: _Nights, rows: Rows | _PreparedNights, setting: Setting) -> Ints:
+        """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
+        once, nights = self.once(), rows if isinstance(rows, tuple) else self.prepare(rows, setting)
+        before = (state_after(self.factor(), state[:night], once, setting) for night in range(len(state) + 1))
+        return self.mixed([once.contribution(then, nights[night], setting) for night, then in enumerate(before)])
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact stream (T, ·, ·) at nothing released, in units of the rows or gradients."""
+        nights = [self.once().statistic(night, setting) for night in self.prepare(rows, setting)]
+        return np.stack([self.mixed(nights[:night]) for night in range(1, self.nights + 1)])
 
     def once(self) -> FollowTheRegularisedLeader:
         """Return the leader on a night's part of the budget."""
