@@ -78,7 +78,9 @@ class Table:
     @property
     def whole(self) -> NDArray[np.bool_]:
         """Which rows have cells."""
-        return np.array([fault is None for fault in self.faults or [None] * len(self.lines)], dtype=bool)
+        if self.faults is None:
+            return np.ones(len(self.lines), dtype=bool)
+        return np.array([fault is None for fault in self.faults], dtype=bool)
 
 
 @dataclass(frozen=True, slots=True)
