@@ -4,8 +4,6 @@ Each party runs its own flow in its own process (:func:`serve_party`). Of a flow
 which its own model validates; pull steps, entry points, job variables and work pools are for workers; there is none.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

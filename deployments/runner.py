@@ -1,7 +1,5 @@
 """Serve the flows, name their runs, and mark runs whose process has died."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

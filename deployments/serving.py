@@ -1,7 +1,5 @@
 """Serve on one machine: Prefect server, MLflow and the runner of the flows on loopback, stopped in order."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

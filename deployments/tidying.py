@@ -1,7 +1,5 @@
 """Remove what is older than its time, once a day: cached results, mapped rows, and runs deleted in MLflow."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from pathlib import Path

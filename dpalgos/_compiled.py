@@ -5,8 +5,6 @@ bits on every processor. Sums of whole numbers may be taken in any order (``reas
 whole number below 2^53: the products of float32 rows, four at a time, widen them in registers instead of in memory.
 """
 
-from __future__ import annotations
-
 import math
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Aggregators: post-processing of the parties' released artefacts into one."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The contract of projections, trainers and evaluators: neighbouring pairs, sums of integers, bases, what runs any."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ Functions that call each other keep to one file, because the compiler's cache no
 in, and of no other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

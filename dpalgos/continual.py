@@ -8,8 +8,6 @@ its distribution is a Gaussian mechanism for integers of whatever sensitivity, s
 would cost, and the whole horizon costs μ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, cast, runtime_checkable

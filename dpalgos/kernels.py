@@ -1,7 +1,5 @@
 """Kernels as functions of inner products, and rows of their matrices, kept while there is room for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """The noise of private releases: AES keystreams keyed by a party's secret, the release, the step and the value."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import threading

@@ -1,7 +1,5 @@
 """What every trainer of linear models does before and after: safe rows, targets, and the intercept inside the ball."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

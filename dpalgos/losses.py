@@ -1,7 +1,5 @@
 """Losses of linear models as functions of the scores, the constants that proofs use, slopes of many rows."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import math

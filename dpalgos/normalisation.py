@@ -1,7 +1,5 @@
 """Maps of rows into the unit ball: row-local ones, and one that looks at all rows, for public data only."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

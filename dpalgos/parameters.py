@@ -1,7 +1,5 @@
 """Parameters with their bounds: a field declares its own, and whatever class has the field keeps to it."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What an algorithm asks of a machine, and what may be held of rows in memory."""
 
-from __future__ import annotations
-
 import os
 import threading
 import weakref

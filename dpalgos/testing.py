@@ -20,8 +20,6 @@ can prove is that the noise is enough: derive the sensitivity. The audit finds n
 of neighbours that the algorithm names and on some others, and nothing subtler.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import itertools

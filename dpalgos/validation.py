@@ -1,7 +1,5 @@
 """Checks of public parameters that several algorithms share, and numbers rounded so as never to promise too much."""
 
-from __future__ import annotations
-
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 

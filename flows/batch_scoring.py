@@ -1,7 +1,5 @@
 """Batch scoring: what a released model says of a file's rows, by hand, on a schedule or after a training."""
 
-from __future__ import annotations
-
 from prefect import flow
 
 from tasks.runtime.ending import announcing_failures

@@ -1,7 +1,5 @@
 """The daily report: where every account's budget stands, how it got there, and how long it will last."""
 
-from __future__ import annotations
-
 from prefect import flow
 
 from tasks.accounts.history import BudgetHistory

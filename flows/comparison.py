@@ -1,7 +1,5 @@
 """Several training runs side by side, and a new version of a model against its champion."""
 
-from __future__ import annotations
-
 from typing import cast
 
 from prefect import flow

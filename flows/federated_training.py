@@ -1,7 +1,5 @@
 """The main flow: ingest, normalise, partition, plan, charge, reduce, aggregate, train, aggregate, evaluate, record."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast

@@ -1,7 +1,5 @@
 """What a party of its own serves: one flow, which answers a coordinator's request and runs in the party's process."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The scheduled audit: what the algorithms in use leak, measured on synthetic rows, against what is stated of them."""
 
-from __future__ import annotations
-
 from typing import cast
 
 from prefect import flow, get_run_logger

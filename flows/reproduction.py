@@ -1,7 +1,5 @@
 """A paper's figure or table from honest runs: the sweep, the figure, the verdict, the page."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rounds of one secure sum as tasks: in each stage one a block of parties, and one of the server."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

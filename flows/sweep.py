@@ -1,7 +1,5 @@
 """A sweep: many training runs under one engine, side by side, each finished once; a frontier of accuracy among them."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence, Set

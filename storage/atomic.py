@@ -1,7 +1,5 @@
 """Writes that happen whole or not at all: a temporary neighbour, fsync, then one rename."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import secrets

@@ -1,7 +1,5 @@
 """The catalogue: data sets, whose they are and whether they are private; and models, of which versions and how good."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict

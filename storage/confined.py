@@ -1,7 +1,5 @@
 """Work on what comes from outside, in a process of its own, and the memory that is admitted for it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

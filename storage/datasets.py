@@ -1,7 +1,5 @@
 """Stored versions of data sets: written once from a source or from an older version, read in blocks."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets as randomness

@@ -1,7 +1,5 @@
 """Documents and archives from outside: JSON, YAML, ZIP files and arrays, read within bounds."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

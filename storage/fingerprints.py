@@ -1,7 +1,5 @@
 """Keyed fingerprints of private rows and sketches of private columns: they tell tables that come back."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math

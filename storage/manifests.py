@@ -1,7 +1,5 @@
 """JSON manifests: canonical bytes, a digest of their own, and a format version; the digests of the files they name."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ pyarrow's S3 file system takes credentials and endpoint from the environment (``
 digests, and what is a release the ledger decides.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

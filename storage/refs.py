@@ -1,7 +1,5 @@
 """References that flow between the stages: what Prefect may store and show, never rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any

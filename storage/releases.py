@@ -1,7 +1,5 @@
 """Releases: arrays with a manifest, written once, never changed; as folders of the root, or as objects."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Results: one Parquet file a run, and SQL over them that reads nothing else."""
 
-from __future__ import annotations
-
 import io
 import json
 import secrets as randomness

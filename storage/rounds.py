@@ -4,8 +4,6 @@ What a party remembers lies in its own private store, what was sent lies with th
 protocol: names and bytes, of which the first ones stored are the ones.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

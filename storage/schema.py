@@ -1,7 +1,5 @@
 """Declared schemas of tables: what the columns are, said beforehand and never learnt from the rows."""
 
-from __future__ import annotations
-
 import codecs
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Secrets: one key a party in a file only its owner reads, or in the environment; never shown, never pickled."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

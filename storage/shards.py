@@ -4,8 +4,6 @@ Rows seen through a public map lie in the shard's own folder: as private as the 
 made again from the shard at any time, so nothing is lost where they are damaged, removed or cannot be written.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Steps of the flows as Prefect tasks: rows, charges, releases, measurements, and what is kept of them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a notebook imports: training, prediction and budgets over the same plan, door and ledger as the flows."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

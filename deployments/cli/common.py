@@ -1,7 +1,5 @@
 """What the commands share: the root option, input files, progress, and how answers are printed."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

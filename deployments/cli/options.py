@@ -1,7 +1,5 @@
 """Options derived from a pydantic model: names, help, bounds and defaults are those of the model's fields."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import types

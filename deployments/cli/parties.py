@@ -1,7 +1,5 @@
 """``unitball party`` and ``unitball federate``: rows that stay with their party, and a run over several of them."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``unitball results``, ``algorithms``, ``model`` and ``predict``: what there is, and what it says of new rows."""
 
-from __future__ import annotations
-
 import json as json_module
 import sys
 from collections.abc import Callable, Iterator, Sequence

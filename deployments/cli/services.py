@@ -1,7 +1,5 @@
 """``unitball serve``, ``secret``, ``dask``, ``doctor``, ``ledger``, ``export`` and ``verify``: for a root's keeper."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import os

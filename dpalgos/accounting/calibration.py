@@ -1,7 +1,5 @@
 """Calibration: what noise a target (epsilon, delta) allows, and what a loss becomes when noise or rows are scaled."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

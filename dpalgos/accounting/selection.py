@@ -47,8 +47,6 @@ with high confidence", ITCS 2023; Koskela, Redberg, Wang, "Privacy profiles for 
 argument by hockey-stick divergences).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import lru_cache

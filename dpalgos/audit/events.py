@@ -5,8 +5,6 @@ observable like any other: the joint distribution of all of them must be (epsilo
 neighbours, and :func:`compare` holds them against each other field by field.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

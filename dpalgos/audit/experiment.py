@@ -1,7 +1,5 @@
 """One experiment on two neighbours: run both, learn an event on some runs, count it on others, and give a verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Membership inference, and lower bounds from one run with many canaries."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The audit of one registered release: its worst neighbours, many runs on them, and what noisy sums say of which."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools

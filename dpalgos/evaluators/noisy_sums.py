@@ -1,7 +1,5 @@
 """Charged counts and sums over private rows: of models on hold-out rows, and of a table before it has a schema."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections import Counter

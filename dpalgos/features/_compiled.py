@@ -1,7 +1,5 @@
 """The loops of image features and of synthetic images, compiled: over lines of pixels, patches and shapes."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,6 @@ whose descriptor is the argument brings messages of bytes: the bounds, the model
 asked and the rows. Answers are JSON: what the model is, then for each row what became of it, and its numbers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import resource

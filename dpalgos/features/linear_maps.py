@@ -1,7 +1,5 @@
 """Public maps of any rows: linear ones, elementwise functions, random Fourier features."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

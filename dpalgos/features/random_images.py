@@ -1,7 +1,5 @@
 """Random processes that draw images and what means nothing to them: strokes, objects, dead leaves."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 

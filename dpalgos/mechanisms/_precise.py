@@ -1,7 +1,5 @@
 """High-precision decisions behind the exact samplers: Gaussian tails as binary floating-point numbers of 320 bits."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The discrete Gaussian, and samplers of integers by tables of 127-bit thresholds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -60,8 +60,6 @@ streaming differential privacy", FOCS 2024 (buffers); Dong, Roth, Su, "Gaussian 
 (2022), Corollary 2 (composition).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction

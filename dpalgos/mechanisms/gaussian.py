@@ -1,7 +1,5 @@
 """The Gaussian mechanism: its exact privacy curve, the noise for a target, and continuous noise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Laplace noise, continuous and in integers, and the selection of frequent keys by it."""
 
-from __future__ import annotations
-
 import decimal
 import math
 from dataclasses import dataclass, field

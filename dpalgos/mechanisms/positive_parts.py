@@ -1,7 +1,5 @@
 """How far a sum of positive parts of Gaussians exceeds a level, in expectation: an upper bound to many digits."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

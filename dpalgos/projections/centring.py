@@ -1,7 +1,5 @@
 """No projection, and the noisy mean subtracted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

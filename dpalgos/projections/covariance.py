@@ -1,7 +1,5 @@
 """Principal components of noisy covariances, with Gaussian or with pure noise, and as published."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Sequence

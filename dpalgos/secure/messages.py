@@ -1,7 +1,5 @@
 """What travels in a round, and the public parameters it is bound to: plain values with one byte form each."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field

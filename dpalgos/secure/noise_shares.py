@@ -1,7 +1,5 @@
 """Noise in shares: what each party adds so that the sum of those the adversary does not know is private enough."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache, singledispatch

@@ -37,8 +37,6 @@ curious); Bell et al., CCS 2020 (sparse graphs). For keys of single steps under 
 Polychroniadou, Rabin, "Flamingo: multi-round single-server secure aggregation", S&P 2023.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """Keys, masks and shares of a secure aggregation: X25519 and HKDF, ChaCha20 streams, Shamir's sharing."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The rounds of a secure sum: what each party answers, what the server decides, and what a repeated run must find."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum

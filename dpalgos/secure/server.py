@@ -7,8 +7,6 @@ A message that breaks the protocol raises a :class:`~dpalgos.secure.primitives.V
 caller may leave that message out and call again: the sender then counts as lost.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

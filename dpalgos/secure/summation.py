@@ -1,7 +1,5 @@
 """Secure summation in one process: N parties and a server, message by message, step by step."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The inner loops, compiled; imported when a solver starts."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpalgos.compiling import compiled, compiled_in_order

@@ -1,7 +1,5 @@
 """The SVM without equality constraint, min ½‖w‖² + C Σ hinge, to a certified distance from its minimum."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

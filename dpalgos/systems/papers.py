@@ -1,7 +1,5 @@
 """The systems of the four papers and of those that they cite, as compositions of registered parts."""
 
-from __future__ import annotations
-
 from dpalgos.guarantees import Claim, Trust
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.systems.system import Arrangement, Scope, System, register_systems

@@ -1,7 +1,5 @@
 """``unitball``, the recommended system: map, trainer and parameters by written rules from public facts alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace

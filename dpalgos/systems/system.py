@@ -1,7 +1,5 @@
 """A system: which projection and trainer run at whom, and how their releases are put together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Horizons in one run: class means and follow-the-regularised-leader, released night after night."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Linear discriminants from noisy class means, and noisy gradient descent from there."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Sequence

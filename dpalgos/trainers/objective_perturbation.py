@@ -1,7 +1,5 @@
 """Objective perturbation: minimise the risk plus a random linear term, Laplace or Gaussian, sound and as published."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Sequence

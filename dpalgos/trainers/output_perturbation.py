@@ -1,7 +1,5 @@
 """Minimisers of the risk: exact, with noise on the sum of the parties' or each exchange of ADMM, and as published."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence

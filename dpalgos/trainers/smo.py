@@ -1,7 +1,5 @@
 """Support vector machines by SMO over rows as they are, noise on exact minimisers, and what was published."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Ridge regression from one noisy sum of XᵀX and XᵀY."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Parameters chosen on private rows: of several trainings the best by a noisy score, by private selection."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Central trust: one curator sees all rows and adds the noise once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

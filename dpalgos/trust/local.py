@@ -1,7 +1,5 @@
 """Local trust: each party adds all the noise that its own guarantee needs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

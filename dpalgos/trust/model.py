@@ -1,7 +1,5 @@
 """What a trust model is: the contract that every file of this folder keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

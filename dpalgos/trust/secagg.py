@@ -1,7 +1,5 @@
 """Secure aggregation: the server sees masked sums only, and the parties' noise shares add up to the noise of a sum."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

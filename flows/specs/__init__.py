@@ -1,7 +1,5 @@
 """Specifications of the papers' figures and tables, read without starting any engine."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 
 from dpalgos.errors import ParameterError

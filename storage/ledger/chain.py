@@ -11,8 +11,6 @@ written after the commit: a mark may lag behind its ledger (a kill in between), 
 state was put in place. A mark carries a keyed digest of its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

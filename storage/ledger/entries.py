@@ -12,8 +12,6 @@ order, whatever somebody has made of them since, and the next look at the whole 
 looked up as ever: each by its digest, and all of them counted.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence

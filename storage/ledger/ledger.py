@@ -1,7 +1,5 @@
 """The ledger: what every account has spent, charged before any noise exists, exactly once a release."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum

@@ -5,8 +5,6 @@ would take such rows in as new and charge them to a new account, so their digest
 and compared before anything is written to the ledger. (The root's secret keys the ledger's entries themselves.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 

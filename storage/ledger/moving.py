@@ -1,7 +1,5 @@
 """Ledgers taken elsewhere: excerpts for exports, and whole ledgers moved to another database."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing

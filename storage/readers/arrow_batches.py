@@ -1,7 +1,5 @@
 """Parquet files from outside: decoded in a process of their own, in pieces that are bounded."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

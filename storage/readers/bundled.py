@@ -1,7 +1,5 @@
 """The data sets that come with scikit-learn: no file, no network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache

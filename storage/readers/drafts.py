@@ -1,7 +1,5 @@
 """A table whose schema is a draft: cells as numbers, bins or bytes, before anything is declared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

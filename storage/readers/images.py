@@ -1,7 +1,5 @@
 """Readers of binary image files: IDX (MNIST's format) and CIFAR-10."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import struct

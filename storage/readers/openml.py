@@ -1,7 +1,5 @@
 """Sets of OpenML by name: asks the public API, the only reader that uses the network."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """What readers share: their register, found by walking this package, and files opened within bounds."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import difflib

@@ -1,7 +1,5 @@
 """Tables in text and in Parquet: rows of cells as a file has them, encoded as a schema declares; lists of numbers."""
 
-from __future__ import annotations
-
 import csv
 from codecs import BOM_UTF8
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How an account's budget was spent over time, how long it will last, and the figure of it."""
 
-from __future__ import annotations
-
 import base64
 import html
 import math

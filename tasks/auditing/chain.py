@@ -1,7 +1,5 @@
 """The whole chain run on two neighbours, and all that everybody can observe of it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

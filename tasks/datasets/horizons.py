@@ -27,8 +27,6 @@ A horizon of people begins with everybody who has come so far: they take part in
 cost is added up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 

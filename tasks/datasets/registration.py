@@ -1,7 +1,5 @@
 """Data sets of a root: bringing rows in under an account, and what there is to say of them, public text and numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from dpalgos.accounting.spending import RESERVED

@@ -3,8 +3,6 @@
 Names, help and defaults are written here alone; the command line shows what this model says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Schemas of a table: drafted from its columns' names, and checked against its rows."""
 
-from __future__ import annotations
-
 import codecs
 import json
 from collections.abc import Mapping, Sequence

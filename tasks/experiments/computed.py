@@ -1,7 +1,5 @@
 """What is computed beside an experiment's runs: the risk of their models, constants and decision boundaries."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

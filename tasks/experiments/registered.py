@@ -1,7 +1,5 @@
 """What is registered, said in plain values, and the page of guarantees written from it."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """SQL over what is public: runs, metrics, releases and charges."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

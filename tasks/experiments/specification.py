@@ -1,7 +1,5 @@
 """Specifications of experiments: a grid over any parameter, and what a paper's figure or table is made of."""
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import math

@@ -5,8 +5,6 @@ list was signed with the private half of the key that the archive names (Ed25519
 archive cannot say by itself: compare its fingerprint with one that the owner has given by another channel.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import inspect

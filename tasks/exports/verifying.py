@@ -1,7 +1,5 @@
 """An export checked where neither its rows nor its root are, in a process with bounded memory and time."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -5,8 +5,6 @@ messages leave. If a party refuses to reserve or does not answer, all others tak
 run ends; nothing was charged. Once committed, a charge stands: what a party has drawn cannot be proved to be unseen.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -5,8 +5,6 @@ account, and whose run it is: the parties of the roster, all of them. Everything
 price included, the party derives itself from what all parties have signed.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a run will ask of this machine, from its plan, before it starts: passes, operations, memory, seconds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

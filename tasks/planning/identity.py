@@ -1,7 +1,5 @@
 """Identities: digests of everything that a result depends on, the code that computes it included."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """From a configuration to the parts of a system: names looked up, overrides applied, parameters handed out."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math

@@ -5,8 +5,6 @@ public rows. It costs nothing and is no release, but it is kept beside them, by 
 what its rows pass through.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial

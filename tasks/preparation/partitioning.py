@@ -1,7 +1,5 @@
 """Dividing rows among parties, those of a run or of each night of a horizon, and holding rows out for testing."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from itertools import pairwise, zip_longest

@@ -1,7 +1,5 @@
 """Who may read which rows, what it costs, and under which secrets: called for a plan and again for each release."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

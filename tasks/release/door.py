@@ -1,7 +1,5 @@
 """The one door of releases: declare, charge, show rows, draw, store, appear when due; and what is made of releases."""
 
-from __future__ import annotations
-
 import functools
 import io
 import itertools

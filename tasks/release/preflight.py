@@ -1,7 +1,5 @@
 """What a run would be refused for, told from configuration, registry, catalogue and ledger before anything starts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar, cast

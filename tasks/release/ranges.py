@@ -1,7 +1,5 @@
 """What a table's columns hold, before it has a schema: ranges and lists of values as one charged plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast

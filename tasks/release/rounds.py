@@ -9,8 +9,6 @@ is never derived, so that who loses it can not use its masks twice.
 messages of all of them travel through one root.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar, cast
 

@@ -1,7 +1,5 @@
 """How runs end, and which wait: one deployed run a data set at a time, and ends of our own decision by name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum

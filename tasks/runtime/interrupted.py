@@ -1,7 +1,5 @@
 """Flow runs whose process has died: marked crashed at the next start, so that no list shows them running for ever."""
 
-from __future__ import annotations
-
 import fcntl
 import tempfile
 from collections.abc import Collection, Iterator

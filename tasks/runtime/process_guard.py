@@ -3,8 +3,6 @@
 Run by file name with the command behind it; standard input is a pipe that ends with the parent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Progress of long work: whoever does it says what is done and of how much, whoever listens here shows it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

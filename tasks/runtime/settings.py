@@ -1,7 +1,5 @@
 """Where state lives: the root folder, its databases, the MLflow that its runs go to, and who can reach them."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import logging

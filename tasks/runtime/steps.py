@@ -1,7 +1,5 @@
 """Steps of the chain: Prefect tasks with one cache policy and one policy of retries, which can run without Prefect."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import threading

@@ -1,7 +1,5 @@
 """The ledger, the catalogue and the releases of the current root: opened, and moved to a PostgreSQL server."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a flow run shows of itself in Prefect: progress, budget and result, nothing of private rows."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Whether a new version of a model is better than the champion: on public rows, or by what was charged for it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Annotated

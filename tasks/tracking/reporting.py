@@ -1,7 +1,5 @@
 """A finished run as MLflow shows it, its model card among that, and as watchers are told of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.metadata
 import json

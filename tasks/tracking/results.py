@@ -1,7 +1,5 @@
 """The result of a training run: what is proved, claimed and measured of it, and its records in the result tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -4,8 +4,6 @@ Every step is a fitted scikit-learn estimator whose attributes are set from rele
 loads wherever scikit-learn does and needs no pickle; :mod:`dpalgos.pipeline` fills the gaps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import singledispatch
 

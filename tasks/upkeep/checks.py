@@ -1,7 +1,5 @@
 """The checks of a root: what is wrong with it, the way out of each, and what can be removed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat
