@@ -1,5 +1,6 @@
 """Work on what comes from outside, in a process of its own, and the memory that is admitted for it."""
 
+import atexit
 import importlib
 import json
 import math
@@ -154,6 +155,16 @@ def _forked(module: str) -> socket.socket:
             server = _servers[module] = _Server(process, channel, os.getpid())
         socket.send_fds(server.channel, [b"."], [theirs.fileno()])
     return ours
+
+
+@atexit.register
+def _end() -> None:
+    for server in _servers.values():
+        if server.starter == os.getpid():
+            with suppress(OSError, subprocess.TimeoutExpired), server.channel:
+                # Shut for whoever else has this end of it, too.
+                server.channel.shutdown(socket.SHUT_RDWR)
+                server.process.wait(5)
 
 
 def _serve() -> None:
