@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import data, ledgers
+from tests.support import data, distribution, ledgers
 from tests.support.command_line import CommandLine
 from tests.support.ending import guard_session
 from tests.support.engines import Engine, tracking_copied
@@ -133,12 +133,14 @@ def unitball(tracked_root: Path, capfd: pytest.CaptureFixture[str]) -> CommandLi
 
 
 @pytest.fixture(scope="session")
-def served(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Return the session's `make serve`: it takes a quarter of a minute to start."""
+def served(
+    engine: Engine, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Served]:
+    """Return the session's `make serve`: it takes a quarter of a minute to start, and ends after the last who asks."""
     folder = tmp_path_factory.mktemp("serving")
     engine.prepare_served(folder / "root")
-    with started(folder) as served:
-        yield served
+    with request.config.stash[distribution.SERVING] as serving:
+        yield serving.enter_context(started(folder))
 
 
 def _kept_tracking_uri() -> Iterator[None]:

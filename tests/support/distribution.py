@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -24,6 +25,22 @@ SERVED = frozenset(
 )
 # What takes minutes a file comes first; what takes seconds fills the end, so that no worker waits for another.
 ORDER = ("tests/deployments/", "tests/security/", "tests/flows/", "tests/tasks/", "tests/test_", "tests/unitball/")
+
+
+SERVING = pytest.StashKey[ExitStack]()
+"""What ends the served root."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have a place for what is to end before the session does."""
+    config.stash[SERVING] = ExitStack()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the served root after the last test of the files that ask for it: its processes never quite rest."""
+    if _file(item.nodeid) in SERVED and (nextitem is None or _file(nextitem.nodeid) not in SERVED):
+        item.config.stash[SERVING].close()
 
 
 def _file(nodeid: str) -> str:
