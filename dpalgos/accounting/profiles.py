@@ -146,6 +146,7 @@ def zcdp_curve(rho: float, epsilons: Floats) -> Floats:
     return np.asarray(np.clip(np.minimum(tail, variation), SMALLEST_DELTA, 1.0))
 
 
+@lru_cache(maxsize=4096)
 def zcdp_delta(rho: float, epsilon: float) -> float:
     """Return an upper bound on delta at epsilon for a rho-zCDP release: :func:`zcdp_curve` at one point."""
     require_epsilon(epsilon)
