@@ -38,7 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End the served root after the last test of the files that ask for it: its processes never quite rest."""
+    """End the served root after the last test of the files that ask for it: its processes never quite rest.
+
+    In a worker these files are one after another; without workers they may come back.
+    """
+    if not hasattr(item.config, "workerinput"):
+        return
     if _file(item.nodeid) in SERVED and (nextitem is None or _file(nextitem.nodeid) not in SERVED):
         item.config.stash[SERVING].close()
 
