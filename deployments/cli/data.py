@@ -14,6 +14,7 @@ from deployments.cli.common import (
     JsonFlag,
     RootOption,
     answered,
+    options_of,
     print_json,
     progress,
     require_readable,
@@ -22,7 +23,6 @@ from deployments.cli.common import (
     use_root,
 )
 from deployments.cli.entry_point import app
-from deployments.cli.options import options_of
 from storage.errors import InputError
 from storage.refs import Visibility
 from tasks.datasets.request import AccountRequest, IngestRequest

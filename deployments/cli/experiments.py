@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from deployments.cli.common import Answer, DaskOption, answered, read_text, running, table
+from deployments.cli.common import Answer, DaskOption, answered, options_of, read_text, running, table
 from deployments.cli.entry_point import app
-from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig

@@ -11,12 +11,12 @@ from deployments.cli.common import (
     Answer,
     RootOption,
     answered,
+    options_of,
     require_readable,
     use_root,
 )
 from deployments.cli.data import ingest
 from deployments.cli.entry_point import app
-from deployments.cli.options import options_of
 from deployments.cli.training import shown_results
 from storage.errors import InputError
 from tasks.planning.configuration import TrainingConfig

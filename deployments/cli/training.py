@@ -13,9 +13,8 @@ import typer
 from rich.console import RenderableType
 from rich.table import Table
 
-from deployments.cli.common import Answer, DaskOption, answered, require_readable, running, table
+from deployments.cli.common import Answer, DaskOption, answered, options_of, require_readable, running, table
 from deployments.cli.entry_point import app
-from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
 from dpalgos.validation import rounded_up
 from storage.errors import InputError, RefusedError

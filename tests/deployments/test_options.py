@@ -13,7 +13,7 @@ import typer
 from pydantic import BaseModel, Field
 from typer.testing import CliRunner
 
-from deployments.cli.options import options_of
+from deployments.cli.common import options_of
 from dpalgos.errors import ParameterError
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tests.support.command_line import CommandLine

@@ -24,7 +24,6 @@ STARTING = {"deployments/cli/entry_point"}
 # What holds it meanwhile has returned by then, or runs within the compiled frames of pydantic.
 HOLDING = {"tasks/planning/configuration", "tasks/planning/plans"}
 EPSILON = {
-    "deployments/cli/options",
     "deployments/cli/common",
     "deployments/cli/training",
     "tasks/planning/configuration",
