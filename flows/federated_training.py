@@ -16,8 +16,17 @@ from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.accounts.budget import relation_of, settled
 from tasks.datasets.registration import default_normalisation
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.planner import plan_night, plan_run, planned_night
-from tasks.planning.plans import FeatureStep, Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
+from tasks.planning.nights import plan_night, planned_night
+from tasks.planning.plans import (
+    FeatureStep,
+    Node,
+    PlannedCombination,
+    PlannedRelease,
+    RunPlan,
+    Shards,
+    carry_out,
+    plan_run,
+)
 from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.mapping import plan_features
 from tasks.preparation.partitioning import begin_nights, partition_test_rows
@@ -25,18 +34,22 @@ from tasks.release.metrics import Evaluation
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.events import dataset_resource
 from tasks.runtime.progress import say
-from tasks.runtime.steps import Done, Future, inline, is_inline, served_from_cache
 from tasks.steps import (
+    Done,
+    Future,
     aggregate,
     arrive,
     charge,
     evaluate,
     extract_features,
     ingest,
+    inline,
+    is_inline,
     normalise,
     partition,
     record,
     reduce_dimension,
+    served_from_cache,
     train_model,
 )
 from tasks.tracking.artifacts import show_result, showing_progress

@@ -7,8 +7,7 @@ from dpalgos.secure.rounds import Stage, carry_out
 from dpalgos.secure.summation import Masking
 from storage.refs import ReleaseRef, ShardRef
 from tasks.planning.plans import PlannedRelease
-from tasks.runtime.steps import Future, Step
-from tasks.steps import answer, decide, open_rounds, open_sum
+from tasks.steps import Future, Step, answer, decide, open_rounds, open_sum
 
 _BLOCKS = 8
 

@@ -20,7 +20,7 @@ from tasks.planning.identity import code_version, identity
 from tasks.runtime.cluster import task_runner, threads
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout, current_root
-from tasks.runtime.steps import BY_CONTENT, RETRIES
+from tasks.steps import BY_CONTENT, RETRIES
 from tasks.tracking.artifacts import show_sweep
 from tasks.tracking.reporting import describe
 from tasks.tracking.results import RunResult, append_result

@@ -44,8 +44,7 @@ from storage.refs import DatasetRef, OnViolation, ShardRef, Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig, faults
-from tasks.planning.planner import plan_run
-from tasks.planning.plans import Node, PlannedCombination, RunPlan, carry_out
+from tasks.planning.plans import Node, PlannedCombination, RunPlan, carry_out, plan_run
 from tasks.planning.resolution import resolve, resolve_normalisation
 from tasks.release.door import read_release
 from tasks.release.preflight import require_feasible

@@ -294,8 +294,7 @@ def train(
         with on_running_server(current_root()) as served:
             # Prefect takes seconds, and reads which server there is.
             from flows import federated_training
-            from tasks.runtime.steps import inline
-            from tasks.steps import record
+            from tasks.steps import inline, record
             from tasks.tracking.reporting import run_report
 
             recorded = None

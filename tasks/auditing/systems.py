@@ -56,8 +56,7 @@ from storage.refs import DatasetRef, ShardRef, Visibility
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json, TrainingConfig
 from tasks.planning.identity import identity, package_digest
-from tasks.planning.planner import plan_run
-from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, carry_out
+from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, carry_out, plan_run
 from tasks.runtime.progress import say_runs
 from tasks.runtime.settings import current_layout
 

@@ -42,7 +42,7 @@ from storage.fingerprints import ADMITTED_SHARE
 from storage.layout import Layout
 from storage.refs import DatasetRef
 from tasks.planning.configuration import HorizonSettings
-from tasks.planning.planner import StreamTerms, night_partition
+from tasks.planning.nights import StreamTerms, night_partition
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 

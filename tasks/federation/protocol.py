@@ -32,8 +32,7 @@ from storage.rounds import RoundStore
 from storage.secrets import Secret
 from tasks.planning.configuration import Json, TrainingConfig, split_features
 from tasks.planning.identity import canonical, identity
-from tasks.planning.planner import plan_run
-from tasks.planning.plans import PlannedRelease, RunPlan, Shards
+from tasks.planning.plans import PlannedRelease, RunPlan, Shards, plan_run
 from tasks.preparation.mapping import plan_features
 from tasks.preparation.partitioning import HELD_OUT, held_out_rows
 from tasks.release.door import manifest_of

@@ -21,7 +21,7 @@ from tasks.accounts.budget import relation_of, settled
 from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_people, positions_of, require_appended
 from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.identity import identity
-from tasks.planning.planner import StreamTerms, fix_terms, night_partition
+from tasks.planning.nights import StreamTerms, fix_terms, night_partition
 from tasks.planning.plans import FeatureStep, Shards
 from tasks.preparation.mapping import featured_ref, mapped_ref, plan_features
 from tasks.runtime.settings import current_layout
@@ -295,7 +295,7 @@ def begin_nights(config: TrainingConfig, version: DatasetRef, normalisation: str
     ------
     InputError, RefusedError, ParameterError
         As :func:`tasks.datasets.horizons.find_horizon`, :func:`tasks.datasets.horizons.require_appended` and
-        :func:`tasks.planning.planner.fix_terms` do.
+        :func:`tasks.planning.nights.fix_terms` do.
     """
     # What cannot be released opens no horizon.
     drafted = preview_nights(config, version, normalisation)

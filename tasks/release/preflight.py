@@ -18,8 +18,8 @@ from tasks.accounts.budget import open_ledger, relation_of, settled, tenth
 from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.expectation import Expectation, expect, measure_speeds
-from tasks.planning.planner import plan_night, plan_run
-from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards
+from tasks.planning.nights import plan_night
+from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards, plan_run
 from tasks.planning.resolution import resolve, resolve_normalisation
 from tasks.preparation.mapping import are_kept, featured_ref, find_public_map, mapped_ref, plan_features
 from tasks.preparation.partitioning import planned_shards, preview_nights

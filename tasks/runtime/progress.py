@@ -3,11 +3,15 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
 Listener = Callable[[str, str, float | None], None]
 """Called with a stage, a label of public text, and the share of the stage that is done, where it is known."""
+
+OBSERVER: ContextVar[Callable[[str], None]] = ContextVar("observer", default=lambda name: None)
+"""Called with the name of each step of the thread that is done."""
 
 _LISTENERS: list[Listener] = []
 _LOCK = threading.Lock()
@@ -24,6 +28,16 @@ def listen(listener: Listener) -> Iterator[None]:
     finally:
         with _LOCK:
             _LISTENERS.remove(listener)
+
+
+@contextmanager
+def observed_by(observer: Callable[[str], None]) -> Iterator[None]:
+    """Tell an observer the name of each step that this thread calls, when the step is done."""
+    token = OBSERVER.set(observer)
+    try:
+        yield
+    finally:
+        OBSERVER.reset(token)
 
 
 def say(stage: str, label: str, share: float | None = None) -> None:

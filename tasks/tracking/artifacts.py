@@ -18,8 +18,8 @@ from prefect.artifacts import (
 
 from storage.refs import DatasetRef
 from tasks.accounts.budget import account_reading, runs_left
+from tasks.runtime.progress import observed_by
 from tasks.runtime.settings import mlflow_page
-from tasks.runtime.steps import observed_by
 from tasks.tracking.reporting import claim_of, guarantee_of
 from tasks.tracking.results import RunResult, is_limit, shown_metric
 

@@ -17,7 +17,7 @@ from storage.secrets import party_secret, root_secret
 from tasks.accounts.budget import open_ledger, verify_ledger
 from tasks.datasets.registration import find_dataset
 from tasks.release import door as checkpoints
-from tasks.runtime.steps import observed_by
+from tasks.runtime.progress import observed_by
 from tests.support.chains import charges, digests, followed, ingest_private, prepare
 from tests.support.command_line import run_command, start_command
 from tests.support.data import temporaries

@@ -34,7 +34,7 @@ from tasks.accounts.budget import budget_report, check_releases, open_ledger
 from tasks.datasets import horizons
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.planning import planner
+from tasks.planning import nights as planning
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.plans import PlannedRelease
@@ -222,9 +222,9 @@ def test_a_horizon_that_began_before_configurations_had_a_field_is_charged_once(
     rows = lines(90, tmp_path / "rows")
     arrive(rows[:30], tmp_path)
 
-    def other_terms(*of: Any, **given: Any) -> planner.StreamTerms:
+    def other_terms(*of: Any, **given: Any) -> planning.StreamTerms:
         """As another version would fix them, that recommends otherwise."""
-        terms = planner.fix_terms(*of, **given)
+        terms = planning.fix_terms(*of, **given)
         release = terms.release.model_copy(update={"algorithm": terms.release.algorithm.with_parameters(step_size=0.7)})
         return terms.model_copy(update={"release": release})
 
@@ -497,7 +497,7 @@ def test_where_sums_of_all_nights_have_no_room_the_factor_has_as_many_bands_as_f
 ) -> None:
     rows = lines(120, tmp_path / "rows")
     one = 8 * CLASSES_AND_COUNT
-    monkeypatch.setattr(planner, "_LARGEST_STATE", 2 * one + 1)
+    monkeypatch.setattr(planning, "_LARGEST_STATE", 2 * one + 1)
     arrive(rows[:30], tmp_path)
     with pytest.raises(ParameterError, match="--bands 2"):
         tonight(bands=3)
@@ -518,7 +518,7 @@ def test_where_sums_of_all_nights_have_no_room_the_factor_has_as_many_bands_as_f
         for night in (NIGHTS - 1, NIGHTS)
     )
     assert 0.5 < np.std((released(release)[-1] - exact) / law.sigma) < 1.6
-    monkeypatch.setattr(planner, "_LARGEST_STATE", one - 1)
+    monkeypatch.setattr(planning, "_LARGEST_STATE", one - 1)
     with pytest.raises(ParameterError, match="fewer features"):
         tonight(repetition=1)
 

@@ -24,7 +24,7 @@ from tasks.auditing import chain
 from tasks.datasets.horizons import rows_left_out
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
-from tasks.planning import planner
+from tasks.planning import nights as planning
 from tasks.planning.identity import identity
 from tasks.planning.plans import PlannedRelease
 from tasks.runtime.settings import current_layout, isolated_root
@@ -246,7 +246,7 @@ def test_horizons_of_the_same_people_add_up(root: Path, tmp_path: Path, monkeypa
         def forgets_the_number(**parts: Any) -> str:
             return identity(**{**parts, "nights": []} if "nights" in parts else parts)
 
-        monkeypatch.setattr(planner, "identity", forgets_the_number)
+        monkeypatch.setattr(planning, "identity", forgets_the_number)
         once, twice = two_horizons(tmp_path / "mutant")
         assert twice == once, "the maximum: the test above sees it"
 

@@ -14,8 +14,7 @@ from tasks.accounts.budget import open_ledger, relation_of
 from tasks.datasets.registration import default_normalisation, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.planner import plan_run
-from tasks.planning.plans import Node, PlannedCombination, RunPlan, Shards, carry_out
+from tasks.planning.plans import Node, PlannedCombination, RunPlan, Shards, carry_out, plan_run
 from tasks.planning.resolution import resolve_normalisation
 from tasks.release.door import charge_plan, make_release
 from tasks.runtime.settings import current_layout

@@ -6,8 +6,7 @@ from typing import Any
 
 from storage.refs import DatasetRef, Labels, ShardRef, Visibility
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.planner import plan_run
-from tasks.planning.plans import RunPlan
+from tasks.planning.plans import RunPlan, plan_run
 
 
 def dataset_of(classes: int = 3, dimension: int = 64, rows: int = 1000, **changes: Any) -> DatasetRef:

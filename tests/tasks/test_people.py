@@ -298,7 +298,7 @@ def test_rows_in_the_place_of_people_in_a_plan_are_caught(
     bring_in(tmp_path / "input", visits(COUNTS))
     honest = Setting
     monkeypatch.setattr(
-        "tasks.planning.planner.Setting",
+        "tasks.planning.plans.Setting",
         lambda **given: honest(**{**given, "sizes": tuple(2 * size for size in given["sizes"])}),
     )
     with pytest.raises(RefusedError, match="number of rows"):

@@ -180,5 +180,5 @@ def test_what_is_charged_already_is_said_and_of_other_mathematics_nothing_is(mon
     assert expected(**config).charged == 0
     chain_inline(TrainingConfig.model_validate({"dataset": "iris", "epsilon": 1.0, "parties": 2, **config}))
     assert expected(**config).charged == len(charges("iris")) > 0
-    monkeypatch.setattr("tasks.planning.planner.code_version", lambda *classes: "0" * 16)
+    monkeypatch.setattr("tasks.planning.plans.code_version", lambda *classes: "0" * 16)
     assert expected(**config).charged == 0

@@ -31,7 +31,7 @@ from storage.source import ReadOptions
 from tasks.federation.protocol import Description, Signed, run_name
 from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.planner import fix_terms
+from tasks.planning.nights import fix_terms
 from tasks.preparation import mapping, partitioning
 from tasks.release.door import read_release
 from tests.storage.reader_samples import SAMPLES
@@ -40,8 +40,8 @@ from tests.support.plans import dataset_of, planned, shards_of
 
 _KEPT = Path(__file__).with_name("golden.json")
 _PINNED = (
-    "tasks.planning.planner",
-    "tasks.preparation.mapping",
+    "tasks.planning.nights",
+    "tasks.planning.plans",
     "tasks.preparation.mapping",
     "tasks.release.ranges",
 )

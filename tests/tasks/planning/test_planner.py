@@ -15,7 +15,7 @@ from dpalgos.registry import lookup, names
 from dpalgos.trust.model import EVERYONE
 from storage.errors import InputError
 from storage.refs import ShardRef, Visibility
-from tasks.planning import planner as planning
+from tasks.planning import plans as planning
 from tasks.planning.plans import PlannedRelease, RunPlan
 from tests.support.plans import dataset_of, planned, shards_of
 

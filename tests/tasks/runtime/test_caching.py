@@ -14,10 +14,25 @@ import pytest
 from prefect import Task, flow, task
 
 from storage.refs import ReleaseRef
+from tasks import steps as caching
 from tasks.planning.plans import PlannedRelease
-from tasks.runtime import steps as caching
-from tasks.runtime.steps import BY_CONTENT, ByContent, Done, inline, observed_by, served_from_cache, step
-from tasks.steps import charge, evaluate, ingest, normalise, partition, record, reduce_dimension, train_model
+from tasks.runtime.progress import observed_by
+from tasks.steps import (
+    BY_CONTENT,
+    ByContent,
+    Done,
+    charge,
+    evaluate,
+    ingest,
+    inline,
+    normalise,
+    partition,
+    record,
+    reduce_dimension,
+    served_from_cache,
+    step,
+    train_model,
+)
 from tests.support.engines import Engine
 from tests.support.plans import planned
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from tasks.runtime import steps
+from tasks.runtime import progress
 from tasks.tracking import artifacts
 
 
@@ -23,7 +23,7 @@ def test_progress_is_shown_in_order_and_the_run_does_not_wait(monkeypatch: pytes
     monkeypatch.setattr(artifacts, "update_progress_artifact", show)
     with artifacts.showing_progress():
         for name in ("ingest", "charge", "record"):
-            steps._OBSERVER.get()(name)
+            progress.OBSERVER.get()(name)
         assert not shown
         go_on.set()
     assert shown == ["12.5 ingest: 1 of 8 steps", "75 charge: 6 of 8 steps", "100 record: 8 of 8 steps"]
@@ -39,7 +39,7 @@ def test_what_fails_in_showing_is_raised_at_the_end(monkeypatch: pytest.MonkeyPa
 
     def run() -> None:
         with artifacts.showing_progress():
-            steps._OBSERVER.get()("ingest")
+            progress.OBSERVER.get()("ingest")
             done.append("the rest of the run")
 
     with pytest.raises(ConnectionError, match="gone"):

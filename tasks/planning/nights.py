@@ -1,0 +1,393 @@
+"""What a horizon releases night after night: its terms, fixed with the first night, and the plan of each night."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import cast
+
+from pydantic import BaseModel
+
+from dpalgos.accounting.calibration import allocate
+from dpalgos.algorithms import ProjectionAlgorithm
+from dpalgos.continual import NightSum, require_gaussian_sum
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
+from dpalgos.mechanisms.factorisation import ToeplitzFactor
+from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.systems.system import Scope
+from storage.catalog import Horizon
+from storage.errors import InputError
+from storage.refs import DatasetRef, ShardRef
+from tasks.planning.configuration import HorizonSettings, TrainingConfig
+from tasks.planning.identity import code_version, identity
+from tasks.planning.plans import (
+    Draft,
+    FeatureStep,
+    NightIdentity,
+    PlannedNightModel,
+    PlannedRelease,
+    RunPlan,
+    Stream,
+    one_night,
+)
+from tasks.planning.resolution import Resolved, resolve, resolve_trust, with_given
+
+# Of a party's frozen sums; a factor of fewer bands keeps fewer of them.
+_LARGEST_STATE = 2**32
+
+
+class StreamTerms(BaseModel, frozen=True, extra="forbid"):
+    """What is released night after night: everything that must not change before the horizon ends.
+
+    Attributes
+    ----------
+    system, paper : str
+    release : PlannedRelease
+        Of the first night; the others differ in night, rows and version.
+    projection : PlannedRelease or None
+        The public map that rows pass through, made in the first night.
+    reasons : tuple of str
+    dimension : int
+        Features of the rows as they are stored.
+    classes : int
+    epsilon : float
+    """
+
+    system: str
+    paper: str
+    release: PlannedRelease
+    projection: PlannedRelease | None
+    reasons: tuple[str, ...]
+    dimension: int
+    classes: int
+    epsilon: float
+
+    @property
+    def tells_parties_apart(self) -> bool:
+        """Whether what is seen of a night depends on who holds which row.
+
+        Without dropouts and colluders it is the sum over all parties. With dropouts it is the sum over those that
+        remain, and colluders know their own rows.
+        """
+        secure = self.release.trust.parameters
+        return self.release.setting.trust == Trust.SECAGG and bool(secure.get("dropouts") or secure.get("colluders"))
+
+
+def night_partition(dataset: DatasetRef, horizon: int, rule: str | int) -> str:
+    """Return the name of the partition of a horizon's rows.
+
+    Parameters
+    ----------
+    dataset : DatasetRef
+        Any version.
+    horizon : int
+        Its number.
+    rule : str or int
+        What partitions each night's rows: the parties' own files, or in turn to so many parties.
+    """
+    return identity(dataset=dataset.name, account=dataset.account, horizon=horizon, rule=rule)[:32]
+
+
+def fix_terms(
+    config: TrainingConfig,
+    horizon: Horizon,
+    shards: Sequence[ShardRef],
+    *,
+    relation: Neighbours,
+    features: Sequence[FeatureStep] = (),
+) -> StreamTerms:
+    """Return what a horizon releases, from its first night's public facts.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    horizon : Horizon
+        Whose rows are released.
+    shards : sequence of ShardRef
+        The parties' rows of the first night, in order.
+    relation : Neighbours
+        The account's, in force where the configuration names none.
+    features : sequence of FeatureStep
+        Public maps that rows have passed through.
+
+    Raises
+    ------
+    ParameterError
+        For what cannot be released night after night.
+    """
+    assert config.horizon is not None
+    if config.epsilon is None:
+        raise ParameterError("a horizon draws noise: give its budget, for example --epsilon 1")
+    factor = ToeplitzFactor(
+        nights=config.horizon,
+        bands=config.bands,
+        participations=config.participations,
+        separation=config.separation,
+    )
+    neighbours, dataset = config.neighbours or relation, shards[0].dataset
+    expected = config.expected_rows or factor.nights * max(sum(shard.rows for shard in shards), 1)
+    sizes = (max(1, math.ceil(expected / len(shards))),) * len(shards)
+    resolved = _resolve(config, dataset, sizes, neighbours, factor)
+    trust = resolve_trust(config, resolved.trust)
+    budget = allocate([GaussianMu], [1.0], config.epsilon, config.stated_delta).losses[0]
+    draft = Draft(
+        config=config,
+        resolved=resolved,
+        trust=trust,
+        shards=tuple(shards),
+        held_out=(),
+        neighbours=neighbours,
+        features=tuple(features),
+    )
+    projection, dimension = _public_map(draft), dataset.dimension
+    if projection is not None:
+        dimension = cast(ProjectionAlgorithm, projection.build()).output_dimension(dimension)
+    setting = Setting(
+        sizes=sizes,
+        dimension=dimension,
+        classes=max(len(dataset.classes), 1),
+        neighbours=neighbours,
+        trust=resolved.trust,
+        noise_factor=trust.build().noise_factor(len(shards)),
+        rows_per_person=dataset.rows_per_person,
+    )
+    trainer = resolved.parts["trainer"]
+    # What depends on sizes would be released, and then there would be no model of the nights: one row is the fewest.
+    inner = require_gaussian_sum(one_night(trainer, budget, factor), setting, (1,) * len(sizes))
+    bands = _bands_that_fit(config, factor, 8 * math.prod(inner.sum_shape(setting)))
+    if bands != factor.bands:
+        factor = dataclasses.replace(factor, bands=bands)
+        require_gaussian_sum(one_night(trainer, budget, factor), setting)
+    alone = [horizon.number] if config.participations > 1 or dataset.person else []
+    upstream, label = () if projection is None else (projection.key,), f"night 1 of {factor.nights}"
+    stream = Stream(
+        # Rows that may come back, and people, who are in each horizon, are in no part of a partition: what such a
+        # horizon costs is added to all others.
+        partition=identity(account=dataset.account, dataset=dataset.name, nights=alone)[:32],
+        horizon=horizon.number,
+        nights=factor.nights,
+        night=1,
+        bands=factor.bands,
+        participations=factor.participations,
+        separation=factor.separation,
+        rows=identity(normalisation=dataset.normalisation, features=[step.key for step in features])[:32],
+        arrived=tuple(shard.rows for shard in shards),
+    )
+    release = draft.release(trainer, budget, shards, setting, upstream, label)
+    release = release.model_copy(update={"code": _code(trainer, trust), "stream": stream})
+    release.guarantee()
+    return StreamTerms(
+        system=resolved.name,
+        paper=resolved.system.paper,
+        release=release,
+        projection=projection,
+        reasons=(
+            *resolved.reasons,
+            f"{factor.nights} nights at one price: the last running sum has {factor.error_of(factor.nights):.2f} times "
+            "the noise of one release of all rows",
+            *_said_of_bands(config, factor),
+        ),
+        dimension=dataset.dimension,
+        classes=len(dataset.classes),
+        epsilon=config.epsilon,
+    )
+
+
+def _bands_that_fit(config: HorizonSettings, factor: ToeplitzFactor, night: int) -> int | None:
+    """Return how many nights' sums of ``night`` bytes a party keeps: those asked for, or as many as there is room for.
+
+    Raises
+    ------
+    ParameterError
+        If there is no room for those asked for, or for one.
+    """
+    most = _LARGEST_STATE // night
+    if factor.kept_nights <= most:
+        return factor.bands
+    if config.bands is None and most:
+        return most
+    raise ParameterError(
+        f"each party would keep {factor.kept_nights} frozen sums of {night / 2**30:.2g} GiB, and the most is "
+        f"{_LARGEST_STATE / 2**30:.2g} GiB: keep fewer nights (--bands {max(most, 1)}, at more noise) or fewer "
+        "features (--dimension)"
+    )
+
+
+def _said_of_bands(config: HorizonSettings, factor: ToeplitzFactor) -> tuple[str, ...]:
+    if factor.bands == config.bands:
+        return ()
+    whole = dataclasses.replace(factor, bands=None).error_of(factor.nights)
+    return (
+        f"each party keeps its sums of {factor.bands} nights, for which {_LARGEST_STATE / 2**30:.2g} GiB have room; "
+        f"with all {factor.nights} the noise would be {whole:.2f} times",
+    )
+
+
+def _resolve(
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    sizes: tuple[int, ...],
+    neighbours: Neighbours,
+    factor: ToeplitzFactor,
+) -> Resolved:
+    """Return the parts: those of the system, its trainer exchanged where that one is not one sum."""
+    # A map is chosen by how much noise there will be: as if so many fewer rows were released once.
+    worth = tuple(max(1, math.ceil(size / factor.error_of(factor.nights))) for size in sizes)
+    resolution = resolve(config, dataset, worth, neighbours)
+    if resolution.arrangement.trainer_scope is Scope.PARTY:
+        raise ParameterError(
+            f"{resolution.name} releases each party's own model, and a horizon releases one sum of all; choose --trust "
+            "secagg or --trust central"
+        )
+    if config.algorithm == "unitball":
+        table = dataset.image_shape is None and config.features is None and config.public_dataset is None
+        name = "sufficient-statistics" if table or not dataset.classes else "class-means"
+        # The recommended trainer takes steps, or is this one: of what was given all must fit this one as well.
+        parts = with_given({**resolution.parts, "trainer": AlgorithmSpec("trainers", name)}, config, dataset)
+        projection = parts.get("projection")
+        learnt = projection is not None and lookup(projection.kind, projection.name).reads_rows
+        if learnt:
+            # Chosen for all rows at once; nobody has asked for it here.
+            del parts["projection"]
+        return dataclasses.replace(
+            resolution,
+            parts=parts,
+            reasons=(*(() if learnt else resolution.reasons[:1]), f"{name}: one sum a night, and post-processing"),
+            warning=None,
+        )
+    return resolution
+
+
+def _public_map(draft: Draft) -> PlannedRelease | None:
+    """Return the map that rows of all nights pass through, which looks at none of them."""
+    spec = draft.resolved.parts.get("projection")
+    if spec is None:
+        return None
+    if lookup(spec.kind, spec.name).reads_rows:
+        raise ParameterError(
+            f"{spec.name} learns directions from rows that have not come yet; choose a map that looks at none "
+            "(--projection public-whitening, --features …), or none"
+        )
+    dataset = draft.shards[0].dataset
+    setting = Setting(
+        sizes=tuple(shard.rows for shard in draft.shards),
+        dimension=dataset.dimension,
+        classes=max(len(dataset.classes), 1),
+        trust=Trust.CENTRAL,
+        rows_per_person=dataset.rows_per_person,
+    )
+    return draft.release(spec, None, draft.shards, setting, (), "map of all nights")
+
+
+def _code(trainer: AlgorithmSpec, trust: AlgorithmSpec) -> str:
+    return code_version(lookup(trainer.kind, trainer.name), lookup(trust.kind, trust.name), NightSum)
+
+
+def planned_night(terms: StreamTerms, night: int, shards: Sequence[ShardRef]) -> PlannedRelease:
+    """Return the release of one night.
+
+    Parameters
+    ----------
+    terms : StreamTerms
+    night : int
+        From 1.
+    shards : sequence of ShardRef
+        The parties' rows of that night, in order.
+
+    Raises
+    ------
+    InputError
+        If the rows have other features or classes, or other parties hold them, than when the horizon began.
+    """
+    first, dataset = terms.release, shards[0].dataset
+    stream = cast(Stream, first.stream)
+    begun = (terms.dimension, terms.classes, first.parties)
+    now = (dataset.dimension, len(dataset.classes), tuple(shard.party for shard in shards))
+    if now != begun:
+        raise InputError(
+            f"the rows of {dataset.name} have {now[0]} features, {now[1]} classes and the parties {', '.join(now[2])}; "
+            f"its horizon began with {begun[0]}, {begun[1]} and {', '.join(begun[2])}, and its sums add up rows of one "
+            "kind only"
+        )
+    return first.model_copy(
+        update={
+            "label": f"night {night} of {stream.nights}",
+            "code": _code(first.algorithm, first.trust),
+            "dataset": dataset.version,
+            "stream": stream.model_copy(update={"night": night, "arrived": tuple(shard.rows for shard in shards)}),
+        }
+    )
+
+
+def plan_night(
+    terms: StreamTerms,
+    config: TrainingConfig,
+    night: int,
+    shards: Sequence[ShardRef],
+    arrived: tuple[int, ...],
+    features: Sequence[FeatureStep] = (),
+) -> RunPlan:
+    """Return the plan of one night: its release, and the model of all nights so far.
+
+    Parameters
+    ----------
+    terms : StreamTerms
+    config : TrainingConfig
+    night : int
+    shards : sequence of ShardRef
+        Of that night.
+    arrived : tuple of int
+        Rows of each party so far.
+    features : sequence of FeatureStep
+
+    Raises
+    ------
+    ParameterError
+        If more rows have arrived than sums of the horizon can hold, or than its noise is made for.
+    """
+    tonight = planned_night(terms, night, shards)
+    stream, budget = cast(Stream, tonight.stream), tonight.budget
+    assert budget is not None
+    inner, expected = one_night(tonight.algorithm, budget, stream.factor), tonight.setting.sizes
+    require_gaussian_sum(inner, dataclasses.replace(tonight.setting, sizes=arrived), expected)
+    model = PlannedNightModel(
+        label=f"model of night {stream.night}",
+        code=tonight.code,
+        dataset=tonight.dataset,
+        partition=tonight.partition,
+        repetition=tonight.repetition,
+        seed=tonight.seed,
+        upstream=tonight.night_keys[:night],
+        algorithm=tonight.algorithm,
+        weights=(),
+        budget=budget,
+        setting=tonight.setting,
+        stream=stream,
+        arrived=arrived,
+    )
+    return RunPlan(
+        identity=NightIdentity(
+            models=(tonight.key,),
+            model=model.key,
+            dataset=shards[0].dataset,
+            system=terms.system,
+            evaluation=(config.evaluation, ()),
+            target=(terms.epsilon, tonight.delta),
+        ),
+        system=terms.system,
+        paper=terms.paper,
+        trust=tonight.setting.trust,
+        normalisation=shards[0].dataset.normalisation,
+        projections=() if terms.projection is None else (terms.projection,),
+        basis=None,
+        models=(tonight,),
+        model=model,
+        evaluations=(),
+        features=tuple(features),
+        split={},
+        claim=None,
+        sound_counterpart=None,
+        epsilon=terms.epsilon,
+        delta=tonight.delta,
+        reasons=terms.reasons,
+    )
