@@ -464,3 +464,34 @@ def test_a_server_that_ends_at_once_is_known_to_have(tmp_path: Path) -> None:
         with pytest.raises(EngineError, match="a setting is wrong"):
             wait_for_server(ask_server(listener.getsockname()[:2], Credentials("a" * 20)), process)
         assert time.monotonic() - began < 60
+
+
+def schema_of(database: Path) -> dict[str, object]:
+    """Return tables, indices and triggers; in which order constraints stand, Prefect leaves to chance."""
+    schema: dict[str, object] = {}
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        for kind, name, text in connection.execute("SELECT type, name, sql FROM sqlite_master"):
+            schema[name] = text
+            if kind == "table":
+                columns = connection.execute(f"PRAGMA table_xinfo('{name}')").fetchall()
+                foreign = {str(key[2:]) for key in connection.execute(f"PRAGMA foreign_key_list('{name}')")}
+                indices = connection.execute(f"SELECT * FROM pragma_index_list('{name}')").fetchall()
+                parts = [
+                    str((index[2:], connection.execute(f"PRAGMA index_info('{index[1]}')").fetchall()))
+                    for index in indices
+                ]
+                schema[name] = sorted(str(column[1:]) for column in columns), foreign, sorted(parts)
+        schema["version"] = connection.execute("SELECT * FROM alembic_version").fetchall()
+    return schema
+
+
+@pytest.mark.nightly
+def test_a_new_database_has_the_schema_that_prefects_own_command_makes(tmp_path: Path) -> None:
+    home = {**os.environ, "PREFECT_HOME": str(tmp_path / "home")}
+    ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
+    code = "import sys, pathlib, tasks.runtime.engine_process as e; e.migrate_prefect(pathlib.Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, ours], env=home, check=True)
+    url = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{theirs}"}
+    command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
+    subprocess.run(command, env={**home, **url}, check=True)
+    assert schema_of(ours) == schema_of(theirs)
