@@ -218,7 +218,7 @@ def _hog(folder: Path) -> Beside:
     from skimage.feature import hog
 
     images = np.random.default_rng(9).random((2_000, 784))
-    made = lookup("projections", "hog")().features(784)
+    made = lookup("projections", "hog")().map_for(784)
     loop = numba.njit(_plain_hog)
     pixels, out = images.astype(np.float32).reshape(-1, 28, 28), np.empty((2_000, made.dimension), np.float32)
     loop(pixels, 4, 9, out)

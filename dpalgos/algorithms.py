@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
@@ -29,7 +29,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.rounded_gaussian import total_mu
 from dpalgos.models import Artefact
 from dpalgos.parallel import SpreadRows
-from dpalgos.parameters import Bound, Bounded
+from dpalgos.parameters import COUNT, Bound, Bounded
 from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import NULL_LABEL, Array, ArrayRows, Floats, Ints, NoiseSource, RandomStream, Rows
 
@@ -405,6 +405,42 @@ class ProjectionAlgorithm(Algorithm):
     @abstractmethod
     def output_dimension(self, dimension: int) -> int:
         """Return the number of features after the map, from the number before it."""
+
+
+def require_components(components: int, dimension: int) -> None:
+    """Raise unless rows have at least as many features as there are components.
+
+    Raises
+    ------
+    ParameterError
+        If they have fewer.
+    """
+    if components > dimension:
+        raise ParameterError(
+            f"{components} directions were asked of rows with {dimension} features; ask for at most {dimension}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directions(ProjectionAlgorithm):
+    """A projection onto as many directions as are asked for.
+
+    Parameters
+    ----------
+    components : int
+        Number of directions k.
+    """
+
+    components: int = field(default=20, metadata=COUNT)
+
+    def check(self, setting: Setting) -> None:
+        """Raise where rows have fewer features than there are directions."""
+        super().check(setting)
+        require_components(self.components, setting.dimension)
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of directions."""
+        return self.components
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,19 +1,7 @@
-"""Checks of public parameters that several algorithms share, and numbers rounded so as never to promise too much."""
+"""Numbers rounded so as never to promise too much."""
 
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-
-from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Setting
-
-
-def require_components(components: int, setting: Setting) -> None:
-    """Raise unless there are at least as many features as directions asked for."""
-    if components > setting.dimension:
-        raise ParameterError(
-            f"{components} directions were asked of rows with {setting.dimension} features; "
-            f"ask for at most {setting.dimension}"
-        )
 
 
 def _rounded(value: float, digits: int, direction: str) -> float:

@@ -8,19 +8,18 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
+from dpalgos.algorithms import Directions, require_components
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import PublicMap, ReadyMap, RowFeatures, image_shape
-from dpalgos.guarantees import Setting
+from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.models import Projection, released_kind
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, between
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, NoiseSource, Rows, row_products, unit_rows
-from dpalgos.validation import require_components
+from dpalgos.rows import Floats, Ints, row_products, unit_rows
 
 
 @register("projections", "dct")
 @dataclass(frozen=True, kw_only=True)
-class LowFrequencies(PublicMap):
+class LowFrequencies(Directions, PublicMap):
     """The lowest frequencies of images' two-dimensional discrete cosine transform (type II, orthonormal).
 
     Guarantee
@@ -35,18 +34,13 @@ class LowFrequencies(PublicMap):
         Of the images; square ones by default.
     """
 
-    components: int = field(default=20, metadata=COUNT)
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Ahmed, Natarajan, Rao 1974"
 
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of frequencies."""
-        return self.components
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+    def map_for(self, dimension: int) -> Projection:
         """Return the basis."""
-        require_components(self.components, setting)
-        channels, height, width = image_shape(setting.dimension, self.shape)
+        require_components(self.components, dimension)
+        channels, height, width = image_shape(dimension, self.shape)
         down, across = (scipy.fft.dct(np.eye(size), norm="ortho", axis=0).T for size in (height, width))
         waves = [
             (u + v, max(u, v), u, channel, np.outer(down[:, u], across[:, v]))
@@ -54,7 +48,7 @@ class LowFrequencies(PublicMap):
             for u in range(height)
             for v in range(width)
         ]
-        basis = np.zeros((setting.dimension, self.components))
+        basis = np.zeros((dimension, self.components))
         order = sorted(range(len(waves)), key=lambda place: waves[place][:4])
         for column, place in enumerate(order[: self.components]):
             channel, wave = waves[place][3], waves[place][4]
@@ -65,7 +59,7 @@ class LowFrequencies(PublicMap):
 
 @register("projections", "random-projection")
 @dataclass(frozen=True, kw_only=True)
-class RandomProjection(PublicMap):
+class RandomProjection(Directions, PublicMap):
     """A random k-dimensional subspace, drawn with a public seed.
 
     Guarantee
@@ -85,20 +79,15 @@ class RandomProjection(PublicMap):
     Johnson, Lindenstrauss 1984; Blocki, Blum, Datta, Sheffet 2012 on what it does not give by itself.
     """
 
-    components: int = field(default=20, metadata=COUNT)
     seed: int = field(default=0, metadata=NATURAL)
     source: ClassVar[str] = "Johnson, Lindenstrauss 1984"
 
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of directions."""
-        return self.components
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+    def map_for(self, dimension: int) -> Projection:
         """Return the basis."""
-        require_components(self.components, setting)
-        draws = np.random.default_rng(self.seed).standard_normal((setting.dimension, self.components))
+        require_components(self.components, dimension)
+        draws = np.random.default_rng(self.seed).standard_normal((dimension, self.components))
         directions, upper = np.linalg.qr(draws)
-        scale = math.sqrt(setting.dimension / self.components)
+        scale = math.sqrt(dimension / self.components)
         return Projection(basis=scale * directions * np.sign(np.diagonal(upper)))
 
 
@@ -128,14 +117,14 @@ class AveragePooling(PublicMap):
         channels, height, width = image_shape(dimension, self.shape)
         return channels * -(-height // self.size) * -(-width // self.size)
 
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+    def map_for(self, dimension: int) -> Projection:
         """Return the basis."""
-        channels, height, width = image_shape(setting.dimension, self.shape)
+        channels, height, width = image_shape(dimension, self.shape)
         channel, row, column = np.indices((channels, height, width)).reshape(3, -1)
         across = -(-width // self.size)
         block = (channel * -(-height // self.size) + row // self.size) * across + column // self.size
-        basis: Floats = np.zeros((setting.dimension, self.output_dimension(setting.dimension)))
-        basis[np.arange(setting.dimension), block] = 1.0
+        basis: Floats = np.zeros((dimension, self.output_dimension(dimension)))
+        basis[np.arange(dimension), block] = 1.0
         if not basis.any(axis=0).all():
             raise ParameterError(f"size is {self.size!r}; it leaves empty blocks")
         return Projection(basis=basis / np.sqrt(basis.sum(axis=0)))
@@ -173,7 +162,7 @@ class ElementwiseFeatures(RowFeatures):
 
 @register("projections", "signed-root")
 @dataclass(frozen=True, kw_only=True)
-class SignedRoot(ReadyMap):
+class SignedRoot(PublicMap):
     """Every number's root with its sign, then rows to norm 1; of counts and histograms, the Hellinger map.
 
     Guarantee
@@ -193,14 +182,14 @@ class SignedRoot(ReadyMap):
     power: float = field(default=0.5, metadata=between(0.0, 1.0, open_low=True))
     source: ClassVar[str] = "Perronnin, Sánchez, Mensink 2010"
 
-    def features(self, dimension: int) -> ElementwiseFeatures:
+    def map_for(self, dimension: int) -> ElementwiseFeatures:
         """Return the curve for rows of so many features."""
         return ElementwiseFeatures(size=np.array([dimension]), curve=np.array([self.power, 1.0]))
 
 
 @register("projections", "signed-log")
 @dataclass(frozen=True, kw_only=True)
-class SignedLogarithm(ReadyMap):
+class SignedLogarithm(PublicMap):
     """Every number's ln(1 + scale·|x|) with its sign, then rows to norm 1.
 
     Guarantee
@@ -216,7 +205,7 @@ class SignedLogarithm(ReadyMap):
     scale: float = field(default=100.0, metadata=POSITIVE)
     source: ClassVar[str] = "logarithmic compression"
 
-    def features(self, dimension: int) -> ElementwiseFeatures:
+    def map_for(self, dimension: int) -> ElementwiseFeatures:
         """Return the curve for rows of so many features."""
         return ElementwiseFeatures(size=np.array([dimension]), curve=np.array([0.0, self.scale]))
 
@@ -247,7 +236,7 @@ class FourierFeatures(RowFeatures):
 
 @register("projections", "random-fourier")
 @dataclass(frozen=True, kw_only=True)
-class RandomFourier(ReadyMap):
+class RandomFourier(PublicMap):
     """Features whose inner products approximate exp(−γ‖x − x′‖²), frequencies drawn with a public seed.
 
     Guarantee
@@ -273,7 +262,7 @@ class RandomFourier(ReadyMap):
     seed: int = field(default=0, metadata=NATURAL)
     source: ClassVar[str] = "Rahimi, Recht 2007"
 
-    def features(self, dimension: int) -> FourierFeatures:
+    def map_for(self, dimension: int) -> FourierFeatures:
         """Return the frequencies for rows of so many features."""
         draws = np.random.default_rng(self.seed).standard_normal((dimension, self.frequencies))
         return FourierFeatures(frequencies=math.sqrt(2.0 * self.gamma) * draws)

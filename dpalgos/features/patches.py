@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import PublicMap, ReadyMap, RowFeatures, image_shape
+from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
@@ -18,7 +18,7 @@ from dpalgos.parallel import for_each, pieces
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE
 from dpalgos.registry import lookup, register
 from dpalgos.resources import Work
-from dpalgos.rows import Array, Floats, Ints, NoiseSource, Rows
+from dpalgos.rows import Array, Floats, Ints
 
 _LEAST_NORM = 1e-5
 _CLIP = 0.2
@@ -65,7 +65,7 @@ class HogFeatures(RowFeatures):
 
 @register("projections", "hog")
 @dataclass(frozen=True, kw_only=True)
-class Hog(ReadyMap):
+class Hog(PublicMap):
     """Histograms of oriented gradients: per cell, gradients counted by direction; per block of cells, normalised.
 
     Guarantee
@@ -95,7 +95,7 @@ class Hog(ReadyMap):
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Dalal, Triggs 2005; Wang et al. 2024, section 5.2.1"
 
-    def features(self, dimension: int) -> HogFeatures:
+    def map_for(self, dimension: int) -> HogFeatures:
         """Return the map of rows of so many features."""
         channels, height, width = image_shape(dimension, self.shape)
         if min(height, width) < self.cell * self.block:
@@ -195,7 +195,7 @@ class PatchFeatures(RowFeatures):
 
 @register("projections", "patches")
 @dataclass(frozen=True, kw_only=True)
-class RandomPatches(ReadyMap):
+class RandomPatches(PublicMap):
     """How much an image's patches look like random filters, by place: contrast-normalised, rectified, pooled.
 
     Guarantee
@@ -228,7 +228,7 @@ class RandomPatches(ReadyMap):
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Coates, Ng, Lee 2011"
 
-    def features(self, dimension: int) -> PatchFeatures:
+    def map_for(self, dimension: int) -> PatchFeatures:
         """Return the map of rows of so many features."""
         channels, height, width = image_shape(dimension, self.shape)
         require_cells((channels, height, width), self.side, self.cells)
@@ -327,9 +327,9 @@ class Dictionary(PublicMap):
         answers = 2.0 * self.filters * (2 if self.mirror else 1) * channels * self.side**2 * places
         return Work(operations=answers * setting.rows, row=8 * 2 * self.output_dimension(setting.dimension))
 
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> PatchFeatures:
-        """Return the map: neither rows nor noise have a part in it."""
-        channels, height, width = shape = image_shape(setting.dimension, self.shape)
+    def map_for(self, dimension: int) -> PatchFeatures:
+        """Return the filters for rows of so many features."""
+        channels, height, width = shape = image_shape(dimension, self.shape)
         require_cells(shape, self.side, self.cells)
         random = np.random.default_rng(self.seed)
         size = channels * self.side**2

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting
-from dpalgos.models import ArrayFields
+from dpalgos.models import ArrayFields, Projection
 from dpalgos.resources import Work
 from dpalgos.rows import Floats, NoiseSource, Rows
 
@@ -57,6 +57,18 @@ class PublicMap(ProjectionAlgorithm):
     kept: ClassVar[bool] = False
     """Whether it takes seconds to make, from parameters and the rows' dimension alone, without drawing noise."""
 
+    def map_for(self, dimension: int) -> RowFeatures | Projection:
+        """Return the map of rows of so many features; a subclass says which, or overrides :meth:`fit`."""
+        raise NotImplementedError
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> RowFeatures | Projection:
+        """Return the map; reads no row and draws no noise."""
+        return self.map_for(setting.dimension)
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of features of the map; said without making it where that takes long."""
+        return self.map_for(dimension).dimension
+
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return a guarantee without cost."""
         return Guarantee(losses=(), neighbours=setting.neighbours)
@@ -72,23 +84,6 @@ class PublicMap(ProjectionAlgorithm):
     def part_of(self, stored: RowFeatures) -> RowFeatures:
         """Return the map as a part of what is stored for it."""
         return stored
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadyMap(PublicMap):
-    """A public map that parameters and the rows' dimension make at once."""
-
-    @abstractmethod
-    def features(self, dimension: int) -> RowFeatures:
-        """Return the map of rows of so many features."""
-
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of features of the map."""
-        return self.features(dimension).dimension
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> RowFeatures:
-        """Return the map; reads no row and draws no noise."""
-        return self.features(setting.dimension)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import ReadyMap, RowFeatures, image_shape
+from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.models import released_kind
 from dpalgos.parallel import for_each, pieces
 from dpalgos.parameters import COUNT, at_least, between
@@ -236,7 +236,7 @@ class ScatteringFeatures(RowFeatures):
 
 @register("projections", "scattering")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scattering(ReadyMap):
+class Scattering(PublicMap):
     """Wavelet scattering of order two: moduli of wavelets of moduli of wavelets, averaged over a grid of places.
 
     Guarantee
@@ -281,7 +281,7 @@ class Scattering(ReadyMap):
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Bruna, Mallat 2013; Tramèr, Boneh 2021"
 
-    def features(self, dimension: int) -> ScatteringFeatures:
+    def map_for(self, dimension: int) -> ScatteringFeatures:
         """Return the map of rows of so many features."""
         channels, height, width = image_shape(dimension, self.shape)
         if min(height, width) < 2**self.scales:

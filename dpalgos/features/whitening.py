@@ -13,16 +13,21 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from dpalgos.algorithms import require_components
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
-from dpalgos.models import decode, released_kind
+from dpalgos.models import Projection, decode, released_kind
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, Bounded, between
 from dpalgos.registry import AlgorithmSpec, lookup, register
 from dpalgos.resources import Work
-from dpalgos.rows import Array, Floats, NoiseSource, RandomStream, Rows, null_records, row_products, unit_rows
-from dpalgos.validation import require_components
+from dpalgos.rows import Array, Floats, null_records, row_products, unit_rows
+
+
+def _beginning_with(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays whose names begin so, under the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 @released_kind
@@ -42,14 +47,13 @@ class SideBySideFeatures(RowFeatures):
 
     def __init__(self, kinds: NDArray[np.uint8], **of_maps: Array) -> None:
         self._kinds, self._of_maps = kinds, of_maps
-        self.maps: list[RowFeatures] = []
-        for number, kind in enumerate(kinds.tobytes().decode().split(",")):
-            before = f"map{number}_"
-            own = {name.removeprefix(before): array for name, array in of_maps.items() if name.startswith(before)}
-            self.maps.append(decode(kind, own))
+        self.maps: list[RowFeatures] = [
+            decode(kind, _beginning_with(f"map{number}_", of_maps))
+            for number, kind in enumerate(kinds.tobytes().decode().split(","))
+        ]
 
     @classmethod
-    def of(cls, maps: Sequence[RowFeatures]) -> SideBySideFeatures:
+    def of(cls, maps: Sequence[RowFeatures | Projection]) -> SideBySideFeatures:
         """Return the map made of these."""
         arrays = {
             f"map{number}_{name}": array for number, one in enumerate(maps) for name, array in one.arrays().items()
@@ -114,9 +118,9 @@ class SideBySide(PublicMap):
         """Return the number of all features."""
         return sum(one.output_dimension(dimension) for one in self.parts())
 
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> SideBySideFeatures:
+    def map_for(self, dimension: int) -> SideBySideFeatures:
         """Return the map."""
-        return SideBySideFeatures.of([one.fit((), setting, noise) for one in self.parts()])
+        return SideBySideFeatures.of([one.map_for(dimension) for one in self.parts()])
 
     @classmethod
     def composed_of(cls, parameters: Mapping[str, Any]) -> tuple[type, ...]:
@@ -129,11 +133,19 @@ class SideBySide(PublicMap):
         works = [one.work(setting) for one in self.parts()]
         return Work(operations=sum(work.operations for work in works), row=sum(work.row for work in works))
 
-    def parts(self) -> list[Any]:
+    def parts(self) -> list[PublicMap]:
         """Return the maps."""
         shared = {"mirror": self.mirror, "shape": self.shape}
         known = {name: value for name, value in shared.items() if value is not None}
-        return [AlgorithmSpec("projections", name, {**known, **own}).build() for name, own in self.maps.items()]
+        return [_built(name, {**known, **own}) for name, own in self.maps.items()]
+
+
+def _built(name: str, parameters: Mapping[str, Any]) -> PublicMap:
+    """Return a registered map, built, unless it reads rows."""
+    inner = AlgorithmSpec("projections", name, parameters).build()
+    if not isinstance(inner, PublicMap):
+        raise ParameterError(f"features is {name!r}, which reads rows; name a public map: scattering, hog")
+    return inner
 
 
 _MOST_COMPONENTS = 200
@@ -329,8 +341,7 @@ class WhitenedFeatures(RowFeatures):
     ) -> None:
         self._from_zero = np.array(False) if from_zero is None else from_zero
         self.mean, self.basis, self._map_kind, self._of_map = mean, basis, map_kind, of_map
-        own = {name.removeprefix("map_"): array for name, array in of_map.items()}
-        self.map = decode(map_kind.tobytes().decode(), own)
+        self.map = decode(map_kind.tobytes().decode(), _beginning_with("map_", of_map))
 
     @classmethod
     def of(cls, features: Any, mean: Floats, basis: Floats) -> WhitenedFeatures:
@@ -454,10 +465,7 @@ class PublicWhitening(PublicMap):
         ParameterError
             If the map of images is none, or reads rows.
         """
-        inner = self._inner().build()
-        if inner.reads_rows:
-            raise ParameterError(f"features is {self.features!r}, which reads rows; name a public map: scattering, hog")
-        return int(inner.output_dimension(dimension))
+        return self._inner().output_dimension(dimension)
 
     def output_dimension(self, dimension: int) -> int:
         """Return the number of directions.
@@ -467,8 +475,7 @@ class PublicWhitening(PublicMap):
         ParameterError
             If rows are no images of the shape, or have fewer features than directions are asked for.
         """
-        setting = Setting(sizes=(), dimension=self.features_of(dimension), classes=1)
-        require_components(self.components, setting)
+        require_components(self.components, self.features_of(dimension))
         return self.components
 
     @classmethod
@@ -480,18 +487,15 @@ class PublicWhitening(PublicMap):
         processes = parameters.get("processes", ("strokes",))
         return (*inner.classes(), *(lookup("processes", name) for name in processes))
 
-    def _inner(self) -> AlgorithmSpec:
+    def _inner(self) -> PublicMap:
         """Return the map of images into features."""
-        parameters = dict(self.feature_parameters)
-        if self.mirror:
-            parameters.setdefault("mirror", True)
-        if self.shape is not None:
-            parameters.setdefault("shape", self.shape)
-        return AlgorithmSpec("projections", self.features, parameters)
+        mirror = {"mirror": True} if self.mirror else {}
+        shape = {} if self.shape is None else {"shape": self.shape}
+        return _built(self.features, {**mirror, **shape, **self.feature_parameters})
 
     def work(self, setting: Setting) -> Work:
         """Return that of making the map, and of each row's features and their directions."""
-        inner = self._inner().build()
+        inner = self._inner()
         features, images_drawn = self.features_of(setting.dimension), 2 * self.images
         mapped, of_map = setting.rows + images_drawn, inner.work(replace(setting, sizes=(1,)))
         every = 2.0 * features * self.components + of_map.operations
@@ -515,16 +519,15 @@ class PublicWhitening(PublicMap):
         assert isinstance(stored, WhitenedFeatures)
         return stored.first(self.components)
 
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> WhitenedFeatures:
-        """Return the map, made once in a process: neither rows nor noise have a part in it."""
-        self.output_dimension(setting.dimension)
-        spec = self.stored_as(AlgorithmSpec("projections", "public-whitening", asdict(self)), setting.dimension)
-        return self.part_of(_made(json.dumps(dict(spec.parameters), sort_keys=True), setting.dimension))
+    def map_for(self, dimension: int) -> WhitenedFeatures:
+        """Return the map, made once in a process."""
+        self.output_dimension(dimension)
+        spec = self.stored_as(AlgorithmSpec("projections", "public-whitening", asdict(self)), dimension)
+        return self.part_of(_made(json.dumps(dict(spec.parameters), sort_keys=True), dimension))
 
     def make(self, dimension: int) -> WhitenedFeatures:
         """Return the map of rows of so many features, made anew."""
-        setting = Setting(sizes=(), dimension=dimension, classes=1)
-        inner = self._inner().build().fit([], setting, _NoNoise())
+        inner = self._inner().map_for(dimension)
         shape = image_shape(dimension, self.shape)
         pairs = drawn_pairs(self.processes, self.images, shape, np.random.default_rng(self.seed))
         blocks = getattr(inner, "blocks", (inner.dimension,))
@@ -569,10 +572,3 @@ class PublicWhitening(PublicMap):
 @lru_cache(maxsize=2)
 def _made(parameters: str, dimension: int) -> WhitenedFeatures:
     return PublicWhitening(**json.loads(parameters)).make(dimension)
-
-
-class _NoNoise:
-    """What a public map is given for noise."""
-
-    def stream(self, step: str, value: object) -> RandomStream:
-        raise ParameterError(f"a public map draws no noise, and one asks for it ({step!r})")

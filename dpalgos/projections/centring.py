@@ -1,6 +1,5 @@
 """No projection, and the noisy mean subtracted."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, row_weig
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel, Projection, released_kind
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, NoiseSource, Rows, clip_to_unit_ball, sanitise
+from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, sanitise
 
 
 @register("projections", "identity")
@@ -32,9 +31,9 @@ class Identity(PublicMap):
         """Return the same number."""
         return dimension
 
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+    def map_for(self, dimension: int) -> Projection:
         """Return the unit matrix."""
-        return Projection(basis=np.eye(setting.dimension))
+        return Projection(basis=np.eye(dimension))
 
 
 @released_kind

@@ -11,10 +11,10 @@ import scipy
 
 from dpalgos.algorithms import (
     ApproximateAlgorithm,
+    Directions,
     GaussianAlgorithm,
     NeighbouringPair,
     OneSum,
-    ProjectionAlgorithm,
     PureAlgorithm,
     Unproved,
     grid,
@@ -62,29 +62,13 @@ from dpalgos.rows import (
     sanitise,
     uniforms,
 )
-from dpalgos.validation import require_components
+
+OF_BOUNDED_TRACE = "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
+"""Why a person's rows move a sum of outer products by no more than one row does."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrincipalDirections(ProjectionAlgorithm):
-    """A projection onto leading eigenvectors of a covariance.
-
-    Parameters
-    ----------
-    components : int
-        Number of directions k.
-    """
-
-    components: int = field(default=20, metadata=COUNT)
-
-    def check(self, setting: Setting) -> None:
-        """Raise where rows have fewer features than there are directions."""
-        super().check(setting)
-        require_components(self.components, setting)
-
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of directions."""
-        return self.components
+class PrincipalDirections(Directions):
+    """A projection onto leading eigenvectors of a covariance."""
 
     def work(self, setting: Setting) -> Work:
         """Return that of a covariance and of all its eigenvectors."""
@@ -268,9 +252,7 @@ class AnalyzeGauss(GaussianMoments, CovarianceSum):
     """
 
     source: ClassVar[str] = "Dwork et al. 2014, Algorithm 1; Wang et al. 2024, Algorithm 2, corrected"
-    people: ClassVar[str] = (
-        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
-    )
+    people: ClassVar[str] = OF_BOUNDED_TRACE
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Dwork et al. 2014, Theorem 4")
 
 
@@ -349,9 +331,7 @@ class ModSulq(ApproximateAlgorithm, CovarianceSum):
     """
 
     source: ClassVar[str] = "Chaudhuri, Sarwate, Sinha 2013, Algorithm 1"
-    people: ClassVar[str] = (
-        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
-    )
+    people: ClassVar[str] = OF_BOUNDED_TRACE
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Chaudhuri, Sarwate, Sinha 2013, Theorem 1")
 
     measured: ClassVar[str] = "upper triangle of XᵀX, l2"
@@ -444,9 +424,7 @@ class LaplaceCovariance(PureAlgorithm, CovarianceSum):
     """
 
     source: ClassVar[str] = "Huang et al. 2021, Algorithm 1, steps 1–5, with d/sqrt(2) + 1 instead of 2d"
-    people: ClassVar[str] = (
-        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
-    )
+    people: ClassVar[str] = OF_BOUNDED_TRACE
     numerics: ClassVar[Numerics] = Numerics.EXACT
     measured: ClassVar[str] = "upper triangle of XᵀX, l1"
     norm: ClassVar[int] = 1
@@ -501,9 +479,7 @@ class PublishedLaplaceCovariance(PureAlgorithm, TruncatedDirections):
     """
 
     source: ClassVar[str] = "Huang et al. 2021, Algorithm 1, steps 1–5"
-    people: ClassVar[str] = (
-        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
-    )
+    people: ClassVar[str] = OF_BOUNDED_TRACE
     claim: ClassVar[Claim | None] = Claim("(epsilon, 0)-DP", "Huang et al. 2021, Theorem 1, of the covariance")
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "upper triangle of XᵀX/n, l1"
@@ -556,9 +532,7 @@ class RadialCovariance(PureAlgorithm, CovarianceSum):
     """
 
     source: ClassVar[str] = "Hardt, Talwar 2010 (K-norm mechanism), on symmetric matrices"
-    people: ClassVar[str] = (
-        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
-    )
+    people: ClassVar[str] = OF_BOUNDED_TRACE
 
     def distribution(self, setting: Setting) -> SymmetricRoundedRadial:
         """Return the noise of the packed upper triangle."""
@@ -796,12 +770,9 @@ class Ppca(PureAlgorithm, PrincipalDirections):
     """
 
     source: ClassVar[str] = "Chaudhuri, Sarwate, Sinha 2013, Algorithm 2; Kapralov, Talwar 2013 for several directions"
-    people: ClassVar[str] = (
-        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
-    )
+    people: ClassVar[str] = OF_BOUNDED_TRACE
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "XᵀX, Frobenius"
-    norm: ClassVar[int] = 2
 
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record moves XᵀX."""

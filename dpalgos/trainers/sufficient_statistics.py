@@ -15,7 +15,7 @@ from dpalgos.losses import Squared, outputs
 from dpalgos.mechanisms.symmetric import unpack
 from dpalgos.models import LinearModel
 from dpalgos.parameters import NON_NEGATIVE, POSITIVE
-from dpalgos.projections.covariance import GaussianMoments
+from dpalgos.projections.covariance import OF_BOUNDED_TRACE, GaussianMoments
 from dpalgos.registry import register
 from dpalgos.rows import Array, Features, Floats, Ints, Rows
 
@@ -61,9 +61,7 @@ class SufficientStatistics(GaussianMoments):
     label_range: Sequence[float] = (-1.0, 1.0)
 
     source: ClassVar[str] = "sufficient statistics perturbation after Vu, Slavkovic 2009 and Wang 2018"
-    people: ClassVar[str] = (
-        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
-    )
+    people: ClassVar[str] = OF_BOUNDED_TRACE
     measured: ClassVar[str] = "Σ zzᵀ of z = (x, a t)/√(1 + a²), Frobenius"
 
     def __post_init__(self) -> None:

@@ -57,7 +57,7 @@ def one_by_one(made: PatchFeatures, image: Floats) -> Floats:
 @pytest.mark.parametrize("shape", [(1, 7, 6), (3, 5, 5)])
 def test_patches_are_the_loops(shape: tuple[int, int, int], random: np.random.Generator) -> None:
     images = random.uniform(size=(4, *shape))
-    made = RandomPatches(filters=5, side=3, cells=2, shape=shape).features(images[0].size)
+    made = RandomPatches(filters=5, side=3, cells=2, shape=shape).map_for(images[0].size)
     found = made.transform(images.reshape(4, -1))
     assert found.shape == (4, made.dimension)
     np.testing.assert_allclose(found, unit(np.stack([one_by_one(made, image) for image in images])), atol=1e-12)

@@ -27,7 +27,7 @@ SETTING_OF_12 = Setting(sizes=(1,), dimension=144, classes=2, trust=Trust.CENTRA
 
 def scattering(**parameters: float) -> ScatteringFeatures:
     given = {"places": 2, "power": 1.0, **parameters}
-    return Scattering(**given).features(SETTING.dimension)  # type: ignore[arg-type]  # by name
+    return Scattering(**given).map_for(SETTING.dimension)  # type: ignore[arg-type]  # by name
 
 
 def waves(frequency: int, count: int = 1) -> Floats:
@@ -76,7 +76,7 @@ def test_rows_are_mapped_one_by_one_on_any_number_of_cores(
 
 @pytest.mark.parametrize(("scales", "places"), [(2, 3), (2, 5), (3, 6), (1, 3)])
 def test_any_number_of_places_goes_with_any_number_of_scales(scales: int, places: int) -> None:
-    made = Scattering(scales=scales, places=places, angles=2, power=1.0).features(196)
+    made = Scattering(scales=scales, places=places, angles=2, power=1.0).map_for(196)
     constant = made.transform(np.full((1, 196), 0.5)).reshape(places * places, -1)
     np.testing.assert_allclose(constant[:, 0], 0.5, atol=1e-5)
     np.testing.assert_allclose(constant[:, 1:], 0.0, atol=1e-5)
@@ -95,19 +95,19 @@ def test_a_mirror_image_has_the_same_features_where_these_are_averaged(
 ) -> None:
     """But for samples that lie at every other pixel: a twentieth of what tells two views of an image apart."""
     first, second = lookup("processes", "dead-leaves")().pairs(20, *shape, np.random.default_rng(1))
-    made = Scattering(scales=scales, places=places, mirror=True, shape=shape).features(first[0].size)
+    made = Scattering(scales=scales, places=places, mirror=True, shape=shape).map_for(first[0].size)
     seen, mirrored, other = (made.transform(one.reshape(20, -1)) for one in (first, first[..., ::-1], second))
     assert seen.shape[1] == made.dimension
     assert np.linalg.norm(seen - mirrored) < 0.05 * np.linalg.norm(seen - other)
-    plain = Scattering(scales=scales, places=places, shape=shape).features(first[0].size)
+    plain = Scattering(scales=scales, places=places, shape=shape).map_for(first[0].size)
     unlike = plain.transform(first.reshape(20, -1)) - plain.transform(first[..., ::-1].reshape(20, -1))
     assert np.linalg.norm(unlike) > 10 * np.linalg.norm(seen - mirrored)
 
 
 def test_opponent_colours_are_scattered_in_place_of_red_green_and_blue(random: np.random.Generator) -> None:
     """A grey image has its first channel's coefficients alone, and each colour is a channel scattered by itself."""
-    images, one = random.random((4, 3, 16, 16)), Scattering(shape=(1, 16, 16)).features(256)
-    made = Scattering(opponent=True, shape=(3, 16, 16)).features(768)
+    images, one = random.random((4, 3, 16, 16)), Scattering(shape=(1, 16, 16)).map_for(256)
+    made = Scattering(opponent=True, shape=(3, 16, 16)).map_for(768)
     red, green, blue = (images[:, channel].reshape(4, 256) for channel in range(3))
     colours = [(red + green + blue) / 3**0.5, 3 * (red - green) / 2**0.5, 3 * (red + green - 2 * blue) / 6**0.5]
     seen = made.transform(images.reshape(4, 768)).reshape(4, 16, 3, -1)
@@ -117,10 +117,10 @@ def test_opponent_colours_are_scattered_in_place_of_red_green_and_blue(random: n
     grey = made.transform(np.tile(red, (1, 3))).reshape(4, 16, 3, -1)
     # The root of what single precision leaves of zero.
     assert np.abs(grey[:, :, 1:]).max() < 2e-3 < np.abs(grey[:, :, 0]).min()
-    mirrored = Scattering(opponent=True, mirror=True, shape=(3, 16, 16)).features(768)
+    mirrored = Scattering(opponent=True, mirror=True, shape=(3, 16, 16)).map_for(768)
     assert mirrored.transform(images.reshape(4, 768)).shape == (4, mirrored.dimension) == (4, made.dimension // 2)
     with pytest.raises(ParameterError, match="three channels"):
-        Scattering(opponent=True, shape=(1, 16, 16)).features(256)
+        Scattering(opponent=True, shape=(1, 16, 16)).map_for(256)
 
 
 def test_what_is_no_number_stays_none_and_harms_nobody_else(random: np.random.Generator) -> None:
