@@ -18,9 +18,8 @@ import numpy as np
 import pandas as pd
 from shared import Stage, draw, head, in_a_process, line, stored_rows
 
-from dpalgos.gradient_sums import GradientSums
 from dpalgos.guarantees import Setting
-from dpalgos.integer_sums import packed_gram
+from dpalgos.integer_sums import GradientSums, packed_gram
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
 from dpalgos.resources import set_memory_limit

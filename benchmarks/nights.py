@@ -27,14 +27,13 @@ from recommended import DELTA, ROWS, SIDE, Images
 from shared import draw, head, line
 
 from dpalgos.accounting.calibration import allocate
-from dpalgos.continual import decode_running_sum, nightly_budget, state_after
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import LinearModel
 from dpalgos.rows import ArrayRows, Floats, Ints
 from dpalgos.systems.system import PublicFacts
-from dpalgos.trainers.continual import FollowTheRegularisedLeader
+from dpalgos.trainers.continual import FollowTheRegularisedLeader, decode_running_sum, nightly_budget, state_after
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 
 SHOWN = (1, 10, 30, 100, 200, 365)

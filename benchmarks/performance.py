@@ -43,8 +43,8 @@ from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import TrustedSummation, fit
-from dpalgos.gradient_sums import GradientSums
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting
+from dpalgos.integer_sums import GradientSums
 from dpalgos.kernels import GaussianKernel, LinearKernel
 from dpalgos.keystream import KeyedNoise
 from dpalgos.linear import LinearTask

@@ -16,8 +16,8 @@ import pytest
 
 from dpalgos import parallel
 from dpalgos import resources as memory
-from dpalgos.gradient_sums import GradientSums
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
+from dpalgos.integer_sums import GradientSums
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
 from dpalgos.models import LinearModel

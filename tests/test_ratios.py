@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.svm import SVC
 
-from dpalgos import gradient_sums, parallel
-from dpalgos.gradient_sums import GradientSums
+from dpalgos import integer_sums, parallel
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting
+from dpalgos.integer_sums import GradientSums
 from dpalgos.kernels import GaussianKernel
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
@@ -70,7 +70,7 @@ def test_a_gradient_sum_costs_at_most_twice_numpys(monkeypatch: pytest.MonkeyPat
     features, labels = unit_rows(10_000, 300), np.random.default_rng(2).integers(0, 10, 10_000)
     setting = Setting(sizes=(10_000,), dimension=300, classes=10)
     sums = GradientSums(task=LinearTask(loss=Softmax()), clip=0.5, scale=2.0**14)
-    monkeypatch.setattr(gradient_sums, "_COMPILED_FROM", 0)
+    monkeypatch.setattr(integer_sums, "_COMPILED_FROM", 0)
     prepared = sums.prepare(ArrayRows(features.astype(np.float64), labels), setting)
     weights = np.random.default_rng(3).standard_normal((10, 300))
     single, targets = weights.astype(np.float32), np.eye(10, dtype=np.float32)[labels]

@@ -1,19 +1,24 @@
-"""What maps made from public parameters alone have in common."""
+"""Maps made from public parameters alone: what they have in common, linear ones, elementwise ones, Fourier features."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from dpalgos.algorithms import ProjectionAlgorithm
+import numpy as np
+import scipy
+
+from dpalgos.algorithms import Directions, ProjectionAlgorithm, require_components
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting
-from dpalgos.models import ArrayFields, Projection
+from dpalgos.models import ArrayFields, Projection, released_kind
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE, between
+from dpalgos.registry import register
 from dpalgos.resources import Work
-from dpalgos.rows import Floats, NoiseSource, Rows
+from dpalgos.rows import Floats, Ints, NoiseSource, Rows, row_products, unit_rows
 
 if TYPE_CHECKING:
     from dpalgos.registry import AlgorithmSpec
@@ -141,3 +146,254 @@ def image_shape(dimension: int, shape: Sequence[int] | None) -> tuple[int, int, 
     raise ParameterError(
         f"rows with {dimension} features are no square images of one channel or three; give shape=[height, width]"
     )
+
+
+@register("projections", "dct")
+@dataclass(frozen=True, kw_only=True)
+class LowFrequencies(Directions, PublicMap):
+    """The lowest frequencies of images' two-dimensional discrete cosine transform (type II, orthonormal).
+
+    Guarantee
+    ---------
+    Costs nothing: the basis is made from the image's shape. It is orthonormal, so rows stay in the unit ball.
+
+    Parameters
+    ----------
+    components : int
+        Number of frequencies k, ordered by the sum of their two indices, then channel by channel.
+    shape : sequence of int, optional
+        Of the images; square ones by default.
+    """
+
+    shape: Sequence[int] | None = None
+    source: ClassVar[str] = "Ahmed, Natarajan, Rao 1974"
+
+    def map_for(self, dimension: int) -> Projection:
+        """Return the basis."""
+        require_components(self.components, dimension)
+        channels, height, width = image_shape(dimension, self.shape)
+        down, across = (scipy.fft.dct(np.eye(size), norm="ortho", axis=0).T for size in (height, width))
+        waves = [
+            (u + v, max(u, v), u, channel, np.outer(down[:, u], across[:, v]))
+            for channel in range(channels)
+            for u in range(height)
+            for v in range(width)
+        ]
+        basis = np.zeros((dimension, self.components))
+        order = sorted(range(len(waves)), key=lambda place: waves[place][:4])
+        for column, place in enumerate(order[: self.components]):
+            channel, wave = waves[place][3], waves[place][4]
+            start = channel * height * width
+            basis[start : start + height * width, column] = wave.ravel()
+        return Projection(basis=basis)
+
+
+@register("projections", "random-projection")
+@dataclass(frozen=True, kw_only=True)
+class RandomProjection(Directions, PublicMap):
+    """A random k-dimensional subspace, drawn with a public seed.
+
+    Guarantee
+    ---------
+    Costs nothing: the basis is made from the seed. It is orthonormal times √(d/k), so that lengths are kept on
+    average; rows that come out longer than 1 are clipped by whatever reads them next.
+
+    Parameters
+    ----------
+    components : int
+        Number of directions k.
+    seed : int
+        Public.
+
+    References
+    ----------
+    Johnson, Lindenstrauss 1984; Blocki, Blum, Datta, Sheffet 2012 on what it does not give by itself.
+    """
+
+    seed: int = field(default=0, metadata=NATURAL)
+    source: ClassVar[str] = "Johnson, Lindenstrauss 1984"
+
+    def map_for(self, dimension: int) -> Projection:
+        """Return the basis."""
+        require_components(self.components, dimension)
+        draws = np.random.default_rng(self.seed).standard_normal((dimension, self.components))
+        directions, upper = np.linalg.qr(draws)
+        scale = math.sqrt(dimension / self.components)
+        return Projection(basis=scale * directions * np.sign(np.diagonal(upper)))
+
+
+@register("projections", "pooling")
+@dataclass(frozen=True, kw_only=True)
+class AveragePooling(PublicMap):
+    """Sums over square blocks of pixels, divided by the root of their number.
+
+    Guarantee
+    ---------
+    Costs nothing: the basis is made from the image's shape. It is orthonormal, so rows stay in the unit ball.
+
+    Parameters
+    ----------
+    size : int
+        Side of a block; blocks at the border may be smaller.
+    shape : sequence of int, optional
+        Of the images; square ones by default.
+    """
+
+    size: int = field(default=2, metadata=COUNT)
+    shape: Sequence[int] | None = None
+    source: ClassVar[str] = "average pooling"
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of blocks."""
+        channels, height, width = image_shape(dimension, self.shape)
+        return channels * -(-height // self.size) * -(-width // self.size)
+
+    def map_for(self, dimension: int) -> Projection:
+        """Return the basis."""
+        channels, height, width = image_shape(dimension, self.shape)
+        channel, row, column = np.indices((channels, height, width)).reshape(3, -1)
+        across = -(-width // self.size)
+        block = (channel * -(-height // self.size) + row // self.size) * across + column // self.size
+        basis: Floats = np.zeros((dimension, self.output_dimension(dimension)))
+        basis[np.arange(dimension), block] = 1.0
+        if not basis.any(axis=0).all():
+            raise ParameterError(f"size is {self.size!r}; it leaves empty blocks")
+        return Projection(basis=basis / np.sqrt(basis.sum(axis=0)))
+
+
+@released_kind
+@dataclass(frozen=True, slots=True)
+class ElementwiseFeatures(RowFeatures):
+    """The map x ↦ u/‖u‖ with uᵢ = sign(xᵢ) g(|xᵢ|), g(v) = v^power, or ln(1 + scale·v) where the power is 0.
+
+    Parameters
+    ----------
+    size : array of 1 int
+        Number of features, which stays.
+    curve : array (2,)
+        Power and scale.
+    """
+
+    size: Ints
+    curve: Floats
+    kind: ClassVar[str] = "elementwise-features"
+
+    @property
+    def dimension(self) -> int:
+        """Number of features."""
+        return int(self.size[0])
+
+    def transform(self, features: Floats) -> Floats:
+        """Map (m, d) to (m, d), rows of norm 1 (or 0, for zero rows)."""
+        power, scale = self.curve
+        sizes = np.abs(np.asarray(features, dtype=np.float64))
+        curved = np.sign(features) * (sizes**power if power > 0 else np.log1p(scale * sizes))
+        return unit_rows(curved)
+
+
+@register("projections", "signed-root")
+@dataclass(frozen=True, kw_only=True)
+class SignedRoot(PublicMap):
+    """Every number's root with its sign, then rows to norm 1; of counts and histograms, the Hellinger map.
+
+    Guarantee
+    ---------
+    Costs nothing: each row is mapped by itself, with public parameters. Its rows have norm 1 (or 0).
+
+    Parameters
+    ----------
+    power : float
+        In (0, 1]; ½ is the square root.
+
+    References
+    ----------
+    Perronnin, Sánchez, Mensink, ECCV 2010 (power normalisation); Arandjelović, Zisserman, CVPR 2012 (Hellinger).
+    """
+
+    power: float = field(default=0.5, metadata=between(0.0, 1.0, open_low=True))
+    source: ClassVar[str] = "Perronnin, Sánchez, Mensink 2010"
+
+    def map_for(self, dimension: int) -> ElementwiseFeatures:
+        """Return the curve for rows of so many features."""
+        return ElementwiseFeatures(size=np.array([dimension]), curve=np.array([self.power, 1.0]))
+
+
+@register("projections", "signed-log")
+@dataclass(frozen=True, kw_only=True)
+class SignedLogarithm(PublicMap):
+    """Every number's ln(1 + scale·|x|) with its sign, then rows to norm 1.
+
+    Guarantee
+    ---------
+    Costs nothing: each row is mapped by itself, with public parameters. Its rows have norm 1 (or 0).
+
+    Parameters
+    ----------
+    scale : float
+        What is large; below 1/scale the map is nearly linear.
+    """
+
+    scale: float = field(default=100.0, metadata=POSITIVE)
+    source: ClassVar[str] = "logarithmic compression"
+
+    def map_for(self, dimension: int) -> ElementwiseFeatures:
+        """Return the curve for rows of so many features."""
+        return ElementwiseFeatures(size=np.array([dimension]), curve=np.array([0.0, self.scale]))
+
+
+@released_kind
+@dataclass(frozen=True, slots=True)
+class FourierFeatures(RowFeatures):
+    """The map x ↦ (cos ωᵢ·x, sin ωᵢ·x)/√D, rows of norm exactly 1.
+
+    Parameters
+    ----------
+    frequencies : array (d, D)
+    """
+
+    frequencies: Floats
+    kind: ClassVar[str] = "fourier-features"
+
+    @property
+    def dimension(self) -> int:
+        """Number of features, 2D."""
+        return 2 * int(self.frequencies.shape[1])
+
+    def transform(self, features: Floats) -> Floats:
+        """Map (m, d) to (m, 2D)."""
+        phases = row_products(features, self.frequencies)
+        return np.hstack([np.cos(phases), np.sin(phases)]) / math.sqrt(self.frequencies.shape[1])
+
+
+@register("projections", "random-fourier")
+@dataclass(frozen=True, kw_only=True)
+class RandomFourier(PublicMap):
+    """Features whose inner products approximate exp(−γ‖x − x′‖²), frequencies drawn with a public seed.
+
+    Guarantee
+    ---------
+    Costs nothing: the map is made from the seed. Its rows have norm 1.
+
+    Parameters
+    ----------
+    frequencies : int
+        D; there are twice as many features.
+    gamma : float
+        γ of the kernel.
+    seed : int
+        Public.
+
+    References
+    ----------
+    Rahimi, Recht, NeurIPS 2007; for private SVMs Rubinstein, Bartlett, Huang, Taft, JPC 4 (2012).
+    """
+
+    frequencies: int = field(default=256, metadata=COUNT)
+    gamma: float = field(default=1.0, metadata=POSITIVE)
+    seed: int = field(default=0, metadata=NATURAL)
+    source: ClassVar[str] = "Rahimi, Recht 2007"
+
+    def map_for(self, dimension: int) -> FourierFeatures:
+        """Return the frequencies for rows of so many features."""
+        draws = np.random.default_rng(self.seed).standard_normal((dimension, self.frequencies))
+        return FourierFeatures(frequencies=math.sqrt(2.0 * self.gamma) * draws)

@@ -341,27 +341,27 @@ _OURS = {
     ),
     "hog-noisy-gd": System(
         summary="Histograms of oriented gradients, which cost nothing, then noisy-gd: for images.",
-        source="ours; features.patches, trainers.gradient_descent",
+        source="ours; features.images, trainers.gradient_descent",
         arrangements=summed(_DESCENT, AlgorithmSpec("projections", "hog")),
     ),
     "whitened-class-means": System(
         summary="Scattering, whitened by synthetic images at no cost, then class means from one noisy sum: for images.",
-        source="ours; features.whitening, trainers.class_means",
+        source="ours; features.whitening, trainers.discriminant",
         arrangements=summed(AlgorithmSpec("trainers", "class-means"), _WHITENED),
     ),
     "whitened-discriminant-gd": System(
         summary="The same features, then softmax regression that starts from the noisy class means: for images.",
-        source="ours; features.whitening, trainers.discriminant_descent",
+        source="ours; features.whitening, trainers.discriminant",
         arrangements=summed(AlgorithmSpec("trainers", "discriminant-gd"), _WHITENED),
     ),
     "dpdr-noisy-gd": System(
         summary="Covariances summed with noise once, one decomposition, then noisy-gd in k dimensions.",
-        source="ours; projections.analyze_gauss, trainers.gradient_descent",
+        source="ours; projections.covariance, trainers.gradient_descent",
         arrangements=summed(_DESCENT.with_parameters(mean_weight=1.0), AlgorithmSpec("projections", "analyze-gauss")),
     ),
     "sufficient-statistics": System(
         summary="Ridge regression of classes or real labels from one noisy sum of second moments.",
-        source="ours; trainers.sufficient_statistics",
+        source="ours; trainers.discriminant",
         arrangements=summed(AlgorithmSpec("trainers", "sufficient-statistics")),
     ),
     "ridge": System(

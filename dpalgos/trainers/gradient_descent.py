@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from dpalgos.accounting.composition import gaussian_part, noise_multiplier
 from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, Refused, grid
 from dpalgos.errors import ParameterError
-from dpalgos.gradient_sums import EncodedRows, GradientSums
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting, SlackGaussian, Trust
-from dpalgos.integer_sums import ClassSums
+from dpalgos.integer_sums import ClassSums, EncodedRows, GradientSums
 from dpalgos.linear import BALANCED, LinearTask, LinearTrainer
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
@@ -56,7 +55,7 @@ class GradientSumTrainer(ClippedGradientTrainer, Generic[State]):
     Guarantee
     ---------
     The budget, whatever the rows and whatever is made of the sums: with Δ = 2·clip under replace-one and Δ = clip under
-    replace-special (in grid units, from the encoded norms, :class:`~dpalgos.gradient_sums.GradientSums`) each of the T
+    replace-special (in grid units, from the encoded norms, :class:`~dpalgos.integer_sums.GradientSums`) each of the T
     sums is a Gaussian mechanism on an integer vector, μ/√T-GDP, and their adaptive composition is exactly μ-GDP (Dong,
     Roth, Su 2022, Corollary 2). A null record's gradient is zero at all weights. Numerics exact.
 
@@ -256,7 +255,7 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     The budget, whatever the rows: with Δ = 2·clip under replace-one, clip under replace-special (in grid units, from
     the encoded norms) each of the T sums is a Gaussian mechanism on an integer vector, μ/√T-GDP, and their adaptive
     composition is exactly μ-GDP.
-    Everything after the sums is post-processing. Numerics are exact: :class:`~dpalgos.gradient_sums.GradientSums`
+    Everything after the sums is post-processing. Numerics are exact: :class:`~dpalgos.integer_sums.GradientSums`
     encodes, clips and sums in integers.
     *Balanced classes.* The first sum is then that of the classes' counts in units of a public integer u
     (:class:`~dpalgos.integer_sums.ClassSums`, bare), of sensitivity Δ₀ = √2 u under replace-one and u under
@@ -670,7 +669,7 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     The budget, under ``replace-special`` alone. The T sampled steps are dominated by the (s, μ) of
     :mod:`dpalgos.accounting.composition`, s = ``slack_share``·δ, and the loss is stated as it: everything revealed with
     probability s, beside μ-Gaussian-DP, which together are (ε, δ)-DP. Later plans add s to s and μ² to μ². Noise is
-    integer noise on integer sums (:class:`~dpalgos.gradient_sums.GradientSums`), draws are 32-bit integers below
+    integer noise on integer sums (:class:`~dpalgos.integer_sums.GradientSums`), draws are 32-bit integers below
     ⌊q 2³²⌋, so numerics are exact, given that the stream is indistinguishable from random bits.
 
     Refused under ``replace-one``: doubling the sensitivity proves nothing there (Lebeda et al. 2024), and an (s, μ) of

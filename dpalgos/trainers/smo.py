@@ -23,8 +23,16 @@ from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work, machine_work
 from dpalgos.rows import NULL_LABEL, Floats, Ints, NoiseSource, RandomStream, Rows, fingerprints, null_records, sanitise
-from dpalgos.smo.coordinate_descent import minimise_hinge, rounding_slack
-from dpalgos.smo.solver import RULES, PrivateSelection, SecondOrder, Solution, WorkingSetRule, solve
+from dpalgos.smo.solver import (
+    RULES,
+    PrivateSelection,
+    SecondOrder,
+    Solution,
+    WorkingSetRule,
+    minimise_hinge,
+    rounding_slack,
+    solve,
+)
 
 # Kernel values of longer rows would leave float64's range.
 _LONGEST = 1e50
@@ -363,7 +371,7 @@ class SmoOutputPerturbation(GaussianAlgorithm, HingeMinimisers):
     account, and neither is the number of rows. Under replace-special one of the two terms is the constant C, g is
     C-Lipschitz, and ‖w − w′‖ ≤ C. (A null record is a zero row, without the constant feature.)
     *Tolerance.* The solver returns ŵ with F(ŵ) − min F ≤ Γ, certified by a duality gap whose rounding error is bounded
-    (:func:`dpalgos.smo.coordinate_descent.rounding_slack`), hence ½‖ŵ − w‖² ≤ Γ: 2√(2Γ) more. Γ is public; the
+    (:func:`dpalgos.smo.solver.rounding_slack`), hence ½‖ŵ − w‖² ≤ Γ: 2√(2Γ) more. Γ is public; the
     solver goes on until it is met, so nothing else is ever released. (A KKT tolerance bounds nothing of the kind.)
     *Classes.* K one-vs-rest problems on the same rows move by at most √K times that, as one vector.
     *Integers.* The weights are rounded to a grid whose step is a power of two, at most √(K p) steps more, and rounded

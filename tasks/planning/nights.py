@@ -9,12 +9,12 @@ from pydantic import BaseModel
 
 from dpalgos.accounting.calibration import allocate
 from dpalgos.algorithms import ProjectionAlgorithm
-from dpalgos.continual import NightSum, require_gaussian_sum
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.systems.system import Scope
+from dpalgos.trainers.continual import NightSum, require_gaussian_sum
 from storage.catalog import Horizon
 from storage.errors import InputError
 from storage.refs import DatasetRef, ShardRef

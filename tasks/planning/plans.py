@@ -17,7 +17,6 @@ from dpalgos.accounting.calibration import Allocation, allocate, tightened
 from dpalgos.accounting.costs import loss_of_deadline_misses
 from dpalgos.aggregators import Aggregator
 from dpalgos.algorithms import Algorithm, OneSum, ProjectionAlgorithm
-from dpalgos.continual import NightSum, RunningSumModel, night_again, nightly_budget
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     Claim,
@@ -36,6 +35,7 @@ from dpalgos.models import Artefact
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.secure.summation import Masking
 from dpalgos.systems.system import Scope
+from dpalgos.trainers.continual import NightSum, RunningSumModel, night_again, nightly_budget
 from dpalgos.trust.model import EVERYONE, TrustModel
 from storage.refs import DatasetRef, ShardRef
 from tasks.planning.configuration import AlgorithmField, BudgetSettings, Json, LossField, SettingField, TrainingConfig

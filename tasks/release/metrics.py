@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from dpalgos.calibration import Calibration, choose, platt
 from dpalgos.evaluators.noisy_sums import (
     CountedPairs,
     ErrorSums,
@@ -20,12 +19,15 @@ from dpalgos.evaluators.noisy_sums import (
     curves_of,
 )
 from dpalgos.metrics import (
+    Calibration,
     area_under_curve,
+    choose,
     classification_metrics,
     confusion_matrix,
     margins_of_area,
     metrics_of_noisy_confusion,
     metrics_of_noisy_errors,
+    platt,
     recalls,
     regression_metrics,
     simulated,

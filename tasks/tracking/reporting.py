@@ -7,8 +7,7 @@ import math
 import shlex
 from functools import partial
 
-from dpalgos.calibration import Calibration
-from dpalgos.metrics import is_measured
+from dpalgos.metrics import Calibration, is_measured
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.validation import rounded_up

@@ -16,9 +16,9 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer
 from sklearn.svm import LinearSVC
 
-from dpalgos.calibration import Calibration
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import RowFeatures
+from dpalgos.metrics import Calibration
 from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, Clip, MinMax, Unchanged, UnitNorm
 from dpalgos.pipeline import CalibratedClassifier, ReleasedMap, UnitBallClipper

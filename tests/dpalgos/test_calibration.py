@@ -8,10 +8,9 @@ from scipy.special import expit, logit
 from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 
-from dpalgos import calibration
-from dpalgos.calibration import Aim, Calibration, choose, operating_points, platt
+from dpalgos import metrics
 from dpalgos.errors import ParameterError
-from dpalgos.metrics import Noise
+from dpalgos.metrics import Aim, Calibration, Noise, choose, operating_points, platt
 from dpalgos.rows import Floats
 
 _BINS = 32
@@ -128,7 +127,7 @@ def held(runs: int, share: float = 1.0) -> int:
 @pytest.mark.nightly
 def test_margins_hold_for_all_thresholds_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 runs: a coverage of 94 % fails with 1e-6. Half the noise, the mutant, must be caught."""
-    monkeypatch.setattr(calibration, "_DRAWS", 500)
+    monkeypatch.setattr(metrics, "_DRAWS", 500)
     least = int(binom.ppf(1e-6, 100, 0.94))
     assert held(100) >= least
     assert held(100, share=0.5) < least

@@ -257,7 +257,7 @@ def test_the_contract_catches_weights_that_are_forgotten_or_made_by_block(
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("noisy-gd", "gradient_sums"),
+        ("noisy-gd", "integer_sums"),
         ("analyze-gauss", "integer_sums"),
         ("private-centring", "projections.centring"),
     ],

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.linear_maps import SignedLogarithm, SignedRoot
-from dpalgos.features.patches import Dictionary, PatchFeatures, RandomPatches
+from dpalgos.features.images import Dictionary, PatchFeatures, RandomPatches
+from dpalgos.features.public_map import SignedLogarithm, SignedRoot
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import decode
@@ -66,9 +66,7 @@ def test_patches_are_the_loops(shape: tuple[int, int, int], random: np.random.Ge
 def test_a_dictionary_is_the_loops(random: np.random.Generator) -> None:
     """Thresholds, offsets, roots, cells that overlap, averages over mirror images: written out."""
     shape, side, cells = (3, 8, 7), 3, 2
-    made = Dictionary(filters=5, side=side, cells=cells, images=60, mirror=True, shape=shape).fit(
-        (), setting(168), NOISE
-    )
+    made = Dictionary(filters=5, side=side, cells=cells, images=60, mirror=True, shape=shape).map_for(168)
     filters, offset = made.filters.astype(float), made.offset.astype(float)
     threshold, power, small = made.curve
     np.testing.assert_allclose(
@@ -102,8 +100,8 @@ def test_a_dictionary_is_the_loops(random: np.random.Generator) -> None:
 
 def test_a_dictionary_is_its_seeds_and_its_filters_are_whitened_centroids() -> None:
     """Filters answer to whitened patches: their lengths there are one, before scaling by the root of the pixels."""
-    made, again = (Dictionary(filters=8, side=3, images=80).fit((), setting(144), NOISE) for _ in range(2))
-    other = Dictionary(filters=8, side=3, images=80, seed=1).fit((), setting(144), NOISE)
+    made, again = (Dictionary(filters=8, side=3, images=80).map_for(144) for _ in range(2))
+    other = Dictionary(filters=8, side=3, images=80, seed=1).map_for(144)
     np.testing.assert_array_equal(made.filters, again.filters)
     assert not np.allclose(made.filters, other.filters)
     assert np.abs(np.corrcoef(made.filters.T) - np.eye(8)).max() < 0.99, "all filters alike"

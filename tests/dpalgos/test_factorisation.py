@@ -12,16 +12,22 @@ import pytest
 
 from dpalgos.audit.events import gaussian_lower_bound
 from dpalgos.audit.experiment import QUICK, AuditOptions, Verdict
-from dpalgos.continual import NightSum, decode_running_sum, model_of, night_again, nightly_budget, require_gaussian_sum
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
 from dpalgos.mechanisms.factorisation import LONGEST, ToeplitzFactor
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows
-from dpalgos.trainers.continual import ContinualClassMeans
-from dpalgos.trainers.discriminant import ClassMeansDiscriminant
-from dpalgos.trainers.sufficient_statistics import SufficientStatistics
+from dpalgos.trainers.continual import (
+    ContinualClassMeans,
+    NightSum,
+    decode_running_sum,
+    model_of,
+    night_again,
+    nightly_budget,
+    require_gaussian_sum,
+)
+from dpalgos.trainers.discriminant import ClassMeansDiscriminant, SufficientStatistics
 from tasks.auditing.systems import Subject, audit_subject
 from tests.support.training import blobs, fit, noise, setting_of
 

@@ -15,9 +15,8 @@ from scipy.fft import dctn
 from sklearn.metrics.pairwise import rbf_kernel
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.linear_maps import AveragePooling, LowFrequencies, RandomFourier, RandomProjection
-from dpalgos.features.patches import Hog
-from dpalgos.features.public_map import image_shape
+from dpalgos.features.images import Hog
+from dpalgos.features.public_map import AveragePooling, LowFrequencies, RandomFourier, RandomProjection, image_shape
 from dpalgos.features.whitening import CentredDirections
 from dpalgos.guarantees import Setting
 from dpalgos.projections.centring import CentredRows

@@ -9,14 +9,20 @@ import pytest
 
 from dpalgos.algorithms import IntegerNoise, TrustedSummation, run_sums
 from dpalgos.audit.events import gaussian_lower_bound
-from dpalgos.continual import NightSum, decode_running_sum, model_of, nightly_budget
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, Setting, Trust
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints, Rows
-from dpalgos.trainers.continual import ContinualLeader, FollowTheRegularisedLeader
+from dpalgos.trainers.continual import (
+    ContinualLeader,
+    FollowTheRegularisedLeader,
+    NightSum,
+    decode_running_sum,
+    model_of,
+    nightly_budget,
+)
 from tests.support.training import blobs, noise, setting_of
 
 NIGHTS = 6

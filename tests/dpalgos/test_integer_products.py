@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos import gradient_sums, parallel
-from dpalgos import integer_sums as gram_sums
+from dpalgos import integer_sums, parallel
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.integer_sums import packed_gram
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, inner_products, on_weight_grid, outer_products
@@ -58,7 +57,7 @@ def test_a_gram_matrix_does_not_depend_on_blocks_or_cores(
     cores: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parallel, "cores", lambda: cores)
-    monkeypatch.setattr(gram_sums, "_PART_ENTRIES", 240)
+    monkeypatch.setattr(integer_sums, "_PART_ENTRIES", 240)
     features = np.random.default_rng(5).normal(size=(300, 6))
     features[7] = np.nan
     blocks = [(features[start : start + block], np.zeros(block), None) for start in range(0, 300, block)]
@@ -70,12 +69,12 @@ def test_a_gram_matrix_does_not_depend_on_blocks_or_cores(
 def test_sums_beyond_float64_move_on_to_integers() -> None:
     """600 rows of squared norm 2^44 add up to more than 2^53: the mutant that never moves on would lose bits."""
     rows = np.full((600, 2), 2.0**21 - 1)
-    gram = gram_sums._Gram(2, encoded_radius(1.0, 2.0**22))
+    gram = integer_sums._Gram(2, encoded_radius(1.0, 2.0**22))
     gram.add(rows)
     exact = 600 * (2**21 - 1) ** 2
     assert exact > 2**51
     assert gram.packed().tolist() == [exact] * 3
-    long = gram_sums._Gram(1, 2.0**26)
+    long = integer_sums._Gram(1, 2.0**26)
     long.add(np.full((5, 1), 2.0**26 - 1))
     assert long.packed().tolist() == [5 * (2**26 - 1) ** 2]
     assert int(np.float64((2**26 - 1) ** 2) * 5) != 5 * (2**26 - 1) ** 2
@@ -97,8 +96,8 @@ def test_every_item_is_added_once_and_an_error_comes_out() -> None:
 @pytest.mark.parametrize("kind", ["class", "gram", "gradients"])
 def test_compiled_sums_of_people_keep_the_bound(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one person's 1,000 or 1,024 rows in float32 add, encoded by compiled code, is no longer than one row's."""
-    monkeypatch.setattr(gram_sums, "_COMPILED_FROM", 0)
-    monkeypatch.setattr(gradient_sums, "_COMPILED_FROM", 0)
+    monkeypatch.setattr(integer_sums, "_GRAM_COMPILED_FROM", 0)
+    monkeypatch.setattr(integer_sums, "_COMPILED_FROM", 0)
     setting = Setting(sizes=(40,), dimension=6, classes=3, rows_per_person=1024)
     sums: Any
     if kind == "gradients":

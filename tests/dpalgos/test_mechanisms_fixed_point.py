@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
-from dpalgos.gradient_sums import GradientSums
 from dpalgos.guarantees import Neighbours, Setting
+from dpalgos.integer_sums import GradientSums
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax, write_slopes
 from dpalgos.mechanisms.fixed_point import (

@@ -14,7 +14,6 @@ from sklearn.linear_model import LogisticRegression
 from dpalgos import testing
 from dpalgos.algorithms import attained
 from dpalgos.errors import ParameterError
-from dpalgos.gradient_sums import EncodedBlock, EncodedRows, GradientSums
 from dpalgos.guarantees import (
     RELATIONS,
     GaussianMu,
@@ -25,6 +24,7 @@ from dpalgos.guarantees import (
     Trust,
     ZeroConcentrated,
 )
+from dpalgos.integer_sums import EncodedBlock, EncodedRows, GradientSums
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
 from dpalgos.mechanisms.fixed_point import encode_rows
@@ -126,7 +126,7 @@ def test_weighed_classes_spend_no_more_and_heavier_ones_would(monkeypatch: pytes
     """The mutant: a weight of 2 beside an unchanged sensitivity."""
     assert 0.9 * MU.mu <= largest_spent(NoisyGradientDescent(budget=MU, clip=0.3, class_weight=WEIGHED)) <= MU.mu
     monkeypatch.setattr(LinearTask, "check", lambda *_: None)
-    monkeypatch.setattr("dpalgos.gradient_sums.squared_limit", lambda radius, scale: 4 * (radius * scale) ** 2)
+    monkeypatch.setattr("dpalgos.integer_sums.squared_limit", lambda radius, scale: 4 * (radius * scale) ** 2)
     assert largest_spent(NoisyGradientDescent(budget=MU, clip=0.3, class_weight=(2.0,) * 4)) > MU.mu
 
 
@@ -135,7 +135,7 @@ def test_weighed_classes_spend_no_more_and_heavier_ones_would(monkeypatch: pytes
 def test_a_class_weighs_what_is_declared(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the clip: each class's sum is multiplied by its weight; of a person's rows each by its own."""
     if compiled:
-        monkeypatch.setattr("dpalgos.gradient_sums._COMPILED_FROM", 0)
+        monkeypatch.setattr("dpalgos.integer_sums._COMPILED_FROM", 0)
     rows = blobs(60, 5, 4, 3)
     random = np.random.default_rng(3)
     for shares in (None, random.integers(1, 5, 60)):
@@ -431,12 +431,12 @@ def test_order_of_rows_parties_and_blocks_does_not_matter(
     kept: bool, cores: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With and without keeping the encoded rows, on one core or several, by either product: the same integers."""
-    from dpalgos import gradient_sums, parallel
+    from dpalgos import integer_sums, parallel
 
     rows = blobs(90, 5, 3, 4)
     algorithm = NoisyGradientDescent(budget=MU, iterations=7)
     first = fitted(algorithm, parties_of(rows, 3), 3)
-    monkeypatch.setattr(gradient_sums, "_COMPILED_FROM", 0 if compiled else 2**60)
+    monkeypatch.setattr(integer_sums, "_COMPILED_FROM", 0 if compiled else 2**60)
     monkeypatch.setattr(parallel, "cores", lambda: cores)
     limit = memory_limit()
     set_memory_limit(limit if kept else 0)

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpalgos.algorithms import is_sum_algorithm
-from dpalgos.features.linear_maps import FourierFeatures
+from dpalgos.features.public_map import FourierFeatures
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearTask
 from dpalgos.losses import HuberHinge, Squared

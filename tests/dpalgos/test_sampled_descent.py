@@ -77,7 +77,7 @@ def test_steps_draw_anew(orthogonal: ArrayRows) -> None:
 
 def test_rows_too_many_to_keep_are_drawn_alike(orthogonal: ArrayRows, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = fit(trainer(iterations=3), [orthogonal], setting(), KeyedNoise(public_secret(0), "draws"))
-    monkeypatch.setattr("dpalgos.gradient_sums.reserve", lambda size: None)
+    monkeypatch.setattr("dpalgos.integer_sums.reserve", lambda size: None)
     streamed = ArrayRows(orthogonal.features, orthogonal.labels, block=64)
     again = fit(trainer(iterations=3), [streamed], setting(), KeyedNoise(public_secret(0), "draws"))
     assert np.array_equal(kept.arrays()["weights"], again.arrays()["weights"])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import fft
 
-import dpalgos.features.scattering as scattering_module
+import dpalgos.features.images as scattering_module
 from dpalgos.errors import ParameterError
+from dpalgos.features.images import Scattering, ScatteringFeatures
 from dpalgos.features.random_images import deformed, random_strokes
-from dpalgos.features.scattering import Scattering, ScatteringFeatures
 from dpalgos.features.whitening import PublicWhitening, SideBySide, WhitenedFeatures
 from dpalgos.guarantees import Setting, Trust
 from dpalgos.models import decode
@@ -152,7 +152,7 @@ def test_strokes_are_images_and_deformed_they_are_like_themselves() -> None:
 
 @pytest.fixture(scope="module")
 def whitened() -> WhitenedFeatures:
-    return _whitening().fit([], SETTING, noise())
+    return _whitening().map_for(SETTING.dimension)
 
 
 def _whitening(**more: int) -> PublicWhitening:
@@ -162,7 +162,7 @@ def _whitening(**more: int) -> PublicWhitening:
 
 def test_the_map_is_the_seeds(whitened: WhitenedFeatures) -> None:
     made, again = _whitening().make(SIDE * SIDE), _whitening().make(SIDE * SIDE)
-    other = _whitening(seed=1).fit([], SETTING, noise())
+    other = _whitening(seed=1).map_for(SETTING.dimension)
     np.testing.assert_array_equal(again.basis, made.basis)
     # Fewer directions are the first of more.
     np.testing.assert_allclose(whitened.basis, made.basis, rtol=1e-3, atol=1e-3 * np.abs(made.basis).max())
@@ -171,7 +171,7 @@ def test_the_map_is_the_seeds(whitened: WhitenedFeatures) -> None:
 
 def test_a_map_is_made_once_in_a_process(whitened: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PublicWhitening, "make", lambda *_: pytest.fail("made again"))
-    np.testing.assert_array_equal(_whitening().fit([], SETTING, noise(1)).basis, whitened.basis)
+    np.testing.assert_array_equal(_whitening().map_for(SETTING.dimension).basis, whitened.basis)
 
 
 def test_rows_come_to_the_unit_sphere_and_survive_being_stored(
@@ -229,7 +229,7 @@ def test_directions_are_orthonormal_in_the_whitened_metric(random: np.random.Gen
 
 def test_maps_side_by_side_are_each_of_them(random: np.random.Generator) -> None:
     given = {"scattering": {"scales": 1, "places": 2}, "dictionary": {"filters": 4, "side": 3, "images": 40}}
-    made = SideBySide(maps=given, shape=(12, 12), mirror=True).fit((), SETTING_OF_12, noise())
+    made = SideBySide(maps=given, shape=(12, 12), mirror=True).map_for(144)
     images = random.random((5, 144))
     parts = [
         AlgorithmSpec("projections", name, {"shape": (12, 12), "mirror": True, **own})

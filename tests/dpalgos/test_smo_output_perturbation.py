@@ -16,7 +16,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Numerics, PureEpsilon, Setting, ZeroConcentrated
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.rows import ArrayRows, clip_to_unit_ball
-from dpalgos.smo.coordinate_descent import certified_gap, minimise_hinge, rounding_slack
+from dpalgos.smo.solver import certified_gap, minimise_hinge, rounding_slack
 from dpalgos.trainers.smo import SmoOutputPerturbation
 from tests.support.statistics import rejects_law
 from tests.support.streams import seeded

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos import gradient_sums
-from dpalgos import integer_sums as gram_sums
+from dpalgos import integer_sums
 from dpalgos.algorithms import TrustedSummation, fit, is_sum_algorithm
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.keystream import KeyedNoise
@@ -62,8 +61,8 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[StoredRows]
 def test_parts_add_up_to_the_whole(
     algorithm: Any, map_parts: Any, compiled: bool, parties: list[StoredRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (gradient_sums, gram_sums):
-        monkeypatch.setattr(module, "_COMPILED_FROM", 0 if compiled else 2**60)
+    for name in ("_COMPILED_FROM", "_GRAM_COMPILED_FROM"):
+        monkeypatch.setattr(integer_sums, name, 0 if compiled else 2**60)
     setting = Setting(sizes=(330, 210), dimension=12, classes=3, trust=Trust.CENTRAL)
     spread = [SpreadRows(rows.by_file(), map_parts) for rows in parties]
     assert all(len(rows.parts) > 2 for rows in spread)

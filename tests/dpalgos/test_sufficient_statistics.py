@@ -11,7 +11,7 @@ import pytest
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, to_vector, unpack
 from dpalgos.rows import ArrayRows
-from dpalgos.trainers.sufficient_statistics import SufficientStatistics
+from dpalgos.trainers.discriminant import SufficientStatistics
 from tests.support.training import blobs, fitted, parties_of, setting_of
 
 MU = GaussianMu(0.7)

@@ -14,7 +14,6 @@ import pytest
 from sklearn.datasets import load_digits
 
 from dpalgos.accounting.costs import PlanCost
-from dpalgos.continual import NightSum, state_after
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
@@ -23,7 +22,7 @@ from dpalgos.models import Statistic
 from dpalgos.normalisation import UnitNorm
 from dpalgos.registry import names
 from dpalgos.rows import Features, Floats, Ints, Rows
-from dpalgos.trainers.continual import FollowTheRegularisedLeader
+from dpalgos.trainers.continual import FollowTheRegularisedLeader, NightSum, state_after
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
 from storage.ledger.ledger import OutputOutcome

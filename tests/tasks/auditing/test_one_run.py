@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from dpalgos import gradient_sums
+from dpalgos import integer_sums
 from dpalgos.algorithms import TrustedSummation
 from dpalgos.audit.experiment import AuditOptions, Verdict
 from dpalgos.errors import ParameterError
@@ -58,7 +58,7 @@ def test_people_are_canaries(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ParameterError, match="takes no people"):
         audit_in_one_run("wishart-svm", options, canaries=200, rows_per_person=50)
     forgotten = lambda shares, limit, *_: (np.ones(len(shares)), np.full(len(shares), float(limit)))  # noqa: E731
-    monkeypatch.setattr(gradient_sums, "row_weights", forgotten)
+    monkeypatch.setattr(integer_sums, "row_weights", forgotten)
     report = audit_in_one_run(
         "noisy-gd", AuditOptions(epsilon=1.0, confidence=1 - 1e-6), canaries=400, rows_per_person=50
     )

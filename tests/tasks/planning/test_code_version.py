@@ -134,7 +134,7 @@ def test_whatever_does_something_is(old: str, new: str) -> None:
 
 def test_comments_and_docstrings_change_no_version(tree: Path) -> None:
     before = version()
-    edit(tree / "dpalgos/trainers/sufficient_statistics.py", '"""Ridge regression', '"""Ridge  regression anew')
+    edit(tree / "dpalgos/trainers/discriminant.py", '"""Ridge regression', '"""Ridge  regression anew')
     edit(tree / "dpalgos/algorithms.py", "_FINEST = 16", "# Reworded.\n\n\n_FINEST   =   16")
     assert version() == before
 
@@ -142,7 +142,7 @@ def test_comments_and_docstrings_change_no_version(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "path", "old", "new"),
     [
-        ("trainers", TRAINER, "dpalgos/trainers/sufficient_statistics.py", "=1e-3", "=1e-4"),
+        ("trainers", TRAINER, "dpalgos/trainers/discriminant.py", "=1e-3", "=1e-4"),
         ("trainers", TRAINER, "dpalgos/algorithms.py", "_FINEST = 16", "_FINEST = 15"),
         ("trainers", TRAINER, "dpalgos/__init__.py", '"""', 'X = 1\n"""'),
         ("trainers", TRAINER, "dpalgos/keystream.py", "import hmac", "import hmac\n\nEXTRA = 1"),

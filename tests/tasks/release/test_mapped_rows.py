@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.features.patches import HogFeatures
-from dpalgos.features.scattering import ScatteringFeatures
+from dpalgos.features.images import HogFeatures, ScatteringFeatures
 from dpalgos.features.whitening import PublicWhitening, SideBySideFeatures, WhitenedFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.registry import AlgorithmSpec

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dpalgos.gradient_sums import GradientSums
+from dpalgos.integer_sums import GradientSums
 from dpalgos.secure import party as at_party
 from dpalgos.secure import summation
 from dpalgos.secure.primitives import RepeatedUseError

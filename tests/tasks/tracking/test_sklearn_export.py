@@ -16,13 +16,12 @@ from scipy import sparse
 from sklearn.preprocessing import PolynomialFeatures
 
 from dpalgos import pipeline as module
-from dpalgos.calibration import Calibration
 from dpalgos.errors import ParameterError, UnknownNameError
-from dpalgos.features.linear_maps import FourierFeatures
-from dpalgos.features.patches import HogFeatures
-from dpalgos.features.public_map import RowFeatures
+from dpalgos.features.images import HogFeatures
+from dpalgos.features.public_map import FourierFeatures, RowFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.metrics import Calibration
 from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, MinMax
 from dpalgos.pipeline import TRUSTED_TYPES, UnitBallClipper
