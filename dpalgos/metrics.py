@@ -1,4 +1,4 @@
-"""What models are measured by, rows to hold out for it, and what noisy counts say: margins, probabilities, thresholds."""
+"""What models are measured by, rows to hold out for it, what noisy counts say: margins, probabilities, a threshold."""
 
 from __future__ import annotations
 
