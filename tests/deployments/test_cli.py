@@ -21,7 +21,7 @@ from storage.layout import Layout
 from storage.secrets import environment_name
 from tasks.accounts.budget import PartyBudget, open_ledger
 from tasks.planning.configuration import SecureSettings, TrainingConfig
-from tests.support.command_line import CommandLine, Outcome, run_command
+from tests.support.command_line import CommandLine, run_command
 from tests.support.data import files_of, idx_bytes, temporaries
 from tests.support.engines import Engine
 from tests.support.private_rows import ingestion, write_rows
@@ -840,8 +840,21 @@ def test_a_process_of_its_own(engine: Engine, tmp_path: Path) -> None:
     assert outcome.code == 0, outcome
     assert outcome.json.keys() >= KEYS
     assert outcome.err == ""
-    broken: Outcome = run_command(root, "train", "--epsilon", 1, "--parties", 2, "--rows-per-party", 5000)
-    broken.refused(2, "10000", "1438")
+
+
+TOO_MANY_ROWS = ("train", "--epsilon", 1, "--parties", 2, "--rows-per-party", 5000)
+
+
+@pytest.mark.nightly
+def test_a_process_that_is_refused(engine: Engine, tmp_path: Path) -> None:
+    """With an engine of its own, which says nothing of it."""
+    root = tmp_path / "root"
+    engine.prepare_served(root)
+    run_command(root, *TOO_MANY_ROWS).refused(2, "10000", "1438")
+
+
+def test_more_rows_than_there_are(unitball: CommandLine) -> None:
+    unitball(*TOO_MANY_ROWS).refused(2, "10000", "1438")
 
 
 def test_an_unforeseen_error_is_one_line_too(commands: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from typer.main import get_group
 
 from deployments.cli.entry_point import app, import_all
 from tests.support.command_line import CommandLine
@@ -43,6 +44,15 @@ def test_files_of_examples_are_there() -> None:
                 assert (REPOSITORY / argument).is_file(), example
 
 
+def test_examples_of_help_are_understood() -> None:
+    """Each option and value by the command itself, which is not run."""
+    commands = get_group(app).commands
+    for example, (name, *arguments) in examples().items():
+        with commands[name].make_context(name, [*arguments]) as context:
+            assert context.params.keys() >= {"root"}, example
+
+
+@pytest.mark.nightly
 def test_examples_of_help_run(unitball: CommandLine, tmp_path: Path) -> None:
     short = {example: arguments for example, arguments in examples().items() if arguments[0] not in LONG}
     # A budget is shown of what was run, results of what was trained.

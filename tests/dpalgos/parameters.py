@@ -25,7 +25,9 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"budget": MU, "components": 6, "variance_share": 0.85},
     ],
     ("projections", "analyze-gauss-published"): [{"budget": APPROXIMATE, "components": 3}],
-    ("projections", "dictionary"): [{"filters": 3, "side": 2, "cells": 1, "images": 20, **_IMAGE}],
+    ("projections", "dictionary"): [
+        {"filters": 3, "side": 2, "cells": 1, "images": 20, "processes": ["strokes"], **_IMAGE}
+    ],
     ("projections", "side-by-side"): [
         {"maps": {"scattering": {"scales": 1, "angles": 2, "places": 1}, "hog": {"cell": 1, "block": 1}}, **_IMAGE}
     ],

@@ -286,7 +286,7 @@ def test_the_dominating_pair_is_one_and_follows_the_curve(rho: float) -> None:
         assert profile.delta(float(epsilon)) >= delta_of_mu(math.sqrt(2 * rho), float(epsilon))
 
 
-@pytest.mark.parametrize("rho", [0.03, 1.0])
+@pytest.mark.parametrize("rho", [pytest.param(0.03, marks=pytest.mark.nightly), 1.0])
 def test_the_dominating_pair_keeps_its_mass_at_infinity(rho: float) -> None:
     """Beyond the grid the pair is no less than the Gaussian of that rho, alone and in mixtures."""
     atoms = zcdp_atoms(rho)

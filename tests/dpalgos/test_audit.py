@@ -138,7 +138,8 @@ def test_the_gaussian_fit_is_right_as_often_as_it_says(count: int, random: np.ra
     assert abs(above / 400 - 0.1) < 5 * math.sqrt(0.09 / 400)
 
 
-def test_the_sums_of_a_descent_tell_neighbours_apart_by_its_budget() -> None:
+@pytest.mark.parametrize("trials", [300, pytest.param(600, marks=pytest.mark.nightly)])
+def test_the_sums_of_a_descent_tell_neighbours_apart_by_its_budget(trials: int) -> None:
     """The log-likelihood ratio of all noisy gradients has mean ±mu²/2 on the worst pair: the whole budget, no more."""
     mu = 1.5
     algorithm = NoisyGradientDescent(budget=GaussianMu(mu), iterations=3)
@@ -147,14 +148,14 @@ def test_the_sums_of_a_descent_tell_neighbours_apart_by_its_budget() -> None:
     scores = []
     for world, rows, other in ((True, pair.left, pair.right), (False, pair.right, pair.left)):
         found = []
-        for trial in range(600):
+        for trial in range(trials):
             noise = KeyedNoise(bytes(31) + b"\1", f"{world}/{trial}")
             found.append(run_watched(algorithm, setting, noise, [rows], other, world=world).ratio)
         scores.append(np.array(found, dtype=float))
     bound = gaussian_lower_bound(scores[0], scores[1], 1 - 1e-9)
     assert 0.6 * mu < bound <= mu
     # The mean of the ratio is mu²/2 where every gradient moves by as much as it may.
-    error = mu / math.sqrt(600)
+    error = mu / math.sqrt(trials)
     assert float(scores[0].mean()) <= mu**2 / 2 + 6 * error
 
 

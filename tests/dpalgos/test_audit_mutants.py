@@ -5,7 +5,7 @@ Mistakes are caught at 99 %, by one fixed seed, so always or never; the sound on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -24,6 +24,7 @@ from dpalgos.projections.covariance import AnalyzeGauss, gram_matrix, leading_ba
 from dpalgos.rows import ArrayRows, Floats, Ints, NoiseSource, Rows, normals
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
+from tests.support.nights import by_night
 
 MU, DELTA = GaussianMu(1.0), 0.05
 SETTING = Setting(sizes=(16,), dimension=2, classes=2, trust=Trust.CENTRAL)
@@ -165,14 +166,10 @@ def audited(algorithm: Algorithm, confidence: float, noise: type = KeyedNoise) -
     )
 
 
-SLOW = {"a missing root of two", "clipping gradients after noise", "covariance"}
+SLOW = {"a missing root of two", "clipping gradients after noise", "covariance", "descent"}
 
 
-def by_night(names: Iterable[str]) -> list[object]:
-    return [pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW)) for name in names]
-
-
-@pytest.mark.parametrize("name", by_night(MUTANTS))
+@pytest.mark.parametrize("name", by_night(MUTANTS, SLOW))
 def test_a_mistake_is_caught(name: str) -> None:
     report = audited(MUTANTS[name], 0.99)
     assert report.verdict is Verdict.VIOLATES, report
@@ -184,7 +181,7 @@ def test_noise_that_is_used_twice_is_caught() -> None:
     assert "noise of sum" in report.event
 
 
-@pytest.mark.parametrize("name", by_night(SOUND))
+@pytest.mark.parametrize("name", by_night(SOUND, SLOW))
 def test_what_is_sound_is_not(name: str) -> None:
     report = audited(SOUND[name], 1 - 1e-9)
     assert report.verdict is not Verdict.VIOLATES, report

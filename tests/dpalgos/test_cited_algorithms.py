@@ -149,7 +149,7 @@ def three_parties(classes: int) -> tuple[list[ArrayRows], Setting]:
     return parties, setting((60, 90, 150), 5, classes, trust=Trust.CENTRAL)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_admm_without_noise_comes_to_the_minimum_of_all_rows_together(classes: int) -> None:
     parties, place = three_parties(classes)
     admm = ConsensusAdmm(budget=GaussianMu(1e6), iterations=200, penalty=0.1, regularisation=0.05)

@@ -24,6 +24,7 @@ from dpalgos.algorithms import (
     one_row_apart,
 )
 from dpalgos.errors import ParameterError
+from dpalgos.features import patches
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, PureEpsilon, Setting, Trust, nothing_proved
 from dpalgos.integer_sums import ClassSums
 from dpalgos.mechanisms.fixed_point import by_norm, encode_rows, row_weights, squared_limit
@@ -40,7 +41,8 @@ from tests.support.training import gather
 
 REGISTERED = [(kind, name) for kind in KINDS for name in names(kind)]
 CASES = [
-    pytest.param(kind, name, given, id=f"{name}-{index}")
+    # By day with one set of parameters a name.
+    pytest.param(kind, name, given, id=f"{name}-{index}", marks=[pytest.mark.nightly] * (index > 0))
     for (kind, name) in REGISTERED
     for index, given in enumerate(PARAMETERS.get((kind, name), []))
 ]
@@ -53,7 +55,9 @@ def test_every_name_has_test_parameters() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name", "given"), CASES)
-def test_contract(kind: str, name: str, given: Mapping[str, object]) -> None:
+def test_contract(kind: str, name: str, given: Mapping[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    # As many patches as images of six pixels have: a dictionary is learnt once a run.
+    monkeypatch.setattr(patches, "_BATCH", 256)
     check_algorithm(kind, name, given)
 
 

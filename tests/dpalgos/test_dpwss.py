@@ -71,14 +71,17 @@ def rejected(samples: NDArray[np.int64], law: Floats) -> bool:
     return rejects_law(samples, lambda points: cumulative[points])
 
 
-DRAWS = 60_000
+DRAWS = 20_000
 
 
+@pytest.mark.parametrize("draws", [DRAWS, pytest.param(60_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(("sigma", "epsilon"), [(0.5, 4.0), (0.3, 2.0), (0.7, 1.0)])
-def test_selection_is_the_exponential_mechanism(sigma: float, epsilon: float) -> None:
-    """False-alarm rate 1e-9 (Dvoretzky-Kiefer-Wolfowitz); probabilities wrong by 0.026 in sum are noticed."""
+def test_selection_is_the_exponential_mechanism(sigma: float, epsilon: float, draws: int) -> None:
+    """False-alarm rate 1e-9 (Dvoretzky-Kiefer-Wolfowitz); probabilities wrong by 0.046 in sum are noticed, and by
+    night by 0.026.
+    """
     rule = PrivateSelection(sigma=sigma, epsilon=epsilon, stream=seeded(int(100 * sigma)))
-    assert not rejected(drawn(rule.selector(len(V) * DRAWS, TOLERANCE), DRAWS), published_law(sigma, epsilon))
+    assert not rejected(drawn(rule.selector(len(V) * draws, TOLERANCE), draws), published_law(sigma, epsilon))
 
 
 @pytest.mark.parametrize(

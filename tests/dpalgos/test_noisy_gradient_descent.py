@@ -37,6 +37,7 @@ from dpalgos.solvers import Problem, minimise
 from dpalgos.trainers.discriminant import DiscriminantDescent
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 from tests.dpalgos.parameters import PARAMETERS
+from tests.support.nights import by_night
 from tests.support.training import blobs, fit, fitted, noise, parties_of, setting_of
 
 Array = NDArray[np.float64]
@@ -180,7 +181,13 @@ def weighing(name: str, weights: object) -> Any:
     return testing._Case("trainers", name, {**PARAMETERS["trainers", name][0], "class_weight": weights})
 
 
-@pytest.mark.parametrize("name", names("trainers"))
+# Of those that weigh one a kind: sums of gradients, sums and counts, minima, noisy objectives, several parties.
+WEIGHING_BY_DAY = {"noisy-gd", "discriminant-gd", "output-perturbation", "objective-perturbation", "consensus-admm"}
+
+
+@pytest.mark.parametrize(
+    "name", by_night(names("trainers"), lambda name: name not in WEIGHING_BY_DAY | WITHOUT_WEIGHTS)
+)
 def test_every_trainer_weighs_classes_within_its_contract_or_has_no_weights(name: str) -> None:
     """All of it that has three classes, as the weights have: the relations, people, null records, bad rows."""
     if name in WITHOUT_WEIGHTS:

@@ -110,8 +110,8 @@ def test_radial_shares_sum_to_the_radial_law_of_symmetric_matrices() -> None:
     "share",
     [
         SymmetricRadialShare(SCALE / math.sqrt(2), SHARES, DIMENSION),
-        SymmetricRadialShare(SCALE, SHARES + 2, DIMENSION),
-        SymmetricRadialShare(SCALE, 1, DIMENSION),
+        pytest.param(SymmetricRadialShare(SCALE, SHARES + 2, DIMENSION), marks=pytest.mark.nightly),
+        pytest.param(SymmetricRadialShare(SCALE, 1, DIMENSION), marks=pytest.mark.nightly),
     ],
     ids=["half the variance", "split over all parties", "whole noise from everybody"],
 )

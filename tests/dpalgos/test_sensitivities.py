@@ -37,6 +37,7 @@ from dpalgos.rows import NULL_LABEL, ArrayRows, Floats
 from dpalgos.trainers.gradient_descent import DescentState, GradientSumTrainer, NoisyGradientDescent
 from dpalgos.trainers.objective_perturbation import ObjectivePerturbation
 from tests.dpalgos.parameters import PARAMETERS
+from tests.support.nights import spanning
 
 DIMENSION, ROWS = 6, 400
 MU, EPSILON = GaussianMu(0.8), PureEpsilon(1.5)
@@ -90,9 +91,8 @@ TABLE: list[tuple[str, str, dict[str, Any]]] = [
     (kind, name, given) for (kind, name), rows in PARAMETERS.items() for given in rows if proved(kind, name, given)
 ]
 TABLE += [("trainers", name, given) for name, given in MORE]
-EVERY = pytest.mark.parametrize(
-    ("kind", "name", "given"), [pytest.param(*row, id=f"{row[1]}-{index}") for index, row in enumerate(TABLE)]
-)
+EACH = [pytest.param(*row, id=f"{row[1]}-{index}") for index, row in enumerate(TABLE)]
+EVERY = pytest.mark.parametrize(("kind", "name", "given"), EACH)
 
 
 # ── the search ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,9 +156,7 @@ def share_of(name: str, given: dict[str, Any], classes: int) -> float:
     return SHARES.get((name, " ".join(filter(None, parts))), (0.98, 0.98))[classes - 2]
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("classes", [2, 3])
-@EVERY
+@pytest.mark.parametrize(("kind", "name", "given", "classes", "relation"), spanning(EACH, [2, 3], RELATIONS))
 def test_no_neighbours_move_the_statistic_by_more_and_its_own_pair_nearly_by_as_much(
     kind: str, name: str, given: dict[str, Any], classes: int, relation: Neighbours
 ) -> None:
@@ -173,19 +171,14 @@ def test_no_neighbours_move_the_statistic_by_more_and_its_own_pair_nearly_by_as_
     assert share_of(name, given, classes) <= share <= 1 + 1e-9
 
 
-DESCENTS = pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        pytest.param(row[1], row[2], id=f"{row[1]}-{index}")
-        for index, row in enumerate(TABLE)
-        if issubclass(lookup(row[0], row[1]), GradientSumTrainer)
-    ],
-)
+DESCENTS = [
+    pytest.param(row[1], row[2], id=f"{row[1]}-{index}")
+    for index, row in enumerate(TABLE)
+    if issubclass(lookup(row[0], row[1]), GradientSumTrainer)
+]
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("classes", [2, 3])
-@DESCENTS
+@pytest.mark.parametrize(("name", "given", "classes", "relation"), spanning(DESCENTS, [2, 3], RELATIONS))
 def test_gradients_attain_their_clip_at_some_weights_and_exceed_it_at_none(
     name: str, given: dict[str, Any], classes: int, relation: Neighbours
 ) -> None:

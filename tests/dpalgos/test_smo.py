@@ -36,6 +36,7 @@ from dpalgos.smo.solver import (
     solve,
 )
 from dpalgos.trainers.smo import Smo, gather_raw
+from tests.support.nights import spanning
 from tests.support.streams import seeded
 from tests.support.training import noise
 
@@ -173,8 +174,7 @@ def test_shrinking_sets_rows_aside_and_takes_them_back(monkeypatch: pytest.Monke
     assert restored
 
 
-@pytest.mark.parametrize("shrinking", [True, False])
-@pytest.mark.parametrize("selection", sorted(RULES))
+@pytest.mark.parametrize(("selection", "shrinking"), spanning(sorted(RULES), [True, False]))
 def test_hard_rows(selection: str, shrinking: bool) -> None:
     """Each ends, is optimal, and says so; nothing is assumed of the rows."""
     random = np.random.default_rng(3)

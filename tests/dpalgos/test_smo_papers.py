@@ -15,6 +15,7 @@ from sklearn.datasets import load_svmlight_file
 from dpalgos.guarantees import PureEpsilon, Setting
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.smo import DpWss, Smo
+from tests.support.nights import by_night, spanning
 from tests.support.training import noise
 
 
@@ -73,9 +74,9 @@ def check(row: Row, numbers: dict[str, float]) -> None:
     assert 0.0 <= numbers["duality_gap"] < 0.02
 
 
-@pytest.mark.parametrize("selection", ["wss1", "wss2", "wss3", "wss4"])
-@pytest.mark.parametrize("shrinking", [True, False])
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    ("name", "shrinking", "selection"), spanning(SMALL, [True, False], ["wss1", "wss2", "wss3", "wss4"])
+)
 def test_objective_and_accuracy_of_the_paper(
     name: str, shrinking: bool, selection: str, real_data: Callable[..., Path]
 ) -> None:
@@ -93,7 +94,7 @@ def test_iterations_of_the_paper(name: str, iterations: int, real_data: Callable
     assert Smo().diagnostics([rows], setting, noise())[1]["iterations"] == iterations
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", by_night(SMALL, {"a1a", "splice"}))
 def test_private_selection_ends_where_the_paper_says(name: str, real_data: Callable[..., Path]) -> None:
     """Medians over nine runs at σ = 0.7, ε = 1: iterations within a factor of 2, objective error at most 3.
 

@@ -24,6 +24,7 @@ from storage import rowfiles
 from storage.refs import Labels
 from storage.rowfiles import RowFormat, RowWriter, StoredRows
 from tests.dpalgos.parameters import PARAMETERS
+from tests.support.nights import spanning
 
 MU = GaussianMu(1.0)
 ALGORITHMS = [
@@ -143,7 +144,7 @@ def test_a_product_of_real_numbers_is_caught() -> None:
     assert places_tell(UnlikeAlone(budget=MU, iterations=1), "trainers", setting)
 
 
-@pytest.mark.parametrize(("kind", "name", "given"), SUMS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("kind", "name", "given"), spanning([pytest.param(*row, id=row[1]) for row in SUMS]))
 def test_replacing_a_row_changes_what_it_adds_and_nothing_else(kind: str, name: str, given: dict[str, Any]) -> None:
     """By as much beside any other rows, at each place of a block, by night, and where it is null or equals another."""
     algorithm, setting = AlgorithmSpec(kind, name, given).build(), setting_of(kind, lookup(kind, name))

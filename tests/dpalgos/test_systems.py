@@ -20,6 +20,7 @@ from dpalgos.systems.system import System
 from dpalgos.testing import BUDGETS
 from tests.dpalgos.parameters import PARAMETERS
 from tests.support.data import real_data
+from tests.support.nights import by_night
 from tests.support.systems import accuracy_of, run_arrangement
 from tests.support.training import blobs, parties_of
 
@@ -31,18 +32,16 @@ def spec_of(kind: str, name: str) -> AlgorithmSpec:
     return AlgorithmSpec(kind, name, given)
 
 
-@pytest.mark.parametrize(
-    "projection",
-    # By day not those that are learnt once a trainer, or from as many numbers.
-    [
-        pytest.param(name, marks=[pytest.mark.nightly] * (name in {"analyze-gauss", "dct", "dictionary"}))
-        for name in names("projections")
-    ],
-)
-def test_each_projection_runs_with_each_trainer(projection: str) -> None:
+@pytest.mark.parametrize("projection", by_night(names("projections"), {"analyze-gauss", "dct", "dictionary"}))
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])
+def test_each_projection_runs_with_each_trainer(projection: str, every: bool) -> None:
+    """By day with one trainer in four, in turn, and not those projections that are learnt once a trainer."""
     rows = blobs(40, 6, 3, 0)
     parties = parties_of(rows, 2)
-    for trainer in names("trainers"):
+    place = list(names("projections")).index(projection)
+    for number, trainer in enumerate(names("trainers")):
+        if not every and (place + number) % 4:
+            continue
         parts = (spec_of("trainers", trainer), spec_of("projections", projection))
         for arranged in (joint, averaged):
             for trust, arrangement in arranged(*parts).items():

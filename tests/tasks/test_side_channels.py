@@ -322,12 +322,15 @@ def test_a_wrong_type_behind_the_door_is_no_traceback_with_rows(
 # ── SQL ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_sql_over_results_reads_no_file(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])
+def test_sql_over_results_reads_no_file(every: bool, clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By day a third of the ways to each file, together all of them."""
     monkeypatch.setenv("UNITBALL_ROOT", str(clinic.root))
     private = [str(path) for path in Layout(clinic.root).private.rglob("*.parquet")]
     assert private
-    for path in (private[0], f"{Layout(clinic.root).private}/**/*.parquet", str(clinic.rows.path)):
-        for sql in (
+    paths = (private[0], f"{Layout(clinic.root).private}/**/*.parquet", str(clinic.rows.path))
+    for place, path in enumerate(paths):
+        ways = (
             f"SELECT * FROM '{path}'",
             f"SELECT * FROM read_parquet('{path}')",
             f"SELECT * FROM read_text('{path}')",
@@ -336,7 +339,8 @@ def test_sql_over_results_reads_no_file(clinic: Clinic, monkeypatch: pytest.Monk
             f"SELECT * FROM glob('{path}')",
             f"SELECT * FROM parquet_metadata('{path}')",
             f"SELECT * FROM runs, read_parquet('{path}')",
-        ):
+        )
+        for sql in ways if every else ways[place :: len(paths)]:
             with pytest.raises(InputError):
                 query_results(sql)
     for sql in (

@@ -25,6 +25,7 @@ from tasks.release.door import OpenRelease
 from tasks.runtime.progress import listen
 from tasks.tracking.results import Chained
 from tests.support.command_line import CommandLine
+from tests.support.nights import by_night
 
 honest_fit = OpenRelease.fit
 
@@ -34,7 +35,7 @@ def without_noise(report: ChainReport) -> list[str]:
     return [name for name in report.differing if not re.search("metrics|accuracy|by_party|precision|recall", name)]
 
 
-@pytest.mark.parametrize("neighbours", list(Neighbours)[:2])
+@pytest.mark.parametrize("neighbours", by_night(list(Neighbours)[:2], {Neighbours.REPLACE_SPECIAL}))
 def test_nothing_beside_the_releases_of_a_sound_system_differs(neighbours: Neighbours, root: Path) -> None:
     """Two runs a world show every field without noise; what is measured with noise is for the nightly test."""
     report = audit_chain(

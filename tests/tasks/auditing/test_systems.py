@@ -11,11 +11,10 @@ from tasks.auditing.systems import audit_system, draws_noise
 from tests.support.command_line import CommandLine
 
 WITHOUT_NOISE = [
-    "dpwss",
     "wishart-svm",
     *(
         pytest.param(name, marks=pytest.mark.nightly)
-        for name in ("dppca-svm", "pca-dpsvm", "ag-svm", "mod-sulq-svm", "dpsvd-svm", "dual-perturbation")
+        for name in ("dpwss", "dppca-svm", "pca-dpsvm", "ag-svm", "mod-sulq-svm", "dpsvd-svm", "dual-perturbation")
     ),
 ]
 SOUND = [

@@ -347,9 +347,9 @@ def differing(folder: Path, config: Mapping[str, Any], times: int = 3) -> list[s
 @pytest.mark.parametrize(
     "config",
     [
-        DESCENT,
+        pytest.param(DESCENT, marks=pytest.mark.nightly),
         pytest.param({**DESCENT, "trust": "local"}, marks=pytest.mark.nightly),
-        pytest.param(ALONE, marks=pytest.mark.nightly),
+        ALONE,
     ],
     ids=["secagg", "sums", "models"],
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,6 +53,15 @@ def dispatch(value):
 # Made under Python 3.11; 3.12 and 3.13 give the same.
 SAMPLE_DIGEST = "90a4d0433013bce01f2a3c5e496377ffd9c46516f299efbfe7150565dd6cdfaa"
 TRAINER = "sufficient-statistics"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _read_once() -> Iterator[None]:
+    """Let a text's tree, and a tree's digest, be made once: they depend on nothing else, and take a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(versions, "ast", SimpleNamespace(**{**vars(ast), "parse": cache(ast.parse)}))
+        patch.setattr(versions, "_digest", cache(versions._digest))
+        yield
 
 
 @pytest.fixture(autouse=True)
