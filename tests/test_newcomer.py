@@ -38,6 +38,12 @@ def run(tree: Path, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
+def test_a_patch_applies(patch: Path) -> None:
+    run(ROOT, "git", "apply", "--check", str(patch))
+
+
+@pytest.mark.nightly
 def test_all_patches_apply_and_keep_every_contract(tmp_path: Path) -> None:
     assert [patch.stem for patch in PATCHES] == sorted(ADDED)
     for package in PACKAGES:

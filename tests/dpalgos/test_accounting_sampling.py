@@ -59,6 +59,7 @@ def test_slack_and_gaussian_part_are_the_budget() -> None:
     assert compose([loss]).delta(EPSILON) <= DELTA * (1 + 1e-9)
 
 
+@pytest.mark.nightly
 def test_nearly_as_little_noise_as_an_accountant_of_one_plan_asks_for() -> None:
     """dp-accounting prices the same steps, under replace-special, at no more than the budget and at hardly less."""
     from dp_accounting import NeighboringRelation, dp_event

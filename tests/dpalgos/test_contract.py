@@ -37,6 +37,7 @@ from dpalgos.systems.system import Arrangement, Scope, System
 from dpalgos.testing import BUDGETS, KINDS, check_algorithm, check_trust_model
 from dpalgos.trust.central import Central
 from tests.dpalgos.parameters import PARAMETERS, TRUSTS
+from tests.support.nights import spanning
 from tests.support.training import gather
 
 REGISTERED = [(kind, name) for kind in KINDS for name in names(kind)]
@@ -248,8 +249,7 @@ def _check_people(name: str) -> None:
     testing._moves_by_people_as_by_records(testing._Case(kind, name, PARAMETERS[kind, name][0]))
 
 
-@pytest.mark.parametrize("name", WEIGHED)
-@pytest.mark.parametrize("blocks", [_forgotten, _counted_by_block])
+@pytest.mark.parametrize(("name", "blocks"), spanning(list(WEIGHED), [_forgotten, _counted_by_block]))
 def test_the_contract_catches_weights_that_are_forgotten_or_made_by_block(
     name: str, blocks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +261,7 @@ def test_the_contract_catches_weights_that_are_forgotten_or_made_by_block(
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("noisy-gd", "integer_sums"),
+        pytest.param("noisy-gd", "integer_sums", marks=pytest.mark.nightly),
         ("analyze-gauss", "integer_sums"),
         ("private-centring", "projections.centring"),
     ],

@@ -24,7 +24,7 @@ def spanning(*families: Sequence[Any], every: int = 2) -> list[Any]:
     for places in itertools.product(*(range(len(family)) for family in families)):
         chosen = [family[place] for family, place in zip(families, places, strict=True)]
         values = [value for one in chosen for value in getattr(one, "values", (one,))]
-        name = "-".join(str(getattr(one, "id", None) or one) for one in chosen)
+        name = "-".join(str(getattr(one, "id", None) or getattr(one, "__name__", one)) for one in chosen)
         night = sum(places) % every != 0
         found.append(pytest.param(*values, id=name, marks=[pytest.mark.nightly] * night))
     return found

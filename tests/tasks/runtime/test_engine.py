@@ -257,6 +257,7 @@ def run_states(root: Path) -> list[tuple[str, str]]:
         return connection.execute("SELECT name, state_type FROM flow_run").fetchall()
 
 
+@pytest.mark.nightly
 def test_a_killed_command_leaves_no_server_and_no_run_that_runs_for_ever(made: Path, tmp_path: Path) -> None:
     root = copy_of(made, tmp_path / "root")
     code = RUN + (
