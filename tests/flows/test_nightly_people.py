@@ -267,7 +267,7 @@ def test_the_next_horizon_needs_somebody_new(root: Path, tmp_path: Path) -> None
 # ── what is seen ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("declared", [{}, {"participations": 2}])
+@pytest.mark.parametrize("declared", [{}, pytest.param({"participations": 2}, marks=pytest.mark.nightly)])
 def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
     declared: dict[str, int], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

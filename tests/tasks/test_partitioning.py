@@ -248,7 +248,7 @@ def moved(found: list[list[Any]], other: list[list[Any]]) -> int:
         (partitioned, {"own": True}),
         (partitioned, {"own": True, "partition": "even", "parties": 3}),
         (dealt_by_night, {"own": False}),
-        (dealt_by_night, {"own": True}),
+        pytest.param(dealt_by_night, {"own": True}, marks=pytest.mark.nightly),
     ],
 )
 def test_replacing_a_row_moves_no_other(split: Any, config: dict[str, Any], root: Path, tmp_path: Path) -> None:

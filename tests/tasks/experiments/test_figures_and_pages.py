@@ -16,6 +16,7 @@ import pytest
 from tasks.experiments.figures import _Style, _use_log_y, draw, draw_boundaries
 from tasks.experiments.records import Drawing, Experiment, PointResult, Table, Verdict, _parquet, page
 from tasks.experiments.specification import Plot
+from tests.support.nights import spanning
 
 
 def a_row(label: str, status: Any, accuracy: float, **axes: Any) -> PointResult:
@@ -99,8 +100,7 @@ LONG = ("non-private", "dpml-published", "dpdr-dpml-published", "fed-dpdr-dpml-p
 SIZES = ([50, 100, 500, 1000, 2000], [100, 500, 1000, 5000, 10000], [100, 1000, 5000, 8000, 10000])
 
 
-@pytest.mark.parametrize("kind", ["lines", "bars"])
-@pytest.mark.parametrize("panels", [1, 3])
+@pytest.mark.parametrize(("kind", "panels"), spanning(["lines", "bars"], [1, 3]))
 def test_nothing_is_cut_off_at_the_edges(kind: Any, panels: int) -> None:
     from matplotlib.image import imread
 

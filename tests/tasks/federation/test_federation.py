@@ -55,6 +55,7 @@ from tasks.tracking.models import find_model, load_model
 from tasks.tracking.reporting import keep_run
 from tasks.tracking.results import append_result
 from tasks.tracking.runs import tracking_client
+from tests.support.nights import spanning
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 
 NAMES = ("berlin", "lyon", "turin")
@@ -628,8 +629,13 @@ def put_back(parties: Federation, party: str, saved: Path, part: str = ".") -> N
     shutil.copytree(saved / part, parties.root(party) / part, symlinks=True)
 
 
-@pytest.mark.parametrize("part", [".", "private/parties"], ids=["the whole root", "its notes alone"])
-@pytest.mark.parametrize("config", ["descent", "local"])
+@pytest.mark.parametrize(
+    ("config", "part"),
+    spanning(
+        ["descent", "local"],
+        [pytest.param(".", id="the whole root"), pytest.param("private/parties", id="its notes alone")],
+    ),
+)
 def test_a_folder_that_is_put_back_after_a_commitment_answers_nothing_twice(
     parties: Federation, config: str, part: str
 ) -> None:
@@ -718,7 +724,7 @@ WRONG: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
 }
 
 
-@pytest.mark.parametrize("config", [SECURE, LOCAL], ids=["secagg", "local"])
+@pytest.mark.parametrize("config", [SECURE, pytest.param(LOCAL, marks=pytest.mark.nightly)], ids=["secagg", "local"])
 def test_a_poisoned_model_is_refused_whatever_the_rows_are(
     parties: Federation, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
 ) -> None:

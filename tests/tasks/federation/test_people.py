@@ -175,7 +175,7 @@ def exactly(contribution: Any, *_: object) -> Any:
     return np.asarray(contribution).reshape(-1)
 
 
-@pytest.mark.parametrize("trust", ["local", "secagg"])
+@pytest.mark.parametrize("trust", [pytest.param("local", marks=pytest.mark.nightly), "secagg"])
 def test_people_are_trained_on_and_counted_where_they_are_held_out(
     trust: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +209,7 @@ def require_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("most", [1, MOST])
+@pytest.mark.parametrize("most", [pytest.param(1, marks=pytest.mark.nightly), MOST])
 def test_people_with_one_row_each_give_the_numbers_of_rows(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
