@@ -46,8 +46,9 @@ def test_files_of_examples_are_there() -> None:
 
 def test_examples_of_help_are_understood() -> None:
     """Each option and value by the command itself, which is not run."""
+    known = examples()
     commands = get_group(app).commands
-    for example, (name, *arguments) in examples().items():
+    for example, (name, *arguments) in known.items():
         with commands[name].make_context(name, [*arguments]) as context:
             assert context.params.keys() >= {"root"}, example
 
