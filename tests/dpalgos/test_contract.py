@@ -24,7 +24,7 @@ from dpalgos.algorithms import (
     one_row_apart,
 )
 from dpalgos.errors import ParameterError
-from dpalgos.features import patches
+from dpalgos.features import images
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, PureEpsilon, Setting, Trust, nothing_proved
 from dpalgos.integer_sums import ClassSums
 from dpalgos.mechanisms.fixed_point import by_norm, encode_rows, row_weights, squared_limit
@@ -57,8 +57,8 @@ def test_every_name_has_test_parameters() -> None:
 
 @pytest.mark.parametrize(("kind", "name", "given"), CASES)
 def test_contract(kind: str, name: str, given: Mapping[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    # As many patches as images of six pixels have: a dictionary is learnt once a run.
-    monkeypatch.setattr(patches, "_BATCH", 256)
+    # Images of six pixels have few patches, and a dictionary of them is learnt once a run.
+    monkeypatch.setattr(images, "_BATCH", 256)
     check_algorithm(kind, name, given)
 
 
