@@ -66,6 +66,7 @@ def test_a_streamed_covariance_costs_at_most_twice_one_in_memory(tmp_path: Path)
     assert ratio(streamed, lambda: held.T @ held) <= 2.0
 
 
+@pytest.mark.nightly
 def test_a_gradient_sum_costs_at_most_twice_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
     features, labels = unit_rows(10_000, 300), np.random.default_rng(2).integers(0, 10, 10_000)
     setting = Setting(sizes=(10_000,), dimension=300, classes=10)

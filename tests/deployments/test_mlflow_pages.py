@@ -190,6 +190,7 @@ def test_experiments_are_listed(browser: Any, address: str) -> None:
     Page(browser, f"{address}/#/experiments?workflowType=machine_learning").wait_for("digits", "Time created")
 
 
+@pytest.mark.nightly
 def test_an_experiment_that_is_clicked_opens_on_its_runs(browser: Any, address: str) -> None:
     """From the bare address: what a page is of, traces or runs, a browser that was never asked takes from ours."""
     browser.get(address)
@@ -250,6 +251,7 @@ def test_the_chart_shows_without_any_set_up(browser: Any, address: str, root: Pa
     np.testing.assert_allclose(drawn(), want)
 
 
+@pytest.mark.nightly
 def test_a_sweeps_points_run_through_parallel_coordinates(browser: Any, address: str, root: Path) -> None:
     page = Page(browser, f"{address}/{comparison_path(root, 'a-sweep')}")
     page.wait_for(VIEW_NAME, *(point.name for point in points().values()))
@@ -289,6 +291,7 @@ def test_the_saved_query_finds_the_best_proved_accuracy(browser: Any, address: s
     assert best[0] == "noisy-gd at 1"
 
 
+@pytest.mark.nightly
 def test_the_compare_page_lines_up_six_algorithms(browser: Any, address: str, root: Path) -> None:
     runs = parents(root, 1.0)
     assert len(runs) == 6
@@ -333,6 +336,7 @@ def test_the_compare_page_lines_up_six_algorithms(browser: Any, address: str, ro
     assert {run.data.metrics["accuracy"] for run in runs} <= numbers
 
 
+@pytest.mark.nightly
 def test_filtering_by_guarantee(browser: Any, address: str, root: Path) -> None:
     experiment = client(root).get_experiment_by_name("digits").experiment_id
     query = urllib.parse.urlencode(
@@ -360,6 +364,7 @@ def test_models_are_registered(browser: Any, address: str) -> None:
     Page(browser, f"{address}/#/models").wait_for("digits.noisy-gd", "digits.fed-dpdr-dpml")
 
 
+@pytest.mark.nightly
 def test_a_models_page_has_its_metrics(browser: Any, address: str, root: Path) -> None:
     experiment = client(root).get_experiment_by_name("digits").experiment_id
     found = client(root).search_logged_models([experiment], filter_string="tags.algorithm = 'noisy-gd'")

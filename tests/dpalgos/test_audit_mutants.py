@@ -166,7 +166,13 @@ def audited(algorithm: Algorithm, confidence: float, noise: type = KeyedNoise) -
     )
 
 
-SLOW = {"a missing root of two", "clipping gradients after noise", "covariance", "descent"}
+SLOW = {
+    "a missing root of two",
+    "clipping gradients after noise",
+    "covariance",
+    "descent",
+    "zero-out sensitivity under replace-one",
+}
 
 
 @pytest.mark.parametrize("name", by_night(MUTANTS, SLOW))

@@ -119,6 +119,7 @@ def test_wrong_symmetric_radial_shares_are_caught(share: SymmetricRadialShare) -
     assert not is_radial(radial_matrices(lambda release: summed(share, release)))
 
 
+@pytest.mark.nightly
 def test_the_isometry_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """One variance for all entries of the triangle, and the shape of a whole matrix instead of a triangle."""
     share = SymmetricRadialShare(SCALE, SHARES, DIMENSION)

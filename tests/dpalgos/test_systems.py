@@ -32,7 +32,10 @@ def spec_of(kind: str, name: str) -> AlgorithmSpec:
     return AlgorithmSpec(kind, name, given)
 
 
-@pytest.mark.parametrize("projection", by_night(names("projections"), {"analyze-gauss", "dct", "dictionary"}))
+SLOW = {"analyze-gauss", "analyze-gauss-published", "dct", "dictionary", "side-by-side"}
+
+
+@pytest.mark.parametrize("projection", by_night(names("projections"), SLOW))
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])
 def test_each_projection_runs_with_each_trainer(projection: str, every: bool) -> None:
     """By day with one trainer in four, in turn, and not those projections that are learnt once a trainer."""

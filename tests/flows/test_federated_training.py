@@ -159,6 +159,7 @@ def test_the_published_method_is_near_chance_on_so_few_rows(root: Path) -> None:
     assert exact.accuracy > 0.8
 
 
+@pytest.mark.nightly
 def test_some_thirty_nights_end_on_the_night_that_was_forecast(
     engine: Engine, tracked_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

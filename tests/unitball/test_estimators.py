@@ -53,7 +53,11 @@ def private(account: str = "clinic", **given: Any) -> PrivateClassifier:
     return PrivateClassifier(account=account, bounds=BOUNDS, classes=["well", "ill"], **given)
 
 
-@pytest.mark.parametrize("estimator", [PrivateClassifier(public=True), PrivateRegressor(public=True)], ids=type)
+@pytest.mark.parametrize(
+    "estimator",
+    [PrivateClassifier(public=True), pytest.param(PrivateRegressor(public=True), marks=pytest.mark.nightly)],
+    ids=type,
+)
 def test_scikit_learns_checks(estimator: Any) -> None:
     passed, skipped = set(), set()
     for checked, check in estimator_checks_generator(estimator):

@@ -74,6 +74,7 @@ def test_what_draws_no_noise_has_nothing_to_audit() -> None:
         audit_system("non-private", AuditOptions(trials=10))
 
 
+@pytest.mark.nightly
 def test_the_command(commands: CommandLine) -> None:
     report = commands.succeeds("audit", "wishart-svm", "--trials", "120")
     fields = ("algorithm", "claimed_epsilon", "proved_epsilon", "delta", "lower_bound", "confidence", "verdict")
