@@ -24,7 +24,6 @@ from deployments.runner import read_deployments
 from storage.errors import InputError
 from storage.layout import Layout
 from tasks.runtime.engine import credentials, prefect_database
-from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
 from tests.support.serving import Served, processes_of, receiving, wait_for
 
@@ -364,13 +363,9 @@ def test_the_secret_writes_no_file_outside_the_folder_of_artifacts(served: Serve
     assert ("attack",) not in users
 
 
-def test_a_reader_sees_all_of_mlflow_and_writes_nothing(
-    served: Served, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_sees_all_of_mlflow_and_writes_nothing(served: Served) -> None:
     """Experiments, runs and models, later ones included; tried on every writing endpoint of both applications."""
-    monkeypatch.setenv("UNITBALL_ROOT", str(served.root))
-    commands = CommandLine(served.root, capfd)
-    commands.succeeds("secret", "add", "anna", "--reader")
+    served.unitball("secret", "add", "anna", "--reader")
     file = Layout(served.root).private / "readers" / "anna.secret"
     assert file.stat().st_mode & 0o777 == 0o600
     anna = f"Basic {b64encode(file.read_bytes().strip()).decode()}"
@@ -431,7 +426,7 @@ def test_a_reader_sees_all_of_mlflow_and_writes_nothing(
         connection.close()
     # It opens nothing else.
     assert answer(served.api, "GET", "/api/admin/version", {"Authorization": anna})[0] == 401
-    commands.succeeds("secret", "remove", "anna")
+    served.unitball("secret", "remove", "anna")
     assert not file.exists()
 
 

@@ -156,10 +156,6 @@ class Served:
         body = {"parameters": {"config": config}, "state": {"type": "SCHEDULED"}}
         return str(self.call("POST", f"/deployments/{train}/create_flow_run", body)["id"])
 
-    def cancel(self, run_id: str) -> None:
-        """Keep a run from being begun: it takes ten seconds of processor time."""
-        self.ask(f"/flow_runs/{run_id}/set_state", state={"type": "CANCELLED"}, force=True)
-
     def finished(self, run_id: str) -> dict[str, Any]:
         ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
         wait_for(f"end of {run_id}", lambda: self.run(run_id)["state_type"] in ends)
