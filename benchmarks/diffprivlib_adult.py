@@ -28,8 +28,7 @@ SEEDS = range(20)
 
 
 def encode(folder: str, output: str) -> None:
-    from storage.readers.registry import read_source
-    from storage.source import ReadOptions
+    from storage.source import ReadOptions, read_source
 
     source = read_source("csv", Path(folder), ReadOptions(discover=True, schema=Path("adult")))
     arrays = {}

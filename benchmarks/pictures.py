@@ -29,8 +29,7 @@ from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.systems.recommended import recommend
 from dpalgos.systems.system import PublicFacts
-from storage.readers.registry import read_source
-from storage.source import ReadOptions
+from storage.source import ReadOptions, read_source
 
 _SCATTERING: dict[str, Any] = {"features": "scattering", "feature_parameters": {"scales": 2}}
 _BEFORE = {**_SCATTERING, "processes": ["strokes"], "images": 6000, "floor": 2e-4, "mirror": False}

@@ -32,8 +32,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.rows import ArrayRows
 from dpalgos.systems.recommended import recommend
 from dpalgos.systems.system import PublicFacts
-from storage.readers.registry import read_source
-from storage.source import ReadOptions
+from storage.source import ReadOptions, read_source
 
 DELTA, EPSILONS = 1e-6, (0.1, 0.5, 1.0, 3.0)
 EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"

@@ -39,7 +39,7 @@ from dpalgos.errors import ParameterError
 from storage.documents import read_yaml
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
-from storage.readers.bundled import BUNDLED
+from storage.readers.by_name import BUNDLED
 from tasks.accounts.budget import open_ledger
 from tasks.datasets.schedules import Schedule, schedules
 from tasks.release.admission import runs_that_fit

@@ -32,7 +32,6 @@ from storage.people import (
     named,
     save_people,
 )
-from storage.readers.registry import most_rows
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import (
     NULL_CLASS,
@@ -44,7 +43,7 @@ from storage.rowfiles import (
 )
 from storage.schema import parse_schema
 from storage.secrets import root_secret
-from storage.source import Block, Source, Tally, canonical_label, undeclared
+from storage.source import Block, Source, Tally, canonical_label, most_rows, undeclared
 
 FORMAT_VERSION = 1
 MANIFEST = "dataset.json"

@@ -31,8 +31,8 @@ from storage.columns import (
 from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
 from storage.people import People
-from storage.refs import Scaling
-from storage.source import Block, OnViolation, Tally, canonical_label, cells_of
+from storage.refs import OnViolation, Scaling
+from storage.source import Block, Tally, canonical_label, cells_of
 
 __all__ = [
     "FORMAT_VERSION",

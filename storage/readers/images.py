@@ -13,8 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import InputError
-from storage.readers.registry import most_rows, open_binary, reading, register_reader, require_file
-from storage.source import Block, ReadOptions, Source, confirm, settle
+from storage.source import (
+    Block,
+    ReadOptions,
+    Source,
+    confirm,
+    most_rows,
+    open_binary,
+    reading,
+    register_reader,
+    require_file,
+    settle,
+)
 
 _UNSIGNED_BYTES = 0x08
 _LARGEST = 1 << 22

@@ -13,8 +13,18 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage.errors import InputError
-from storage.readers.registry import bounded_blocks, open_binary, reading, register_reader, require_file
-from storage.source import Block, ReadOptions, Source, canonical_label, settle
+from storage.source import (
+    Block,
+    ReadOptions,
+    Source,
+    bounded_blocks,
+    canonical_label,
+    open_binary,
+    reading,
+    register_reader,
+    require_file,
+    settle,
+)
 
 # Rows of a block, and bytes that are parsed at once: parsed, text takes some twenty times its size in memory.
 _LINES = 8192

@@ -1,4 +1,4 @@
-"""Tables in text and in Parquet: rows of cells as a file has them, encoded as a schema declares; lists of numbers."""
+"""Tables in text and in Parquet: cells as a file has them, encoded as a schema declares or a draft needs; lists."""
 
 import csv
 from codecs import BOM_UTF8
@@ -14,13 +14,28 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
-from storage.columns import named_twice
+from storage.columns import as_numbers, named_twice
 from storage.errors import InputError, RefusedError
 from storage.people import People, identifiers, named
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.registry import COMPRESSED, bounded_lines, open_text, reading, register_reader, require_file
-from storage.schema import Schema, Table, load_schema
-from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, cells_of, confirm, settle
+from storage.refs import OnViolation
+from storage.schema import Schema, Table, load_schema, parse_schema, read_declaration
+from storage.source import (
+    COMPRESSED,
+    Block,
+    ReadOptions,
+    Source,
+    Tally,
+    bounded_lines,
+    canonical_label,
+    cells_of,
+    confirm,
+    open_text,
+    reading,
+    register_reader,
+    require_file,
+    settle,
+)
 
 PARQUET = (".parquet", ".pq")
 """Ends of the names of Parquet files."""
@@ -525,4 +540,153 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
         parts={part: _ListRows(files, size, options.people) for part, files in parts.items()},
         found=discovered,
         people=options.people,
+    )
+
+
+_SMALLEST, _LARGEST = -10, 40
+_ZERO = _LARGEST - _SMALLEST + 1
+BINS = 2 * _ZERO + 1
+"""Bins of a number: powers of two from 2^-10 to 2^40 of either sign, and one for what is nearer to 0."""
+
+
+def bins_of(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the bin of each number, ascending with it; -1 for what is no number."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.clip(np.floor(np.log2(np.abs(numbers))), _SMALLEST - 1, _LARGEST) - _SMALLEST + 1
+    return np.where(np.isnan(numbers), -1.0, _ZERO + np.sign(numbers) * np.nan_to_num(steps))
+
+
+def range_of_bins(first: int, last: int) -> tuple[float, float]:
+    """Return the ends of some bins in a row; the bin around 0 ends at 0 where it is the first or the last."""
+    low = 0.0 if first == _ZERO else _edge(first, outer=first < _ZERO)
+    high = 0.0 if last == _ZERO > first else _edge(last, outer=last > _ZERO) if last != _ZERO else 2.0**_SMALLEST
+    return low, high
+
+
+def _edge(place: int, *, outer: bool) -> float:
+    """Return the end of a bin that is further from 0, or the nearer one."""
+    exponent = abs(place - _ZERO) - 1 + _SMALLEST
+    return float(np.sign(place - _ZERO)) * 2.0 ** (exponent + outer)
+
+
+def encode_bins(column: Any, layout: Schema) -> NDArray[np.float64]:
+    """Return the bin of each cell, (m, 1); -1 for what is no number."""
+    cells = cells_of(column)
+    if layout.decimal != ".":
+        exchanged = str.maketrans(".,", ",.")
+        cells = [cell.translate(exchanged) if isinstance(cell, str) else cell for cell in cells]
+    return bins_of(as_numbers(cells))[:, None]
+
+
+WIDTH = 32
+"""Bytes of a text that count, in UTF-8; longer ones that begin alike are one."""
+
+
+def text_of(key: NDArray[np.float64]) -> str:
+    """Return the text of a key's bytes; what was cut within a character loses it."""
+    return bytes(key.astype(np.uint8)).rstrip(b"\0").decode("utf-8", errors="ignore")
+
+
+def encode_keys(column: Any, layout: Schema) -> NDArray[np.float64]:
+    """Return the bytes of each cell's text as 255ths, (m, WIDTH); zeros where a cell is missing."""
+    cells = cells_of(column)
+    keys = np.zeros((len(cells), WIDTH), dtype=np.uint8)
+    for row, cell in enumerate(cells):
+        text = "" if cell is None or cell != cell else canonical_label(cell)
+        if text not in layout.missing:
+            data = text.encode()[:WIDTH]
+            keys[row, : len(data)] = np.frombuffer(data, dtype=np.uint8)
+    return keys / 255.0
+
+
+_ROWS = 4096
+# Nothing is to be predicted: all rows are of one class.
+_CLASSES = ("a row", "no row")
+# By type: how a cell becomes numbers, and how many; numbers come before texts.
+_ENCODERS = {"numeric": (encode_bins, 1), "category": (encode_keys, WIDTH)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafted:
+    path: Path
+    layout: Schema
+    columns: Mapping[str, tuple[str, ...]]
+
+    def __iter__(self) -> Iterator[Block]:
+        for rows in raw_rows(self.path, self.layout, _ROWS):
+            encoded = []
+            for kind, names in self.columns.items():
+                for name in names:
+                    if name not in rows.columns:
+                        raise InputError(f"{self.path} has no column {name!r}; it has: {', '.join(rows.columns)}")
+                    encoded.append(_ENCODERS[kind][0](rows.columns[name], self.layout))
+            features = np.concatenate(encoded, axis=1)
+            labels = np.full(len(features), _CLASSES[0])
+            yield Block(features, labels, rows.lines, place=rows.place, unit=rows.unit, people=self._people(rows))
+
+    def _people(self, rows: Table) -> NDArray[Any] | None:
+        """Return whose rows they are; None for rows that are nobody's, which count nowhere."""
+        if self.layout.people is None:
+            return None
+        if (column := self.layout.people.column) not in rows.columns:
+            raise InputError(f"{self.path} has no column {column!r}; it has: {', '.join(rows.columns)}")
+        names = identifiers(cells_of(rows.columns[column]))
+        return np.array([None if name in self.layout.missing else name for name in names], dtype=object)
+
+
+def drafted_columns(draft: str | Path) -> dict[str, tuple[str, ...]]:
+    """Return the columns of a drafted schema that numbers or values can be drawn for, by type: numeric, category.
+
+    Raises
+    ------
+    InputError
+        If there are none, or it is no draft.
+    """
+    declaration = read_declaration(draft)
+    columns = declaration.get("columns") if isinstance(declaration, dict) else None
+    if not isinstance(columns, list) or not all(isinstance(one, dict) and "name" in one for one in columns):
+        raise InputError(f"{draft} is not a schema: it must be a mapping with a list of columns, each with a name")
+    names = {kind: tuple(str(one["name"]) for one in columns if one.get("type") == kind) for kind in _ENCODERS}
+    if not any(names.values()):
+        raise InputError(f"{draft} has no column of type {' or '.join(_ENCODERS)} that could be drawn")
+    return names
+
+
+@register_reader("table-draft", takes=("schema",))
+def read_draft(path: str | Path, options: ReadOptions) -> Source:
+    """Read the columns of a drafted schema whose type is known: numbers as public bins, then texts as their bytes.
+
+    Nothing raises because of what rows contain, but for bytes that cannot be read: cells that are no number, and those
+    of rows of another number of cells, lie in no bin and hold no text.
+
+    Parameters
+    ----------
+    path : path
+        CSV or Parquet.
+    options : ReadOptions
+        ``schema`` names the draft; columns of type numeric and category count, declared further or not, and how the
+        text is laid out.
+    """
+    if options.schema is None:
+        raise InputError("format table-draft needs a drafted schema (--schema FILE.yaml)")
+    columns = drafted_columns(options.schema)
+    declaration = read_declaration(options.schema)
+    # What the columns are is not declared yet, but for whose rows they are; and a schema has a feature and a label.
+    names = [
+        one if one.get("type") == "person" else {"name": one["name"], "type": "ignore"}
+        for one in declaration["columns"]
+    ]
+    others = [one for one in names if one["type"] == "ignore"]
+    if len(others) < 2:
+        raise InputError(f"{options.schema} has one column; a table has a label and something to predict it from")
+    others[0]["type"] = "boolean"
+    others[-1] |= {"type": "label", "range": [0, 1]}
+    layout = parse_schema({**declaration, "columns": names}, str(options.schema))
+    return Source(
+        format="table-draft",
+        place=str(path),
+        dimension=sum(_ENCODERS[kind][1] * len(named) for kind, named in columns.items()),
+        classes=_CLASSES,
+        parts={"train": _Drafted(require_file(path), layout, columns)},
+        people=layout.people,
     )

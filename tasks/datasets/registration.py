@@ -19,12 +19,11 @@ from storage.datasets import (
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.ledger.charges import Cap, require_cap, require_small_delta
-from storage.readers.bundled import BUNDLED
-from storage.readers.registry import limited, read_source, reader_names
+from storage.readers.by_name import BUNDLED
 from storage.readers.tables import expected_rows
 from storage.refs import DatasetRef, Visibility
 from storage.results import query_dataset
-from storage.source import ReadOptions, Source, concatenate
+from storage.source import ReadOptions, Source, concatenate, limited, read_source, reader_names
 from tasks.datasets.horizons import arrival_of
 from tasks.datasets.request import IngestRequest
 from tasks.planning.resolution import admitted_normalisation

@@ -16,10 +16,9 @@ from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
 from storage.people import identifiers, keyed_digests
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.registry import LONGEST_LINE, open_binary, reading, require_file
 from storage.readers.tables import PARQUET, expected_rows, raw_rows, text_rows
 from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
-from storage.source import cells_of
+from storage.source import LONGEST_LINE, cells_of, open_binary, reading, require_file
 from tasks.runtime.progress import say
 
 _DELIMITERS = (",", ";", "\t", "|")

@@ -4,11 +4,10 @@ from functools import cache
 from pathlib import Path
 
 from storage.atomic import write_once
-from storage.catalog import Catalog
+from storage.catalog import Catalog, guard_material
 from storage.errors import InputError
 from storage.layout import Layout
 from storage.ledger.database import Database, Memory, open_database
-from storage.ledger.material import guard_material
 from storage.ledger.moving import has_ledger, is_retired, make_databases, move_ledger
 from storage.objects import objects_of
 from storage.releases import ObjectReleases, ReleaseStore

@@ -33,10 +33,9 @@ from dpalgos.resources import memory_limit, set_memory_limit
 from storage import manifests
 from storage.documents import pack_arrays, parse_json, parse_yaml, unpack_arrays
 from storage.errors import DamagedError, InputError
-from storage.readers.registry import limited, read_source
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
-from storage.source import ReadOptions
+from storage.source import ReadOptions, limited, read_source
 from tests.support.onnx_models import FLOAT, INTEGER, Ports, model
 
 _MOST_MEGABYTES = 500
@@ -49,8 +48,7 @@ from pathlib import Path
 from storage.errors import InputError
 from storage.datasets import write_dataset
 from storage.layout import Layout
-from storage.readers.registry import read_source
-from storage.source import ReadOptions
+from storage.source import ReadOptions, read_source
 form, path, schema, root = sys.argv[1:]
 options = ReadOptions(discover=True, schema=Path(schema) if schema else None)
 layout = Layout(Path(root)).prepare()
@@ -459,8 +457,7 @@ def test_parquet_is_read_within_bounds(name: str, tmp_path: Path) -> None:
     make(tmp_path / "rows.parquet")
     (tmp_path / "schema.yaml").write_text(_SCHEMA.replace("header: false\n", ""))
     options = "schema=path.with_name('schema.yaml')" if declared else "discover=True"
-    body = f"""from storage.readers.registry import read_source
-from storage.source import ReadOptions
+    body = f"""from storage.source import ReadOptions, read_source
 for block in read_source('parquet', path, ReadOptions({options})).parts['train']: pass"""
     told = _told(body, tmp_path / "rows.parquet")
     assert told.startswith("InputError")

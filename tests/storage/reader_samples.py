@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.readers import ReadOptions
+from storage.source import ReadOptions
 from tests.support.data import write_idx
 
 DECLARED = ReadOptions(dimension=2, classes=("0", "1"))

@@ -10,9 +10,8 @@ import numpy as np
 from storage.arrivals import difference
 from storage.datasets import write_dataset
 from storage.layout import Layout
-from storage.readers.registry import read_source
 from storage.refs import DatasetRef, Visibility
-from storage.source import ReadOptions
+from storage.source import ReadOptions, read_source
 
 
 def stored(layout: Layout, folder: Path, rows: Sequence[tuple[int, float]]) -> DatasetRef:

@@ -23,9 +23,9 @@ from storage.encoder import TableEncoder
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints, row_patterns
 from storage.layout import Layout
-from storage.readers import OnViolation, ReadOptions, read_source
-from storage.refs import Scaling
+from storage.refs import OnViolation, Scaling
 from storage.schema import Schema, Table, load_schema, parse_schema
+from storage.source import ReadOptions, read_source
 from tests.support.data import gathered, real_data, stored
 
 LABEL = {"name": "y", "type": "label", "classes": ["no", "yes"]}

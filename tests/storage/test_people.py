@@ -22,8 +22,8 @@ from storage.people import (
     save_people,
     shares,
 )
-from storage.readers import ReadOptions, read_source
 from storage.refs import DatasetRef, Visibility
+from storage.source import ReadOptions, read_source
 
 KEY = b"k" * 32
 

@@ -15,8 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 from storage.errors import InputError
-from storage.readers import read_source, reader_names, tables
-from storage.source import OnViolation, ReadOptions, Source, canonical_label
+from storage.readers import tables
+from storage.refs import OnViolation
+from storage.source import ReadOptions, Source, canonical_label, read_source, reader_names
 from tests.storage.reader_samples import SAMPLES
 
 # What is fetched has no file to read: test_reader_others reads stored answers.

@@ -10,9 +10,9 @@ import pytest
 
 from storage.errors import InputError
 from storage.readers import tables as module
-from storage.readers.registry import read_source
+from storage.refs import OnViolation
 from storage.schema import Table
-from storage.source import OnViolation, ReadOptions, Source
+from storage.source import ReadOptions, Source, read_source
 
 SCHEMA = """
 format_version: 1

@@ -12,7 +12,7 @@ import pytest
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
-from storage.readers import ReadOptions, read_source
+from storage.source import ReadOptions, read_source
 from tests.support.data import flip, gathered, idx_bytes, stored, temporaries, write_idx
 
 PUBLIC = ReadOptions(discover=True)

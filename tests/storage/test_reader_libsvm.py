@@ -18,8 +18,8 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from storage.datasets import open_dataset, transform_dataset
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
-from storage.readers import ReadOptions, libsvm, read_source
-from storage.source import canonical_label
+from storage.readers import libsvm
+from storage.source import ReadOptions, canonical_label, read_source
 from tests.support.data import gathered, stored, temporaries
 
 PUBLIC = ReadOptions(discover=True)

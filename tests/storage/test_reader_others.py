@@ -21,9 +21,10 @@ from sklearn.datasets import load_diabetes, load_digits
 from storage.datasets import ingestion_report, open_dataset, origins
 from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
-from storage.readers import OnViolation, ReadOptions, concatenate, openml, read_source
+from storage.readers import by_name as openml
 from storage.readers.images import CLASSES
-from storage.refs import Labels
+from storage.refs import Labels, OnViolation
+from storage.source import ReadOptions, concatenate, read_source
 from tests.support.data import flip, gathered, source_of, stored, synthetic, temporaries
 
 PUBLIC = ReadOptions(discover=True)

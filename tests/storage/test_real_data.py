@@ -14,7 +14,7 @@ from sklearn.datasets import load_svmlight_file
 
 from storage.datasets import open_dataset
 from storage.layout import Layout
-from storage.readers import ReadOptions, read_source
+from storage.source import ReadOptions, read_source
 from tests.support.data import REPOSITORY, gathered, real_data, stored
 
 PUBLIC = ReadOptions(discover=True)
@@ -81,7 +81,7 @@ from pathlib import Path
 import numpy as np
 from storage.datasets import transform_dataset, write_dataset
 from storage.layout import Layout
-from storage.readers import ReadOptions, read_source
+from storage.source import ReadOptions, read_source
 from storage.shards import open_shard, write_shards
 
 def unit(rows):

@@ -19,8 +19,8 @@ from scipy import sparse
 
 from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
 from storage.layout import Layout
-from storage.readers import read_source
 from storage.results import _interruptible, append, query, query_dataset
+from storage.source import read_source
 from tests.support.data import flip, source_of, stored, synthetic, temporaries
 
 

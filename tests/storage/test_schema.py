@@ -12,10 +12,10 @@ from storage.columns import as_numbers
 from storage.datasets import ingestion_report, open_dataset
 from storage.errors import FormatVersionError, InputError, RefusedError
 from storage.layout import Layout
-from storage.readers import OnViolation, ReadOptions, read_source
-from storage.refs import Scaling
+from storage.refs import OnViolation, Scaling
 from storage.rowfiles import NULL_CLASS
 from storage.schema import load_schema
+from storage.source import ReadOptions, read_source
 from tests.support.data import gathered, real_data, stored, temporaries
 
 SCHEMA = """

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from storage.errors import InputError
-from storage.readers.registry import read_source
-from storage.refs import Scaling
-from storage.source import OnViolation, ReadOptions
+from storage.refs import OnViolation, Scaling
+from storage.source import ReadOptions, read_source
 
 ROWS = 6
 

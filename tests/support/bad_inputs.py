@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.readers.registry import reader_names
+from storage.source import reader_names
 
 ODD_NUMBERS = ("", " ", "x", "nan", "inf", "-inf", "1e400", "-1", "0x10", "1,5", "9" * 5000, "\x00", "½")
 ODD_COUNTS = (*ODD_NUMBERS, "1.5", "1e3", str(10**30))

@@ -16,7 +16,7 @@ from dpalgos.models import Projection
 from flows.federated_training import Chained, chain_inline
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
-from storage.readers.bundled import BUNDLED
+from storage.readers.by_name import BUNDLED
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from tasks.datasets.registration import find_dataset, ingest

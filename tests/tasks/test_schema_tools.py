@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from storage import source as files
 from storage.documents import parse_yaml
 from storage.errors import InputError
-from storage.readers import registry as files
 from storage.schema import parse_schema
 from tasks.datasets.schemas import check_schema, draft_schema
 from tests.support.command_line import CommandLine

@@ -22,7 +22,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import unitball
 from dpalgos.errors import ParameterError
 from storage.errors import InputError
-from storage.readers import OnViolation, ReadOptions, read_source
+from storage.refs import OnViolation
+from storage.source import ReadOptions, read_source
 from tasks.datasets.registration import find_dataset
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
 from unitball.estimators import Bounds, _warn_of_scores

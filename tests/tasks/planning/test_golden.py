@@ -26,8 +26,7 @@ from storage.catalog import Horizon
 from storage.fingerprints import row_fingerprints, row_patterns
 from storage.layout import Layout
 from storage.people import identifiers, keyed_digests
-from storage.readers import read_source
-from storage.source import ReadOptions
+from storage.source import ReadOptions, read_source
 from tasks.federation.protocol import Description, Signed, run_name
 from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig

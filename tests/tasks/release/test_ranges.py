@@ -16,7 +16,7 @@ from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PureEpsilon
 from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.rows import ArrayRows
 from storage.errors import InputError, RefusedError
-from storage.readers.drafts import BINS, bins_of, range_of_bins
+from storage.readers.tables import BINS, bins_of, range_of_bins
 from tasks.accounts.budget import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest

@@ -1,4 +1,4 @@
-"""Sets of OpenML by name: asks the public API, the only reader that uses the network."""
+"""Sets by name: those that scikit-learn brings along, and OpenML's, whose public API is asked over the network."""
 
 import hashlib
 import re
@@ -7,10 +7,11 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -18,11 +19,22 @@ import numpy as np
 from storage.columns import Category, Column, Ignored, Label, MissingRows, Numeric
 from storage.documents import parse_json
 from storage.errors import InputError, StorageError
-from storage.readers.registry import bounded, bounded_lines, open_binary, reading, register_reader
 from storage.readers.tables import EncodedRows, Tables, declared_source, parquet_tables
-from storage.refs import Scaling
+from storage.refs import OnViolation, Scaling
 from storage.schema import Schema, Table
-from storage.source import OnViolation, ReadOptions, Source, canonical_label, undeclared
+from storage.source import (
+    Block,
+    ReadOptions,
+    Source,
+    bounded,
+    bounded_lines,
+    canonical_label,
+    confirm,
+    open_binary,
+    reading,
+    register_reader,
+    undeclared,
+)
 
 API = "https://www.openml.org/api/v1/json"
 _SECONDS = 60
@@ -253,3 +265,63 @@ def read_openml(path: str | Path, options: ReadOptions) -> Source:
         columns = tuple(bounded_label if column is label else column for column in schema.columns)
         rows = replace(rows, schema=replace(schema, columns=columns))
     return replace(declared_source("openml", place, options, {"train": rows}), found=discovered)
+
+
+# The range is that of the published targets; with None the labels are classes.
+BUNDLED = MappingProxyType(
+    {
+        "breast_cancer": None,
+        "diabetes": (25.0, 346.0),
+        "digits": None,
+        "iris": None,
+        "wine": None,
+    }
+)
+_IMAGES: Mapping[str, tuple[int, ...]] = MappingProxyType({"digits": (8, 8)})
+
+
+@cache
+def _load(name: str) -> Any:
+    import sklearn.datasets
+
+    return getattr(sklearn.datasets, f"load_{name}")()
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundled:
+    name: str
+
+    def __iter__(self) -> Iterator[Block]:
+        bunch = _load(self.name)
+        labels = bunch.target
+        if BUNDLED[self.name] is None:
+            labels = np.asarray([str(value) for value in bunch.target_names])[labels]
+        yield Block(np.asarray(bunch.data, dtype=np.float64), labels)
+
+
+@register_reader("sklearn")
+def read_bundled(path: str | Path, options: ReadOptions) -> Source:
+    """Read a set that scikit-learn brings along; the path is its name.
+
+    Parameters
+    ----------
+    path : str
+        ``"digits"``, ``"iris"``, ``"wine"``, ``"breast_cancer"`` or ``"diabetes"`` (real labels).
+    """
+    name = str(path).replace("-", "_")
+    if name not in BUNDLED:
+        raise InputError(f"scikit-learn brings no set {str(path)!r} along; it has: {', '.join(BUNDLED)}")
+    bunch = _load(name)
+    label_range = BUNDLED[name]
+    dimension = int(bunch.data.shape[1])
+    classes = () if label_range else tuple(str(value) for value in bunch.target_names)
+    confirm(options, name, dimension=dimension, classes=classes, label_range=label_range)
+    return Source(
+        format="sklearn",
+        place=name,
+        dimension=dimension,
+        classes=classes,
+        label_range=label_range,
+        parts={"train": _Bundled(name)},
+        image_shape=_IMAGES.get(name),
+    )
