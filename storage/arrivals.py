@@ -25,6 +25,7 @@ from storage.documents import pack_arrays, unpack_arrays
 from storage.errors import StorageError
 from storage.fingerprints import row_fingerprints
 from storage.layout import Layout
+from storage.people import ranks
 from storage.refs import DatasetRef
 from storage.rowfiles import NULL_CLASS
 from storage.secrets import root_secret
@@ -109,11 +110,15 @@ def difference(
     if before is None:
         return Difference(np.arange(len(prints), dtype=np.int64), 0, 0, appended=True)
     old = _prints_of(layout, before)[0]
-    known, counts = np.unique(old, return_counts=True)
-    new = _occurrence(prints) >= _count(prints, known, counts)
-    values, held = np.unique(prints, return_counts=True)
-    missing = int(np.maximum(counts - _count(known, values, held), 0).sum())
-    seen = np.unique(np.concatenate([known, *(_prints_of(layout, one)[0] for one in earlier)]))
+    values, places = np.unique(np.concatenate([old, prints]), return_inverse=True)
+    then, there = np.split(places, [len(old)])
+    had, has = (np.bincount(each, minlength=len(values)) for each in (then, there))
+    order = np.argsort(there, kind="stable")
+    occurrence = np.empty(len(prints), dtype=np.int64)
+    occurrence[order] = ranks(there[order])
+    new = occurrence >= had[there]
+    missing = int(np.maximum(had - has, 0).sum())
+    seen = np.concatenate([old, *(_prints_of(layout, one)[0] for one in earlier)])
     returning = int((np.isin(prints, seen) & new & ~null).sum())
     files = _by_file(layout, now, prints)
     appended = all(
@@ -128,24 +133,6 @@ def _by_file(layout: Layout, ref: DatasetRef, prints: _Prints) -> dict[str, _Pri
     files = origins(layout, ref) or (("", len(prints)),)
     ends = np.cumsum([rows for _, rows in files])
     return {name: prints[end - rows : end] for (name, rows), end in zip(files, ends, strict=True)}
-
-
-def _occurrence(prints: _Prints) -> NDArray[np.int64]:
-    """Return of each row how many equal ones stand before it."""
-    order = np.argsort(prints, kind="stable")
-    ordered = prints[order]
-    first = np.searchsorted(ordered, ordered, side="left")
-    occurrences = np.empty(len(prints), dtype=np.int64)
-    occurrences[order] = np.arange(len(prints)) - first
-    return occurrences
-
-
-def _count(of: _Prints, values: _Prints, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how often each print stands among distinct values with their counts."""
-    if not len(values):
-        return np.zeros(len(of), dtype=np.int64)
-    place = np.minimum(np.searchsorted(values, of), len(values) - 1)
-    return np.where(values[place] == of, counts[place], 0)
 
 
 def _prints_of(layout: Layout, ref: DatasetRef) -> tuple[_Prints, NDArray[np.bool_]]:

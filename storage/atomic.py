@@ -33,10 +33,16 @@ def writing(place: Path) -> Iterator[None]:
         ) from error
 
 
-def _temporary(folder: Path) -> Path:
-    name = f"{PREFIX}{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
-    _live.add(name)
-    return folder / name
+@contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    """Give a temporary name in a folder; what still bears it on leaving is removed."""
+    path = folder / f"{PREFIX}{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
+    _live.add(path.name)
+    try:
+        yield path
+    finally:
+        _remove(path)
+        _live.discard(path.name)
 
 
 def _remove(path: Path) -> None:
@@ -94,15 +100,8 @@ def sweep_once(folder: Path) -> None:
 
 def discard(path: Path) -> None:
     """Remove a folder at one stroke: it goes to a temporary name first, so that no reader meets a half of it."""
-    with writing(path):
-        aside = _temporary(path.parent)
-        try:
-            path.rename(aside)
-        except FileNotFoundError:
-            return
-        finally:
-            _remove(aside)
-            _live.discard(aside.name)
+    with writing(path), _temporary(path.parent) as aside, suppress(FileNotFoundError):
+        path.rename(aside)
 
 
 @contextmanager
@@ -144,16 +143,10 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep_once(path.parent)
-        temporary = _temporary(path.parent)
-        try:
+        with _temporary(path.parent) as temporary:
             _create(temporary, mode, data)
             temporary.replace(path)
             sync(path.parent)
-        except BaseException:
-            _remove(temporary)
-            raise
-        finally:
-            _live.discard(temporary.name)
 
 
 def write_once(path: Path, *parts: bytes) -> None:
@@ -173,13 +166,13 @@ def write_once(path: Path, *parts: bytes) -> None:
     """
     with writing(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with staging(path.parent) as stage, writing(path):
-        fresh = stage.path / "once"
-        _create(fresh, 0o600, *parts)
-        # A hard link appears whole and, unlike a rename, never replaces what another process wrote first.
-        with suppress(FileExistsError):
-            os.link(fresh, path)
-        sync(path.parent)
+        sweep_once(path.parent)
+        with _temporary(path.parent) as fresh:
+            _create(fresh, 0o600, *parts)
+            # A hard link appears whole and, unlike a rename, never replaces what another process wrote first.
+            with suppress(FileExistsError):
+                os.link(fresh, path)
+            sync(path.parent)
 
 
 class Staging:
@@ -236,10 +229,7 @@ def staging(parent: Path, *, durable: bool = True) -> Iterator[Staging]:
     with writing(parent):
         parent.mkdir(parents=True, exist_ok=True)
         sweep_once(parent)
-        path = _temporary(parent)
-        path.mkdir(mode=0o700)
-    try:
+    with _temporary(parent) as path:
+        with writing(parent):
+            path.mkdir(mode=0o700)
         yield Staging(path, durable=durable)
-    finally:
-        _remove(path)
-        _live.discard(path.name)

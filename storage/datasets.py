@@ -521,7 +521,7 @@ def staged_dataset(
             "classes": list(source.classes),
             "label_range": None if source.label_range is None else [float(bound) for bound in source.label_range],
             "normalisation": "none",
-            "parts": {part: rows.written.to_json() for part, rows in ingested.items()},
+            "parts": {part: asdict(rows.written) for part, rows in ingested.items()},
             "origins": [[origin, rows] for origin, rows in train.origins],
             "counts": {part: tally.to_json() for part, tally in source.tallies.items()}
             or {part: Tally(read=rows.written.rows).to_json() for part, rows in ingested.items()},
@@ -666,9 +666,8 @@ def open_dataset(layout: Layout, ref: DatasetRef, part: str = "train") -> Stored
 
 
 def _open_part(layout: Layout, version: str, body: Mapping[str, Any], part: str) -> StoredRows:
-    written = WrittenRows.from_json(body["parts"][part])
-    row_format, store = RowFormat.from_json(body["format"]), objects_of(layout)
-    return StoredRows.open(layout.dataset(version) / part, row_format, written, store)
+    rows = {"format": body["format"], "rows": body["parts"][part]}
+    return StoredRows.from_json(layout.dataset(version) / part, rows, objects_of(layout))
 
 
 def origins(layout: Layout, ref: DatasetRef) -> tuple[tuple[str, int], ...]:
@@ -790,7 +789,7 @@ def transform_dataset(
                 if prints is not None:
                     prints.add(mapped[counted], whose)
                 writer.write(row_format.encode(mapped, labels))
-            written[part] = writer.close().to_json()
+            written[part] = asdict(writer.close())
         changed = {
             "name": ref.name,
             "account": ref.account,

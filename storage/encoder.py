@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,17 +58,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.schema = schema
         self.on_violation = on_violation
 
-    @property
+    @cached_property
     def declared(self) -> Schema:
         """The declared schema."""
-        known: Schema | None = self.__dict__.get("_parsed")
-        if known is None:
-            known = self.__dict__["_parsed"] = parse_schema(self.schema, "the model's schema")
-        return known
+        return parse_schema(self.schema, "the model's schema")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is stored: what is declared, not what was made of it."""
-        return {key: value for key, value in super().__getstate__().items() if key != "_parsed"}
+        return {key: value for key, value in super().__getstate__().items() if key != "declared"}
 
     def __sklearn_is_fitted__(self) -> bool:
         """There is nothing to learn."""
@@ -131,7 +129,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             If a column is missing or named twice.
         """
         schema = self.declared
-        names = Counter(str(known) for known in getattr(X, "column_names", None) or _names(X))
+        names = _names(X)
         cells = {name: _cells(X, name, names) for name in self.feature_names_in_.tolist()}
         rows = len(next(iter(cells.values())))
         examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
@@ -145,7 +143,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def cells(self, X: Any, name: str) -> Sequence[Any]:
         """Return the cells of a column that it does not read; InputError where there is none."""
-        return _cells(X, name, Counter(map(str, getattr(X, "column_names", None) or _names(X))))
+        return _cells(X, name, _names(X))
 
     def _refused(self, column: Examined) -> NDArray[np.bool_]:
         rule: MissingRows = self.declared.rule(column.column)
@@ -173,9 +171,10 @@ def _cells(table: Any, name: str, names: Counter[str]) -> Sequence[Any]:
     return list(column.astype(object).where(column.notna(), None))
 
 
-def _names(table: Any) -> Sequence[Any]:
+def _names(table: Any) -> Counter[str]:
+    """Return how often each column is named."""
     if hasattr(table, "schema") and hasattr(table.schema, "names"):
-        return list(table.schema.names)
+        return Counter(map(str, table.schema.names))
     if isinstance(table, Mapping) or hasattr(table, "columns"):
-        return list(table.columns if hasattr(table, "columns") else table)
+        return Counter(map(str, getattr(table, "columns", table)))
     raise InputError(f"rows are a {type(table).__name__}; give a data frame with the table's columns")

@@ -34,7 +34,7 @@ _OLD = timedelta(days=1)
 
 
 def _first_of(names: tuple[str, ...]) -> str | None:
-    return next((value for name in names if (value := os.environ.get(name))), None)
+    return next(filter(None, map(os.environ.get, names)), None)
 
 
 @cache
@@ -154,21 +154,6 @@ class StoredPart:
 
     def __str__(self) -> str:
         return f"{self.store.url.rstrip('/')}/{self.name}"
-
-    @property
-    def path(self) -> str:
-        """Where it is for pyarrow's file system."""
-        return self.store.path(self.name)
-
-    @property
-    def filesystem(self) -> Any:
-        """Return pyarrow's file system."""
-        return self.store.filesystem
-
-    def require(self) -> None:
-        """Raise :class:`DamagedError` where it is missing."""
-        if not self.store.has(self.name):
-            raise DamagedError(f"{self} is missing; restore it or ingest again")
 
     def open(self) -> Any:
         """Return it whole, in memory, after comparing it with its digest.

@@ -220,12 +220,14 @@ def at_most(positions: Positions, prints: Digests, labels: NDArray[Any], most: i
     most : int
     """
     order = np.lexsort((labels, prints, positions))
-    ordered = positions[order]
-    starts = np.flatnonzero(np.diff(ordered, prepend=np.int32(-2)))
-    rank = np.arange(len(ordered)) - np.repeat(starts, np.diff(starts, append=len(ordered)))
     kept = positions.copy()
-    kept[order[rank >= most]] = -1
+    kept[order[ranks(positions[order]) >= most]] = -1
     return kept
+
+
+def ranks(ordered: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how many equal ones stand before each of sorted values."""
+    return np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
 
 
 def shares(positions: Positions, records: int) -> NDArray[np.int32]:

@@ -47,17 +47,15 @@ class ReleaseStore:
             return ()
         return [path.name for path in self._layout.releases.iterdir() if not path.name.startswith(".")]
 
-    def _shown(self, key: str, part: str) -> str:
-        """Return where a part of a release lies, for people."""
-        return str(self._layout.release(key) / part)
+    def _place(self, key: str) -> str:
+        """Return where a release lies, for people."""
+        return str(self._layout.release(key))
 
-    def _manifest(self, key: str) -> bytes:
-        """Return a release's manifest; StorageError where there is none."""
-        return manifests.read(self._layout.release(key) / _MANIFEST)
-
-    def _arrays(self, key: str) -> bytes:
-        """Return a release's arrays; DamagedError where they are missing or cannot be read."""
-        path = self._layout.release(key) / _ARRAYS
+    def _part(self, key: str, name: str) -> bytes:
+        """Return a file of a release: StorageError where there is no manifest, DamagedError where only that is."""
+        path = self._layout.release(key) / name
+        if name == _MANIFEST:
+            return manifests.read(path)
         try:
             return path.read_bytes()
         except OSError as error:
@@ -114,11 +112,12 @@ class ReleaseStore:
 
     def files(self, key: str) -> dict[str, bytes]:
         """Return the bytes of a release's files by name, its digests verified as :meth:`read` does."""
-        self.read(key)
-        return {_MANIFEST: self._manifest(key), _ARRAYS: self._arrays(key)}
+        files = {name: self._part(key, name) for name in (_MANIFEST, _ARRAYS)}
+        _require_whole(self._body(key, files[_MANIFEST]), files[_ARRAYS], self._place(key))
+        return files
 
     @staticmethod
-    def check(files: Mapping[str, bytes], place: Path) -> tuple[dict[str, Any], str]:
+    def check(files: Mapping[str, bytes], place: Path | str) -> tuple[dict[str, Any], str]:
         """Return the manifest and the digest of a release that is given by its files' bytes, wherever they lie.
 
         Raises
@@ -126,18 +125,16 @@ class ReleaseStore:
         DamagedError
             If they do not match each other's digests, naming the place.
         """
-        body = manifests.parse(files[_MANIFEST], place / _MANIFEST, version=FORMAT_VERSION)
-        manifest: dict[str, Any] = body["manifest"]
-        return manifest, _require_whole(body, files[_ARRAYS], place / _ARRAYS)
+        body = manifests.parse(files[_MANIFEST], f"{place}/{_MANIFEST}", version=FORMAT_VERSION)
+        return body["manifest"], _require_whole(body, files[_ARRAYS], place)
 
     @staticmethod
     def decode(files: Mapping[str, bytes], place: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return manifest and arrays of a release that is given by its files' bytes; raises as :meth:`check` does."""
-        manifest, _ = ReleaseStore.check(files, place)
-        return manifest, unpack_arrays(files[_ARRAYS], place / _ARRAYS)
+        return ReleaseStore.check(files, place)[0], unpack_arrays(files[_ARRAYS], f"{place}/{_ARRAYS}")
 
     def _same(self, key: str, digest: str) -> str:
-        body = self._body(key)
+        body = self._body(key, self._part(key, _MANIFEST))
         if body["release"] != digest:
             raise StorageError(
                 f"release {key} is stored with other values (digest {body['release'][:12]}, now {digest[:12]}); a "
@@ -145,17 +142,17 @@ class ReleaseStore:
             )
         return digest
 
-    def _body(self, key: str) -> dict[str, Any]:
-        place = self._shown(key, _MANIFEST)
-        body = manifests.parse(self._manifest(key), place, version=FORMAT_VERSION)
+    def _body(self, key: str, data: bytes) -> dict[str, Any]:
+        place = f"{self._place(key)}/{_MANIFEST}"
+        body = manifests.parse(data, place, version=FORMAT_VERSION)
         if (key_recorded := body["manifest"].get("key", key)) != key:
             raise DamagedError(f"{place} is the manifest of another release, {key_recorded}; {_WAY_OUT}")
         return body
 
     def manifest(self, key: str) -> dict[str, Any]:
         """Return what a release says of itself; its arrays are neither read nor verified."""
-        body: dict[str, Any] = self._body(key)["manifest"]
-        return body
+        manifest: dict[str, Any] = self._body(key, self._part(key, _MANIFEST))["manifest"]
+        return manifest
 
     def read(self, key: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return manifest and arrays of a release, its digests verified.
@@ -167,10 +164,9 @@ class ReleaseStore:
         DamagedError
             If a file does not match its digest, naming it.
         """
-        body, data = self._body(key), self._arrays(key)
-        _require_whole(body, data, self._shown(key, _ARRAYS))
-        manifest = body["manifest"]
-        return manifest, unpack_arrays(data, self._shown(key, _ARRAYS))
+        body, data = self._body(key, self._part(key, _MANIFEST)), self._part(key, _ARRAYS)
+        _require_whole(body, data, self._place(key))
+        return body["manifest"], unpack_arrays(data, f"{self._place(key)}/{_ARRAYS}")
 
     def remove_damaged(self, *keys: str) -> tuple[str, ...]:
         """Remove those of ``keys`` (all, where none is named) that do not match their digests; return them.
@@ -197,11 +193,11 @@ class ReleaseStore:
 _WAY_OUT = "restore it from a backup, or remove it and run again: an unchanged secret draws the same noise"
 
 
-def _require_whole(body: Mapping[str, Any], data: bytes, path: Path | str) -> str:
+def _require_whole(body: Mapping[str, Any], data: bytes, place: Path | str) -> str:
     """Return the digest of a release whose arrays are those that its manifest names."""
     digest = _digest(body["manifest"], data)
     if hashlib.sha256(data).hexdigest() != body["arrays"] or digest != body["release"]:
-        raise DamagedError(f"{path} is damaged: its digest does not match; {_WAY_OUT}")
+        raise DamagedError(f"{place}/{_ARRAYS} is damaged: its digest does not match; {_WAY_OUT}")
     return digest
 
 
@@ -244,17 +240,9 @@ class ObjectReleases(ReleaseStore):
         there = {name.split("/")[1] for name in self._store.names(_FOLDER)}
         return {entry.subject for entry in found(self._database, Kind.STORED)} & there
 
-    def _shown(self, key: str, part: str = "") -> str:
+    def _place(self, key: str) -> str:
         """Return the address of the copy that the ledger names, which holds all parts."""
         return f"{self._store.url.rstrip('/')}/{self._named(key) or f'{_FOLDER}/{key}'}"
-
-    def _manifest(self, key: str) -> bytes:
-        """Return the manifest."""
-        return self._halves(key)[0]
-
-    def _arrays(self, key: str) -> bytes:
-        """Return the arrays."""
-        return self._halves(key)[1]
 
     def _publish(self, key: str, digest: str, manifest: bytes, arrays: bytes) -> bool:
         """Put an object of its own, then let the ledger decide."""
@@ -278,31 +266,29 @@ class ObjectReleases(ReleaseStore):
             self._store.remove(name)
         return True
 
-    def _digest(self, key: str) -> str | None:
-        with reading(self._database) as entries:
-            return _last(entries, key)
-
     def _named(self, key: str) -> str | None:
-        digest = self._digest(key)
+        with reading(self._database) as entries:
+            digest = _last(entries, key)
         return None if digest is None else _name(key, digest)
 
-    def _halves(self, key: str) -> tuple[bytes, bytes]:
-        digest = self._digest(key)
-        whole = None if digest is None else self._store.get(_name(key, digest))
-        if whole is None:
-            raise StorageError(f"{self._shown(key)} does not exist")
+    def _part(self, key: str, name: str) -> bytes:
+        """Return a part of the copy that the ledger names, the whole of it verified."""
+        named, place = self._named(key), self._place(key)
+        whole = None if named is None else self._store.get(named)
+        if named is None or whole is None:
+            raise StorageError(f"{place} does not exist")
         size = int.from_bytes(whole[:8], "big")
         if size > len(whole) - 8:
-            raise DamagedError(f"{self._shown(key)} is damaged: it is cut off; restore it, or remove it and run again")
-        manifest, arrays = whole[8 : 8 + size], whole[8 + size :]
+            raise DamagedError(f"{place} is damaged: it is cut off; restore it, or remove it and run again")
+        parts = {_MANIFEST: whole[8 : 8 + size], _ARRAYS: whole[8 + size :]}
         # The object agrees with itself whoever wrote it: only the ledger says which one was stored.
-        body = ReleaseStore.check({_MANIFEST: manifest, _ARRAYS: arrays}, Path(key))[1]
-        if digest is not None and body != digest:
+        digest, stored = ReleaseStore.check(parts, key)[1], named.rpartition("/")[2]
+        if digest != stored:
             raise DamagedError(
-                f"{self._shown(key)} is another release (digest {body[:12]}) than the ledger stored ({digest[:12]}): "
+                f"{place} is another release (digest {digest[:12]}) than the ledger stored ({stored[:12]}): "
                 "somebody has replaced it; restore it, or remove it (unitball doctor --clean) and run again"
             )
-        return manifest, arrays
+        return parts[name]
 
 
 def _name(key: str, digest: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -167,18 +167,9 @@ class _ContentDigest:
 class WrittenRows:
     """What a writer leaves: the files with their digests, the number of rows, and the digest of the rows."""
 
-    files: tuple[tuple[str, str], ...]
+    files: Sequence[Sequence[str]]
     rows: int
     content: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"files": [list(file) for file in self.files], "rows": self.rows, "content": self.content}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> WrittenRows:
-        """Return what :meth:`to_json` wrote."""
-        return cls(tuple((name, digest) for name, digest in value["files"]), int(value["rows"]), value["content"])
 
 
 class RowWriter:
@@ -280,22 +271,19 @@ class StoredRows:
     Attributes
     ----------
     format : RowFormat
-    files : tuple of Path
-        Empty where an object store holds them.
+    files : tuple of Path or StoredPart
+        In a folder, or in an object store.
     count : int
         Number of records: of rows, or of people with and without rows.
     stored : int
         Number of rows.
-    parts : tuple of StoredPart
-        What an object store holds.
     """
 
     format: RowFormat
-    files: tuple[Path, ...]
+    files: tuple[Any, ...]
     count: int
     stored: int
     content: str = field(repr=False)
-    parts: tuple[StoredPart, ...] = ()
 
     @classmethod
     def open(
@@ -315,20 +303,20 @@ class StoredRows:
         DamagedError
             Naming the file.
         """
-        count = written.rows if records is None else records
-        if store is not None:
-            parts = tuple(StoredPart(store, name, digest) for name, digest in written.files)
-            for part in parts:
-                part.require()
-            return cls(layout, (), count, written.rows, written.content, parts)
+        files: list[Path | StoredPart] = []
         for name, digest in written.files:
-            verify_file(folder / name, digest)
-        return cls(layout, tuple(folder / name for name, _ in written.files), count, written.rows, written.content)
+            if store is None:
+                verify_file(folder / name, digest)
+            elif not store.has(name):
+                raise DamagedError(f"{StoredPart(store, name, digest)} is missing; restore it or ingest again")
+            files.append(folder / name if store is None else StoredPart(store, name, digest))
+        count = written.rows if records is None else records
+        return cls(layout, tuple(files), count, written.rows, written.content)
 
     @classmethod
     def from_json(cls, folder: Path, body: dict[str, Any], store: ObjectStore | None = None) -> StoredRows:
         """Open what a manifest says of a shard: its ``format``, its ``rows``, and how many ``records`` they are."""
-        written = WrittenRows.from_json(body["rows"])
+        written = WrittenRows(**body["rows"])
         return cls.open(folder, RowFormat.from_json(body["format"]), written, store, body.get("records"))
 
     @property
@@ -338,7 +326,7 @@ class StoredRows:
 
     def batches(self, rows: int) -> Iterator[Any]:
         """Yield record batches of at most so many rows."""
-        for path in self.parts or self.files:
+        for path in self.files:
             try:
                 source = path.open() if isinstance(path, StoredPart) else path
                 # From a disk, a megabyte at a time instead of whole columns of a row group.
@@ -383,16 +371,13 @@ class StoredRows:
         """Return an Arrow data set over the files, for whoever reads some columns of them."""
         import pyarrow.dataset as ds
 
-        if self.parts:
-            paths = [part.path for part in self.parts]
-            return ds.dataset(paths, filesystem=self.parts[0].filesystem, format="parquet")
-        return ds.dataset([str(path) for path in self.files], format="parquet")
+        store = next((file.store for file in self.files if isinstance(file, StoredPart)), None)
+        paths = [file.store.path(file.name) if isinstance(file, StoredPart) else str(file) for file in self.files]
+        return ds.dataset(paths, filesystem=None if store is None else store.filesystem, format="parquet")
 
     def by_file(self) -> list[StoredRows]:
         """Return the rows file by file, each of the whole's count and fingerprint."""
-        if self.parts:
-            return [replace(self, parts=(part,)) for part in self.parts]
-        return [replace(self, files=(path,)) for path in self.files]
+        return [replace(self, files=(file,)) for file in self.files]
 
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the SHA-256 of the rows, kept with them; for keying noise, never published."""

@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +115,8 @@ def write_shards(
     owners = _owners(positions_of, records, ref.name, allow_empty)
     digests = {party: _digest(part, positions) for party, positions in positions_of.items()}
     sizes = {party: len(positions) for party, positions in positions_of.items()}
-    people = open_people(layout, ref)
-    if people is None:
-        partitioning = _Partitioning(layout, ref, partition, rows, rows.format, owners, None, sizes, digests)
-    else:
+    people, kept, counts = open_people(layout, ref), rows.format, None
+    if people is not None:
         whose = people[1].get(part, np.zeros(0, dtype=np.int32))
         if among is not None:
             counted = np.isin(np.arange(len(whose)), among)
@@ -126,8 +124,8 @@ def write_shards(
         # Without a record, the last owner is looked up, and not taken.
         owners = np.where(whose >= 0, owners[whose], np.int32(-1)) if len(whose) else owners[:0]
         # A person has all rows in one shard, so that they are counted once, over the whole part.
-        kept = replace(rows.format, shares=True)
-        partitioning = _Partitioning(layout, ref, partition, rows, kept, owners, shares(whose, records), sizes, digests)
+        kept, counts = replace(rows.format, shares=True), shares(whose, records)
+    partitioning = _Partitioning(layout, ref, partition, rows, kept, owners, counts, sizes, digests)
     missing = {number: party for number, party in enumerate(positions_of) if not partitioning.has(party)}
     stored = np.bincount(owners[owners >= 0], minlength=len(positions_of))
     for group in _groups({number: int(stored[number]) for number in missing}, rows.format):
@@ -229,7 +227,7 @@ class _Partitioning:
             "party": party,
             "positions": self.digests[party],
             "format": self.format.to_json(),
-            "rows": writer.close().to_json(),
+            "rows": asdict(writer.close()),
             **({} if self.shares is None else {"records": self.records[party]}),
         }
         (stage.path / MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
@@ -351,7 +349,7 @@ def write_mapped(
         writer = RowWriter(stage.path, kept)
         for features, labels, shares in rows.blocks():
             writer.write(kept.encode(mapped(features), labels, shares))
-        body = {"of": rows.content, "format": kept.to_json(), "rows": writer.close().to_json()}
+        body = {"of": rows.content, "format": kept.to_json(), "rows": asdict(writer.close())}
         (stage.path / MAPPED_MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
         stage.publish(target, lambda: open_mapped(layout, shard, rows, key) is not None)
     return open_mapped(layout, shard, rows, key)

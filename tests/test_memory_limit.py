@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -95,11 +96,11 @@ def _store(folder: Path, rows: int) -> None:
             part = batch.slice(0, min(len(block), rows - start))
             writer.write(part)
             new.write_table(pa.Table.from_batches([part]))
-    (folder / "written.json").write_text(json.dumps(writer.close().to_json()))
+    (folder / "written.json").write_text(json.dumps(asdict(writer.close())))
 
 
 def _opened(folder: Path) -> StoredRows:
-    written = WrittenRows.from_json(json.loads((folder / "written.json").read_text()))
+    written = WrittenRows(**json.loads((folder / "written.json").read_text()))
     return StoredRows.open(folder / "stored", RowFormat(_FEATURES, Labels.CLASSES), written)
 
 

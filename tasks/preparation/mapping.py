@@ -24,6 +24,7 @@ from dpalgos.registry import AlgorithmSpec, construct, lookup
 from dpalgos.rows import Array, Features, Floats, fits
 from storage.datasets import is_complete, open_dataset, transform_dataset, transformed_ref
 from storage.errors import DamagedError, InputError, RefusedError, StorageError
+from storage.objects import objects_of
 from storage.refs import DatasetRef, ShardRef
 from storage.releases import ReleaseStore
 from storage.rowfiles import StoredRows
@@ -128,7 +129,7 @@ def kept_rows(shard: ShardRef, rows: StoredRows, features: RowFeatures) -> Store
     """
     layout = current_layout()
     # Rows in an object store are kept nowhere else.
-    if not features.kept or rows.parts or rows.stored < _FEWEST_ROWS:
+    if not features.kept or objects_of(layout) is not None or rows.stored < _FEWEST_ROWS:
         return None
     key = map_key(features)
     rows_kept = open_mapped(layout, shard, rows, key)

@@ -357,7 +357,7 @@ def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
     def seen(part: Rows) -> Rows:
         return MappedRows(part, maps, dimension) if maps else part
 
-    if len(rows.parts or rows.files) > 1 and on_dask_worker():
+    if len(rows.files) > 1 and on_dask_worker():
         return SpreadRows([seen(part) for part in rows.by_file()], functools.partial(_over_workers, shard))
     return seen(rows)
 
