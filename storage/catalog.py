@@ -242,7 +242,9 @@ class Catalog:
             else:
                 _require_unit(opened, name, people)
                 _require_agreement(opened, visibility, cap, group_size, relation)
-                _record_consent(entries, opened, idealised_allowed)
+                if idealised_allowed not in (None, opened.idealised_allowed):
+                    content = {"idealised_allowed": idealised_allowed}
+                    entries.append(Kind.CONSENT, account=opened.name, subject=opened.name, content=content)
             if repeated and same[-1] is earlier[-1] and same[-1].manifest == manifest:
                 return same[-1]
             return _registration(
@@ -606,11 +608,6 @@ def _require_same_people(
                 f"people of namespace {named!r} belong to account {other!r}, and {name} would be in {account!r}; give "
                 f"--account {other}, or name another namespace if these are other people's identifiers"
             )
-
-
-def _record_consent(entries: Entries, account: Account, allowed: bool | None) -> None:
-    if allowed is not None and allowed != account.idealised_allowed:
-        entries.append(Kind.CONSENT, account=account.name, subject=account.name, content={"idealised_allowed": allowed})
 
 
 def _registration(entry: Entry) -> Registration:

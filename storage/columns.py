@@ -7,14 +7,14 @@ import re
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -165,22 +165,6 @@ class Column(ABC):
         return values
 
 
-_TYPES: dict[str, type[Column]] = {}
-_Class = TypeVar("_Class", bound=type[Column])
-
-
-def column_type(name: str) -> Callable[[_Class], _Class]:
-    """Return a decorator that enters a class of columns under the name that schemas give the type."""
-
-    def enter(cls: _Class) -> _Class:
-        if name in _TYPES:
-            raise ValueError(f"column type {name!r} is registered twice")
-        _TYPES[name] = cls
-        return cls
-
-    return enter
-
-
 def parse_column(number: int, declaration: Any, place: str) -> Column:
     """Return the column that one entry of a schema declares.
 
@@ -313,7 +297,6 @@ def shown(values: Sequence[str]) -> str:
     return ", ".join(values[:12]) + (", …" if len(values) > 12 else "")
 
 
-@column_type("ignore")
 @dataclass(frozen=True, slots=True)
 class Ignored(Column):
     """A column that is not looked at."""
@@ -342,7 +325,6 @@ class Ignored(Column):
 _USUAL = MappingProxyType({"false": 0, "true": 1, "no": 0, "yes": 1, "f": 0, "t": 1, "n": 0, "y": 1, "0": 0, "1": 1})
 
 
-@column_type("boolean")
 @dataclass(frozen=True)
 class Boolean(Column):
     """Yes or no, one feature.
@@ -391,7 +373,6 @@ class Boolean(Column):
         return Encoded(np.maximum(codes, 0).astype(np.float64)[:, None], codes < 0, codes < 0)
 
 
-@column_type("category")
 @dataclass(frozen=True)
 class Category(Column):
     """One of declared values, one feature each (one-hot).
@@ -477,7 +458,6 @@ _MONTHS = tuple(f"{month:02d}" for month in range(1, 13))
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
-@column_type("date")
 @dataclass(frozen=True, slots=True)
 class Date(Column):
     """Days in a declared range.
@@ -584,7 +564,6 @@ def _day(cell: Any, formats: Sequence[str] = ()) -> date | None:
     return None
 
 
-@column_type("label")
 @dataclass(frozen=True)
 class Label(Column):
     """What is to be predicted: one of declared classes, or a number in a declared range.
@@ -677,7 +656,6 @@ def _signed_log(numbers: Any) -> Any:
     return np.sign(numbers) * np.log1p(np.abs(numbers))
 
 
-@column_type("numeric")
 @dataclass(frozen=True, slots=True)
 class Numeric(Column):
     """Numbers in a declared range; without one (public sets only) they stay as they are.
@@ -794,7 +772,6 @@ class Numeric(Column):
         return np.asarray((numbers - low) / (high - low))
 
 
-@column_type("days")
 @dataclass(frozen=True, slots=True)
 class Days(Numeric):
     """How many days lie between two dates of the same row, as a number in a declared range.
@@ -841,7 +818,6 @@ class Days(Numeric):
         return Numeric.encode(self, [(last - first).days if first and last else None for first, last in pairs])
 
 
-@column_type("person")
 @dataclass(frozen=True, slots=True)
 class Person(Column):
     """Whose row it is: what is protected is a person with all rows, and no feature.
@@ -879,3 +855,18 @@ class Person(Column):
         names = identifiers(cells)
         nobody = ~named(names)
         return Encoded(names[:, None], nobody, nobody)
+
+
+_TYPES: Mapping[str, type[Column]] = MappingProxyType(
+    {
+        "ignore": Ignored,
+        "boolean": Boolean,
+        "category": Category,
+        "date": Date,
+        "label": Label,
+        "numeric": Numeric,
+        "days": Days,
+        "person": Person,
+    }
+)
+"""The types by the names that schemas give them."""

@@ -7,7 +7,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -372,7 +372,6 @@ class ColumnSketches:
     def __init__(self) -> None:
         self._held: list[NDArray[np.float32]] = []
         self._counts: list[_Counts] = []
-        self._found: list[tuple[_Floats, _Floats, float]] | None = None
 
     def add(self, features: Any) -> None:
         """Take note of a block of rows; cells that are NaN are missing."""
@@ -389,26 +388,25 @@ class ColumnSketches:
         for counts, column in zip(self._counts, columns, strict=True):
             counts.add(column[: np.isfinite(column).sum()].astype(np.float64))
 
+    @cached_property
     def _sketches(self) -> list[tuple[_Floats, _Floats, float]]:
-        """Return the sketches of those columns that count."""
-        if self._found is None:
-            if self._held:
-                self._count()
-            sketches = [_sketch(counts.values, counts.counts) for counts in self._counts]
-            even = _even()
-            self._found = [one for one in sketches if one and _evidence(one[0] - even, one[1], 1.0 / one[2]) < _REGULAR]
-        return self._found
+        """The sketches of those columns that count, once all rows have passed."""
+        if self._held:
+            self._count()
+        sketches = [_sketch(counts.values, counts.counts) for counts in self._counts]
+        even = _even()
+        return [one for one in sketches if one and _evidence(one[0] - even, one[1], 1.0 / one[2]) < _REGULAR]
 
     def save(self, path: Path, key: bytes) -> None:
         """Write number of rows and sketch of each column that counts, enciphered under the root's secret."""
-        rows = [np.concatenate([[rows], sketch]) for sketch, _, rows in self._sketches()]
+        rows = [np.concatenate([[rows], sketch]) for sketch, _, rows in self._sketches]
         nonce = secrets.token_bytes(12)
         data = np.array(rows, dtype="<f8").tobytes()
         write_bytes(path, nonce + _cipher(key).encrypt(nonce, data, None), mode=0o600)
 
     def agree(self, known: _Floats) -> bool:
         """Whether two of these columns and two of the known ones are closer than other people's can be."""
-        sketches = self._sketches()
+        sketches = self._sketches
         if min(len(sketches), len(known)) < 2:
             return False
         needed = math.log(len(sketches) * len(known) / _CHANCE)

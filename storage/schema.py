@@ -380,12 +380,13 @@ class Schema:
         if not on_violation.drops:
             refused += [(one, wrong & left) for one, wrong in zip(examined, amiss, strict=True)]
         self._refuse(table, refused)
-        tally.read += len(alive)
-        tally.incomplete += int((np.logical_or.reduce([one.missing for one in examined]) & alive).sum())
-        tally.outside += int(outside.sum() + (~alive).sum())
-        tally.clipped += int((outside & good).sum())
-        tally.null += int((~good).sum()) if self.keeps_rows else 0
-        tally.dropped += 0 if self.keeps_rows else int((~good).sum())
+        tally.update(
+            read=len(alive),
+            incomplete=int((np.logical_or.reduce([one.missing for one in examined]) & alive).sum()),
+            outside=int(outside.sum() + (~alive).sum()),
+            clipped=int((outside & good).sum()),
+            **{"null" if self.keeps_rows else "dropped": int((~good).sum())},
+        )
         label = next(one for one in examined if isinstance(one.column, Label))
         features, plain = self._both([one for one in examined if one.column.width])
         whose = next((one for one in examined if isinstance(one.column, Person)), None)

@@ -12,6 +12,7 @@ import math
 import pkgutil
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -73,10 +74,8 @@ class ReadOptions:
     people: People | None = None
 
     def __post_init__(self) -> None:
-        if self.dimension is not None and self.dimension < 1:
-            raise InputError(f"dimension is {self.dimension}: declare at least 1")
-        if self.dimension is not None and self.dimension > LARGEST_DIMENSION:
-            raise InputError(f"dimension is {self.dimension}: declare at most {LARGEST_DIMENSION}")
+        if self.dimension is not None and not 1 <= self.dimension <= LARGEST_DIMENSION:
+            raise InputError(f"dimension is {self.dimension}: declare at least 1 and at most {LARGEST_DIMENSION}")
         if self.classes is not None and self.label_range is not None:
             raise InputError("classes and a label range are both declared: declare one of them")
         if self.classes is not None:
@@ -137,45 +136,18 @@ class Block:
         return replace(self, **parts)
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Counter[str]):
     """Counts of rows while they are read, complete once the blocks were read; not published for private data.
 
-    Attributes
-    ----------
-    read : int
-        Rows of the file.
-    incomplete : int
-        Those with a missing cell, whatever becomes of them.
-    outside : int
-        Those with a cell that the schema does not admit, or with another number of cells; rows that are left out for
-        a missing cell are not looked at further.
-    clipped, dropped, null : int
-        Rows that were clipped, left out, or made null records.
+    ``read`` are rows of the file, ``incomplete`` those with a missing cell, whatever becomes of them. ``outside`` are
+    those with a cell that the schema does not admit, or with another number of cells; rows that are left out for a
+    missing cell are not looked at further. Others were ``clipped``, ``dropped``, or made ``null`` records.
     """
-
-    read: int = 0
-    incomplete: int = 0
-    outside: int = 0
-    clipped: int = 0
-    dropped: int = 0
-    null: int = 0
-
-    def reset(self) -> None:
-        """Begin again, as the blocks are read from the start."""
-        self.read = self.incomplete = self.outside = self.clipped = self.dropped = self.null = 0
 
     def to_json(self) -> dict[str, int]:
         """Return the counts as JSON, with those of the rows that are kept as they are or clipped."""
-        return {
-            "read": self.read,
-            "kept": self.read - self.dropped - self.null,
-            "incomplete": self.incomplete,
-            "outside": self.outside,
-            "clipped": self.clipped,
-            "dropped": self.dropped,
-            "null": self.null,
-        }
+        counts = {name: self[name] for name in ("read", "incomplete", "outside", "clipped", "dropped", "null")}
+        return {**counts, "kept": self["read"] - self["dropped"] - self["null"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,29 +343,18 @@ _RESERVED = ("all", "server", "test")
 
 @dataclass(frozen=True, slots=True)
 class _Chained:
-    """The parties' training rows, one party after the other."""
+    """Rows of several files, each with the party whose they are and the file's name; test rows are no party's."""
 
-    sources: tuple[tuple[str, Source], ...]
+    parts: tuple[tuple[str, str, Iterable[Block]], ...]
 
     def __iter__(self) -> Iterator[Block]:
-        for party, source in self.sources:
+        for party, place, part in self.parts:
             rows = 0
-            for block in source.parts["train"]:
+            for block in part:
                 rows += len(block.labels)
                 yield replace(block, origin=party)
-            if rows == 0:
-                raise InputError(f"party {party!r} is empty: {source.place} holds no rows; leave the party out")
-
-
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    """Test rows of several files."""
-
-    parts: tuple[Iterable[Block], ...]
-
-    def __iter__(self) -> Iterator[Block]:
-        for part in self.parts:
-            yield from part
+            if party and not rows:
+                raise InputError(f"party {party!r} is empty: {place} holds no rows; leave the party out")
 
 
 def concatenate(sources: Mapping[str, Source]) -> Source:
@@ -409,11 +370,10 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
     """
     if not sources:
         raise InputError("no party was given; give each as NAME=PATH")
-    pairs = tuple(sources.items())
-    first_name, first = pairs[0]
+    first_name, first = next(iter(sources.items()))
     tests: list[Iterable[Block]] = []
     tallies: dict[str, Tally] = {}
-    for name, source in pairs:
+    for name, source in sources.items():
         if path_component(name, "party") in _RESERVED:
             raise InputError(f"party {name!r} has a reserved name; call it differently")
         for what in ("dimension", "classes", "label_range", "image_shape", "people"):
@@ -429,22 +389,16 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
         else:
             counted.pop("test", None)
         tallies.update({f"{part} of {name}": tally for part, tally in counted.items()})
-    parts: dict[str, Iterable[Block]] = {"train": _Chained(pairs)}
+    parts = {"train": _Chained(tuple((name, source.place, source.parts["train"]) for name, source in sources.items()))}
     if tests:
-        parts["test"] = _Joined(tuple(tests))
-    return Source(
-        format=first.format,
-        place=", ".join(source.place for _, source in pairs),
-        dimension=first.dimension,
-        classes=first.classes,
-        label_range=first.label_range,
+        parts["test"] = _Chained(tuple(("", "", part) for part in tests))
+    return replace(
+        first,
+        place=", ".join(source.place for source in sources.values()),
         parts=parts,
-        found=frozenset().union(*(source.found for _, source in pairs)),
-        sparse=any(source.sparse for _, source in pairs),
+        found=frozenset().union(*(source.found for source in sources.values())),
+        sparse=any(source.sparse for source in sources.values()),
         tallies=tallies,
-        table=first.table,
-        image_shape=first.image_shape,
-        people=first.people,
     )
 
 
@@ -543,14 +497,8 @@ _MOST_UNFOLDED = 32
 _ALWAYS_UNFOLDED = 1 << 28
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    rows: int = _MOST_ROWS
-    bytes: int | None = None
-
-
-_USUAL = _Limits()
-_limits: ContextVar[_Limits] = ContextVar("limits", default=_USUAL)
+# Rows of a part, and bytes of a file where they are declared.
+_limits: ContextVar[tuple[int, int | None]] = ContextVar("limits", default=(_MOST_ROWS, None))
 
 
 @contextmanager
@@ -565,7 +513,7 @@ def limited(*, rows: int | None = None, size: int | None = None) -> Iterator[Non
         Bytes of a file, after decompression. By default 64 GiB, and for a compressed file the larger of 256 MiB and 32
         times its size.
     """
-    token = _limits.set(_Limits(_MOST_ROWS if rows is None else rows, size))
+    token = _limits.set((_MOST_ROWS if rows is None else rows, size))
     try:
         yield
     finally:
@@ -574,7 +522,7 @@ def limited(*, rows: int | None = None, size: int | None = None) -> Iterator[Non
 
 def most_rows() -> int:
     """Return the most rows that a part may hold."""
-    return _limits.get().rows
+    return _limits.get()[0]
 
 
 class _Bounded(io.RawIOBase):
@@ -676,7 +624,7 @@ def open_binary(path: Path) -> IO[bytes]:
 
 def bounded(file: IO[bytes], path: Path | str, bound: int = _MOST_BYTES) -> IO[bytes]:
     """Return a file that raises an InputError where more is read than was declared, or than ``bound``."""
-    declared = _limits.get().bytes
+    declared = _limits.get()[1]
     return cast(IO[bytes], io.BufferedReader(_Bounded(file, path, bound if declared is None else declared), 1 << 20))
 
 

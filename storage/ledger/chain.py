@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from storage.atomic import locked_directory, write_bytes
 from storage.errors import StorageError
@@ -32,10 +32,8 @@ _HASHED = ("sequence", "previous", "kind", "account", "subject", "recorded_at", 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-class Fields(Protocol):
-    """An entry's columns by name: a mapping, or a row of the database."""
-
-    def __getitem__(self, name: str, /) -> Any: ...
+Fields = Mapping[Any, Any]
+"""An entry's columns by name."""
 
 
 def canonical(value: Any) -> str:
@@ -168,7 +166,7 @@ def behind(last: Link, digest_at: Callable[[int], str | None], mark: HighWaterMa
         The end of the ledger's chain.
     digest_at : callable
         Returns the digest of the entry of a number.
-    mark : Mark or None
+    mark : HighWaterMark or None
     """
     if mark is None:
         return None
@@ -200,7 +198,7 @@ def advance_mark(path: Path, mark: HighWaterMark, chain: Chain, *, restored: boo
             if present is not None and present.link.sequence >= mark.link.sequence:
                 return
             mark = HighWaterMark(mark.link, {**(present.spent if present else {}), **mark.spent})
-            write_bytes(path, _dump(chain, mark), mode=0o600)
+            write_bytes(path, canonical({**_body(mark), "mac": _mac(chain, mark)}).encode(), mode=0o600)
     except (OSError, StorageError) as error:
         _log.warning("high-water mark %s could not be written (%s); the ledger itself is whole", path, error)
 
@@ -212,7 +210,3 @@ def _body(mark: HighWaterMark) -> dict[str, Any]:
 
 def _mac(chain: Chain, mark: HighWaterMark) -> str:
     return chain.mac("mark", _body(mark))
-
-
-def _dump(chain: Chain, mark: HighWaterMark) -> bytes:
-    return canonical({**_body(mark), "mac": _mac(chain, mark)}).encode()

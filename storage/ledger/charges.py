@@ -52,10 +52,12 @@ class CapChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountTerms:
-    """What the policy may need of an account besides its plans: what was agreed at opening, and how its cap changed.
+    """What the policy may need of an account besides its plans: its cap, how that changed, what was agreed at opening.
 
     Parameters
     ----------
+    cap : Cap or None
+        The most it may spend over its life; None for public data, which is recorded and never refused.
     relation : str
         The neighbouring relation its guarantees are stated under, fixed at opening.
     deltas : mapping
@@ -64,6 +66,7 @@ class AccountTerms:
         Oldest first.
     """
 
+    cap: Cap | None = None
     relation: str = DEFAULT_RELATION
     deltas: Mapping[str, Any] = field(default_factory=dict)
     changes: tuple[CapChange, ...] = ()
@@ -209,28 +212,17 @@ class ChargePolicy(Protocol):
 
     def for_group(self, size: int) -> ChargePolicy:
         """Return the policy under which one person has up to `size` rows."""
-        ...
 
     def decide(
-        self,
-        history: History,
-        new: Sequence[ReleaseCharge],
-        *,
-        partition: str,
-        delta: float,
-        cap: Cap | None,
-        terms: AccountTerms,
+        self, history: History, new: Sequence[ReleaseCharge], *, partition: str, delta: float, terms: AccountTerms
     ) -> Decision:
-        """Price the new releases and compare with the cap; ``cap`` None (public data) admits everything."""
-        ...
+        """Price the new releases and compare with the account's cap; where there is none, everything is admitted."""
 
     def lacking(self, history: History, totals: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
-        ...
 
     def stated(self, epsilon: float, delta: float) -> Mapping[str, Any]:
         """Return the cost of a plan of which nothing is known but (epsilon, delta)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,8 +232,6 @@ class Account(AccountTerms):
     Parameters
     ----------
     name : str
-    cap : Cap or None
-        The most it may spend over its life; None for public data, which is recorded and never refused.
     disjoint_people : bool
         Whether its owner declared that no person in it is in any account of `disjoint_from`.
     disjoint_from : tuple of str
@@ -254,7 +244,6 @@ class Account(AccountTerms):
     """
 
     name: str
-    cap: Cap | None
     disjoint_people: bool = False
     disjoint_from: tuple[str, ...] = ()
     group_size: int = 1
@@ -301,7 +290,17 @@ def find_account(entries: Entries, name: str) -> Account | None:
     if not opened:
         return None
     content = opened[0].content
-    changes = tuple(map(_cap_change, entries.find(Kind.CAP, account=name)))
+    changes = tuple(
+        CapChange(
+            cap=Cap(**entry.content["cap"]),
+            before=Cap(**entry.content["before"]),
+            by=entry.content["by"],
+            why=entry.content["why"],
+            recorded_at=entry.recorded_at,
+            sequence=entry.sequence,
+        )
+        for entry in entries.find(Kind.CAP, account=name)
+    )
     consents = [content, *(entry.content for entry in entries.find(Kind.CONSENT, account=name))]
     cap = changes[-1].cap if changes else content["cap"] and Cap(**content["cap"])
     return Account(
@@ -354,18 +353,6 @@ def add_account(entries: Entries, account: Account) -> Account:
         del content["unit"]
     entries.append(Kind.ACCOUNT, account=account.name, subject=account.name, content=content)
     return get_account(entries, account.name)
-
-
-def _cap_change(entry: Entry) -> CapChange:
-    content = entry.content
-    return CapChange(
-        cap=Cap(**content["cap"]),
-        before=Cap(**content["before"]),
-        by=content["by"],
-        why=content["why"],
-        recorded_at=entry.recorded_at,
-        sequence=entry.sequence,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

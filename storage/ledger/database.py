@@ -162,10 +162,6 @@ Guard = Callable[[Any], None]
 """Takes the :class:`~storage.ledger.entries.Entries` of a writing transaction."""
 
 
-def _nothing(entries: Any) -> None:
-    """Guard nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Known:
     """What was found of a ledger when its chain was last looked at; each transaction leaves another one.
@@ -305,7 +301,7 @@ def open_database(
     key: Path | Secret | None = None,
     head: Path | None = None,
     marks: Path | None = None,
-    guard: Guard = _nothing,
+    guard: Guard = lambda entries: None,
     memory: Memory | None = None,
 ) -> Database:
     """Open the database at a path or URL; make it, whole or not at all, where there is none; migrate an older one.

@@ -200,7 +200,8 @@ class Ledger:
             change = CapChange(
                 cap=cap, before=account.cap, by=by, why=why, recorded_at="", sequence=entries.last().sequence + 1
             )
-            status = self._decide(entries, account, (), partition="", delta=cap.delta, cap=cap, change=change)
+            changed = replace(account, cap=cap, changes=(*account.changes, change))
+            status = self._decide(entries, changed, (), partition="", delta=cap.delta)
             if not status.admitted:
                 raise OverspendError(
                     f"the cap of account {name!r} cannot become epsilon {cap.epsilon:g} at delta {cap.delta:g}: "
@@ -368,7 +369,7 @@ class Ledger:
     def _require_admitted(
         self, entries: Entries, account: Account, plan: PlanRequest, new: Sequence[ReleaseCharge]
     ) -> Decision:
-        decision = self._decide(entries, account, new, partition=plan.partition, delta=plan.delta, cap=account.cap)
+        decision = self._decide(entries, account, new, partition=plan.partition, delta=plan.delta)
         if not decision.admitted:
             raise OverspendError(decision.reason or f"account {account.name!r} has too little left for this plan")
         return decision
@@ -468,9 +469,7 @@ class Ledger:
             delta=first.plan.delta,
             run=first.plan.run,
         )
-        decision = self._decide(
-            entries, account, (release,), partition=plan.partition, delta=plan.delta, cap=account.cap
-        )
+        decision = self._decide(entries, account, (release,), partition=plan.partition, delta=plan.delta)
         if not decision.admitted:
             raise OverspendError(
                 f"release {first.key!r} was computed again with another result, which costs it once more, and "
@@ -486,13 +485,10 @@ class Ledger:
         *,
         partition: str,
         delta: float,
-        cap: Cap | None,
-        change: CapChange | None = None,
     ) -> Decision:
         policy = self._policy.for_group(account.group_size)
-        terms = account if change is None else replace(account, changes=(*account.changes, change))
         history = history_of(entries, account.name)
-        decision = policy.decide(history, new, partition=partition, delta=delta, cap=cap, terms=terms)
+        decision = policy.decide(history, new, partition=partition, delta=delta, terms=account)
         unpriced = {party for release in new for party in release.parties} - set(decision.costs)
         if decision.admitted and unpriced:
             raise StorageError(f"the accounting gave no price for party {min(unpriced)!r}; nothing was charged")
@@ -586,7 +582,7 @@ class Ledger:
         record = PlanRecord(partition, {"every row": cost})
         delta = account.cap.delta if account.cap is not None else 0.0
         with_it = replace(history, pending=(record,))
-        stands = self._policy.decide(with_it, (), partition=partition, delta=delta, cap=account.cap, terms=account)
+        stands = self._policy.decide(with_it, (), partition=partition, delta=delta, terms=account)
         plan = PlanRequest(account.name, partition, (), delta, run="restored ledger")
         decision = Decision(admitted=True, costs=record.costs, details=stands.details, totals=stands.totals)
         append_plan(entries, plan, (), decision, {}, Kind.CHARGE)
@@ -598,7 +594,7 @@ class Ledger:
         with reading(self._database) as entries:
             account_entry = get_account(entries, account)
             delta = account_entry.cap.delta if account_entry.cap is not None else 0.0
-            return self._decide(entries, account_entry, (), partition="", delta=delta, cap=account_entry.cap)
+            return self._decide(entries, account_entry, (), partition="", delta=delta)
 
     def history(self, account: str) -> History:
         """Return an account's plans and what it has set aside."""

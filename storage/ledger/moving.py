@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from storage.errors import InputError, StorageError
-from storage.ledger.database import CREATION_LOCK, FORMAT_VERSION, MOVED, Database, entries, meta, metadata
+from storage.ledger.database import CREATION_LOCK, FORMAT_VERSION, MOVED, Database, meta, metadata
 from storage.ledger.database import entries as table
 from storage.ledger.entries import Kind, reading, writing
 
@@ -127,10 +127,10 @@ def _copy(source: Connection, url: str) -> None:
                 metadata.create_all(target)
                 target.execute(insert(meta), [dict(row) for row in source.execute(select(meta)).mappings()])
             _require_same(source, target, shown)
-            there = target.execute(select(func.coalesce(func.max(entries.c.sequence), 0))).scalar_one()
-            rest = select(entries).where(entries.c.sequence > there).order_by(entries.c.sequence)
+            there = target.execute(select(func.coalesce(func.max(table.c.sequence), 0))).scalar_one()
+            rest = select(table).where(table.c.sequence > there).order_by(table.c.sequence)
             if rows := [dict(row) for row in source.execute(rest).mappings()]:
-                target.execute(insert(entries), rows)
+                target.execute(insert(table), rows)
     except DBAPIError as error:
         reason = (str(error.orig).strip() or type(error.orig).__name__).splitlines()[0]
         raise StorageError(f"PostgreSQL at {shown}: {reason}; the ledger stays where it is") from None
@@ -139,10 +139,10 @@ def _copy(source: Connection, url: str) -> None:
 def _require_same(source: Connection, target: Connection, shown: str) -> None:
     """Refuse a database whose chain does not begin as this one, or that goes on where this one does."""
     identity = select(meta.c.value).where(meta.c.name == "ledger_id")
-    last = select(entries.c.sequence, entries.c.digest).order_by(entries.c.sequence.desc()).limit(1)
+    last = select(table.c.sequence, table.c.digest).order_by(table.c.sequence.desc()).limit(1)
     ends = [row for each in (source, target) if (row := each.execute(last).one_or_none()) is not None]
     shared = min((sequence for sequence, _ in ends), default=0) if len(ends) == 2 else 0
-    link = select(entries.c.digest).where(entries.c.sequence == shared)
+    link = select(table.c.digest).where(table.c.sequence == shared)
     if any(
         source.execute(what).scalar_one_or_none() != target.execute(what).scalar_one_or_none()
         for what in (identity, link)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
+from numpy._core import multiarray
 from numpy.typing import NDArray
 
 from storage.errors import InputError
@@ -164,25 +165,22 @@ _RECORD = 1 + DIMENSION
 Pixels = NDArray[np.uint8]
 
 
-def _names() -> MappingProxyType[tuple[str, str], Any]:
-    from numpy._core import multiarray
+def _encode(text: str, encoding: str) -> bytes:
+    # How pickles of protocol 2 spell bytes; no other codec belongs in one.
+    if encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError(f"codec {encoding!r} is not admitted")
+    return text.encode("latin-1")
 
-    def encode(text: str, encoding: str) -> bytes:
-        # How pickles of protocol 2 spell bytes; no other codec belongs in one.
-        if encoding not in ("latin1", "latin-1"):
-            raise pickle.UnpicklingError(f"codec {encoding!r} is not admitted")
-        return text.encode("latin-1")
 
-    reconstruct = multiarray._reconstruct
-    return MappingProxyType(
-        {
-            ("numpy.core.multiarray", "_reconstruct"): reconstruct,
-            ("numpy._core.multiarray", "_reconstruct"): reconstruct,
-            ("numpy", "ndarray"): np.ndarray,
-            ("numpy", "dtype"): np.dtype,
-            ("_codecs", "encode"): encode,
-        }
-    )
+_ADMITTED: MappingProxyType[tuple[str, str], Any] = MappingProxyType(
+    {
+        ("numpy.core.multiarray", "_reconstruct"): multiarray._reconstruct,
+        ("numpy._core.multiarray", "_reconstruct"): multiarray._reconstruct,
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+        ("_codecs", "encode"): _encode,
+    }
+)
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -190,7 +188,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _names()[module, name]
+            return _ADMITTED[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which a batch of images does not need") from None
 

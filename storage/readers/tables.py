@@ -279,7 +279,7 @@ class EncodedRows:
 
     def __iter__(self) -> Iterator[Block]:
         """Yield encoded blocks."""
-        self.tally.reset()
+        self.tally.clear()
         for path in self.files:
             for table in self.read(path, self.schema, self.on_violation):
                 yield self.schema.encode(table, self.on_violation, self.tally)

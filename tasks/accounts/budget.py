@@ -77,14 +77,7 @@ class AccountingPolicy:
         return AccountingPolicy(rows_per_person=size)
 
     def decide(
-        self,
-        history: History,
-        new: Sequence[ReleaseCharge],
-        *,
-        partition: str,
-        delta: float,
-        cap: Cap | None,
-        terms: AccountTerms = _NO_TERMS,
+        self, history: History, new: Sequence[ReleaseCharge], *, partition: str, delta: float, terms: AccountTerms
     ) -> Decision:
         """Price the new releases and compare with the cap; public data (no cap) are priced and admitted.
 
@@ -101,9 +94,9 @@ class AccountingPolicy:
             For an unknown relation, and for add-remove-one.
         """
         prices = self.prices(new, delta, terms)
-        if cap is None:
+        if terms.cap is None:
             return Decision(admitted=True, costs=_written(prices[0]))
-        now = _Status.of(history, cap, terms)
+        now = _Status.of(history, terms.cap, terms)
         decision = admit(now.summed, (partition, prices[0]), now.limit, otherwise=prices[1:])
         after = _summed(history).with_plan(partition, decision.costs)
         return Decision(

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -600,7 +601,7 @@ def _cap(contents: _Contents) -> str:
         policy, releases, terms = _charged_with(contents, plan)
         # With nothing charged before it.
         decided = policy.decide(
-            History(), releases, partition=content["partition"], delta=content["delta"], cap=cap, terms=terms
+            History(), releases, partition=content["partition"], delta=content["delta"], terms=replace(terms, cap=cap)
         )
         alone = _plain(decided.details)
         _refute_if(

@@ -22,16 +22,7 @@ from storage.ledger.charges import Cap
 from storage.ledger.ledger import Ledger, OutputOutcome
 from storage.refs import Visibility
 from tests.support.forks import die, killed, race
-from tests.support.ledgers import (
-    SumOfEpsilons,
-    as_version_1,
-    database_of,
-    open_ledger,
-    opened,
-    release,
-    request,
-    spent,
-)
+from tests.support.ledgers import SumOfEpsilons, as_version_1, database_of, open_ledger, opened, release, request, spent
 from tests.support.postgresql import running_postgresql
 
 pytestmark = pytest.mark.postgresql

@@ -29,15 +29,9 @@ class SumOfEpsilons:
         return replace(self, group=size)
 
     def decide(
-        self,
-        history: History,
-        new: Sequence[ReleaseCharge],
-        *,
-        partition: str,
-        delta: float,
-        cap: Cap | None,
-        terms: AccountTerms | None = None,
+        self, history: History, new: Sequence[ReleaseCharge], *, partition: str, delta: float, terms: AccountTerms
     ) -> Decision:
+        cap = terms.cap
         spent: dict[str, float] = {}
         for plan in (*history.plans, *history.pending):
             for party, cost in plan.costs.items():
@@ -55,7 +49,7 @@ class SumOfEpsilons:
         return Decision(admitted, costs, reason, {"before": before, "after": after}, totals={"epsilon": after})
 
     def lacking(self, history: History, totals: Mapping[str, Any]) -> dict[str, float]:
-        now = self.decide(history, (), partition="", delta=0.0, cap=None).totals["epsilon"]
+        now = self.decide(history, (), partition="", delta=0.0, terms=AccountTerms()).totals["epsilon"]
         return {"epsilon": max(totals["epsilon"] - now, 0.0)}
 
     def stated(self, epsilon: float, delta: float) -> dict[str, float]:

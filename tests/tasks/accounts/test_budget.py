@@ -153,21 +153,22 @@ def test_a_selection_is_booked_as_what_leaves_more_and_stays_booked() -> None:
     new = selection(1.0, 1e-5)
     together, selected = policy.prices(new, 1e-5)
     assert (together["0"].totals.slack, selected["0"].totals.slack) == (0.0, 1e-5)
-    decision = policy.decide(History(), new, partition="even", delta=1e-5, cap=cap)
+    decision = policy.decide(History(), new, partition="even", delta=1e-5, terms=AccountTerms(cap=cap))
     assert decision.costs["0"] == together["0"].to_json()
     # One that was charged before both were known stays what it was, and closes the account as it did.
     old = PlanRecord("even", {party: cost.to_json() for party, cost in selected.items()})
     run = one_release(GaussianMu(mu_from_epsilon_delta(0.5, 1e-6)))
-    assert not policy.decide(History([old]), run, partition="even", delta=1e-6, cap=cap).admitted
+    assert not policy.decide(History([old]), run, partition="even", delta=1e-6, terms=AccountTerms(cap=cap)).admitted
     booked = PlanRecord("even", decision.costs)
-    assert policy.decide(History([booked]), run, partition="even", delta=1e-6, cap=cap).admitted
+    assert policy.decide(History([booked]), run, partition="even", delta=1e-6, terms=AccountTerms(cap=cap)).admitted
     # Also where basic sums, which look least at first, would hold: they would leave less to whatever comes.
     small = selection(1.0, 1e-6)
-    assert policy.decide(History(), small, partition="even", delta=1e-6, cap=cap).costs["0"]["slack"] == 0.0
+    decision = policy.decide(History(), small, partition="even", delta=1e-6, terms=AccountTerms(cap=cap))
+    assert decision.costs["0"]["slack"] == 0.0
     # Sixty-four candidates at a large epsilon and a tiny delta cost more together than one selection does.
     mu = candidate_mu(0.01, 1e-9, 64, 2.0**-10)
     many = [replace(new[0], guarantee=Guarantee((PrivateSelection(0.01, 1e-9, 20 * mu, 64, 2.0**-10),)).to_json())]
-    cheaper = policy.decide(History(), many, partition="even", delta=1e-9, cap=cap)
+    cheaper = policy.decide(History(), many, partition="even", delta=1e-9, terms=AccountTerms(cap=cap))
     assert cheaper.costs["0"]["slack"] == 1e-9
 
 
@@ -315,7 +316,7 @@ def test_the_series_of_deltas_is_the_one_recorded_at_opening(clinic: PrivateRows
         raised = AccountTerms(deltas=deltas, changes=(change,))
         late = PlanRecord(partition="p", costs=plan.costs, sequence=12)
         found = AccountingPolicy().decide(
-            History([plan, late]), (), partition="", delta=1e-4, cap=Cap(3.0, 1e-4), terms=raised
+            History([plan, late]), (), partition="", delta=1e-4, terms=replace(raised, cap=Cap(3.0, 1e-4))
         )
         return float(found.details["spent_after"])
 
@@ -402,20 +403,26 @@ def priced(plan: Any) -> list[ReleaseCharge]:
 
 def test_the_policy_prices_a_plan_as_it_is_reported() -> None:
     plan = planned(algorithm="fed-dpdr-dpml")
-    decision = AccountingPolicy().decide(History(), priced(plan), partition="p", delta=1e-5, cap=Cap(1.0, 1e-5))
+    decision = AccountingPolicy().decide(
+        History(), priced(plan), partition="p", delta=1e-5, terms=AccountTerms(cap=Cap(1.0, 1e-5))
+    )
     assert decision.admitted
     assert set(decision.costs) == {"0", "1", "2"}
-    refused = AccountingPolicy().decide(History(), priced(plan), partition="p", delta=1e-5, cap=Cap(0.99, 1e-5))
+    refused = AccountingPolicy().decide(
+        History(), priced(plan), partition="p", delta=1e-5, terms=AccountTerms(cap=Cap(0.99, 1e-5))
+    )
     assert not refused.admitted
     json.dumps(refused.details, allow_nan=False)
 
 
 def test_what_is_not_proved_fits_under_no_cap_and_never_counts_as_zero() -> None:
     charges = priced(planned(algorithm="non-private", epsilon=None))
-    decision = AccountingPolicy().decide(History(), charges, partition="p", delta=1e-5, cap=Cap(1e6, 0.1))
+    decision = AccountingPolicy().decide(
+        History(), charges, partition="p", delta=1e-5, terms=AccountTerms(cap=Cap(1e6, 0.1))
+    )
     assert not decision.admitted
     assert "nothing is proved" in decision.reason
-    public = AccountingPolicy().decide(History(), charges, partition="p", delta=1e-5, cap=None)
+    public = AccountingPolicy().decide(History(), charges, partition="p", delta=1e-5, terms=AccountTerms())
     assert public.admitted
     assert Guarantee.from_json(dict(charges[0].guarantee)).proved is False
 
@@ -444,7 +451,7 @@ def charged(
     guarantee = Guarantee(losses=(GaussianMu(mu),), neighbours=proved)
     charge = ReleaseCharge(key="k", parties=("0",), guarantee=guarantee.to_json())
     policy, terms = AccountingPolicy().for_group(group), AccountTerms(relation=relation)
-    decision = policy.decide(History(), [charge], partition="p", delta=1e-5, cap=Cap(2.0, 1e-4), terms=terms)
+    decision = policy.decide(History(), [charge], partition="p", delta=1e-5, terms=replace(terms, cap=Cap(2.0, 1e-4)))
     return PlanRecord(partition="p", costs=decision.costs), decision
 
 
@@ -474,7 +481,9 @@ def test_charges_of_old_under_add_remove_cost_a_replaced_row_and_an_account_over
     assert decision.admitted is False
     assert old.costs["0"]["mu_squared"] == pytest.approx(1.0)
     small = ReleaseCharge(key="next", parties=("0",), guarantee=Guarantee(losses=(GaussianMu(1e-3),)).to_json())
-    after = AccountingPolicy().decide(History([old]), [small], partition="p", delta=1e-5, cap=Cap(2.0, 1e-4))
+    after = AccountingPolicy().decide(
+        History([old]), [small], partition="p", delta=1e-5, terms=AccountTerms(cap=Cap(2.0, 1e-4))
+    )
     assert not after.admitted
     assert re.search(r"above the cap of epsilon 2 .*left 0", after.reason)
 
@@ -500,7 +509,13 @@ def test_a_run_under_replace_special_pays_twice_where_the_account_keeps_replace_
     direct = prepare(**NOISY)
     direct.charge()
     special = prepare(**NOISY, neighbours="replace-special", repetition=1)
-    outcome = AccountingPolicy().decide(History(), priced(special.plan), partition="p", delta=1e-5, cap=None).costs
-    before = AccountingPolicy().decide(History(), priced(direct.plan), partition="p", delta=1e-5, cap=None).costs
+    outcome = (
+        AccountingPolicy()
+        .decide(History(), priced(special.plan), partition="p", delta=1e-5, terms=AccountTerms())
+        .costs
+    )
+    before = (
+        AccountingPolicy().decide(History(), priced(direct.plan), partition="p", delta=1e-5, terms=AccountTerms()).costs
+    )
     for party, cost in before.items():
         assert outcome[party]["mu_squared"] == pytest.approx(4 * cost["mu_squared"], rel=1e-6)
