@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from storage.arrivals import Arrival
+from storage.documents import file_digest, verify_file
 from storage.errors import DamagedError, InputError, RefusedError, StorageError
 from storage.layout import FINGERPRINTS, Layout
 from storage.ledger.charges import DEFAULT_RELATION, PERSON, ROW, Account, Cap, add_account, find_account, get_account
 from storage.ledger.database import Database, Guard
 from storage.ledger.entries import Entries, Entry, Kind, append, found, reading, require_name, writing
-from storage.manifests import file_digest, verify_file
 from storage.people import People
 from storage.refs import Visibility
 

@@ -242,10 +242,11 @@ def as_numbers(cells: Sequence[Any] | Floats) -> Floats:
     if set(map(type, cells)) <= {int, float, type(None)}:
         with suppress(OverflowError):
             return np.array(cells, dtype=np.float64)
-    return np.array([_number(cell) for cell in cells], dtype=np.float64)
+    return np.array([as_number(cell) for cell in cells], dtype=np.float64)
 
 
-def _number(cell: Any) -> float:
+def as_number(cell: Any) -> float:
+    """Return a cell as a number, NaN where it is none."""
     try:
         # Python reads "1_0" as ten; no table means that.
         return float("nan") if isinstance(cell, str) and "_" in cell else float(cell)
@@ -256,7 +257,7 @@ def _number(cell: Any) -> float:
 def numbers_of(cells: Any, markers: frozenset[str]) -> Floats | None:
     """Return an Arrow array of texts as numbers; None unless all are numbers and none is missing."""
     # Only a marker that reads as a number could be taken for one.
-    numeric = [marker for marker in markers if not np.isnan(_number(marker))]
+    numeric = [marker for marker in markers if not np.isnan(as_number(marker))]
     try:
         if numeric and pc.any(pc.is_in(pc.utf8_trim_whitespace(cells), pa.array(numeric))).as_py():
             return None

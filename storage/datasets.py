@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from storage import manifests
+from storage import documents
 from storage.atomic import Staging, locked_directory, staging, write_bytes, writing
 from storage.columns import as_numbers
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
 from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, Layout, path_component
-from storage.objects import RowObjects, objects_of, row_objects
+from storage.objects import objects_of, row_objects
 from storage.people import (
     TEST,
     Digests,
@@ -245,9 +245,9 @@ def _ingest_part(
     part: str,
     prints: Fingerprints,
     passing: Passing | None,
-    objects: RowObjects | None,
+    put: Callable[[Path, str], str] | None,
 ) -> _Ingested:
-    writer = RowWriter(folder, layout, objects)
+    writer = RowWriter(folder, layout, put)
     origins: list[tuple[str, int]] = []
     seen: set[int] = set()
     for read in source.parts[part]:
@@ -566,7 +566,7 @@ def _content(body: Mapping[str, Any]) -> str:
     public = ("format", "classes", "label_range", "normalisation", "origins", "image_shape", "people")
     rows = {part: written["content"] for part, written in body["parts"].items()}
     table = {} if body["table"] is None else {"table": body["table"]}
-    return manifests.digest({"rows": rows, **{what: body[what] for what in public if what in body}, **table})
+    return documents.digest({"rows": rows, **{what: body[what] for what in public if what in body}, **table})
 
 
 def _publish(
@@ -574,7 +574,7 @@ def _publish(
 ) -> DatasetRef:
     if prints is not None:
         prints.save(stage.path)
-    (stage.path / MANIFEST).write_bytes(manifests.dump({**body, "version": version}, version=FORMAT_VERSION))
+    (stage.path / MANIFEST).write_bytes(documents.dump_manifest({**body, "version": version}, version=FORMAT_VERSION))
     target = layout.dataset(version)
     # Of two writers of the same version the faster one's files stay, for both hold the same rows; a damaged version
     # is what ingesting again mends.
@@ -584,7 +584,7 @@ def _publish(
 
 
 def _load(layout: Layout, version: str) -> dict[str, Any]:
-    return manifests.load(layout.dataset(version) / MANIFEST, version=FORMAT_VERSION)
+    return documents.load_manifest(layout.dataset(version) / MANIFEST, version=FORMAT_VERSION)
 
 
 def dataset_ref(layout: Layout, version: str) -> DatasetRef:
@@ -620,7 +620,7 @@ def dataset_ref(layout: Layout, version: str) -> DatasetRef:
 
 def fingerprints_digest(layout: Layout, ref: DatasetRef) -> str | None:
     """Return the digest of a private version's fingerprints, for its registration; None for a public one."""
-    return manifests.file_digest(layout.dataset(ref.version) / FINGERPRINTS) if ref.private else None
+    return documents.file_digest(layout.dataset(ref.version) / FINGERPRINTS) if ref.private else None
 
 
 def is_complete(layout: Layout, ref: DatasetRef) -> bool:
@@ -634,7 +634,7 @@ def _is_sound(layout: Layout, version: str) -> bool:
         for part in body["parts"]:
             _open_part(layout, version, body, part)
         if "people" in body:
-            manifests.verify_file(layout.dataset(version) / PEOPLE, body["people"]["digest"])
+            documents.verify_file(layout.dataset(version) / PEOPLE, body["people"]["digest"])
     except FormatVersionError:
         # A newer Unitball's version is not ours to judge, and least of all to replace.
         raise
@@ -724,7 +724,7 @@ def transformed_ref(
 ) -> DatasetRef:
     """Return the reference that :func:`transform_dataset` would return, whether or not that version is stored."""
     size = ref.dimension if dimension is None else dimension
-    described = manifests.canonical(["derived", ref.version, normalisation, recipe, size, unit_ball])
+    described = documents.canonical(["derived", ref.version, normalisation, recipe, size, unit_ball])
     if ref.private:
         version = hmac.new(root_secret(layout), described, hashlib.sha256).hexdigest()[:32]
     else:

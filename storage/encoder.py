@@ -16,7 +16,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from storage.columns import MissingRows
 from storage.errors import InputError
 from storage.refs import OnViolation
 from storage.schema import Examined, Schema, Table, parse_schema
@@ -135,7 +134,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
         refusals: list[str | None] = [None] * rows
         for examined_column in examined:
-            for row in np.flatnonzero(self._refused(examined_column)).tolist():
+            rule, encoded = schema.rule(examined_column.column), examined_column.encoded
+            wrong = encoded.hopeless if OnViolation(self.on_violation).clips else encoded.outside
+            for row in np.flatnonzero(wrong if rule.keeps else wrong | examined_column.missing).tolist():
                 refusals[row] = refusals[row] or _reason(examined_column, row)
         features = schema.features(examined)
         features[[refusal is not None for refusal in refusals]] = 0.0
@@ -144,12 +145,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def cells(self, X: Any, name: str) -> Sequence[Any]:
         """Return the cells of a column that it does not read; InputError where there is none."""
         return _cells(X, name, _names(X))
-
-    def _refused(self, column: Examined) -> NDArray[np.bool_]:
-        rule: MissingRows = self.declared.rule(column.column)
-        clipped = OnViolation(self.on_violation).clips
-        wrong = column.encoded.hopeless if clipped else column.encoded.outside
-        return wrong if rule.keeps else wrong | column.missing
 
 
 def _reason(column: Examined, row: int) -> str:

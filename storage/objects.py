@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -171,43 +171,28 @@ class StoredPart:
         return pa.BufferReader(content)
 
 
-@dataclass(frozen=True, slots=True)
-class RowObjects:
-    """Where the files of one data set or one party's shards go.
-
-    Objects bear a keyed digest of their content: the plain one would tell whoever can list the bucket whether a guess
-    of private rows is right.
-
-    Parameters
-    ----------
-    store : ObjectStore
-    key : bytes
-    folder : str
-        What the names begin with.
-    """
-
-    store: ObjectStore
-    key: bytes
-    folder: str
-
-    def put(self, path: Path, digest: str) -> str:
-        """Move a file to the store; return its name there."""
-        name = f"{self.folder}/{hmac.digest(self.key, f'rows {digest}'.encode(), 'sha256').hex()}.parquet"
-        with path.open("rb") as file:
-            self.store.put(name, file)
-        path.unlink()
-        return name
-
-
 def objects_of(layout: Layout) -> ObjectStore | None:
     """Return the object store of a root, None where all lies under the root itself."""
     url = layout.objects
     return None if url is None else ObjectStore(url)
 
 
-def row_objects(layout: Layout, party: str | None = None) -> RowObjects | None:
-    """Return where rows of data sets go, or those of one party's shards; None where they stay under the root."""
-    store = objects_of(layout)
+def row_objects(layout: Layout, party: str | None = None) -> Callable[[Path, str], str] | None:
+    """Return what moves a file of a data set's rows, or of one party's shards, to the store and gives its name there.
+
+    None where rows stay under the root. It takes the file and its digest. Objects bear a keyed digest of their content:
+    the plain one would tell whoever can list the bucket whether a guess of private rows is right.
+    """
+    store, folder = objects_of(layout), "datasets" if party is None else f"parties/{party}"
     if store is None:
         return None
-    return RowObjects(store, root_secret(layout), "datasets" if party is None else f"parties/{party}")
+    key = root_secret(layout)
+
+    def put(path: Path, digest: str) -> str:
+        name = f"{folder}/{hmac.digest(key, f'rows {digest}'.encode(), 'sha256').hex()}.parquet"
+        with path.open("rb") as file:
+            store.put(name, file)
+        path.unlink()
+        return name
+
+    return put

@@ -30,9 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
-from storage.documents import pack_arrays, unpack_arrays
+from storage.documents import pack_arrays, unpack_arrays, verify_file
 from storage.errors import InputError
-from storage.manifests import verify_file
 
 Digests = NDArray[np.uint64]
 Positions = NDArray[np.int32]

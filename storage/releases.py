@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from storage import manifests
+from storage import documents
 from storage.atomic import discard_unless, staging, writing
 from storage.documents import pack_arrays, unpack_arrays
 from storage.errors import DamagedError, StorageError
@@ -55,7 +55,7 @@ class ReleaseStore:
         """Return a file of a release: StorageError where there is no manifest, DamagedError where only that is."""
         path = self._layout.release(key) / name
         if name == _MANIFEST:
-            return manifests.read(path)
+            return documents.read_stored(path)
         try:
             return path.read_bytes()
         except OSError as error:
@@ -107,7 +107,7 @@ class ReleaseStore:
         if self.exists(key):
             return self._same(key, digest)
         body = {"manifest": _stamped(manifest), "arrays": hashlib.sha256(data).hexdigest(), "release": digest}
-        written = self._publish(key, digest, manifests.dump(body, version=FORMAT_VERSION), data)
+        written = self._publish(key, digest, documents.dump_manifest(body, version=FORMAT_VERSION), data)
         return digest if written else self._same(key, digest)
 
     def files(self, key: str) -> dict[str, bytes]:
@@ -125,7 +125,7 @@ class ReleaseStore:
         DamagedError
             If they do not match each other's digests, naming the place.
         """
-        body = manifests.parse(files[_MANIFEST], f"{place}/{_MANIFEST}", version=FORMAT_VERSION)
+        body = documents.parse_manifest(files[_MANIFEST], f"{place}/{_MANIFEST}", version=FORMAT_VERSION)
         return body["manifest"], _require_whole(body, files[_ARRAYS], place)
 
     @staticmethod
@@ -144,7 +144,7 @@ class ReleaseStore:
 
     def _body(self, key: str, data: bytes) -> dict[str, Any]:
         place = f"{self._place(key)}/{_MANIFEST}"
-        body = manifests.parse(data, place, version=FORMAT_VERSION)
+        body = documents.parse_manifest(data, place, version=FORMAT_VERSION)
         if (key_recorded := body["manifest"].get("key", key)) != key:
             raise DamagedError(f"{place} is the manifest of another release, {key_recorded}; {_WAY_OUT}")
         return body
@@ -203,12 +203,12 @@ def _require_whole(body: Mapping[str, Any], data: bytes, place: Path | str) -> s
 
 def _stamped(manifest: Mapping[str, Any]) -> dict[str, Any]:
     # Through JSON and back, so that the digest is that of what will be read (tuples become lists, keys text).
-    plain: dict[str, Any] = json.loads(manifests.canonical({**manifest, "format_version": FORMAT_VERSION}))
+    plain: dict[str, Any] = json.loads(documents.canonical({**manifest, "format_version": FORMAT_VERSION}))
     return plain
 
 
 def _digest(manifest: Mapping[str, Any], data: bytes) -> str:
-    return hashlib.sha256(manifests.canonical(_stamped(manifest)) + b"\0" + data).hexdigest()
+    return hashlib.sha256(documents.canonical(_stamped(manifest)) + b"\0" + data).hexdigest()
 
 
 class ObjectReleases(ReleaseStore):

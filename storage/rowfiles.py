@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy import sparse
 
+from storage.documents import file_digest, verify_file
 from storage.errors import DamagedError
-from storage.manifests import file_digest, verify_file
-from storage.objects import ObjectStore, RowObjects, StoredPart
+from storage.objects import ObjectStore, StoredPart
 from storage.refs import Labels
 
 Features = Any
@@ -179,13 +179,13 @@ class RowWriter:
     ----------
     folder : Path
     layout : RowFormat
-    objects : RowObjects, optional
-        Where each file goes when it is whole; by default it stays in the folder.
+    put : callable, optional
+        Moves a whole file elsewhere, by its digest, and gives its name there (:func:`storage.objects.row_objects`).
     """
 
-    def __init__(self, folder: Path, layout: RowFormat, objects: RowObjects | None = None) -> None:
+    def __init__(self, folder: Path, layout: RowFormat, put: Callable[[Path, str], str] | None = None) -> None:
         self._folder = folder
-        self._objects = objects
+        self._put = put
         self._format = layout
         self._schema = layout.schema
         self._digest = _ContentDigest(layout)
@@ -254,7 +254,7 @@ class RowWriter:
             self._writer = None
             path = self._folder / self._name
             digest = file_digest(path)
-            self._files.append((path.name if self._objects is None else self._objects.put(path, digest), digest))
+            self._files.append((path.name if self._put is None else self._put(path, digest), digest))
             self._in_part = 0
 
     def close(self) -> WrittenRows:

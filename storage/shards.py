@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from storage import manifests
+from storage import documents
 from storage.atomic import Staging, discard, staging, writing
 from storage.datasets import open_dataset, open_people
 from storage.errors import DamagedError, InputError, StorageError
@@ -183,7 +183,7 @@ class _Partitioning:
         try:
             if not (folder / MANIFEST).is_file():
                 return False
-            body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
+            body = documents.load_manifest(folder / MANIFEST, version=FORMAT_VERSION)
             StoredRows.from_json(folder, body, objects_of(self.layout))
         except DamagedError:
             # A shard is a copy of rows that the data set still holds, so it is simply written again.
@@ -230,7 +230,7 @@ class _Partitioning:
             "rows": asdict(writer.close()),
             **({} if self.shares is None else {"records": self.records[party]}),
         }
-        (stage.path / MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
+        (stage.path / MANIFEST).write_bytes(documents.dump_manifest(body, version=FORMAT_VERSION))
         stage.publish(self.layout.shard(party, self.partition, self.ref.version), lambda: self.has(party))
 
     def _passing(self, group: Collection[int]) -> Iterator[list[tuple[int, Any]]]:
@@ -273,7 +273,7 @@ def open_shard(layout: Layout, shard: ShardRef) -> StoredRows:
         If the shard is not stored or a file is damaged, naming it.
     """
     folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
-    body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
+    body = documents.load_manifest(folder / MANIFEST, version=FORMAT_VERSION)
     return StoredRows.from_json(folder, body, objects_of(layout))
 
 
@@ -301,7 +301,7 @@ def open_mapped(layout: Layout, shard: ShardRef, rows: StoredRows, key: str) -> 
     if not has_mapped(layout, shard, key):
         return None
     try:
-        body = manifests.load(folder / MAPPED_MANIFEST, version=FORMAT_VERSION)
+        body = documents.load_manifest(folder / MAPPED_MANIFEST, version=FORMAT_VERSION)
         rows_kept = StoredRows.from_json(folder, {**body, "records": rows.count})
     except StorageError:
         return None
@@ -350,7 +350,7 @@ def write_mapped(
         for features, labels, shares in rows.blocks():
             writer.write(kept.encode(mapped(features), labels, shares))
         body = {"of": rows.content, "format": kept.to_json(), "rows": asdict(writer.close())}
-        (stage.path / MAPPED_MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
+        (stage.path / MAPPED_MANIFEST).write_bytes(documents.dump_manifest(body, version=FORMAT_VERSION))
         stage.publish(target, lambda: open_mapped(layout, shard, rows, key) is not None)
     return open_mapped(layout, shard, rows, key)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import sparse
 
+from storage.columns import as_number
 from storage.errors import InputError
 from storage.source import (
     Block,
@@ -70,35 +72,29 @@ def _stripped(number: int, text: bytes) -> list[tuple[int, bytes]]:
     return [(place, line) for place, line in lines if line]
 
 
-def _fault(path: Path, number: int, text: bytes) -> str | None:
-    """Return what is wrong with one line, or None."""
-    place = f"{path}, line {number}"
-    last = 0
-    for position, pair in enumerate(text.split()):
+def _pairs(place: str, text: bytes) -> tuple[list[int], list[float]]:
+    """Return the indices and the values of one line; refuse what is wrong with it."""
+    label, *pairs = text.split()
+    if b":" in label:
+        shown = label[:40].decode(errors="replace")
+        raise InputError(
+            f"{place}: the label is missing, the line begins with {shown!r}; write '<label> <index>:<value> …'"
+        )
+    indices, values = [0], []
+    for pair in pairs:
         shown = pair[:40].decode(errors="replace")
-        if position == 0:
-            if b":" in pair:
-                return (
-                    f"{place}: the label is missing, the line begins with {shown!r}; write '<label> <index>:<value> …'"
-                )
-            continue
         index, colon, value = pair.partition(b":")
         if not colon or not index.isdigit() or len(index) > _LONGEST_INDEX:
-            return f"{place}: malformed pair {shown!r}; expected '<index>:<value>' with a whole index from 1"
+            raise InputError(f"{place}: malformed pair {shown!r}; expected '<index>:<value>' with a whole index from 1")
         if int(index) < 1:
-            return f"{place}: index {int(index)}; indices begin at 1"
-        if int(index) <= last:
-            return f"{place}: index {int(index)} after {last}; indices must ascend"
-        last = int(index)
-        try:
-            number_value = float(value) if b"_" not in value else None
-        except ValueError:
-            number_value = None
-        if number_value is None:
-            return f"{place}: malformed value in {shown!r}; expected a number"
-        if not np.isfinite(number_value):
-            return f"{place}: value {shown!r} is not finite; remove or correct the row"
-    return None
+            raise InputError(f"{place}: index {int(index)}; indices begin at 1")
+        if int(index) <= indices[-1]:
+            raise InputError(f"{place}: index {int(index)} after {indices[-1]}; indices must ascend")
+        indices.append(int(index))
+        values.append(as_number(value.decode(errors="replace")))
+        if not math.isfinite(values[-1]):
+            raise InputError(f"{place}: malformed value in {shown!r}; expected a finite number, correct the row")
+    return indices[1:], values
 
 
 class _UnexpectedError(Exception):
@@ -195,17 +191,11 @@ def _columns(text: bytes, lines: NDArray[np.int64]) -> _Rows:
 
 def _line_by_line(path: Path, chunk: list[tuple[int, bytes]]) -> _Rows:
     """Parse lines one after another, naming the first that is malformed."""
-    for number, text in chunk:
-        fault = _fault(path, number, text)
-        if fault is not None:
-            raise InputError(fault)
-    tokens = [text.split() for _, text in chunk]
-    lengths = np.array([len(pairs) - 1 for pairs in tokens], dtype=np.int64)
-    halves = [half for pairs in tokens for pair in pairs[1:] for half in pair.split(b":")]
-    columns = np.array(list(map(int, halves[0::2])), dtype=np.int64)
-    values = np.array(list(map(float, halves[1::2])), dtype=np.float64)
-    labels = np.array([canonical_label(pairs[0]) for pairs in tokens])
-    pointers = np.concatenate([[0], np.cumsum(lengths)])
+    pairs = [_pairs(f"{path}, line {number}", text) for number, text in chunk]
+    columns = np.array([index for indices, _ in pairs for index in indices], dtype=np.int64)
+    values = np.array([value for _, several in pairs for value in several], dtype=np.float64)
+    labels = np.array([canonical_label(text.split()[0]) for _, text in chunk])
+    pointers = np.cumsum([0, *(len(indices) for indices, _ in pairs)])
     return _Rows(labels, pointers, columns - 1, values, np.array([number for number, _ in chunk], dtype=np.int64))
 
 

@@ -26,10 +26,9 @@ from packaging.utils import canonicalize_name
 
 from dpalgos.registry import lookup
 from storage.confined import admitted_memory, kept_memory
-from storage.documents import UNREADABLE, open_archive, parse_json
+from storage.documents import UNREADABLE, canonical, open_archive, parse_json
 from storage.errors import DamagedError, FormatVersionError, InputError
 from storage.ledger.moving import extract
-from storage.manifests import canonical
 from storage.results import query
 from storage.secrets import root_secret
 from tasks.federation.protocol import Evidence, fingerprint, identity_key

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
-from storage import datasets, manifests, shards
+from storage import datasets, documents, shards
 from storage.atomic import PREFIX, clean
 from storage.catalog import adopt_material, missing_material
 from storage.datasets import dataset_ref, declared_table, is_complete, remake_fingerprints, unregistered_versions
@@ -81,10 +81,10 @@ def remove_orphans(layout: Layout) -> int:
 def _named_objects(layout: Layout) -> list[str]:
     names = []
     for path in layout.datasets.glob(f"*/{datasets.MANIFEST}"):
-        body = manifests.load(path, version=datasets.FORMAT_VERSION)
+        body = documents.load_manifest(path, version=datasets.FORMAT_VERSION)
         names += [name for part in body["parts"].values() for name, _ in part["files"]]
     for path in layout.parties.glob(f"*/shards/*/*/{shards.MANIFEST}"):
-        names += [name for name, _ in manifests.load(path, version=shards.FORMAT_VERSION)["rows"]["files"]]
+        names += [name for name, _ in documents.load_manifest(path, version=shards.FORMAT_VERSION)["rows"]["files"]]
     return names
 
 

@@ -30,7 +30,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.features import onnx as encoders
 from dpalgos.features.onnx import OnnxEncoder
 from dpalgos.resources import memory_limit, set_memory_limit
-from storage import manifests
+from storage import documents
 from storage.documents import pack_arrays, parse_json, parse_yaml, unpack_arrays
 from storage.errors import DamagedError, InputError
 from storage.refs import Visibility
@@ -282,7 +282,7 @@ def test_json_is_bounded(text: bytes, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_json(text, "the document")
     with pytest.raises(DamagedError, match="the manifest is damaged: not a manifest"):
-        manifests.parse(text, "the manifest", version=1)
+        documents.parse_manifest(text, "the manifest", version=1)
 
 
 def _wide_schema(folder: Path, columns: int) -> Path:
@@ -318,9 +318,9 @@ def _zeros(megabytes: int, numbers: int, kind: int = zipfile.ZIP_DEFLATED) -> by
 def _sent(arrays: bytes) -> dict[str, str]:
     """Return a release with digests that match, as it travels."""
     manifest = {"artefact": "linear-model", "format_version": 1}
-    release = hashlib.sha256(manifests.canonical(manifest) + b"\0" + arrays).hexdigest()
+    release = hashlib.sha256(documents.canonical(manifest) + b"\0" + arrays).hexdigest()
     body = {"manifest": manifest, "arrays": hashlib.sha256(arrays).hexdigest(), "release": release}
-    files = {"manifest": manifests.dump(body, version=1), "arrays": arrays}
+    files = {"manifest": documents.dump_manifest(body, version=1), "arrays": arrays}
     return {name: base64.b64encode(data).decode() for name, data in files.items()}
 
 
@@ -383,11 +383,11 @@ def _export(path: Path, megabytes: int, *, signed: bool, stated: int | None = No
     data, digest = _zipped_member(megabytes)
     path.write_bytes(data)
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
-        contents = manifests.canonical({"format_version": 1, "members": {"run.json": digest}})
+        contents = documents.canonical({"format_version": 1, "members": {"run.json": digest}})
         key = Ed25519PrivateKey.generate()
         signature = {"key": key.public_key().public_bytes_raw().hex(), "signature": key.sign(contents).hex()}
         archive.writestr("contents.json", contents if signed else contents + b" ")
-        archive.writestr("signature.json", manifests.canonical(signature))
+        archive.writestr("signature.json", documents.canonical(signature))
     if stated is not None:
         # What a member states of itself, in its own head and in the list.
         size, lie = struct.pack("<L", megabytes << 20), struct.pack("<L", stated)

@@ -20,7 +20,7 @@ from scipy import sparse
 
 from dpalgos.normalisation import UnitNorm
 from dpalgos.rows import clip_to_unit_ball, unit_rows
-from storage import datasets, manifests, rowfiles
+from storage import datasets, documents, rowfiles
 from storage.datasets import (
     MANIFEST,
     dataset_ref,
@@ -315,7 +315,7 @@ def test_a_newer_format_is_refused(layout: Layout) -> None:
     ref = stored(layout, source_of(synthetic(40, 3, seed=21)))
     path = layout.dataset(ref.version) / MANIFEST
     body = {key: value for key, value in json.loads(path.read_text()).items() if key != "digest"}
-    path.write_bytes(manifests.dump(body, version=datasets.FORMAT_VERSION + 1))
+    path.write_bytes(documents.dump_manifest(body, version=datasets.FORMAT_VERSION + 1))
     with pytest.raises(FormatVersionError, match="newer than 1"):
         open_dataset(layout, ref)
 
@@ -323,13 +323,13 @@ def test_a_newer_format_is_refused(layout: Layout) -> None:
 def test_digests_are_verified_once_a_state_of_the_file(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     ref = stored(layout, source_of(synthetic(40, 3, seed=22)))
     read: list[Path] = []
-    digest = manifests.file_digest
+    digest = documents.file_digest
 
     def counted(path: Path) -> str:
         read.append(path)
         return digest(path)
 
-    monkeypatch.setattr(manifests, "file_digest", counted)
+    monkeypatch.setattr(documents, "file_digest", counted)
     for _ in range(3):
         open_dataset(layout, ref)
     assert len(read) == 1
@@ -502,7 +502,7 @@ def test_a_derived_version_is_named_by_its_recipe(layout: Layout, tmp_path: Path
     elsewhere = transform_dataset(other, stored(other, source_of(train, test)), _unit, normalisation="unit-norm")
     assert elsewhere == first
     assert dataset_ref(layout, first.version) == first
-    body = manifests.load(layout.dataset(first.version) / MANIFEST, version=1)
+    body = documents.load_manifest(layout.dataset(first.version) / MANIFEST, version=1)
     assert (body["parent"], body["recipe"]) == (ref.version, "")
     versions = {
         first.version,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import atomic, manifests
+from storage import atomic, documents
 from storage import releases as module
 from storage.errors import DamagedError, FormatVersionError, InputError, StorageError
 from storage.layout import Layout
@@ -224,10 +224,10 @@ def test_a_pickle_in_place_of_an_array_is_not_opened(store: ReleaseStore, layout
     path = layout.release("k") / "arrays.npz"
     path.write_bytes(buffer.getvalue())
     # Even where its digest is right, as one who may write the root could make it.
-    body = manifests.load(layout.release("k") / "manifest.json", version=1)
+    body = documents.load_manifest(layout.release("k") / "manifest.json", version=1)
     body["arrays"] = hashlib.sha256(buffer.getvalue()).hexdigest()
     body["release"] = module._digest(body["manifest"], buffer.getvalue())
-    (layout.release("k") / "manifest.json").write_bytes(manifests.dump(body, version=1))
+    (layout.release("k") / "manifest.json").write_bytes(documents.dump_manifest(body, version=1))
     with pytest.raises((DamagedError, ValueError)):
         store.read("k")
 
@@ -235,8 +235,8 @@ def test_a_pickle_in_place_of_an_array_is_not_opened(store: ReleaseStore, layout
 def test_a_newer_release_is_refused_and_not_removed(store: ReleaseStore, layout: Layout) -> None:
     store.write("k", MANIFEST, _arrays())
     path = layout.release("k") / "manifest.json"
-    body = manifests.load(path, version=1)
-    path.write_bytes(manifests.dump(body, version=2))
+    body = documents.load_manifest(path, version=1)
+    path.write_bytes(documents.dump_manifest(body, version=2))
     with pytest.raises(FormatVersionError, match="newer than 1"):
         store.read("k")
     with pytest.raises(FormatVersionError):
