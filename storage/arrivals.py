@@ -24,11 +24,10 @@ from storage.datasets import open_dataset, open_people, origins
 from storage.documents import pack_arrays, unpack_arrays
 from storage.errors import StorageError
 from storage.fingerprints import row_fingerprints
-from storage.layout import Layout
+from storage.layout import Layout, root_secret
 from storage.people import ranks
 from storage.refs import DatasetRef
 from storage.rowfiles import NULL_CLASS
-from storage.secrets import root_secret
 
 _Prints = NDArray[np.uint64]
 

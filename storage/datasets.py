@@ -18,7 +18,7 @@ from storage.atomic import Staging, locked_directory, staging, write_bytes, writ
 from storage.columns import as_numbers
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
-from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, Layout, path_component
+from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, Layout, path_component, root_secret
 from storage.objects import objects_of, row_objects
 from storage.people import (
     TEST,
@@ -42,7 +42,6 @@ from storage.rowfiles import (
     WrittenRows,
 )
 from storage.schema import parse_schema
-from storage.secrets import root_secret
 from storage.source import Block, Source, Tally, canonical_label, most_rows, undeclared
 
 FORMAT_VERSION = 1

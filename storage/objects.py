@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from storage.errors import DamagedError, InputError, StorageError
-from storage.layout import Layout
-from storage.secrets import root_secret
+from storage.layout import Layout, root_secret
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")

@@ -27,8 +27,19 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from storage.errors import InputError, StorageError
-from storage.ledger.chain import Chain, Fields, HighWaterMark, Link, advance_mark, behind, canonical, read_mark
-from storage.ledger.database import Database, Known, entries
+from storage.ledger.database import (
+    Chain,
+    Database,
+    Fields,
+    HighWaterMark,
+    Known,
+    Link,
+    advance_mark,
+    behind,
+    canonical,
+    entries,
+    read_mark,
+)
 
 _RELIED_ON_SECONDS = 600.0
 """How long what was read of a ledger on a server is relied on before the whole chain is looked at again."""

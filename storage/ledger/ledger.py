@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
-from storage.ledger.chain import read_mark
 from storage.ledger.charges import (
     DEFAULT_RELATION,
     ROW,
@@ -38,7 +37,7 @@ from storage.ledger.charges import (
     reserve_plan,
     unpaid,
 )
-from storage.ledger.database import Database
+from storage.ledger.database import Database, read_mark
 from storage.ledger.entries import Entries, Kind, check_chain, found, lacking, reading, require_name, writing
 
 

@@ -25,11 +25,10 @@ from dpalgos.registry import names
 from dpalgos.rows import Array, Ints
 from dpalgos.secure.summation import Masking
 from storage.errors import InputError, RefusedError
-from storage.layout import Layout
+from storage.layout import Layout, Secret
 from storage.refs import DatasetRef, Labels, ShardRef, Unit, Visibility
 from storage.releases import ReleaseStore
 from storage.rounds import RoundStore
-from storage.secrets import Secret
 from tasks.planning.configuration import Json, TrainingConfig, split_features
 from tasks.planning.identity import canonical, identity
 from tasks.planning.plans import PlannedRelease, RunPlan, Shards, plan_run

@@ -14,7 +14,7 @@ from storage.catalog import adopt_material, missing_material
 from storage.datasets import dataset_ref, declared_table, is_complete, remake_fingerprints, unregistered_versions
 from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
-from storage.ledger.chain import read_mark
+from storage.ledger.database import read_mark
 from storage.ledger.entries import check_chain, lacking, reading, writing
 from storage.objects import objects_of
 from tasks.accounts.budget import check_releases

@@ -17,8 +17,7 @@ import pytest
 from deployments.cli import training
 from deployments.cli.accounts import _lines
 from deployments.cli.entry_point import app, import_all
-from storage.layout import Layout
-from storage.secrets import environment_name
+from storage.layout import Layout, environment_name
 from tasks.accounts.budget import PartyBudget, open_ledger
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tests.support.command_line import CommandLine, run_command

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from storage.errors import SecretError, StorageError
-from storage.ledger import chain as marks
+from storage.ledger import database as marks
 from storage.ledger import entries
-from storage.ledger.chain import Chain, HighWaterMark, Link, advance_mark
 from storage.ledger.charges import Cap
+from storage.ledger.database import Chain, HighWaterMark, Link, advance_mark
 from storage.ledger.ledger import Ledger
 from tests.support.ledgers import database_of, open_ledger, release, request, spent
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from storage.errors import OverspendError, StorageError
-from storage.ledger.chain import Chain
 from storage.ledger.charges import Cap, Decision, History, append_plan, history_of, open_reservations, reserve_plan
+from storage.ledger.database import Chain
 from storage.ledger.entries import Kind, writing
 from storage.ledger.ledger import Ledger
 from tests.support.ledgers import SumOfEpsilons, database_of, open_ledger, opened, release, request, spent

@@ -17,8 +17,8 @@ from storage.errors import FormatVersionError, OverspendError, StorageError
 from storage.ledger import database as module
 from storage.ledger import entries as entries_module
 from storage.ledger import ledger as ledger_module
-from storage.ledger.chain import Chain
 from storage.ledger.charges import Cap
+from storage.ledger.database import Chain
 from storage.ledger.ledger import Ledger, OutputOutcome
 from storage.refs import Visibility
 from tests.support.forks import die, killed, race

@@ -14,11 +14,10 @@ from storage import atomic, rounds, secrets, shards
 from storage import datasets as datasets_module
 from storage.datasets import MANIFEST, open_dataset
 from storage.errors import StorageError
-from storage.layout import Layout
+from storage.layout import Layout, party_secret
 from storage.releases import ReleaseStore
 from storage.rounds import RoundStore
 from storage.rowfiles import StoredRows
-from storage.secrets import party_secret
 from storage.shards import open_shard, write_shards
 from tests.support.data import flip, gathered, source_of, stored, synthetic, temporaries
 

@@ -17,8 +17,8 @@ from dpalgos.audit.events import Value, compare
 from dpalgos.errors import ParameterError
 from dpalgos.secure import summation as stepwise
 from storage.errors import RefusedError
+from storage.layout import root_secret
 from storage.releases import ReleaseStore
-from storage.secrets import root_secret
 from tasks.accounts.budget import epsilon_of_person, open_ledger
 from tasks.auditing import chain
 from tasks.datasets.registration import ingest

@@ -89,7 +89,7 @@ def _rows(folder: Path, count: int = 400) -> Path:
 @pytest.fixture(autouse=True)
 def fixed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give every new secret the same bytes: by design one column in a hundred shows a bin that is noise alone."""
-    monkeypatch.setattr("storage.secrets.os.urandom", lambda size: bytes(range(size)))
+    monkeypatch.setattr("storage.layout.os.urandom", lambda size: bytes(range(size)))
 
 
 def _request(draft: Path, path: Path, cap: float = 3.0) -> IngestRequest:
