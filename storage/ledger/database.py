@@ -1,7 +1,7 @@
 """The database behind ledger and catalogue: tables, formats, transactions, and the chain that its entries are.
 
 Each entry carries the digest of the one before it and a keyed digest of its own: an HMAC-SHA256 under a key derived
-from the root's secret and the ledger's identity, so that an entry cannot be edited, made up or taken from another ledger
+from the root's secret and the ledger's identity, so that an entry cannot be edited, made up or taken from elsewhere
 without that secret. Entries that were written before digests had a key carry a SHA-256; the first keyed entry seals
 them, because it carries the last one's digest.
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import atomic, rounds, secrets, shards
+from storage import atomic, rounds, shards
 from storage import datasets as datasets_module
+from storage import layout as layout_module
 from storage.datasets import MANIFEST, open_dataset
 from storage.errors import StorageError
 from storage.layout import Layout, party_secret
@@ -137,7 +138,7 @@ def test_a_partition_dealt_otherwise_after_the_check_is_refused(
 
 
 def test_of_two_secrets_the_first_one_stays(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = _after_first(monkeypatch, secrets, "_read", lambda: party_secret(layout, "0"))
+    done = _after_first(monkeypatch, layout_module, "_read", lambda: party_secret(layout, "0"))
     assert party_secret(layout, "0") == done[0]
 
 
