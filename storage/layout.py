@@ -225,13 +225,9 @@ def _from_environment(party: str) -> Secret | None:
     text = os.environ.get(name)
     if text is None:
         return None
-    try:
-        value = bytes.fromhex(text)
-    except ValueError:
-        value = b""
-    if len(value) != _BYTES:
+    if not re.fullmatch(rf"\s*[0-9a-fA-F]{{{2 * _BYTES}}}\s*", text):
         raise SecretError(f"{name} must hold {2 * _BYTES} hexadecimal digits ({_BYTES} bytes); its value is not shown")
-    return Secret(value)
+    return Secret(bytes.fromhex(text))
 
 
 def _read(path: Path) -> Secret | None:

@@ -19,6 +19,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+from pyarrow import fs
 
 from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout, root_secret
@@ -38,8 +39,6 @@ def _first_of(names: tuple[str, ...]) -> str | None:
 
 @cache
 def _client(endpoint: str | None, region: str | None) -> Any:
-    from pyarrow import fs
-
     parts = urlsplit(endpoint or "")
     options = {"endpoint_override": parts.netloc, "scheme": parts.scheme} if endpoint else {}
     if region:
@@ -123,8 +122,6 @@ class ObjectStore:
 
     def names(self, prefix: str, *, old_only: bool = False) -> list[str]:
         """Return the names of all objects below a prefix, or of those that are older than a day."""
-        from pyarrow import fs
-
         before, root = datetime.now(UTC) - _OLD, self.path("")
         below = fs.FileSelector(f"{root}{prefix}".rstrip("/"), recursive=True, allow_not_found=True)
         with self._asking(prefix):

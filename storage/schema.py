@@ -388,7 +388,8 @@ class Schema:
             **{"null" if self.keeps_rows else "dropped": int((~good).sum())},
         )
         label = next(one for one in examined if isinstance(one.column, Label))
-        features, plain = self._both([one for one in examined if one.column.width])
+        inputs = [one for one in examined if one.column.width]
+        features, plain = self.features(inputs), np.concatenate([_plain(one) for one in inputs], axis=1)
         whose = next((one for one in examined if isinstance(one.column, Person)), None)
         block = Block(
             features,
@@ -397,7 +398,7 @@ class Schema:
             place=table.place,
             unit=table.unit,
             plain=plain,
-            people=None if whose is None else _names(whose),
+            people=None if whose is None else np.where(whose.missing, np.array(None), whose.encoded.values[:, 0]),
         )
         if good.all():
             return block
@@ -405,17 +406,6 @@ class Schema:
             return block.kept(good)
         features[~good], plain[~good] = 0.0, 0.0
         return replace(block, null=~good)
-
-    def _both(self, inputs: Sequence[Examined]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the features of rows, and what they are recognised by."""
-        plain = []
-        for column in inputs:
-            values = column.encoded.values
-            if column.missing.any() and column.column.numbers:
-                values = np.array(values, dtype=np.float64)
-                values[column.missing, : column.column.numbers] = np.nan
-            plain.append(values)
-        return self.features(inputs), np.concatenate(plain, axis=1)
 
     def _refuse(self, table: Table, refused: Sequence[tuple[Examined, NDArray[np.bool_]]]) -> None:
         """Raise for the first row that is refused, and in it for the first column."""
@@ -439,11 +429,10 @@ class Schema:
         )
 
 
-def _names(whose: Examined) -> NDArray[Any]:
-    """Return whose rows they are; None where the cell is missing or names nobody."""
-    names = np.array(whose.encoded.values[:, 0], dtype=object)
-    names[whose.missing] = None
-    return names
+def _plain(column: Examined) -> NDArray[Any]:
+    """Return what rows are recognised by of a column: its encoded cells, NaN for missing numbers."""
+    unknown = column.missing[:, None] & (np.arange(column.column.width) < column.column.numbers)
+    return np.where(unknown, np.nan, column.encoded.values) if unknown.any() else column.encoded.values
 
 
 _EXCHANGED = str.maketrans(".,", ",.")

@@ -14,7 +14,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -136,6 +136,17 @@ class Block:
         return replace(self, **parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The blocks that a function yields of some arguments, readable again from the start."""
+
+    blocks: Callable[..., Iterator[Block]]
+    arguments: tuple[Any, ...]
+
+    def __iter__(self) -> Iterator[Block]:
+        return self.blocks(*self.arguments)
+
+
 class Tally(Counter[str]):
     """Counts of rows while they are read, complete once the blocks were read; not published for private data.
 
@@ -248,15 +259,6 @@ def _cell(scalar: Any) -> Any:
         return math.inf
 
 
-def label_order(labels: Iterable[str]) -> tuple[str, ...]:
-    """Return found labels in index order: by value where all are numbers, else by text."""
-    names = sorted(set(labels))
-    try:
-        return tuple(sorted(names, key=float))
-    except ValueError:
-        return tuple(names)
-
-
 def settle(
     options: ReadOptions,
     place: str,
@@ -265,6 +267,8 @@ def settle(
     labels: Iterable[str] | None,
 ) -> tuple[int, tuple[str, ...], frozenset[str]]:
     """Join what is declared with what was found, refusing to learn from rows where that was not allowed.
+
+    Found labels are looked at only where no classes are declared: those of numbers are in the order of their values.
 
     Returns
     -------
@@ -293,13 +297,15 @@ def settle(
         return size, (), frozenset(discovered)
     if options.classes is not None:
         return size, options.classes, frozenset(discovered)
-    classes = label_order(labels or ())
+    classes = sorted(set(labels or ()))
+    with suppress(ValueError):
+        classes = sorted(classes, key=float)
     if len(classes) > 1000:
         raise InputError(
             f"{place} has {len(classes)} different labels, more than the 1000 taken for classes; "
             "declare --classes, or --label-range for real labels"
         )
-    return size, classes, frozenset(discovered)
+    return size, tuple(classes), frozenset(discovered)
 
 
 def confirm(
@@ -341,20 +347,15 @@ def undeclared(names: Iterable[str], place: str) -> RefusedError:
 _RESERVED = ("all", "server", "test")
 
 
-@dataclass(frozen=True, slots=True)
-class _Chained:
-    """Rows of several files, each with the party whose they are and the file's name; test rows are no party's."""
-
-    parts: tuple[tuple[str, str, Iterable[Block]], ...]
-
-    def __iter__(self) -> Iterator[Block]:
-        for party, place, part in self.parts:
-            rows = 0
-            for block in part:
-                rows += len(block.labels)
-                yield replace(block, origin=party)
-            if party and not rows:
-                raise InputError(f"party {party!r} is empty: {place} holds no rows; leave the party out")
+def _chained(*parts: tuple[str, str, Iterable[Block]]) -> Iterator[Block]:
+    """Yield the rows of several files, each with the party whose they are and its name; test rows are no party's."""
+    for party, place, part in parts:
+        rows = 0
+        for block in part:
+            rows += len(block.labels)
+            yield replace(block, origin=party)
+        if party and not rows:
+            raise InputError(f"party {party!r} is empty: {place} holds no rows; leave the party out")
 
 
 def concatenate(sources: Mapping[str, Source]) -> Source:
@@ -389,9 +390,10 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
         else:
             counted.pop("test", None)
         tallies.update({f"{part} of {name}": tally for part, tally in counted.items()})
-    parts = {"train": _Chained(tuple((name, source.place, source.parts["train"]) for name, source in sources.items()))}
+    train = tuple((name, source.place, source.parts["train"]) for name, source in sources.items())
+    parts = {"train": Rows(_chained, train)}
     if tests:
-        parts["test"] = _Chained(tuple(("", "", part) for part in tests))
+        parts["test"] = Rows(_chained, tuple(("", "", part) for part in tests))
     return replace(
         first,
         place=", ".join(source.place for source in sources.values()),

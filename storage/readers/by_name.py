@@ -7,7 +7,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -25,6 +25,7 @@ from storage.schema import Schema, Table
 from storage.source import (
     Block,
     ReadOptions,
+    Rows,
     Source,
     bounded,
     bounded_lines,
@@ -287,16 +288,13 @@ def _load(name: str) -> Any:
     return getattr(sklearn.datasets, f"load_{name}")()
 
 
-@dataclass(frozen=True, slots=True)
-class _Bundled:
-    name: str
-
-    def __iter__(self) -> Iterator[Block]:
-        bunch = _load(self.name)
-        labels = bunch.target
-        if BUNDLED[self.name] is None:
-            labels = np.asarray([str(value) for value in bunch.target_names])[labels]
-        yield Block(np.asarray(bunch.data, dtype=np.float64), labels)
+def _bundled(name: str) -> Iterator[Block]:
+    """Yield the rows of a set that scikit-learn brings along."""
+    bunch = _load(name)
+    labels = bunch.target
+    if BUNDLED[name] is None:
+        labels = np.asarray([str(value) for value in bunch.target_names])[labels]
+    yield Block(np.asarray(bunch.data, dtype=np.float64), labels)
 
 
 @register_reader("sklearn")
@@ -322,6 +320,6 @@ def read_bundled(path: str | Path, options: ReadOptions) -> Source:
         dimension=dimension,
         classes=classes,
         label_range=label_range,
-        parts={"train": _Bundled(name)},
+        parts={"train": Rows(_bundled, (name,))},
         image_shape=_IMAGES.get(name),
     )

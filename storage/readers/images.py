@@ -4,7 +4,6 @@ import math
 import pickle
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -17,6 +16,7 @@ from storage.errors import InputError
 from storage.source import (
     Block,
     ReadOptions,
+    Rows,
     Source,
     confirm,
     most_rows,
@@ -88,23 +88,17 @@ def _labels(path: Path) -> NDArray[np.uint8]:
     return np.concatenate([np.zeros((0, 1), dtype=np.uint8), *_values(path, 1)])[:, 0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Images:
-    images: Path
-    labels: Path
-
-    def __iter__(self) -> Iterator[Block]:
-        labels = _labels(self.labels)
-        count = _sizes(self.images, 3)[0]
-        if count != len(labels):
-            raise InputError(
-                f"{self.images} has {count} images and {self.labels} has {len(labels)} labels; fetch both again"
-            )
-        start = 0
-        for pixels in _values(self.images, 3):
-            stop = start + len(pixels)
-            yield Block(pixels.astype(np.float32) / np.float32(255), labels[start:stop], place=str(self.images))
-            start = stop
+def _images(images: Path, labels: Path) -> Iterator[Block]:
+    """Yield the images of one file with the labels of another."""
+    classes = _labels(labels)
+    count = _sizes(images, 3)[0]
+    if count != len(classes):
+        raise InputError(f"{images} has {count} images and {labels} has {len(classes)} labels; fetch both again")
+    start = 0
+    for pixels in _values(images, 3):
+        stop = start + len(pixels)
+        yield Block(pixels.astype(np.float32) / np.float32(255), classes[start:stop], place=str(images))
+        start = stop
 
 
 def _find(folder: Path, prefix: str, kind: str, axes: int) -> Path | None:
@@ -130,28 +124,26 @@ def read_idx(path: str | Path, options: ReadOptions) -> Source:
         raise InputError(f"{folder} holds classes, a label range is declared; leave it out")
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; name the folder that holds train-images-idx3-ubyte[.gz]")
-    parts: dict[str, _Images] = {}
+    files: dict[str, tuple[Path, Path]] = {}
     for part, prefix in _PREFIXES.items():
         images, labels = _find(folder, prefix, "images", 3), _find(folder, prefix, "labels", 1)
         if images is not None and labels is not None:
-            parts[part] = _Images(images, labels)
+            files[part] = images, labels
         elif images is not None or labels is not None or part == "train":
             kind, axes = ("images", 3) if images is None else ("labels", 1)
             raise InputError(f"{folder / prefix}-{kind}-idx{axes}-ubyte[.gz] does not exist; fetch it as well")
-    shapes = {part: _sizes(files.images, 3)[1:] for part, files in parts.items()}
+    shapes = {part: _sizes(images, 3)[1:] for part, (images, _) in files.items()}
     if len(set(shapes.values())) > 1:
         raise InputError(f"{folder}: training and test images differ in size: {shapes}")
     shape = shapes["train"]
-    names = None
-    if options.classes is None and options.discover:
-        names = {str(value) for files in parts.values() for value in np.unique(_labels(files.labels))}
+    names = (str(value) for _, labels in files.values() for value in np.unique(_labels(labels)))
     dimension, classes, discovered = settle(options, str(folder), dimension=math.prod(shape), labels=names)
     return Source(
         format="idx",
         place=str(folder),
         dimension=dimension,
         classes=classes,
-        parts=parts,
+        parts={part: Rows(_images, both) for part, both in files.items()},
         found=discovered,
         image_shape=shape if len(shape) == 2 else None,
     )
@@ -234,25 +226,19 @@ def _binary_blocks(path: Path) -> Iterator[tuple[Pixels, NDArray[Any]]]:
             yield records[:, 1:], records[:, 0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Batches:
-    files: tuple[Path, ...]
-    blocks: Callable[[Path], Iterator[tuple[Pixels, NDArray[Any]]]]
-
-    def __iter__(self) -> Iterator[Block]:
-        for path in self.files:
-            row = 1
-            for pixels, numbers in self.blocks(path):
-                if numbers.dtype.kind not in "ui" or (numbers < 0).any() or (numbers >= len(CLASSES)).any():
-                    bad = next(
-                        place for place, value in enumerate(numbers.tolist()) if value not in range(len(CLASSES))
-                    )
-                    raise InputError(
-                        f"{path}, row {row + bad}: label {numbers[bad]}; expected 0 to {len(CLASSES) - 1}; "
-                        "fetch the file again"
-                    )
-                row += len(numbers)
-                yield Block(pixels.astype(np.float32) / np.float32(255), np.array(CLASSES)[numbers], place=str(path))
+def _batches(files: Sequence[Path], blocks: Callable[[Path], Iterator[tuple[Pixels, NDArray[Any]]]]) -> Iterator[Block]:
+    """Yield the images of some batches."""
+    for path in files:
+        row = 1
+        for pixels, numbers in blocks(path):
+            if numbers.dtype.kind not in "ui" or (numbers < 0).any() or (numbers >= len(CLASSES)).any():
+                bad = next(place for place, value in enumerate(numbers.tolist()) if value not in range(len(CLASSES)))
+                raise InputError(
+                    f"{path}, row {row + bad}: label {numbers[bad]}; expected 0 to {len(CLASSES) - 1}; "
+                    "fetch the file again"
+                )
+            row += len(numbers)
+            yield Block(pixels.astype(np.float32) / np.float32(255), np.array(CLASSES)[numbers], place=str(path))
 
 
 _KINDS: MappingProxyType[str, Callable[[Path], Iterator[tuple[Pixels, NDArray[Any]]]]] = MappingProxyType(
@@ -285,9 +271,9 @@ def read_cifar10(path: str | Path, options: ReadOptions) -> Source:
         if train != expected:
             missing = next(file for file in expected if file not in train)
             raise InputError(f"{missing} does not exist; fetch all batches")
-        parts = {"train": _Batches(tuple(require_file(file) for file in train), blocks)}
+        parts = {"train": Rows(_batches, (tuple(require_file(file) for file in train), blocks))}
         if (folder / f"test_batch{end}").exists():
-            parts["test"] = _Batches((require_file(folder / f"test_batch{end}"),), blocks)
+            parts["test"] = Rows(_batches, ((require_file(folder / f"test_batch{end}"),), blocks))
         confirm(options, str(folder), dimension=DIMENSION, classes=CLASSES, label_range=None)
         return Source(
             format="cifar10",

@@ -18,6 +18,7 @@ from storage.errors import InputError
 from storage.source import (
     Block,
     ReadOptions,
+    Rows,
     Source,
     bounded_blocks,
     canonical_label,
@@ -199,23 +200,19 @@ def _line_by_line(path: Path, chunk: list[tuple[int, bytes]]) -> _Rows:
     return _Rows(labels, pointers, columns - 1, values, np.array([number for number, _ in chunk], dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    path: Path
-    dimension: int
-
-    def __iter__(self) -> Iterator[Block]:
-        for rows in (part for block in _blocks(self.path) for part in _parse(self.path, *block).parts):
-            if rows.columns.max(initial=-1) >= self.dimension:
-                entry = int(np.argmax(rows.columns >= self.dimension))
-                line = rows.lines[np.searchsorted(rows.pointers, entry, side="right") - 1]
-                raise InputError(
-                    f"{self.path}, line {line}: index {rows.columns[entry] + 1} is beyond the {self.dimension} "
-                    "declared features; declare a larger --dimension"
-                )
-            shape = (len(rows.labels), self.dimension)
-            features = sparse.csr_matrix((rows.values, rows.columns, rows.pointers), shape=shape)
-            yield Block(features, rows.labels, rows.lines, place=str(self.path))
+def _read(path: Path, dimension: int) -> Iterator[Block]:
+    """Yield the rows of a file."""
+    for rows in (part for block in _blocks(path) for part in _parse(path, *block).parts):
+        if rows.columns.max(initial=-1) >= dimension:
+            entry = int(np.argmax(rows.columns >= dimension))
+            line = rows.lines[np.searchsorted(rows.pointers, entry, side="right") - 1]
+            raise InputError(
+                f"{path}, line {line}: index {rows.columns[entry] + 1} is beyond the {dimension} declared features; "
+                "declare a larger --dimension"
+            )
+        shape = (len(rows.labels), dimension)
+        features = sparse.csr_matrix((rows.values, rows.columns, rows.pointers), shape=shape)
+        yield Block(features, rows.labels, rows.lines, place=str(path))
 
 
 @register_reader("libsvm", takes=("test",))
@@ -259,7 +256,7 @@ def read_libsvm(path: str | Path, options: ReadOptions) -> Source:
         dimension=size,
         classes=classes,
         label_range=options.label_range,
-        parts={part: _Text(file, size) for part, file in files.items()},
+        parts={part: Rows(_read, (file, size)) for part, file in files.items()},
         found=discovered,
         sparse=True,
     )

@@ -24,6 +24,7 @@ from storage.source import (
     COMPRESSED,
     Block,
     ReadOptions,
+    Rows,
     Source,
     Tally,
     bounded_lines,
@@ -43,30 +44,6 @@ PARQUET = (".parquet", ".pq")
 _BLOCK_BYTES = 1 << 22
 
 
-class _Lines:
-    """The lines of a file as text, with the number of the last one given."""
-
-    def __init__(self, path: Path, schema: Schema) -> None:
-        self._path = path
-        self._encoding = schema.encoding
-        self._skip = schema.skip_lines_beginning
-        self.number = 0
-
-    def __iter__(self) -> Iterator[str]:
-        with open_text(self._path, self._encoding) as file:
-            for number, raw in bounded_lines(file, self._path):
-                self.number = number
-                try:
-                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise InputError(
-                        f"{self._path}, line {self.number}: byte {raw[error.start]:#04x} is not UTF-8; let the schema "
-                        "declare the file's encoding (latin-1, cp1252, utf-16), or convert the file"
-                    ) from error
-                if not (self._skip and text.startswith(self._skip)):
-                    yield text
-
-
 def text_rows(path: Path, schema: Schema) -> Iterator[tuple[int, list[str]]]:
     """Yield the line and the stripped cells of each row of delimited text, the line of names among them.
 
@@ -75,13 +52,28 @@ def text_rows(path: Path, schema: Schema) -> Iterator[tuple[int, list[str]]]:
     InputError
         While reading, for bytes or quotes that cannot be read, naming the line.
     """
-    lines = _Lines(path, schema)
+    last = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal last
+        with open_text(path, schema.encoding) as file:
+            for last, raw in bounded_lines(file, path):
+                try:
+                    text = raw.decode("utf-8-sig" if last == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"{path}, line {last}: byte {raw[error.start]:#04x} is not UTF-8; let the schema declare the "
+                        "file's encoding (latin-1, cp1252, utf-16), or convert the file"
+                    ) from error
+                if not text.startswith(schema.skip_lines_beginning):
+                    yield text
+
     try:
-        for row in csv.reader(lines, delimiter=schema.delimiter, skipinitialspace=True):
+        for row in csv.reader(lines(), delimiter=schema.delimiter, skipinitialspace=True):
             if cells := [cell.strip() for cell in row]:
-                yield lines.number, cells
+                yield last, cells
     except csv.Error as error:
-        raise InputError(f"{path}, line {lines.number}: {error}; correct the row") from error
+        raise InputError(f"{path}, line {last}: {error}; correct the row") from error
 
 
 def expected_rows(path: Path) -> int | None:
@@ -409,7 +401,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     """Return the file, or the Parquet files of a folder in the order of their names."""
     if not path.is_dir():
         return (require_file(path),)
-    files = tuple(sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".pq")))
+    files = tuple(sorted(file for file in path.iterdir() if file.suffix in PARQUET))
     if not files:
         raise InputError(f"{path} holds no .parquet file")
     return tuple(require_file(file) for file in files)
@@ -424,51 +416,43 @@ def parquet_tables(path: Path, schema: Schema, _: OnViolation) -> Iterator[Table
         yield table
 
 
-@dataclass(frozen=True, slots=True)
-class _ListRows:
-    files: tuple[Path, ...]
-    dimension: int
-    people: People | None
+def _list_rows(files: Sequence[Path], dimension: int, people: People | None) -> Iterator[Block]:
+    """Yield the rows of files whose features are a list column."""
+    rows = max(1, min(2048, (1 << 22) // max(1, dimension)))
+    columns = (FEATURES, LABEL) if people is None else (FEATURES, LABEL, people.column)
+    for path in files:
+        for table in parquet_rows(path, rows, columns, _NO_SCHEMA):
+            yield _list_block(table, dimension, people)
 
-    def __iter__(self) -> Iterator[Block]:
-        rows = max(1, min(2048, (1 << 22) // max(1, self.dimension)))
-        columns = (FEATURES, LABEL) if self.people is None else (FEATURES, LABEL, self.people.column)
-        for path in self.files:
-            for table in parquet_rows(path, rows, columns, _NO_SCHEMA):
-                yield self._block(table)
 
-    def _block(self, table: Table) -> Block:
-        lists, labels = table.columns[FEATURES], table.columns[LABEL]
-        if not _is_list(lists.type):
-            raise InputError(
-                f"{table.place}, column {FEATURES}: type is {str(lists.type)[:100]}; it must be a list of numbers"
-            )
-
-        def place(row: int) -> str:
-            return f"{table.place}, row {table.lines[row]}"
-
-        for name, column in ((FEATURES, lists), (LABEL, labels)):
-            if column.null_count:
-                bad = column.is_null().to_pylist().index(True)
-                raise InputError(f"{place(bad)}, column {name}: the value is missing; fill or remove the row")
-        lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
-        if (lengths != self.dimension).any():
-            bad = int(np.argmax(lengths != self.dimension))
-            raise InputError(
-                f"{place(bad)}: {lengths[bad]} features, expected {self.dimension}; correct the row or --dimension"
-            )
-        flat = lists.flatten()
-        if flat.null_count:
-            bad, feature = divmod(flat.is_null().to_pylist().index(True), self.dimension)
-            raise InputError(f"{place(bad)}: feature {feature + 1} is missing; fill or remove the row")
-        names = None if self.people is None else identifiers(cells_of(table.columns[self.people.column]))
-        if names is not None and not named(names).all():
-            bad = int(np.argmin(named(names)))
-            raise InputError(f"{place(bad)}: it is nobody's; fill the cell that names its person")
-        numbers = flat.to_numpy(zero_copy_only=False).reshape(len(lists), self.dimension)
-        return Block(
-            numbers, np.asarray(cells_of(labels)), table.lines, place=table.place, unit=table.unit, people=names
+def _list_block(table: Table, dimension: int, people: People | None) -> Block:
+    lists, labels = table.columns[FEATURES], table.columns[LABEL]
+    if not _is_list(lists.type):
+        raise InputError(
+            f"{table.place}, column {FEATURES}: type is {str(lists.type)[:100]}; it must be a list of numbers"
         )
+
+    def place(row: int) -> str:
+        return f"{table.place}, row {table.lines[row]}"
+
+    for name, column in ((FEATURES, lists), (LABEL, labels)):
+        if column.null_count:
+            bad = column.is_null().to_pylist().index(True)
+            raise InputError(f"{place(bad)}, column {name}: the value is missing; fill or remove the row")
+    lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
+    if (lengths != dimension).any():
+        bad = int(np.argmax(lengths != dimension))
+        raise InputError(f"{place(bad)}: {lengths[bad]} features, expected {dimension}; correct the row or --dimension")
+    flat = lists.flatten()
+    if flat.null_count:
+        bad, feature = divmod(flat.is_null().to_pylist().index(True), dimension)
+        raise InputError(f"{place(bad)}: feature {feature + 1} is missing; fill or remove the row")
+    names = None if people is None else identifiers(cells_of(table.columns[people.column]))
+    if names is not None and not named(names).all():
+        bad = int(np.argmin(named(names)))
+        raise InputError(f"{place(bad)}: it is nobody's; fill the cell that names its person")
+    numbers = flat.to_numpy(zero_copy_only=False).reshape(len(lists), dimension)
+    return Block(numbers, np.asarray(cells_of(labels)), table.lines, place=table.place, unit=table.unit, people=names)
 
 
 def _is_list(kind: Any) -> bool:
@@ -519,17 +503,15 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     parts = {"train": _files(place)}
     if options.test is not None:
         parts["test"] = _files(options.test)
-    dimension, labels = None, None
-    if options.discover and options.dimension is None:
+    dimension = options.dimension
+    if options.discover and dimension is None:
         dimension = _list_dimension(parts["train"][0])
-    if options.discover and options.classes is None and options.label_range is None:
-        size = options.dimension or dimension or 0
-        labels = {
-            canonical_label(value)
-            for files in parts.values()
-            for block in _ListRows(files, size, None)
-            for value in np.unique(block.labels).tolist()
-        }
+    labels = (
+        canonical_label(value)
+        for files in parts.values()
+        for block in _list_rows(files, dimension or 0, None)
+        for value in np.unique(block.labels).tolist()
+    )
     size, classes, discovered = settle(options, str(place), dimension=dimension, labels=labels)
     return Source(
         format="parquet",
@@ -537,7 +519,7 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
         dimension=size,
         classes=classes,
         label_range=options.label_range,
-        parts={part: _ListRows(files, size, options.people) for part, files in parts.items()},
+        parts={part: Rows(_list_rows, (files, size, options.people)) for part, files in parts.items()},
         found=discovered,
         people=options.people,
     )
@@ -606,32 +588,29 @@ _CLASSES = ("a row", "no row")
 _ENCODERS = {"numeric": (encode_bins, 1), "category": (encode_keys, WIDTH)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Drafted:
-    path: Path
-    layout: Schema
-    columns: Mapping[str, tuple[str, ...]]
+def _drafted(path: Path, layout: Schema, columns: Mapping[str, Sequence[str]]) -> Iterator[Block]:
+    """Yield the rows of a table whose schema is a draft."""
+    for rows in raw_rows(path, layout, _ROWS):
+        encoded = []
+        for kind, names in columns.items():
+            for name in names:
+                if name not in rows.columns:
+                    raise InputError(f"{path} has no column {name!r}; it has: {', '.join(rows.columns)}")
+                encoded.append(_ENCODERS[kind][0](rows.columns[name], layout))
+        features = np.concatenate(encoded, axis=1)
+        labels = np.full(len(features), _CLASSES[0])
+        people = _drafted_people(rows, layout)
+        yield Block(features, labels, rows.lines, place=rows.place, unit=rows.unit, people=people)
 
-    def __iter__(self) -> Iterator[Block]:
-        for rows in raw_rows(self.path, self.layout, _ROWS):
-            encoded = []
-            for kind, names in self.columns.items():
-                for name in names:
-                    if name not in rows.columns:
-                        raise InputError(f"{self.path} has no column {name!r}; it has: {', '.join(rows.columns)}")
-                    encoded.append(_ENCODERS[kind][0](rows.columns[name], self.layout))
-            features = np.concatenate(encoded, axis=1)
-            labels = np.full(len(features), _CLASSES[0])
-            yield Block(features, labels, rows.lines, place=rows.place, unit=rows.unit, people=self._people(rows))
 
-    def _people(self, rows: Table) -> NDArray[Any] | None:
-        """Return whose rows they are; None for rows that are nobody's, which count nowhere."""
-        if self.layout.people is None:
-            return None
-        if (column := self.layout.people.column) not in rows.columns:
-            raise InputError(f"{self.path} has no column {column!r}; it has: {', '.join(rows.columns)}")
-        names = identifiers(cells_of(rows.columns[column]))
-        return np.array([None if name in self.layout.missing else name for name in names], dtype=object)
+def _drafted_people(rows: Table, layout: Schema) -> NDArray[Any] | None:
+    """Return whose rows they are; None for rows that are nobody's, which count nowhere."""
+    if layout.people is None:
+        return None
+    if (column := layout.people.column) not in rows.columns:
+        raise InputError(f"{rows.place} has no column {column!r}; it has: {', '.join(rows.columns)}")
+    names = identifiers(cells_of(rows.columns[column]))
+    return np.array([None if name in layout.missing else name for name in names], dtype=object)
 
 
 def drafted_columns(draft: str | Path) -> dict[str, tuple[str, ...]]:
@@ -687,6 +666,6 @@ def read_draft(path: str | Path, options: ReadOptions) -> Source:
         place=str(path),
         dimension=sum(_ENCODERS[kind][1] * len(named) for kind, named in columns.items()),
         classes=_CLASSES,
-        parts={"train": _Drafted(require_file(path), layout, columns)},
+        parts={"train": Rows(_drafted, (require_file(path), layout, columns))},
         people=layout.people,
     )
