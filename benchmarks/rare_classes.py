@@ -32,6 +32,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.rows import ArrayRows
 from dpalgos.systems.recommended import recommend
 from dpalgos.systems.system import PublicFacts
+from storage.refs import OnViolation
 from storage.source import ReadOptions, read_source
 
 DELTA, EPSILONS = 1e-6, (0.1, 0.5, 1.0, 3.0)
@@ -68,7 +69,7 @@ def listed(*files: str):
 
 
 def declared(path: Path, schema: Path, rare: str):
-    options = ReadOptions(discover=True, schema=schema, on_violation="clip")
+    options = ReadOptions(discover=True, schema=schema, on_violation=OnViolation.CLIP)
     blocks = [block for part in read_source("csv", path, options).parts.values() for block in part]
     return np.concatenate([block.features for block in blocks]), np.concatenate(
         [block.labels for block in blocks]

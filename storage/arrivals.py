@@ -12,9 +12,7 @@ each file, and these in their order, it is those that stand there, whatever any 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,11 +53,6 @@ class Arrival:
     version: str
     rows: int
     by_file: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Arrival:
-        """Return what JSON says."""
-        return cls(**{**content, "by_file": tuple(content["by_file"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,7 +305,11 @@ class Catalog:
             Horizon(
                 number=number,
                 **content,
-                arrivals=tuple(Arrival.of(one) for one in came if one["horizon"] == number and one["rows"]),
+                arrivals=tuple(
+                    Arrival(**{**one, "by_file": tuple(one["by_file"])})
+                    for one in came
+                    if one["horizon"] == number and one["rows"]
+                ),
                 versions=tuple(one["version"] for one in came if one["horizon"] == number),
             )
             for number, content in enumerate(opened, 1)
@@ -368,10 +372,6 @@ class Catalog:
             wanted = f"version {version or 'any'}, normalisation {normalisation or 'any'}"
             raise InputError(f"data set {name!r} has nothing registered under {wanted}; ingest it first")
         return matching[-1]
-
-    def has(self, name: str) -> bool:
-        """Whether there is a data set of this name."""
-        return bool(found(self._database, Kind.DATASET, subject=name))
 
     def datasets(self) -> list[Registration]:
         """Return the newest registration of each name, sorted by name."""

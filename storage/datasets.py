@@ -342,7 +342,7 @@ class StagedDataset:
             return _publish(self.layout, self._stage, content[:32], {**self._body, **people}, None)
         mac = hmac.new(root_secret(self.layout), content.encode(), hashlib.sha256).hexdigest()
         for older in previous:
-            if older.private and is_complete(self.layout, older):
+            if older.private and is_complete(self.layout, older.version):
                 known = _load(self.layout, older.version).get("content_mac", "")
                 if hmac.compare_digest(known, mac):
                     return older
@@ -577,7 +577,7 @@ def _publish(
     target = layout.dataset(version)
     # Of two writers of the same version the faster one's files stay, for both hold the same rows; a damaged version
     # is what ingesting again mends.
-    stage.publish(target, lambda: _is_sound(layout, version))
+    stage.publish(target, lambda: is_complete(layout, version))
     stored = dataset_ref(layout, version)
     return stored.model_copy(update={"name": body["name"], "account": body["account"]})
 
@@ -622,12 +622,8 @@ def fingerprints_digest(layout: Layout, ref: DatasetRef) -> str | None:
     return documents.file_digest(layout.dataset(ref.version) / FINGERPRINTS) if ref.private else None
 
 
-def is_complete(layout: Layout, ref: DatasetRef) -> bool:
-    """Whether the version is stored and sound: its manifest and all its files match their digests."""
-    return _is_sound(layout, ref.version)
-
-
-def _is_sound(layout: Layout, version: str) -> bool:
+def is_complete(layout: Layout, version: str) -> bool:
+    """Whether a version is stored and sound: its manifest and all its files match their digests."""
     try:
         body = _load(layout, version)
         for part in body["parts"]:
@@ -729,10 +725,8 @@ def transformed_ref(
     else:
         version = hashlib.sha256(described).hexdigest()[:32]
     changed: dict[str, Any] = {"version": version, "normalisation": normalisation, "dimension": size}
-    if dimension is not None:
-        # Features of images are no images.
-        changed["image_shape"] = None
-    return ref.model_copy(update=changed)
+    # Features of images are no images.
+    return ref.model_copy(update=changed if dimension is None else {**changed, "image_shape": None})
 
 
 def transform_dataset(
@@ -771,7 +765,7 @@ def transform_dataset(
     target = transformed_ref(
         layout, ref, normalisation=normalisation, recipe=recipe, dimension=dimension, unit_ball=unit_ball
     )
-    if is_complete(layout, target):
+    if is_complete(layout, target.version):
         return target
     body = _load(layout, ref.version)
     old_format = RowFormat.from_json(body["format"])

@@ -87,8 +87,6 @@ class ReadOptions:
             low, high = self.label_range
             if not (np.isfinite(low) and np.isfinite(high) and low < high):
                 raise InputError(f"label range is [{low}, {high}]: declare two finite numbers, the smaller first")
-        object.__setattr__(self, "on_violation", OnViolation(self.on_violation))
-        object.__setattr__(self, "scaling", None if self.scaling is None else Scaling(self.scaling))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +204,7 @@ class Source:
 
     def __post_init__(self) -> None:
         shape = self.image_shape
-        if shape is None:
-            return
-        if len(shape) not in (2, 3) or min(shape) < 1 or math.prod(shape) != self.dimension:
+        if shape is not None and (len(shape) not in (2, 3) or min(shape) < 1 or math.prod(shape) != self.dimension):
             raise InputError(
                 f"{self.place}: the image shape is {list(shape)} and rows have {self.dimension} features; declare "
                 "height,width or channels,height,width with that product"

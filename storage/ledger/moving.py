@@ -175,7 +175,12 @@ def make_databases(url: str, names: Sequence[str], *, shown: str, owner: str = "
             there = set(connection.execute(text("SELECT datname FROM pg_database")).scalars())
             missing = [name for name in names if name not in there]
             for name in missing:
-                _make(connection, name)
+                try:
+                    connection.execute(text(f"CREATE DATABASE \"{name}\" ENCODING 'UTF8' TEMPLATE template0"))
+                except DBAPIError as error:
+                    # Another process may just have made it.
+                    if getattr(error.orig, "sqlstate", None) != _DUPLICATE_DATABASE:
+                        raise
     except DBAPIError as error:
         reason = (str(error.orig).strip() or type(error.orig).__name__).splitlines()[0]
         if getattr(error.orig, "sqlstate", None) != _INSUFFICIENT_PRIVILEGE:
@@ -183,15 +188,6 @@ def make_databases(url: str, names: Sequence[str], *, shown: str, owner: str = "
         whose = f' OWNER "{owner}"' if owner else ""
         wanted = " ".join(f'CREATE DATABASE "{name}"{whose};' for name in missing)
         raise StorageError(f"PostgreSQL at {shown}: {reason}; let an administrator run: {wanted}") from None
-
-
-def _make(connection: Connection, name: str) -> None:
-    try:
-        connection.execute(text(f"CREATE DATABASE \"{name}\" ENCODING 'UTF8' TEMPLATE template0"))
-    except DBAPIError as error:
-        # Another process may just have made it.
-        if getattr(error.orig, "sqlstate", None) != _DUPLICATE_DATABASE:
-            raise
 
 
 def has_ledger(url: str) -> bool:

@@ -102,7 +102,10 @@ def pieces(path: str, rows: int, columns: Sequence[str] | None) -> Iterator[Any]
             yield chosen.serialize()
             for batch in file.iter_batches(rows, columns=names, use_threads=False) if rows else ():
                 found = batch.columns if names is None else [batch.column(name) for name in names]
-                arrays = [_written_out(column, field.type) for column, field in zip(found, chosen, strict=True)]
+                arrays = [
+                    column.dictionary_decode() if pa.types.is_dictionary(column.type) else column.cast(field.type)
+                    for column, field in zip(found, chosen, strict=True)
+                ]
                 yield from _bounded(path, pa.RecordBatch.from_arrays(arrays, schema=chosen))
     except pa.ArrowMemoryError as error:
         raise MemoryError from error
@@ -125,10 +128,6 @@ def _plain(path: str, field: Any) -> Any:
             f"{path}, column {field.name}: it nests {str(kind)[:100]}; numbers, texts and lists of them are read"
         )
     return pa.field(field.name, kind)
-
-
-def _written_out(column: Any, kind: Any) -> Any:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column.cast(kind)
 
 
 def _bounded(path: str, batch: Any) -> Iterator[Any]:

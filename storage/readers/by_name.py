@@ -19,7 +19,7 @@ import numpy as np
 from storage.columns import Category, Column, Ignored, Label, MissingRows, Numeric
 from storage.documents import parse_json
 from storage.errors import InputError, StorageError
-from storage.readers.tables import EncodedRows, Tables, declared_source, parquet_tables
+from storage.readers.tables import Tables, declared_source, encoded_rows, parquet_tables
 from storage.refs import OnViolation, Scaling
 from storage.schema import Schema, Table
 from storage.source import (
@@ -27,6 +27,7 @@ from storage.source import (
     ReadOptions,
     Rows,
     Source,
+    Tally,
     bounded,
     bounded_lines,
     canonical_label,
@@ -257,15 +258,16 @@ def read_openml(path: str | Path, options: ReadOptions) -> Source:
     if label.range is not None and options.label_range is None and not options.discover:
         raise undeclared({"classes"}, place)
     read, file, held = _file(description, place)
-    rows = EncodedRows(read, (file,), schema, options.on_violation, held=held)
     discovered: frozenset[str] = frozenset()
     if label.range is not None:
-        if options.label_range is None:
+        bounds = options.label_range
+        if bounds is None:
             discovered = frozenset({"classes"})
-        bounded_label = replace(label, range=options.label_range or _found_range(rows, place))
-        columns = tuple(bounded_label if column is label else column for column in schema.columns)
-        rows = replace(rows, schema=replace(schema, columns=columns))
-    return replace(declared_source("openml", place, options, {"train": rows}), found=discovered)
+            bounds = _found_range(encoded_rows(read, (file,), schema, options.on_violation, Tally()), place)
+        bounded_label = replace(label, range=bounds)
+        schema = replace(schema, columns=tuple(bounded_label if one is label else one for one in schema.columns))
+    parts = {"train": (read, (file,))}
+    return replace(declared_source("openml", place, options, schema, parts, held), found=discovered)
 
 
 # The range is that of the published targets; with None the labels are classes.

@@ -185,7 +185,7 @@ class _ArrayUnpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which a batch of images does not need") from None
 
 
-def _python_batch(path: Path) -> tuple[Pixels, list[Any]]:
+def _python_blocks(path: Path) -> Iterator[tuple[Pixels, NDArray[Any]]]:
     with reading(path), path.open("rb") as file:
         try:
             batch = _ArrayUnpickler(file, encoding="bytes").load()
@@ -203,11 +203,6 @@ def _python_batch(path: Path) -> tuple[Pixels, list[Any]]:
         raise InputError(
             f"{path} has data of shape {pixels.shape} for {len(labels)} labels; expected rows of {DIMENSION}"
         )
-    return pixels, labels
-
-
-def _python_blocks(path: Path) -> Iterator[tuple[Pixels, NDArray[Any]]]:
-    pixels, labels = _python_batch(path)
     for start in range(0, len(labels), _ROWS):
         yield pixels[start : start + _ROWS], np.asarray(labels[start : start + _ROWS])
 

@@ -98,13 +98,10 @@ def _pairs(place: str, text: bytes) -> tuple[list[int], list[float]]:
     return indices[1:], values
 
 
-class _UnexpectedError(Exception):
-    """Something is not as it is written here; a closer look names it."""
-
-
 def _require(good: object) -> None:
+    """Raise a ValueError, as Arrow does, where something is not as it is written here; a closer look names it."""
     if not good:
-        raise _UnexpectedError
+        raise ValueError
 
 
 _COLON, _NEWLINE = ord(":"), ord("\n")
@@ -159,11 +156,11 @@ def _parse(path: Path, number: int, text: bytes) -> _Rows:
         _require(b"#" not in text)
         rows = np.count_nonzero(np.frombuffer(text, dtype=np.uint8) == _NEWLINE)
         return _columns(b"\n" + text, np.arange(number, number + rows))
-    except (_UnexpectedError, pa.ArrowInvalid):
+    except ValueError:
         lines = _stripped(number, text)
     try:
         return _columns(b"\n".join([b"", *(line for _, line in lines), b""]), np.array([place for place, _ in lines]))
-    except (_UnexpectedError, pa.ArrowInvalid):
+    except ValueError:
         return _line_by_line(path, lines)
 
 

@@ -3,7 +3,7 @@
 import csv
 from codecs import BOM_UTF8
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
@@ -245,42 +245,29 @@ Tables = Callable[[Path, Schema, OnViolation], Iterator[Table]]
 """What gives the rows of a file."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRows:
-    """Rows of files, encoded as a schema declares.
+def encoded_rows(
+    read: Tables, files: Sequence[Path], schema: Schema, on_violation: OnViolation, tally: Tally, held: object = None
+) -> Iterator[Block]:
+    """Yield the rows of files, encoded as a schema declares; the tally begins again with each reading.
 
-    Attributes
-    ----------
-    read : Tables
-        Gives each file's rows.
-    files : sequence of Path
-    schema : Schema
-    on_violation : OnViolation
-    tally : Tally
-        Begins again with each reading.
-    held : object
-        What has to last as long as the rows are read.
+    ``held`` is what has to last as long as the rows are read.
     """
-
-    read: Tables
-    files: Sequence[Path]
-    schema: Schema
-    on_violation: OnViolation
-    tally: Tally = field(default_factory=Tally)
-    held: Any = None
-
-    def __iter__(self) -> Iterator[Block]:
-        """Yield encoded blocks."""
-        self.tally.clear()
-        for path in self.files:
-            for table in self.read(path, self.schema, self.on_violation):
-                yield self.schema.encode(table, self.on_violation, self.tally)
+    tally.clear()
+    for path in files:
+        for table in read(path, schema, on_violation):
+            yield schema.encode(table, on_violation, tally)
 
 
-def declared_source(format_name: str, place: str, options: ReadOptions, parts: Mapping[str, EncodedRows]) -> Source:
+def declared_source(
+    format_name: str,
+    place: str,
+    options: ReadOptions,
+    schema: Schema,
+    parts: Mapping[str, tuple[Tables, Sequence[Path]]],
+    held: object = None,
+) -> Source:
     """Return the source of rows whose schema says all that is to be known of them."""
-    schema = parts["train"].schema
-    label = schema.label
+    label, tallies = schema.label, {part: Tally() for part in parts}
     confirm(options, place, dimension=schema.dimension, classes=label.classes, label_range=label.range)
     return Source(
         format=format_name,
@@ -288,8 +275,11 @@ def declared_source(format_name: str, place: str, options: ReadOptions, parts: M
         dimension=schema.dimension,
         classes=label.classes,
         label_range=label.range,
-        parts=parts,
-        tallies={part: rows.tally for part, rows in parts.items()},
+        parts={
+            part: Rows(encoded_rows, (read, files, schema, options.on_violation, tallies[part], held))
+            for part, (read, files) in parts.items()
+        },
+        tallies=tallies,
         # Without a document there is nothing from which the schema could be made again.
         table={"schema": dict(schema.document), "on_violation": str(options.on_violation)} if schema.document else None,
         people=schema.people,
@@ -385,11 +375,8 @@ def read_csv(path: str | Path, options: ReadOptions) -> Source:
         A file, or a folder in which the schema names the files.
     """
     schema = require_schema(options, "csv")
-    parts = {
-        part: EncodedRows(text_tables, (file,), schema, options.on_violation)
-        for part, file in table_files(path, schema, options).items()
-    }
-    return declared_source("csv", str(path), options, parts)
+    parts = {part: (text_tables, (file,)) for part, file in table_files(path, schema, options).items()}
+    return declared_source("csv", str(path), options, schema, parts)
 
 
 FEATURES = "features"
@@ -489,15 +476,8 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
             files = {"train": place} if options.test is None else {"train": place, "test": options.test}
         else:
             files = table_files(path, schema, options)
-        return declared_source(
-            "parquet",
-            str(place),
-            options,
-            {
-                part: EncodedRows(parquet_tables, _files(Path(file)), schema, options.on_violation)
-                for part, file in files.items()
-            },
-        )
+        parquet = {part: (parquet_tables, _files(Path(file))) for part, file in files.items()}
+        return declared_source("parquet", str(place), options, schema, parquet)
     if options.on_violation is not OnViolation.REFUSE or options.scaling is not None:
         raise InputError(f"{place}: rows are clipped, dropped or scaled by a declared schema only; give --schema")
     parts = {"train": _files(place)}

@@ -201,7 +201,7 @@ def _register(
 
 def _registered(name: str) -> Registration:
     catalog = open_catalog()
-    if not catalog.has(name) and name in BUNDLED:
+    if not catalog.registrations(name) and name in BUNDLED:
         ingest(IngestRequest(name=name, visibility=Visibility.PUBLIC))
     return catalog.get(name)
 

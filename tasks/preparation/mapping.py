@@ -84,7 +84,7 @@ def row_map(dataset: DatasetRef, name: str) -> RowMap:
 
 def is_stored_whole(dataset: DatasetRef) -> bool:
     """Whether a version is there."""
-    return is_complete(current_layout(), dataset)
+    return is_complete(current_layout(), dataset.version)
 
 
 # A shard of fewer rows is mapped faster than a folder is written.

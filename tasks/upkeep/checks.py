@@ -178,7 +178,7 @@ def _releases(layout: Layout) -> _Problems:
 
 def _data_sets(layout: Layout) -> _Problems:
     for folder in sorted(layout.datasets.glob("[!.]*")):
-        if not is_complete(layout, dataset_ref(layout, folder.name)):
+        if not is_complete(layout, folder.name):
             yield f"version {folder.name} is damaged", "restore it from a back-up, or ingest its file again"
 
 

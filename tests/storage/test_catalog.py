@@ -55,7 +55,7 @@ class TestRegistering:
     def test_a_private_set_needs_a_cap_once(self, catalog: Catalog) -> None:
         with pytest.raises(RefusedError, match="give it a cap in epsilon and delta"):
             _private(catalog, "clinic", "v1")
-        assert not catalog.has("clinic")
+        assert not catalog.registrations("clinic")
         _private(catalog, "clinic", "v1", cap=CAP, account="clinic-2026")
         _private(catalog, "clinic", "v2")
         _private(catalog, "clinic", "v3", cap=CAP, account="clinic-2026")

@@ -281,7 +281,7 @@ def test_damage_is_found_when_opened(layout: Layout, damage: Callable[[Path], No
     damage(path)
     with pytest.raises(StorageError, match=path.name):
         open_dataset(layout, ref)
-    assert not is_complete(layout, ref)
+    assert not is_complete(layout, ref.version)
 
 
 @pytest.mark.parametrize("name", ["train/part-00000.parquet", MANIFEST])

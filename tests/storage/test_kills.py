@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from storage import atomic, rowfiles
-from storage.datasets import dataset_ref, is_complete, open_dataset, transform_dataset
+from storage.datasets import is_complete, open_dataset, transform_dataset
 from storage.errors import StorageError
 from storage.layout import Layout
 from storage.refs import DatasetRef
@@ -176,7 +176,7 @@ def _assert_nothing_half(layout: Layout) -> None:
     """Whatever bears its final name is whole."""
     for folder in layout.datasets.iterdir():
         if not folder.name.startswith("."):
-            assert is_complete(layout, dataset_ref(layout, folder.name))
+            assert is_complete(layout, folder.name)
     for manifest in layout.parties.rglob("shard.json"):
         if not any(step.startswith(".") for step in manifest.relative_to(layout.parties).parts):
             assert (manifest.parent / "part-00000.parquet").stat().st_size > 0

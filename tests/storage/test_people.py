@@ -180,7 +180,7 @@ def test_a_version_counts_people_and_says_whose_each_row_is(tmp_path: Path) -> N
     assert derived is not None
     assert np.array_equal(derived[1]["train"], positions)
     (layout.dataset(ref.version) / "people.npz").unlink()
-    assert not is_complete(layout, ref)
+    assert not is_complete(layout, ref.version)
 
 
 def test_typed_and_line_by_line_reading_name_the_same_people(tmp_path: Path) -> None:

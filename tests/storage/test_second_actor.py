@@ -87,7 +87,7 @@ def test_a_version_mended_after_the_check_stays(layout: Layout, monkeypatch: pyt
     discard = atomic.discard
 
     def told(path: Path) -> None:
-        assert not datasets_module._is_sound(layout, ref.version), "what is removed here is whole"
+        assert not datasets_module.is_complete(layout, ref.version), "what is removed here is whole"
         removed.append(path)
         discard(path)
 
@@ -99,7 +99,7 @@ def test_a_version_mended_after_the_check_stays(layout: Layout, monkeypatch: pyt
         second.start()
         second.join(0.5)
 
-    _after_first(monkeypatch, datasets_module, "_is_sound", begin)
+    _after_first(monkeypatch, datasets_module, "is_complete", begin)
     stored(layout, source_of(ROWS))
     second.join(60)
     assert removed == [layout.dataset(ref.version)]

@@ -103,7 +103,7 @@ def test_what_is_refused_leaves_nothing_behind(
     assert versions() == []
     assert temporaries(current_layout().root) == []
     assert open_ledger().accounts() == []
-    assert not open_catalog().has("clinic")
+    assert not open_catalog().registrations("clinic")
     # Nor does it stand in the way.
     ingest(public(rows, name="open"))
 
@@ -258,7 +258,7 @@ def test_a_bad_table_is_named_and_nothing_is_half_registered(bad: str, root: Pat
     assert versions() == []
     assert temporaries(current_layout().root) == []
     assert open_ledger().accounts() == []
-    assert not open_catalog().has("clinic")
+    assert not open_catalog().registrations("clinic")
 
 
 def test_a_column_that_is_always_missing_and_a_class_that_never_occurs_are_data(root: Path, tmp_path: Path) -> None:
