@@ -83,8 +83,6 @@ def clean(folder: Path) -> int:
 
     A temporary name is abandoned when the process of this host that made it is gone, or after a day.
     """
-    if not folder.is_dir():
-        return 0
     abandoned = [path for path in folder.glob(f"{PREFIX}*") if _abandoned(path)]
     for path in abandoned:
         _remove(path)

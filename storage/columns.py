@@ -154,15 +154,13 @@ class Column(ABC):
 
     def place(self, values: Floats) -> Floats:
         """Return encoded numbers on [-1, 1] with the middle of the range at 0; one-hot features as they are."""
-        placed = np.array(values, dtype=np.float64)
-        placed[:, : self.numbers] = 2.0 * placed[:, : self.numbers] - 1.0
-        return placed
+        numbers, others = np.split(np.asarray(values, dtype=np.float64), [self.numbers], axis=1)
+        return np.concatenate([2.0 * numbers - 1.0, others], axis=1)
 
     def unplace(self, placed: Floats) -> Floats:
         """Return what :meth:`place` made its result from."""
-        values = np.array(placed, dtype=np.float64)
-        values[:, : self.numbers] = (values[:, : self.numbers] + 1.0) / 2.0
-        return values
+        numbers, others = np.split(np.asarray(placed, dtype=np.float64), [self.numbers], axis=1)
+        return np.concatenate([(numbers + 1.0) / 2.0, others], axis=1)
 
 
 def parse_column(number: int, declaration: Any, place: str) -> Column:

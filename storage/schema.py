@@ -76,9 +76,8 @@ class Table:
     @property
     def whole(self) -> NDArray[np.bool_]:
         """Which rows have cells."""
-        if self.faults is None:
-            return np.ones(len(self.lines), dtype=bool)
-        return np.array([fault is None for fault in self.faults], dtype=bool)
+        known = np.ones(len(self.lines), dtype=bool)
+        return known if self.faults is None else np.array([fault is None for fault in self.faults], dtype=bool)
 
 
 @dataclass(frozen=True, slots=True)

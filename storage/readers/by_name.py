@@ -9,7 +9,6 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -19,7 +18,7 @@ import numpy as np
 from storage.columns import Category, Column, Ignored, Label, MissingRows, Numeric
 from storage.documents import parse_json
 from storage.errors import InputError, StorageError
-from storage.readers.tables import Tables, declared_source, encoded_rows, parquet_tables
+from storage.readers.tables import Tables, chunked, declared_source, encoded_rows, parquet_tables
 from storage.refs import OnViolation, Scaling
 from storage.schema import Schema, Table
 from storage.source import (
@@ -159,13 +158,9 @@ def _download(address: str, checksum: str | None) -> tuple[Path, Any]:
 
 
 def _arff_tables(place: str, path: Path, schema: Schema, _: OnViolation) -> Iterator[Table]:
-    """Yield the rows of an ARFF file."""
+    """Return the rows of an ARFF file."""
     names = [column.name for column in schema.columns]
-    rows = _arff_rows(place, path, len(names))
-    while chunk := list(islice(rows, schema.block_rows)):
-        cells = zip(*(row for _, row in chunk), strict=True)
-        lines = np.array([line for line, _ in chunk], dtype=np.int64)
-        yield Table(dict(zip(names, cells, strict=True)), lines, place)
+    return chunked(_arff_rows(place, path, len(names)), names, schema.block_rows, place)
 
 
 def _arff_rows(place: str, path: Path, width: int) -> Iterator[tuple[int, list[str]]]:

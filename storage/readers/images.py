@@ -102,12 +102,8 @@ def _images(images: Path, labels: Path) -> Iterator[Block]:
 
 
 def _find(folder: Path, prefix: str, kind: str, axes: int) -> Path | None:
-    stem = f"{prefix}-{kind}"
-    for name in (f"{stem}-idx{axes}-ubyte", f"{stem}.idx{axes}-ubyte"):
-        for end in ("", ".gz"):
-            if (folder / (name + end)).is_file():
-                return folder / (name + end)
-    return None
+    places = (folder / f"{prefix}-{kind}{mark}idx{axes}-ubyte{end}" for mark in "-." for end in ("", ".gz"))
+    return next(filter(Path.is_file, places), None)
 
 
 @register_reader("idx")

@@ -133,18 +133,21 @@ def raw_rows(path: Path, schema: Schema | None, rows: int, names: Sequence[str] 
         if twice := named_twice(found):
             raise InputError(f"{path}: column {twice!r} is named twice; rename one in the file")
         done = yield from _arrow_rows(path, schema, found, rows)
-        blank: list[str | None] = [None] * len(found)
-        read = islice(read, done, None)
-        while done is not None and (chunk := list(islice(read, rows))):
-            faults = [
-                None if len(cells) == len(found) else f"{len(cells)} cells, there are {len(found)} columns"
-                for _, cells in chunk
-            ]
-            columns = zip(
-                *(blank if fault else row for (_, row), fault in zip(chunk, faults, strict=True)), strict=True
-            )
-            lines = np.array([line for line, _ in chunk], dtype=np.int64)
-            yield Table(dict(zip(found, columns, strict=True)), lines, str(path), faults=faults)
+        if done is not None:
+            yield from chunked(islice(read, done, None), found, rows, str(path))
+
+
+def chunked(read: Iterator[tuple[int, list[str]]], names: Sequence[str], rows: int, place: str) -> Iterator[Table]:
+    """Yield rows that come with their lines, so many at once; the cells of one of another number are None."""
+    blank: list[str | None] = [None] * len(names)
+    while chunk := list(islice(read, rows)):
+        faults = [
+            None if len(cells) == len(names) else f"{len(cells)} cells, there are {len(names)} columns"
+            for _, cells in chunk
+        ]
+        columns = zip(*(blank if fault else row for (_, row), fault in zip(chunk, faults, strict=True)), strict=True)
+        lines = np.array([line for line, _ in chunk], dtype=np.int64)
+        yield Table(dict(zip(names, columns, strict=True)), lines, place, faults=faults)
 
 
 def _arrow_rows(path: Path, schema: Schema, names: Sequence[str], rows: int) -> Generator[Table, None, int | None]:
