@@ -375,13 +375,10 @@ class StagedDataset:
 
 def _longest_roster(layout: Layout, versions: Sequence[DatasetRef], account: str) -> Roster:
     """Return the roster that all other versions' are the beginning of: that of the most entries."""
-    rosters = [(_load(layout, one.version).get("people"), one) for one in versions if one.account == account]
-    known = [(people["entries"], one) for people, one in rosters if people is not None]
-    if not known:
-        return Roster()
-    opened = open_people(layout, max(known, key=lambda each: each[0])[1])
-    assert opened is not None
-    return opened[0]
+    known = [(_load(layout, one.version).get("people"), one) for one in versions if one.account == account]
+    newest = max(known, key=lambda each: each[0]["entries"] if each[0] else -1, default=None)
+    opened = None if newest is None else open_people(layout, newest[1])
+    return Roster() if opened is None else opened[0]
 
 
 def open_people(layout: Layout, ref: DatasetRef) -> tuple[Roster, dict[str, Positions]] | None:

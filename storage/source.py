@@ -414,13 +414,10 @@ class Reader:
     takes : frozenset of str
         Which of ``test``, ``schema``, ``on_violation`` and ``scaling`` it understands; others are refused instead of
         ignored.
-    summary : str
-        The first line of its docstring.
     """
 
     read: Read
     takes: frozenset[str]
-    summary: str
 
 
 _READERS: dict[str, Reader] = {}
@@ -433,7 +430,7 @@ def register_reader(name: str, *, takes: tuple[str, ...] = ()) -> Callable[[Read
     def enter(read: Read) -> Read:
         if name in _READERS:
             raise ValueError(f"reader {name!r} is registered twice")
-        _READERS[name] = Reader(read, frozenset(takes), (read.__doc__ or "").strip().split("\n")[0])
+        _READERS[name] = Reader(read, frozenset(takes))
         return read
 
     return enter
@@ -447,9 +444,9 @@ def _discover() -> None:
 
 
 def reader_names() -> dict[str, str]:
-    """Return the formats and what they are, sorted by name."""
+    """Return the formats and what they are, the first line of each reader's docstring, sorted by name."""
     _discover()
-    return {name: _READERS[name].summary for name in sorted(_READERS)}
+    return {name: (_READERS[name].read.__doc__ or "").strip().split("\n")[0] for name in sorted(_READERS)}
 
 
 def read_source(format_name: str, path: str | Path, options: ReadOptions | None = None) -> Source:
@@ -573,23 +570,24 @@ def bounded_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def bounded_blocks(file: IO[bytes], path: Path, size: int) -> Iterator[tuple[int, bytes]]:
-    """Yield about ``size`` bytes of whole lines at a time, and the number of the first of them, from 1.
+def bounded_blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
+    """Yield about ``size`` bytes of whole lines of a file at a time, and the number of the first of them, from 1.
 
     Every line ends with a newline, the last one, too. One longer than :data:`LONGEST_LINE` is refused.
     """
     number, held = 1, b""
-    while data := file.read(size):
-        held += data
-        first, last = held.find(b"\n"), held.rfind(b"\n")
-        if max(first, len(held) if last < 0 else 0) > LONGEST_LINE:
-            raise _too_long(path, number)
-        if last >= 0:
-            block, held = held[: last + 1], held[last + 1 :]
-            yield number, block
-            number += block.count(b"\n")
-    if held:
-        yield number, held + b"\n"
+    with reading(path), open_binary(path) as file:
+        while data := file.read(size):
+            held += data
+            first, last = held.find(b"\n"), held.rfind(b"\n")
+            if max(first, len(held) if last < 0 else 0) > LONGEST_LINE:
+                raise _too_long(path, number)
+            if last >= 0:
+                block, held = held[: last + 1], held[last + 1 :]
+                yield number, block
+                number += block.count(b"\n")
+        if held:
+            yield number, held + b"\n"
 
 
 def _too_long(path: Path, number: int) -> InputError:

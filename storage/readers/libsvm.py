@@ -22,8 +22,6 @@ from storage.source import (
     Source,
     bounded_blocks,
     canonical_label,
-    open_binary,
-    reading,
     register_reader,
     require_file,
     settle,
@@ -48,23 +46,6 @@ class _Rows:
     columns: NDArray[np.int64]
     values: NDArray[np.float64]
     lines: NDArray[np.int64]
-
-    @property
-    def parts(self) -> Iterator[_Rows]:
-        """The rows, some thousands at a time."""
-        for start in range(0, len(self.labels), _LINES):
-            rows = slice(start, start + _LINES)
-            pointers = self.pointers[start : start + _LINES + 1]
-            entries = slice(pointers[0], pointers[-1])
-            yield _Rows(
-                self.labels[rows], pointers - pointers[0], self.columns[entries], self.values[entries], self.lines[rows]
-            )
-
-
-def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield whole lines and the number of the first of them."""
-    with reading(path), open_binary(path) as file:
-        yield from bounded_blocks(file, path, _BYTES)
 
 
 def _stripped(number: int, text: bytes) -> list[tuple[int, bytes]]:
@@ -198,8 +179,8 @@ def _line_by_line(path: Path, chunk: list[tuple[int, bytes]]) -> _Rows:
 
 
 def _read(path: Path, dimension: int) -> Iterator[Block]:
-    """Yield the rows of a file."""
-    for rows in (part for block in _blocks(path) for part in _parse(path, *block).parts):
+    """Yield the rows of a file, some thousands at a time."""
+    for rows in (_parse(path, *block) for block in bounded_blocks(path, _BYTES)):
         if rows.columns.max(initial=-1) >= dimension:
             entry = int(np.argmax(rows.columns >= dimension))
             line = rows.lines[np.searchsorted(rows.pointers, entry, side="right") - 1]
@@ -209,7 +190,9 @@ def _read(path: Path, dimension: int) -> Iterator[Block]:
             )
         shape = (len(rows.labels), dimension)
         features = sparse.csr_matrix((rows.values, rows.columns, rows.pointers), shape=shape)
-        yield Block(features, rows.labels, rows.lines, place=str(path))
+        for start in range(0, len(rows.labels), _LINES):
+            part = slice(start, start + _LINES)
+            yield Block(features[part], rows.labels[part], rows.lines[part], place=str(path))
 
 
 @register_reader("libsvm", takes=("test",))
@@ -234,7 +217,7 @@ def read_libsvm(path: str | Path, options: ReadOptions) -> Source:
     if options.discover and (options.dimension is None or unknown_labels):
         largest, names = 0, set()
         for file in files.values():
-            for block in _blocks(file):
+            for block in bounded_blocks(file, _BYTES):
                 rows = _parse(file, *block)
                 largest = max(largest, int(rows.columns.max(initial=-1)) + 1)
                 if unknown_labels:
