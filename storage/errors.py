@@ -41,3 +41,8 @@ class FormatVersionError(StorageError):
 
 class SecretError(StorageError):
     """A party's secret is missing, readable by others, or not the one a release was charged under."""
+
+
+def first_line(error: BaseException | None) -> str:
+    """Return the first line of what an error says, or its name."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage.documents import file_digest, verify_file
-from storage.errors import DamagedError
+from storage.errors import DamagedError, first_line
 from storage.objects import ObjectStore, StoredPart
 from storage.refs import Labels
 
@@ -334,9 +334,7 @@ class StoredRows:
                 with pq.ParquetFile(source, pre_buffer=False, buffer_size=buffer) as file:
                     yield from file.iter_batches(rows)
             except (pa.ArrowException, OSError) as error:
-                raise DamagedError(
-                    f"{path} cannot be read: {_first_line(error)}; restore it or ingest again"
-                ) from error
+                raise DamagedError(f"{path} cannot be read: {first_line(error)}; restore it or ingest again") from error
 
     def blocks(self) -> Iterator[tuple[NDArray[np.float32], NDArray[np.generic], NDArray[np.int32] | None]]:
         """Yield ``(features, labels, shares)``: (m, dimension) float32, read-only; (m,) int64 or float64; (m,) int32.
@@ -387,7 +385,3 @@ class StoredRows:
 def _numbers(array: Any) -> Any:
     """Return an Arrow array without nulls as NumPy's; pyarrow's own conversion would import pandas."""
     return np.from_dlpack(array)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -324,15 +324,13 @@ class Schema:
         centred = self.scaling is Scaling.CENTRED
         if centred:
             numbers = numbers / self._weights
-        parts, place = [], 0
-        for column in self.inputs:
-            values = numbers[:, place : place + column.width]
+        parts, ends = [], np.cumsum([column.width for column in self.inputs])
+        for column, values in zip(self.inputs, np.split(numbers, ends, axis=1), strict=False):
             if self.rule(column).keeps:
                 # Missing cells lie there; so may others, which then do not count either.
                 filled = values[:, : column.numbers] == (0.0 if centred else 0.5)
                 values = np.where(np.pad(filled, ((0, 0), (0, column.width - column.numbers))), np.nan, values)
             parts.append(column.unplace(values) if centred else values)
-            place += column.width
         return np.concatenate(parts, axis=1)
 
     def cells(self, plain: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -56,7 +56,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from storage.atomic import locked_directory, sync, write_bytes
-from storage.errors import FormatVersionError, InputError, SecretError, StorageError
+from storage.errors import FormatVersionError, InputError, SecretError, StorageError, first_line
 from storage.layout import FINGERPRINTS, Secret, ledger_key
 
 _log = logging.getLogger(__name__)
@@ -675,8 +675,7 @@ def _explain(error: DBAPIError) -> str:
     for prefix, explanation in _EXPLANATIONS.items():
         if name.startswith(prefix):
             return explanation
-    reason = (str(error.orig).strip() or type(error.orig).__name__).splitlines()[0]
-    return f"{reason}. Run again: what was charged is never charged twice"
+    return f"{first_line(error.orig)}. Run again: what was charged is never charged twice"
 
 
 def _create_sqlite_file(path: Path, head: Path, key: Path | Secret) -> None:

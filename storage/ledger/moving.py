@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from storage.errors import InputError, StorageError
+from storage.errors import InputError, StorageError, first_line
 from storage.ledger.database import CREATION_LOCK, FORMAT_VERSION, MOVED, Database, meta, metadata
 from storage.ledger.database import entries as table
 from storage.ledger.entries import Kind, reading, writing
@@ -36,21 +36,17 @@ def extract(database: Database, keys: Sequence[str]) -> list[dict[str, Any]]:
     database : Database
     keys : sequence of str
     """
+    if not keys:
+        return []
     with reading(database) as entries:
-        charges = entries.find(Kind.CHARGE, Kind.RECHARGE, subjects=list(keys)) if keys else []
+        charges = entries.find(Kind.CHARGE, Kind.RECHARGE, subjects=list(keys))
         plans = {int(charge.content["plan"]) for charge in charges}
-        accounts = {charge.account for charge in charges}
-        numbers = set(plans)
-        for account in accounts:
+        numbers = plans | {entry.sequence for entry in entries.find(Kind.OUTPUT, subjects=list(keys))}
+        for account in {charge.account for charge in charges}:
+            paid = entries.find(Kind.CHARGE, Kind.RECHARGE, account=account)
             opened = [*entries.find(Kind.ACCOUNT, subject=account), *entries.find(Kind.CAP, account=account)]
-            numbers |= {entry.sequence for entry in opened}
-            numbers |= {
-                entry.sequence
-                for entry in entries.find(Kind.CHARGE, Kind.RECHARGE, account=account)
-                if int(entry.content["plan"]) in plans
-            }
-        if keys:
-            numbers |= {entry.sequence for entry in entries.find(Kind.OUTPUT, subjects=list(keys))}
+            with_them = [charge for charge in paid if int(charge.content["plan"]) in plans]
+            numbers |= {entry.sequence for entry in (*opened, *with_them)}
         return [entries.written(number) for number in sorted(numbers)]
 
 
@@ -132,8 +128,7 @@ def _copy(source: Connection, url: str) -> None:
             if rows := [dict(row) for row in source.execute(rest).mappings()]:
                 target.execute(insert(table), rows)
     except DBAPIError as error:
-        reason = (str(error.orig).strip() or type(error.orig).__name__).splitlines()[0]
-        raise StorageError(f"PostgreSQL at {shown}: {reason}; the ledger stays where it is") from None
+        raise StorageError(f"PostgreSQL at {shown}: {first_line(error.orig)}; the ledger stays where it is") from None
 
 
 def _require_same(source: Connection, target: Connection, shown: str) -> None:
@@ -182,7 +177,7 @@ def make_databases(url: str, names: Sequence[str], *, shown: str, owner: str = "
                     if getattr(error.orig, "sqlstate", None) != _DUPLICATE_DATABASE:
                         raise
     except DBAPIError as error:
-        reason = (str(error.orig).strip() or type(error.orig).__name__).splitlines()[0]
+        reason = first_line(error.orig)
         if getattr(error.orig, "sqlstate", None) != _INSUFFICIENT_PRIVILEGE:
             raise StorageError(f"PostgreSQL at {shown}: {reason}; start it or correct the URL") from None
         whose = f' OWNER "{owner}"' if owner else ""
