@@ -143,7 +143,7 @@ class TestCaps:
         class NeedsDelta(SumOfEpsilons):
             def decide(self, *arguments: Any, **options: Any) -> Decision:
                 decision = super().decide(*arguments, **options)
-                return decision if options["cap"].delta >= 1e-6 else replace(decision, admitted=False)
+                return decision if options["terms"].cap.delta >= 1e-6 else replace(decision, admitted=False)
 
         strict = Ledger(database_of(ledger), NeedsDelta())
         strict.charge(request(release("k")), {})
