@@ -1,6 +1,6 @@
 """The catalogue: data sets, whose they are, whether private, with what key material; models and how good they are."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -10,7 +10,7 @@ from storage.documents import file_digest, verify_file
 from storage.errors import DamagedError, InputError, RefusedError, StorageError
 from storage.layout import FINGERPRINTS, Layout
 from storage.ledger.charges import DEFAULT_RELATION, PERSON, ROW, Account, Cap, add_account, find_account, get_account
-from storage.ledger.database import Database, Guard
+from storage.ledger.database import Database
 from storage.ledger.entries import Entries, Entry, Kind, append, found, reading, require_name, writing
 from storage.people import People
 from storage.refs import Visibility
@@ -646,12 +646,8 @@ def _recorded(layout: Layout, entries: Entries, *, shared: bool) -> Iterator[tup
 
 def missing_material(layout: Layout, entries: Entries, *, shared: bool = False) -> dict[str, str]:
     """Return the private versions whose key material is missing or changed, each with one sentence."""
-    return _missing(_recorded(layout, entries, shared=shared))
-
-
-def _missing(recorded: Iterable[tuple[str, Path, str | None]]) -> dict[str, str]:
     problems = {}
-    for version, path, digest in recorded:
+    for version, path, digest in _recorded(layout, entries, shared=shared):
         try:
             if digest is not None:
                 verify_file(path, digest)
@@ -672,24 +668,21 @@ def adopt_material(layout: Layout, entries: Entries, version: str) -> None:
     entries.append(Kind.MATERIAL, account="", subject=version, content={"digest": digest})
 
 
-def guard_material(layout: Layout, *, shared: bool = False) -> Guard:
-    """Return the guard of a ledger's writing transactions that stops where key material is missing or changed.
+def guard_material(layout: Layout, entries: Entries, *, shared: bool = False) -> None:
+    """Stop a writing transaction where key material is missing or changed.
 
     What was registered before registrations carried digests is recorded at the first write.
 
     Parameters
     ----------
     layout : Layout
+    entries : Entries
+        Of the transaction.
     shared : bool
         Whether other machines register in this ledger too.
     """
-
-    def guard(entries: Entries) -> None:
-        recorded = list(_recorded(layout, entries, shared=shared))
-        if problems := _missing(recorded):
-            raise StorageError(f"{next(iter(problems.values()))}. Nothing was charged")
-        for version, _, digest in recorded:
-            if digest is None:
-                adopt_material(layout, entries, version)
-
-    return guard
+    if problems := missing_material(layout, entries, shared=shared):
+        raise StorageError(f"{next(iter(problems.values()))}. Nothing was charged")
+    for version, _, digest in _recorded(layout, entries, shared=shared):
+        if digest is None:
+            adopt_material(layout, entries, version)

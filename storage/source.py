@@ -277,11 +277,8 @@ def settle(
     InputError
         If what was found contradicts what is declared.
     """
-    discovered = set()
-    if options.dimension is None:
-        discovered.add("dimension")
-    if options.classes is None and options.label_range is None:
-        discovered.add("classes")
+    declared = {"dimension": options.dimension, "classes": options.classes or options.label_range}
+    discovered = frozenset(name for name, value in declared.items() if value is None)
     if discovered and not options.discover:
         raise undeclared(discovered, place)
     if options.dimension is not None and dimension is not None and dimension != options.dimension:
@@ -289,10 +286,8 @@ def settle(
     size = options.dimension if options.dimension is not None else dimension
     if not size:
         raise InputError(f"{place} has no features; declare --dimension")
-    if options.label_range is not None:
-        return size, (), frozenset(discovered)
-    if options.classes is not None:
-        return size, options.classes, frozenset(discovered)
+    if "classes" not in discovered:
+        return size, options.classes or (), discovered
     classes = sorted(set(labels or ()))
     with suppress(ValueError):
         classes = sorted(classes, key=float)
@@ -301,7 +296,7 @@ def settle(
             f"{place} has {len(classes)} different labels, more than the 1000 taken for classes; "
             "declare --classes, or --label-range for real labels"
         )
-    return size, tuple(classes), frozenset(discovered)
+    return size, tuple(classes), discovered
 
 
 def confirm(
@@ -323,9 +318,9 @@ def confirm(
     for name, value in known.items():
         declared = getattr(options, name)
         if declared is not None and declared != value:
-            what = name.replace("_", " ")
             raise InputError(
-                f"{place} has {what} {value}, declared is {declared}; leave the declaration out or correct it"
+                f"{place} has {name.replace('_', ' ')} {value}, declared is {declared}; leave the declaration out or "
+                "correct it"
             )
 
 

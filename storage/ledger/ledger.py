@@ -458,23 +458,15 @@ class Ledger:
 
     def _recharge(self, entries: Entries, first: ChargeRecord) -> None:
         account = get_account(entries, first.account)
-        release = ReleaseCharge(
-            key=first.key, parties=first.parties, guarantee=first.again or first.guarantee, label=first.label
-        )
-        plan = PlanRequest(
-            account=first.account,
-            partition=first.plan.partition,
-            releases=(release,),
-            delta=first.plan.delta,
-            run=first.plan.run,
-        )
-        decision = self._decide(entries, account, (release,), partition=plan.partition, delta=plan.delta)
+        new = (ReleaseCharge(first.key, first.parties, first.again or first.guarantee, first.label),)
+        plan = PlanRequest(first.account, first.plan.partition, new, first.plan.delta, first.plan.run)
+        decision = self._decide(entries, account, new, partition=plan.partition, delta=plan.delta)
         if not decision.admitted:
             raise OverspendError(
                 f"release {first.key!r} was computed again with another result, which costs it once more, and "
                 f"that does not fit: {decision.reason}"
             )
-        append_plan(entries, plan, (release,), decision, first.plan.key_ids, Kind.RECHARGE)
+        append_plan(entries, plan, new, decision, first.plan.key_ids, Kind.RECHARGE)
 
     def _decide(
         self,

@@ -123,7 +123,7 @@ def _values(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(canonical_label(value) for value in (values if isinstance(values, list) else [values])))
 
 
-def _schema(identity: str, target: str, *, drop: bool) -> Schema:
+def _schema(identity: str, target: str, options: ReadOptions) -> Schema:
     answer = _ask(f"data/features/{identity}")
     try:
         entries = sorted(answer["data_features"]["feature"], key=lambda entry: int(entry["index"]))
@@ -135,8 +135,9 @@ def _schema(identity: str, target: str, *, drop: bool) -> Schema:
     return Schema(
         columns=columns,
         missing=frozenset({"?"}),
-        missing_rows=MissingRows.DROP if drop else MissingRows.REFUSE,
+        missing_rows=MissingRows.DROP if options.on_violation.drops else MissingRows.REFUSE,
         scaling=Scaling.UNIT_INTERVAL,
+        keeps_rows=not options.discover,
     )
 
 
@@ -247,8 +248,7 @@ def read_openml(path: str | Path, options: ReadOptions) -> Source:
         target = str(description["default_target_attribute"])
     except (KeyError, TypeError) as error:
         raise _odd(f"set {identity}", error) from error
-    schema = _schema(identity, target, drop=options.on_violation.drops)
-    schema = replace(schema, keeps_rows=not options.discover)
+    schema = _schema(identity, target, options)
     label = schema.label
     if label.range is not None and options.label_range is None and not options.discover:
         raise undeclared({"classes"}, place)

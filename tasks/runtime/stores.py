@@ -1,6 +1,6 @@
 """The ledger, the catalogue and the releases of the current root: opened, and moved to a PostgreSQL server."""
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from storage.atomic import write_once
@@ -47,7 +47,7 @@ def open_ledger_database(root: Path | None = None, *, guarded: bool = True) -> D
         head=layout.root / "ledger.head",
         marks=marks_folder(),
         memory=_memory(location),
-        **({"guard": guard_material(layout, shared=shared is not None)} if guarded else {}),
+        **({"guard": partial(guard_material, layout, shared=shared is not None)} if guarded else {}),
     )
 
 
