@@ -173,15 +173,6 @@ def _real_labels(
     return labels
 
 
-@dataclass(slots=True)
-class _Ingested:
-    """What passed through while a part was written."""
-
-    written: WrittenRows
-    origins: list[tuple[str, int]]
-    labels_seen: set[int]
-
-
 class Passing:
     """The people behind rows as these pass, part by part.
 
@@ -245,7 +236,8 @@ def _ingest_part(
     prints: Fingerprints,
     passing: Passing | None,
     put: Callable[[Path, str], str] | None,
-) -> _Ingested:
+) -> tuple[WrittenRows, list[tuple[str, int]], set[int]]:
+    """Write a part; return what was written, the parties' own files with their rows, and the labels that passed."""
     writer = RowWriter(folder, layout, put)
     origins: list[tuple[str, int]] = []
     seen: set[int] = set()
@@ -269,7 +261,7 @@ def _ingest_part(
             origins[-1] = (block.origin, origins[-1][1] + len(labels))
         elif len(labels):
             origins.append((block.origin, len(labels)))
-    return _Ingested(writer.close(), origins, seen)
+    return writer.close(), origins, seen
 
 
 @dataclass(slots=True)
@@ -498,12 +490,12 @@ def staged_dataset(
             if part in source.parts
         }
         # Whether somebody of the test rows has one is not to be seen: there are as many records of them without any.
-        ingested = {part: rows for part, rows in ingested.items() if rows.written.rows or part == "train" or passing}
-        train = ingested["train"]
-        if not train.written.rows:
+        written = {part: rows[0] for part, rows in ingested.items() if rows[0].rows or part == "train" or passing}
+        _, trained_on, labels_seen = ingested["train"]
+        if not written["train"].rows:
             raise InputError(f"{source.place} holds no rows to train on; it must hold at least one")
-        if not private and labels is Labels.CLASSES and len(train.labels_seen) < 2:
-            only = source.classes[next(iter(train.labels_seen))]
+        if not private and labels is Labels.CLASSES and len(labels_seen) < 2:
+            only = source.classes[next(iter(labels_seen))]
             raise InputError(
                 f"{source.place} holds rows of one class only ({only!r}); a classifier needs at least two: "
                 "add rows of another class"
@@ -517,10 +509,10 @@ def staged_dataset(
             "classes": list(source.classes),
             "label_range": None if source.label_range is None else [float(bound) for bound in source.label_range],
             "normalisation": "none",
-            "parts": {part: asdict(rows.written) for part, rows in ingested.items()},
-            "origins": [[origin, rows] for origin, rows in train.origins],
+            "parts": {part: asdict(rows) for part, rows in written.items()},
+            "origins": [[origin, rows] for origin, rows in trained_on],
             "counts": {part: tally.to_json() for part, tally in source.tallies.items()}
-            or {part: Tally(read=rows.written.rows).to_json() for part, rows in ingested.items()},
+            or {part: Tally(read=rows.rows).to_json() for part, rows in written.items()},
             "duplicates": asdict(prints.duplicates()),
             "table": source.table,
         }

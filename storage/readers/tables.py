@@ -389,9 +389,7 @@ _NO_SCHEMA = "name the columns so, or declare others with --schema"
 
 def _files(path: Path) -> tuple[Path, ...]:
     """Return the file, or the Parquet files of a folder in the order of their names."""
-    if not path.is_dir():
-        return (require_file(path),)
-    files = tuple(sorted(file for file in path.iterdir() if file.suffix in PARQUET))
+    files = sorted(file for file in path.iterdir() if file.suffix in PARQUET) if path.is_dir() else [path]
     if not files:
         raise InputError(f"{path} holds no .parquet file")
     return tuple(require_file(file) for file in files)
