@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -283,6 +282,11 @@ def as_codes(cells: Sequence[Any], places: Mapping[str, int]) -> NDArray[np.int6
     return np.array([places.get(canonical_label(cell), -1) for cell in cells], dtype=np.int64)
 
 
+def places_of(values: Sequence[str]) -> dict[str, int]:
+    """Return the place of each declared value."""
+    return {value: place for place, value in enumerate(values)}
+
+
 def one_hot(codes: NDArray[np.int64], width: int) -> Floats:
     """Return one feature a value; zeros for the code -1."""
     values = np.zeros((len(codes), width))
@@ -350,10 +354,6 @@ class Boolean(Column):
             raise InputError(f"{place}: values are {list(values)}; declare two, what means no first")
         return cls(name, values, missing)
 
-    @cached_property
-    def _places(self) -> Mapping[str, int]:
-        return _USUAL if self.values is None else {self.values[0]: 0, self.values[1]: 1}
-
     @property
     def bound(self) -> str:
         """The two values."""
@@ -368,7 +368,7 @@ class Boolean(Column):
         """0 or 1; what is neither cannot be clipped."""
         if self.values is None:
             cells = [canonical_label(cell).lower() for cell in cells]
-        codes = as_codes(cells, self._places)
+        codes = as_codes(cells, places_of(self.values) if self.values else _USUAL)
         return Encoded(np.maximum(codes, 0).astype(np.float64)[:, None], codes < 0, codes < 0)
 
 
@@ -402,10 +402,6 @@ class Category(Column):
                 f"{place}: hash is {bins!r}; it must be a number of bins from 2 to {_MOST_BINS}, instead of values"
             )
         return cls(name, tuple(map(str, range(bins))), missing, hashed=True)
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {value: place for place, value in enumerate(self.values)}
 
     @property
     def bound(self) -> str:
@@ -445,7 +441,7 @@ class Category(Column):
                 str(zlib.crc32(canonical_label(cell).encode(errors="surrogatepass")) % len(self.values))
                 for cell in cells
             ]
-        codes = as_codes(cells, self._places)
+        codes = as_codes(cells, places_of(self.values))
         return Encoded(one_hot(codes, self.width), codes < 0, np.zeros(len(codes), dtype=bool))
 
 
@@ -607,17 +603,17 @@ class Label(Column):
         codes = dict(zip(written, classes, strict=True)) if isinstance(declared, dict) else {}
         return cls(name, classes, suffix=str(declaration.get("suffix", "")), missing=missing, codes=codes)
 
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        written = self.codes or dict.fromkeys(self.classes)
-        return {text: place for place, text in enumerate(written)}
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        """How the classes are written, in index order."""
+        return tuple(self.codes) or self.classes
 
     @property
     def bound(self) -> str:
         """Classes or range."""
         if self.range is not None:
             return f"a number in [{self.range[0]:g}, {self.range[1]:g}]"
-        return f"one of {shown(tuple(self._places))}"
+        return f"one of {shown(self._texts)}"
 
     @property
     def decimal(self) -> bool:
@@ -627,7 +623,7 @@ class Label(Column):
     @property
     def written(self) -> frozenset[str]:
         """How the classes are written."""
-        return frozenset(self._places)
+        return frozenset(self._texts)
 
     def encode(self, cells: Sequence[Any]) -> Encoded:
         """Return class names, or numbers clipped to the range; a label that is no class cannot be clipped."""
@@ -635,7 +631,7 @@ class Label(Column):
             return clip(as_numbers(cells), *self.range)
         if self.suffix:
             cells = [cell.strip().removesuffix(self.suffix) if isinstance(cell, str) else cell for cell in cells]
-        codes = as_codes(cells, self._places)
+        codes = as_codes(cells, places_of(self._texts))
         return Encoded(np.array(self.classes)[codes][:, None], codes < 0, codes < 0)
 
 

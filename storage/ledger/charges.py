@@ -552,12 +552,11 @@ class Reservation:
 
 def reserve_plan(entries: Entries, name: str, plan: PlanRequest, decision: Decision) -> None:
     """Enter a reservation that the policy has admitted."""
-    releases = [asdict(one) for one in plan.releases]
     content = {
         "partition": plan.partition,
         "delta": plan.delta,
         "run": plan.run,
-        "releases": releases,
+        "releases": [asdict(one) for one in plan.releases],
         "costs": decision.costs,
     }
     entries.append(Kind.RESERVATION, account=plan.account, subject=name, content=content)
@@ -604,14 +603,13 @@ def _reservations(entries: Entries, account: str) -> list[tuple[Entry, Kind | No
 
 def _reservation(entry: Entry, end: Kind | None) -> Reservation:
     content = entry.content
-    releases: Sequence[Mapping[str, Any]] = content["releases"]
     return Reservation(
         sequence=entry.sequence,
         name=entry.subject,
         plan=PlanRequest(
             account=entry.account,
             partition=content["partition"],
-            releases=tuple(ReleaseCharge(**{**one, "parties": tuple(one["parties"])}) for one in releases),
+            releases=tuple(ReleaseCharge(**{**one, "parties": tuple(one["parties"])}) for one in content["releases"]),
             delta=content["delta"],
             run=content["run"],
         ),

@@ -598,8 +598,8 @@ class Ledger:
         with reading(self._database) as entries:
             get_account(entries, account)
             plans = {plan.sequence: plan for plan in history_of(entries, account).plans}
-            entries_found = entries.find(Kind.CHARGE, Kind.RECHARGE, account=account)
-            return [charge_record(entry, plans[entry.content["plan"]]) for entry in entries_found]
+            charges = entries.find(Kind.CHARGE, Kind.RECHARGE, account=account)
+            return [charge_record(entry, plans[entry.content["plan"]]) for entry in charges]
 
     def charges_by_party(self, account: str) -> dict[str, list[ChargeRecord]]:
         """Return an account's charges by the party that pays, parties in the order of their first charge."""
