@@ -298,8 +298,6 @@ def open_mapped(layout: Layout, shard: ShardRef, rows: StoredRows, key: str) -> 
         The map's identity.
     """
     folder = _place(layout, shard, key)
-    if not has_mapped(layout, shard, key):
-        return None
     try:
         body = documents.load_manifest(folder / MAPPED_MANIFEST, version=FORMAT_VERSION)
         rows_kept = StoredRows.from_json(folder, {**body, "records": rows.count})
