@@ -15,7 +15,7 @@ from scipy import sparse
 
 from storage import documents
 from storage.atomic import Staging, locked_directory, staging, write_bytes, writing
-from storage.columns import as_numbers
+from storage.columns import as_numbers, shown
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
 from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, Layout, path_component, root_secret
@@ -149,10 +149,9 @@ def _class_indices(block: Block, source: Source, part: str, before: int) -> NDAr
     indices: NDArray[np.int32] = places[inverse]
     if (indices < 0).any():
         row = int(np.argmin(indices))
-        shown = ", ".join(source.classes[:12]) + (", …" if len(source.classes) > 12 else "")
         raise InputError(
             f"{_where(block, source, part, row, before)}: label {canonical_label(raw[row])!r} is not among the "
-            f"classes {shown}; correct the row or declare it with --classes"
+            f"classes {shown(source.classes)}; correct the row or declare it with --classes"
         )
     return indices
 

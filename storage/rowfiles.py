@@ -78,10 +78,9 @@ class RowFormat:
         """The Arrow schema."""
         number = pa.field("item", pa.float32(), nullable=False)
         if self.sparse:
-            index = pa.field("item", pa.int32(), nullable=False)
             features = pa.struct(
                 [
-                    pa.field("indices", pa.list_(index), nullable=False),
+                    pa.field("indices", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
                     pa.field("values", pa.list_(number), nullable=False),
                 ]
             )

@@ -232,11 +232,6 @@ def _batches(files: Sequence[Path], blocks: Callable[[Path], Iterator[tuple[Pixe
             yield Block(pixels.astype(np.float32) / np.float32(255), np.array(CLASSES)[numbers], place=str(path))
 
 
-_KINDS: MappingProxyType[str, Callable[[Path], Iterator[tuple[Pixels, NDArray[Any]]]]] = MappingProxyType(
-    {".bin": _binary_blocks, "": _python_blocks}
-)
-
-
 @register_reader("cifar10")
 def read_cifar10(path: str | Path, options: ReadOptions) -> Source:
     """Read CIFAR-10, binary or python batches; pixels 0 to 255 become 0 to 1, the red plane first.
@@ -254,7 +249,7 @@ def read_cifar10(path: str | Path, options: ReadOptions) -> Source:
     folder = Path(path)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; name the folder that holds data_batch_1[.bin]")
-    for end, blocks in _KINDS.items():
+    for end, blocks in ((".bin", _binary_blocks), ("", _python_blocks)):
         train = sorted(folder.glob(f"data_batch_[0-9]{end}"))
         if not train:
             continue
