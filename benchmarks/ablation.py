@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from shared import head, line, mnist
 
-from dpalgos.accounting.calibration import allocate
+from dpalgos.accounting.costs import allocate
 from dpalgos.algorithms import fit
 from dpalgos.features.whitening import CentredDirections, PublicRowsWhitening
 from dpalgos.guarantees import GaussianMu, Setting, Trust

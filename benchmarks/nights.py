@@ -26,7 +26,7 @@ import pandas as pd
 from recommended import DELTA, ROWS, SIDE, Images
 from shared import draw, head, line
 
-from dpalgos.accounting.calibration import allocate
+from dpalgos.accounting.costs import allocate
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.factorisation import ToeplitzFactor

@@ -49,7 +49,7 @@ from dpalgos.kernels import GaussianKernel, LinearKernel
 from dpalgos.keystream import KeyedNoise
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.smo.solver import SecondOrder, solve

@@ -25,7 +25,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from shared import mnist
 
-from dpalgos.accounting.calibration import allocate
+from dpalgos.accounting.costs import allocate
 from dpalgos.algorithms import fit
 from dpalgos.features.images import Scattering
 from dpalgos.features.whitening import WhitenedFeatures

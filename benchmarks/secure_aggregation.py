@@ -24,17 +24,16 @@ import pandas as pd
 from shared import Stage, draw, head, line
 
 from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.mechanisms.fixed_point import encode_rows
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.rows import Ints
-from dpalgos.secure import party as at_party
+from dpalgos.secure import protocol as at_party
 from dpalgos.secure import summation
-from dpalgos.secure.messages import Delivery, RoundParameters, ShareBundle
+from dpalgos.secure.messages import Delivery, RoundParameters, ShareBundle, Tolerance
 from dpalgos.secure.noise_shares import share_distribution
-from dpalgos.secure.party import PartyState
+from dpalgos.secure.protocol import PartyState
 from dpalgos.secure.rounds import REQUESTS, Answer, Party, RecordedSum, Request
 from dpalgos.secure.summation import Absences, graph_for
-from dpalgos.secure.tolerance import Tolerance
 
 ROUNDS = ("advertise", "share", "mask", "unmask", "server")
 STAGES = {kind: str(stage) for stage, kind in REQUESTS.items()}

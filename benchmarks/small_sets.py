@@ -19,7 +19,7 @@ import pandas as pd
 from shared import data
 from sklearn.datasets import load_svmlight_file
 
-from dpalgos.accounting.calibration import allocate
+from dpalgos.accounting.costs import allocate
 from dpalgos.algorithms import fit, is_sum_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Setting, Trust

@@ -26,7 +26,7 @@ from dpalgos.guarantees import (
     nothing_proved,
 )
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.rounded_gaussian import total_mu
+from dpalgos.mechanisms.distributions import total_mu
 from dpalgos.models import Artefact
 from dpalgos.parallel import SpreadRows
 from dpalgos.parameters import COUNT, Bound, Bounded

@@ -130,7 +130,7 @@ class SlackGaussian(Bounded):
 
 @dataclass(frozen=True, slots=True)
 class PrivateSelection(Bounded):
-    """The best of several candidates, of which secret coins say which compete (:mod:`dpalgos.accounting.selection`).
+    """The best of several candidates, of which secret coins say which compete (:mod:`dpalgos.accounting.profiles`).
 
     Two guarantees of the same release, and both hold: ``(epsilon, delta)`` as a selection; and, since the release is a
     post-processing of all candidates and of coins that look at no row, the Gaussian-DP of their composition

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.losses import write_slopes
+from dpalgos.mechanisms.distributions import pack
 from dpalgos.mechanisms.fixed_point import (
     EXACT,
     by_norm,
@@ -29,7 +30,6 @@ from dpalgos.mechanisms.fixed_point import (
     row_weights,
     squared_limit,
 )
-from dpalgos.mechanisms.symmetric import pack
 from dpalgos.parallel import accumulate, pieces
 from dpalgos.resources import Reserved, Work, reserve
 from dpalgos.rows import Array, Block, Features, Floats, Ints, Rows, Shares, clip_to_unit_ball, null_labels, sanitise

@@ -105,7 +105,7 @@ def membership_inference(name: str, options: AuditOptions, dataset: str, out: Pa
 def chain_audit(name: str, options: AuditOptions) -> Answer:
     """Audit a whole chain."""
     from flows.federated_training import chain_inline
-    from tasks.auditing.chain import audit_chain
+    from tasks.auditing.examination import audit_chain
 
     with progress(f"audit of {name}, the whole chain"):
         report = audit_chain(name, options, chain=chain_inline)

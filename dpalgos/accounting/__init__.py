@@ -1,42 +1,11 @@
 """Privacy accounting: what releases cost together, what noise a budget buys, and whether the next plan still fits.
 
-- within a plan: :func:`compose`, :func:`allocate`;
-- a plan's price for each party: :func:`price`, :class:`PlanCost`; :func:`losses_under` puts a guarantee under the
-  relation in force first;
-- across plans, parties and partitions: :func:`spent`, :func:`status`, :func:`admit`,
-  :func:`repeats_left`.
+- within a plan: :func:`~dpalgos.accounting.composition.compose`, :func:`~dpalgos.accounting.costs.allocate`;
+- a plan's price for each party: :func:`~dpalgos.accounting.costs.price`, :class:`~dpalgos.accounting.costs.PlanCost`;
+  :func:`~dpalgos.accounting.costs.losses_under` puts a guarantee under the relation in force first;
+- across plans, parties and partitions: :func:`~dpalgos.accounting.spending.spent`,
+  :func:`~dpalgos.accounting.spending.status`, :func:`~dpalgos.accounting.spending.admit`,
+  :func:`~dpalgos.accounting.spending.repeats_left`.
 
 All functions take plain values and depend on public facts only.
 """
-
-from dpalgos.accounting.calibration import Allocation, allocate, group_loss, losses_under
-from dpalgos.accounting.composition import compose
-from dpalgos.accounting.costs import PlanCost, price
-from dpalgos.accounting.profiles import PrivacyProfile
-from dpalgos.accounting.spending import (
-    Admission,
-    FilterCap,
-    Spent,
-    admit,
-    repeats_left,
-    spent,
-    status,
-)
-
-__all__ = [
-    "Admission",
-    "Allocation",
-    "FilterCap",
-    "PlanCost",
-    "PrivacyProfile",
-    "Spent",
-    "admit",
-    "allocate",
-    "compose",
-    "group_loss",
-    "losses_under",
-    "price",
-    "repeats_left",
-    "spent",
-    "status",
-]

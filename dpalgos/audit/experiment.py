@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
-from dpalgos.audit.events import (
+from dpalgos.audit.bounds import (
     Event,
     Outputs,
     bound_of_event,

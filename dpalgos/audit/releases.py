@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from dpalgos.accounting.calibration import allocate
+from dpalgos.accounting.costs import allocate
 from dpalgos.algorithms import (
     AdditiveNoise,
     Algorithm,
@@ -26,7 +26,7 @@ from dpalgos.algorithms import (
     of_people,
     run_sums,
 )
-from dpalgos.audit.events import Outputs
+from dpalgos.audit.bounds import Outputs
 from dpalgos.audit.experiment import (
     GAUSSIAN_RATIO,
     RATIO,
@@ -41,10 +41,10 @@ from dpalgos.audit.experiment import (
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise
-from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
-from dpalgos.mechanisms.laplace import DiscreteLaplace
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.mechanisms.symmetric import (
+from dpalgos.mechanisms.distributions import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    RoundedGaussian,
     SymmetricDiscreteGaussian,
     SymmetricRoundedGaussian,
     SymmetricRoundedRadial,

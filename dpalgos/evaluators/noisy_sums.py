@@ -20,9 +20,8 @@ from dpalgos.algorithms import (
 )
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Loss, Neighbours, Numerics, Setting
+from dpalgos.mechanisms.distributions import DiscreteLaplace, PartitionSelection, RoundedGaussian
 from dpalgos.mechanisms.fixed_point import portions
-from dpalgos.mechanisms.laplace import DiscreteLaplace, PartitionSelection
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic, predicted_classes
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, at_least
 from dpalgos.registry import register
@@ -605,7 +604,7 @@ class KeySelection(ApproximateAlgorithm):
     most: m = 2 d in d columns under replace-one (in each, one key loses a row and another gains one), m = d under
     replace-special (a null record holds none). Whether a key is released is a coin of its own, whose probability
     depends on that key's count alone and which is (epsilon / m, delta / m)-DP for a count that changes by one
-    (:class:`dpalgos.mechanisms.laplace.PartitionSelection`); a key that occurs in one of the neighbours
+    (:class:`dpalgos.mechanisms.distributions.PartitionSelection`); a key that occurs in one of the neighbours
     only is one of the m, its count being 0 in the other, where it is never released. All other coins have the same
     distribution. The m coins are independent, so together they are (epsilon, delta)-DP by basic composition.
 

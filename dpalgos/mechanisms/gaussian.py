@@ -209,7 +209,7 @@ class GaussianNoise(Bounded):
     ---------
     Added to a vector of l2 sensitivity Delta (units of the vector, either neighbouring relation):
     mu-Gaussian-DP with mu = Delta / sigma, in any dimension. Numerics are ``idealised``: the guarantee is for real
-    numbers, not for float64. Integer sums take :class:`~dpalgos.mechanisms.rounded_gaussian.RoundedGaussian`, which is
+    numbers, not for float64. Integer sums take :class:`~dpalgos.mechanisms.distributions.RoundedGaussian`, which is
     exact at no extra cost.
 
     Parameters

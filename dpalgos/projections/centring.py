@@ -8,8 +8,8 @@ import numpy as np
 from dpalgos.algorithms import GaussianAlgorithm, NeighbouringPair, OneSum, ProjectionAlgorithm, antipodal_pair, grid
 from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.guarantees import Setting, Trust
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, row_weights, squared_limit, sum_sensitivity
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel, Projection, released_kind
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, sanitise

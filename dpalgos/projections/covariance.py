@@ -33,11 +33,10 @@ from dpalgos.guarantees import (
     Trust,
 )
 from dpalgos.integer_sums import packed_gram
-from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
-from dpalgos.mechanisms.gaussian import sigma_classical
-from dpalgos.mechanisms.laplace import DiscreteLaplace, Laplace
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.mechanisms.symmetric import (
+from dpalgos.mechanisms.distributions import (
+    DiscreteLaplace,
+    Laplace,
+    RoundedGaussian,
     SymmetricRoundedGaussian,
     SymmetricRoundedRadial,
     pack,
@@ -45,6 +44,8 @@ from dpalgos.mechanisms.symmetric import (
     to_vector,
     unpack,
 )
+from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
+from dpalgos.mechanisms.gaussian import sigma_classical
 from dpalgos.models import Projection
 from dpalgos.parameters import COUNT, SHARE
 from dpalgos.registry import register

@@ -1,10 +1,11 @@
 """Secure aggregation: the server sees only noisy sums.
 
 A *session* is one key agreement (:class:`~dpalgos.secure.messages.RoundParameters`) and a fixed number of *steps*, one
-sum each. All functions are pure: messages in, messages out. In the order of a session, with what must be stored:
+sum each. All functions (:mod:`dpalgos.secure.protocol`) are pure: messages in, messages out. In the order of a session,
+with what must be stored:
 
 =========================  ==========================================  =============================================
-round                      a party (:mod:`dpalgos.secure.party`)       the server (:mod:`dpalgos.secure.server`)
+round                      a party                                     the server
 =========================  ==========================================  =============================================
 1 advertise (a session)    ``join``, ``advertise``                     ``collect_advertisements`` → *Roster*;
                                                                        ``introduce``

@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics, PureEpsilon
 from dpalgos.mechanisms import _precise
-from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian, exceeded, thresholds
-from dpalgos.mechanisms.laplace import DiscreteLaplace, RadialLaplace
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.mechanisms.symmetric import (
+from dpalgos.mechanisms.distributions import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    RadialLaplace,
+    RoundedGaussian,
     SymmetricDiscreteGaussian,
     SymmetricRoundedGaussian,
     SymmetricRoundedRadial,
+    exceeded,
     packed_size,
+    thresholds,
 )
 from dpalgos.parameters import COUNT, POSITIVE, Bounded, at_least
 from dpalgos.rows import Ints, RandomStream, uniforms
@@ -425,7 +428,7 @@ class LaplaceShare(Bounded):
     the m variables X add up to one with (1 - q) / (1 - q t): a geometric variable, P(k) = (1 - q) q^k. So do the
     variables Y, and the difference of two independent geometric variables is z >= 0 with probability
     ``sum_y (1 - q)^2 q^(z + 2 y) = (1 - q)^2 / (1 - q^2) q^z``, and -z as often: the distribution of
-    :class:`~dpalgos.mechanisms.laplace.DiscreteLaplace`, where the ratio of probabilities is bounded. Further
+    :class:`~dpalgos.mechanisms.distributions.DiscreteLaplace`, where the ratio of probabilities is bounded. Further
     shares are post-processing.
 
     The distribution is infinitely divisible, so no share is wasted and nothing is lost to discreteness, for any number

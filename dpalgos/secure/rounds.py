@@ -6,8 +6,7 @@ from enum import StrEnum
 from typing import Protocol, TypeVar, cast
 
 from dpalgos.rows import Ints
-from dpalgos.secure import party as at_party
-from dpalgos.secure import server as at_server
+from dpalgos.secure import protocol
 from dpalgos.secure.messages import (
     Advertisement,
     Introduction,
@@ -19,9 +18,8 @@ from dpalgos.secure.messages import (
     UnmaskResponse,
     Wire,
 )
-from dpalgos.secure.party import PartyState
 from dpalgos.secure.primitives import KEY, RepeatedUseError, ViolationError
-from dpalgos.secure.server import Agreement, MaskedBlock, Roster, SurvivorSet
+from dpalgos.secure.protocol import Agreement, MaskedBlock, PartyState, Roster, SurvivorSet
 
 
 class SumRecord(Protocol):
@@ -79,7 +77,7 @@ class RecordedSum:
         ----------
         party : int
         digest : bytes
-            Of the vector (:func:`dpalgos.secure.party.digest_of`).
+            Of the vector (:func:`dpalgos.secure.protocol.digest_of`).
 
         Raises
         ------
@@ -205,7 +203,7 @@ class Party:
     ---------
     Whatever is asked, in whatever order and however often, a party masks one vector a step, and opens masks of a step
     for one survivor set; what contradicts its memory or its record is refused before an answer leaves
-    (:mod:`dpalgos.secure.party`, :class:`~dpalgos.secure.rounds.RecordedSum`).
+    (:mod:`dpalgos.secure.protocol`, :class:`~dpalgos.secure.rounds.RecordedSum`).
 
     Parameters
     ----------
@@ -241,13 +239,13 @@ class Party:
             case RoundParameters():
                 return self._advertise(request)
             case Introduction():
-                shared, bundle = at_party.share(self._recall(Stage.SHARE), request)
+                shared, bundle = protocol.share(self._recall(Stage.SHARE), request)
                 self._keep(Stage.SHARE, shared)
                 return bundle
             case MaskRequest():
                 return self._mask(request, recorded, vector)
             case UnmaskRequest():
-                unmasked, response = at_party.unmask(self._recall(Stage.UNMASK), request)
+                unmasked, response = protocol.unmask(self._recall(Stage.UNMASK), request)
                 recorded.open(self._number, unmasked.masked[request.step][1], request.numbers)
                 self._keep(Stage.UNMASK, unmasked)
                 return response
@@ -256,7 +254,7 @@ class Party:
         state = self._memory.recall(Stage.ADVERTISE)
         if state is None:
             # Random bytes of the operating system: a seed never comes back after a crash.
-            fresh = at_party.join(parameters, self._number, secrets.token_bytes(KEY))
+            fresh = protocol.join(parameters, self._number, secrets.token_bytes(KEY))
             # Whatever seed was kept first is the party's seed.
             state = self._memory.keep(Stage.ADVERTISE, fresh)
         if state.parameters != parameters:
@@ -264,18 +262,18 @@ class Party:
                 f"party {self._number} has joined this session under other parameters; repeat it under a new identity "
                 "(--repetition)"
             )
-        return at_party.advertise(state)
+        return protocol.advertise(state)
 
     def _mask(self, request: MaskRequest, recorded: RecordedSum, vector: Callable[[], Ints]) -> MaskedVector:
         state = self._recall(Stage.MASK)
-        at_party.require_for(state, request.session, request.recipient)
+        protocol.require_for(state, request.session, request.recipient)
         if request.step >= state.parameters.steps:
             raise ViolationError(None, f"asked party {self._number} for a step that this session does not have")
         if request.delivery is not None:
-            state = at_party.receive(state, request.delivery)
+            state = protocol.receive(state, request.delivery)
         formed = vector()
-        recorded.require_unchanged(self._number, at_party.digest_of(formed))
-        masked, message = at_party.mask(state, request.step, formed)
+        recorded.require_unchanged(self._number, protocol.digest_of(formed))
+        masked, message = protocol.mask(state, request.step, formed)
         self._keep(Stage.MASK, masked)
         return message
 
@@ -327,12 +325,12 @@ class Server:
             return ((party, parameters) for party in range(parameters.tolerance.parties))
         if stage is Stage.SHARE:
             roster = self._decided(Roster, "roster")
-            return ((party, at_server.introduce(roster, party)) for party in roster.public_keys)
+            return ((party, protocol.introduce(roster, party)) for party in roster.public_keys)
         agreement = self._decided(Agreement, "agreement")
         if stage is Stage.MASK:
-            return ((party, at_server.request_masking(agreement, self._step, party)) for party in agreement.by_sender)
+            return ((party, protocol.request_masking(agreement, self._step, party)) for party in agreement.by_sender)
         fixed = self._decided(SurvivorSet, "survivors")
-        return ((party, at_server.request_unmasking(agreement, fixed, party)) for party in fixed.survivors)
+        return ((party, protocol.request_unmasking(agreement, fixed, party)) for party in fixed.survivors)
 
     def decide(self, stage: Stage, answers: Iterable[Answer], recorded: RecordedSum) -> Ints | None:
         """Decide on the answers of a stage, once and for all; return the sum after the last stage, before that None.
@@ -358,14 +356,14 @@ class Server:
             case Stage.ADVERTISE:
                 parameters = self._decided(RoundParameters, "parameters")
                 advertised = cast(Iterable[Advertisement], answers)
-                self._memory.put("roster", at_server.collect_advertisements(parameters, advertised))
+                self._memory.put("roster", protocol.collect_advertisements(parameters, advertised))
             case Stage.SHARE:
                 roster = self._decided(Roster, "roster")
-                self._memory.put("agreement", at_server.collect_shares(roster, cast(Iterable[ShareBundle], answers)))
+                self._memory.put("agreement", protocol.collect_shares(roster, cast(Iterable[ShareBundle], answers)))
             case Stage.MASK:
                 self._fix_survivors(cast(Iterable[MaskedVector], answers), recorded)
             case Stage.UNMASK:
-                return at_server.unmask_sum(
+                return protocol.unmask_sum(
                     self._decided(Agreement, "agreement"),
                     self._decided(SurvivorSet, "survivors"),
                     self._decided(MaskedBlock, "block"),
@@ -382,11 +380,11 @@ class Server:
         agreement = self._decided(Agreement, "agreement")
         block = self._memory.get(MaskedBlock, "block")
         if block is None:
-            survivors = at_server.add_masked(agreement, self._step, answers)
+            survivors = protocol.add_masked(agreement, self._step, answers)
             # Too few vectors are not a block: nothing of them is ever opened.
-            at_server.fix_survivors(agreement, survivors)
+            protocol.fix_survivors(agreement, survivors)
             block = self._memory.put("block", survivors)
-        fixed = at_server.fix_survivors(agreement, block, self._memory.get(SurvivorSet, "survivors"))
+        fixed = protocol.fix_survivors(agreement, block, self._memory.get(SurvivorSet, "survivors"))
         recorded.fix(fixed.survivors)
         self._memory.put("survivors", fixed)
 

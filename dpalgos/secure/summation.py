@@ -13,9 +13,9 @@ from dpalgos.algorithms import IntegerNoise, SumAlgorithm, TrustedSummation
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Guarantee, Setting
 from dpalgos.rows import ArrayRows, Ints, NoiseSource, Rows
-from dpalgos.secure.messages import RoundParameters, Wire
+from dpalgos.secure.messages import RoundParameters, SparseGraph, Tolerance, Wire
 from dpalgos.secure.noise_shares import NoiseShare, share_distribution
-from dpalgos.secure.party import PartyState
+from dpalgos.secure.protocol import PartyState
 from dpalgos.secure.rounds import (
     AGREEMENT,
     SUM,
@@ -28,7 +28,6 @@ from dpalgos.secure.rounds import (
     SumRecord,
     carry_out,
 )
-from dpalgos.secure.tolerance import SparseGraph, Tolerance
 
 
 def step_name(step: int) -> str:

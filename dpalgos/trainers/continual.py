@@ -22,9 +22,8 @@ from dpalgos.algorithms import GAUSSIAN_BUDGETS, GaussianAlgorithm, IntegerNoise
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
 from dpalgos.integer_sums import ClassSums, GradientSums
+from dpalgos.mechanisms.distributions import RoundedGaussian, SymmetricRoundedGaussian, total_mu
 from dpalgos.mechanisms.factorisation import GRID, ToeplitzFactor
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
-from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
 from dpalgos.models import Artefact, LinearModel, Statistic
 from dpalgos.parameters import POSITIVE, SHARE
 from dpalgos.registry import register

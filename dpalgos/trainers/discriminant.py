@@ -14,8 +14,7 @@ from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.integer_sums import ClassSums, GradientSums, packed_gram
 from dpalgos.linear import BALANCED, LinearTask
 from dpalgos.losses import Squared, make_loss, outputs
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
-from dpalgos.mechanisms.symmetric import unpack
+from dpalgos.mechanisms.distributions import RoundedGaussian, total_mu, unpack
 from dpalgos.models import LinearModel
 from dpalgos.parameters import NATURAL, NON_NEGATIVE, POSITIVE, SHARE, between
 from dpalgos.projections.covariance import OF_BOUNDED_TRACE, GaussianMoments

@@ -17,8 +17,8 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting, SlackGaussian, Trust
 from dpalgos.integer_sums import ClassSums, EncodedRows, GradientSums
 from dpalgos.linear import BALANCED, LinearTask, LinearTrainer
+from dpalgos.mechanisms.distributions import RoundedGaussian, total_mu
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, SHARE, at_least, between
 from dpalgos.registry import register
@@ -673,7 +673,7 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     ⌊q 2³²⌋, so numerics are exact, given that the stream is indistinguishable from random bits.
 
     Refused under ``replace-one``: doubling the sensitivity proves nothing there (Lebeda et al. 2024), and an (s, μ) of
-    one step of a chain says nothing of two (:func:`~dpalgos.accounting.calibration.group_loss`). An account that keeps
+    one step of a chain says nothing of two (:func:`~dpalgos.accounting.costs.group_loss`). An account that keeps
     replace-one, or counts several rows a person, admits no such release.
 
     The sampling protects a row from whoever does not know its draws. They come from the secret of whoever holds it:

@@ -15,9 +15,9 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearClassifierTrainer, LinearTask
 from dpalgos.losses import HuberHinge, make_loss, outputs
+from dpalgos.mechanisms.distributions import RadialLaplace
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.mechanisms.gaussian import GaussianNoise, mu_from_epsilon_delta, sigma_analytic
-from dpalgos.mechanisms.laplace import RadialLaplace
 from dpalgos.mechanisms.positive_parts import log_expected_excess
 from dpalgos.models import LinearModel
 from dpalgos.parameters import POSITIVE

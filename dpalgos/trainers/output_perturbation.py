@@ -13,8 +13,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Numerics, Setting, Trust, nothing_proved
 from dpalgos.linear import LinearClassifierTrainer, LinearTask, LinearTrainer
 from dpalgos.losses import ScoreLoss, Squared, outputs
-from dpalgos.mechanisms.laplace import DiscreteLaplace, RadialLaplace
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.distributions import DiscreteLaplace, RadialLaplace, RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.parameters import COUNT, POSITIVE
 from dpalgos.registry import register

@@ -16,8 +16,7 @@ from dpalgos.kernels import KERNELS, GaussianKernel, Kernel, LinearKernel
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.linear import LinearTask
 from dpalgos.losses import HuberHinge, outputs, signs
-from dpalgos.mechanisms.laplace import Laplace
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.distributions import Laplace, RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, between
 from dpalgos.registry import register

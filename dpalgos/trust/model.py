@@ -1,14 +1,27 @@
-"""What a trust model is: the contract that every file of this folder keeps."""
+"""Trust models: the contract that each keeps, and the three there are, by who sees rows and who draws the noise."""
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
-from dpalgos.algorithms import Algorithm, SumAlgorithm, Summation, TrustedSummation
+from dpalgos.algorithms import Algorithm, IntegerNoise, SumAlgorithm, Summation, TrustedSummation, is_sum_algorithm
+from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee, Setting, Trust
-from dpalgos.rows import NoiseSource
+from dpalgos.registry import register
+from dpalgos.rows import Ints, NoiseSource
+from dpalgos.secure.messages import Tolerance
 from dpalgos.secure.rounds import SumRecord
-from dpalgos.secure.summation import Masking
+from dpalgos.secure.summation import (
+    Absences,
+    Masking,
+    SecureSummation,
+    graph_for,
+    require_shareable,
+    secagg_guarantee,
+    weights_of,
+)
 from dpalgos.systems.system import Arrangement, Scope, sums_only
 
 EVERYONE = "all"
@@ -110,3 +123,211 @@ class NoiseOfEach(TrustModel):
     def noise_contributors(self, parties: Sequence[str]) -> tuple[str, ...]:
         """Return the parties."""
         return tuple(parties)
+
+
+@register("trusts", "central")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Central(TrustModel):
+    """One trusted curator sees all rows; for comparison, and for an owner of all rows."""
+
+    summary: ClassVar[str] = "One trusted curator sees the rows."
+
+
+@register("trusts", "local")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local(NoiseOfEach):
+    """The server sees each party's noisy release; a party's guarantee needs nobody else.
+
+    Guarantee
+    ---------
+    The algorithm's own, against the server and all other parties together. Where a release adds up several parties'
+    sums, each of them has the whole noise of the distribution before it leaves its party: neighbours differ in one row
+    of one party, whose sum moves by at most the sensitivity; the server's addition, and what the other parties send in
+    view of earlier sums, are post-processing and adaptivity that the composition of Gaussian mechanisms covers. The sum
+    of N parties has √N times the noise of a curator's.
+    """
+
+    scope: ClassVar[Scope] = Scope.PARTY
+    summary: ClassVar[str] = "The server sees each party's noisy release."
+
+    def owner(self, parties: Sequence[str]) -> str:
+        """Return the party, or everyone where a release adds up several parties' sums."""
+        return parties[0] if len(parties) == 1 else EVERYONE
+
+    def noise_factor(self, parties: int) -> float:
+        """Return √N: each party's sum has the distribution's noise."""
+        return math.sqrt(parties)
+
+    def require(self, algorithm: Algorithm, setting: Setting) -> None:
+        """Refuse a release of several parties that is no sum of what each of them sends."""
+        if len(setting.sizes) > 1 and not is_sum_algorithm(algorithm):
+            raise ParameterError(
+                f"{type(algorithm).__name__} reads all parties' rows together, and here each shows its own noisy "
+                "release only; choose --trust central"
+            )
+
+    def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
+        """Whether there are sums: each party's has all of its noise before it leaves."""
+        return is_sum_algorithm(algorithm)
+
+    def summation(
+        self,
+        algorithm: SumAlgorithm,
+        setting: Setting,
+        noises: Sequence[NoiseSource],
+        identity: str,
+        record: SumRecord | None,
+    ) -> Summation:
+        """Return the sum of the parties' own noisy sums."""
+        return _SumOfNoisySums(tuple(noises))
+
+
+@dataclass(frozen=True, slots=True)
+class _SumOfNoisySums:
+    """Each party's sum with noise of its own, added up by the server."""
+
+    noises: Sequence[NoiseSource]
+
+    def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
+        """Return the sum of all parties' noisy sums."""
+        noisy = (
+            TrustedSummation(noise).release(step, [contribution], distribution)
+            for noise, contribution in zip(self.noises, contributions, strict=True)
+        )
+        return sum(noisy, start=next(noisy))
+
+
+_ABSENCE = re.compile(r"(\d{1,7}):(advertise|share|mask|unmask)")
+
+
+@register("trusts", "secagg")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecureAggregation(NoiseOfEach):
+    """The server sees the masked sum only (:mod:`dpalgos.secure`).
+
+    Guarantee
+    ---------
+    :func:`dpalgos.secure.summation.secagg_guarantee`: the algorithm's own towards the server with all colluders and
+    towards every single party, as long as no more parties are lost than tolerated; where the graph is sparse, its
+    probability to fail on top.
+
+    Parameters
+    ----------
+    dropouts : int
+        D: parties that may be lost during the run.
+    colluders : int
+        C: parties that may pool what they know with each other and with the server.
+    absent : tuple of str
+        Simulated: who is gone from which round on, ``"2:mask"``.
+    consistent_survivors : bool
+        Assume that the server shows every party the same survivors. Without that assumption settings in which a server
+        that shows different ones could have two sums opened, 2 (N - D) <= N + C, are refused.
+    """
+
+    summary: ClassVar[str] = "The server sees the noisy sum and nothing else."
+
+    dropouts: int = 0
+    colluders: int = 0
+    absent: tuple[str, ...] = ()
+    consistent_survivors: bool = False
+
+    def __post_init__(self) -> None:
+        for entry in self.absent:
+            if _ABSENCE.fullmatch(entry) is None:
+                raise ParameterError(
+                    f"absent is {entry!r}; give a party's number and the round from which it is gone (advertise, "
+                    "share, mask or unmask), for example 2:mask"
+                )
+        # In one order, since it is part of the identity of what is released.
+        object.__setattr__(self, "absent", tuple(sorted(set(self.absent))))
+
+    def noise_factor(self, parties: int) -> float:
+        """Return √(N / u): every one of N parties adds 1/u of the variance, so that any u of them suffice."""
+        return math.sqrt(parties / self.tolerance(parties).unknown_shares)
+
+    def tolerance(self, parties: int) -> Tolerance:
+        """Return the fault model of this many parties.
+
+        Raises
+        ------
+        ParameterError
+            If it leaves no noise that the adversary does not know, or allows two survivor sets, or if a party that
+            does not exist is said to be absent.
+        """
+        self.absences(parties)
+        tolerance = Tolerance(parties=parties, dropouts=self.dropouts, colluders=self.colluders)
+        if not tolerance.forces_one_survivor_set and not self.consistent_survivors:
+            raise ParameterError(
+                f"with {parties} parties, {self.dropouts} dropouts and {self.colluders} colluders tolerated, a server "
+                f"that shows the parties different survivors could have two sums opened, as 2 (parties - dropouts) = "
+                f"{2 * tolerance.quorum} is not above parties + colluders = {parties + self.colluders}; tolerate fewer "
+                "dropouts or colluders, bring more parties, or assume that it does not (--consistent-survivors)"
+            )
+        return tolerance
+
+    def absences(self, parties: int) -> Absences:
+        """Return who drops out where, in the simulation.
+
+        Raises
+        ------
+        ParameterError
+            If there is no party of such a number.
+        """
+        gone: dict[str, set[int]] = {}
+        for entry in self.absent:
+            party, stage = entry.split(":")
+            if int(party) >= parties:
+                raise ParameterError(f"absent names party {party}; parties have the numbers 0 to {parties - 1}")
+            gone.setdefault(stage, set()).add(int(party))
+        return {stage: frozenset(numbers) for stage, numbers in gone.items()}
+
+    def masking(self, parties: int) -> Masking:
+        """Return the fault model, the parties that drop out in the simulation, and what is assumed of the server."""
+        return Masking(self.tolerance(parties), self.absences(parties), self.consistent_survivors)
+
+    def require(self, algorithm: Algorithm, setting: Setting) -> None:
+        """Refuse what does not see rows through sums, and noise that the parties cannot share."""
+        require_shareable(_sums(algorithm), setting, self.tolerance(len(setting.sizes)))
+
+    def guarantee(self, algorithm: Algorithm, setting: Setting) -> Guarantee:
+        """Return the algorithm's guarantee with the assumptions of the protocol, and what a sparse graph may lose."""
+        sums = _sums(algorithm)
+        return secagg_guarantee(sums.guarantee(setting), self.tolerance(len(setting.sizes)), sums.steps(setting))
+
+    def in_rounds(self, algorithm: Algorithm, setting: Setting) -> bool:
+        """Whether there is one sum, over parties few enough to mask with each other."""
+        return graph_for(self.tolerance(len(setting.sizes))) is None and _sums(algorithm).steps(setting) == 1
+
+    def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
+        """Whether the parties are few enough to mask with each other."""
+        return is_sum_algorithm(algorithm) and graph_for(self.tolerance(len(setting.sizes))) is None
+
+    def summation(
+        self,
+        algorithm: SumAlgorithm,
+        setting: Setting,
+        noises: Sequence[NoiseSource],
+        identity: str,
+        record: SumRecord | None,
+    ) -> Summation:
+        """Return the protocol in one process, parties and server simulated message by message."""
+        return SecureSummation(
+            identity=identity,
+            tolerance=self.tolerance(len(setting.sizes)),
+            sizes=setting.sizes,
+            noises=noises,
+            steps=algorithm.steps(setting),
+            absences=self.absences(len(setting.sizes)),
+            scaled=True,
+            weights=weights_of(algorithm, setting),
+            record=record,
+        )
+
+
+def _sums(algorithm: Algorithm) -> SumAlgorithm:
+    if not is_sum_algorithm(algorithm):
+        raise ParameterError(
+            f"{type(algorithm).__name__} reads rows otherwise than through sums, and secure aggregation forms sums; "
+            "choose --trust central or local"
+        )
+    return cast(SumAlgorithm, algorithm)

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypedDict, cast
 
-from dpalgos.accounting.calibration import losses_under
 from dpalgos.accounting.composition import as_selected
-from dpalgos.accounting.costs import PlanCost, Totals, price
+from dpalgos.accounting.costs import PlanCost, Totals, losses_under, price
 from dpalgos.accounting.spending import (
     RESERVED,
     Admission,
@@ -82,7 +81,7 @@ class AccountingPolicy:
         """Price the new releases and compare with the cap; public data (no cap) are priced and admitted.
 
         A release proved under another relation than the account's is converted at its price or refused
-        (:func:`dpalgos.accounting.calibration.losses_under`). What has two prices (:meth:`prices`) is recorded with
+        (:func:`dpalgos.accounting.costs.losses_under`). What has two prices (:meth:`prices`) is recorded with
         the one that leaves more: that admits the plan, and then that after which one more Gaussian plan may be largest.
         Costs and history alone decide on it, before anything is released, as they decide on the plan itself; so what is
         added up is chosen in view of earlier outputs at most, which is what filters allow. The charge records the price

@@ -1,22 +1,34 @@
-"""One algorithm examined by all audits, its figures, and what is kept of it in MLflow."""
+"""One system examined by all audits (the whole chain on two neighbours among them), its figures, and what is kept."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
+import re
 import secrets
+import shutil
+import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 from pydantic import BaseModel, Field
 from scipy.special import ndtr, ndtri
+from sqlalchemy import MetaData, NullPool, create_engine, select
 
-from dpalgos.audit.experiment import USUAL, AuditOptions, AuditReport, BoundReport, Verdict
-from dpalgos.audit.membership import (
+from dpalgos.algorithms import Refused, admission
+from dpalgos.audit.bounds import (
+    Comparison,
+    Value,
+    compare,
     curve_of,
     epsilon_lower_bound_of_guesses,
     guess,
@@ -24,15 +36,358 @@ from dpalgos.audit.membership import (
     tail_under_approximate_dp,
     tail_under_curve,
 )
+from dpalgos.audit.experiment import USUAL, AuditOptions, AuditReport, BoundReport, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
+from dpalgos.registry import lookup
 from dpalgos.rows import NULL_LABEL, Floats
-from tasks.auditing.chain import Chain, ChainReport, audit_chain
-from tasks.auditing.systems import MembershipReport, SyntheticRun, audit_system, require_noise
-from tasks.planning.configuration import RegisteredName, RelationInForce
+from dpalgos.systems.system import System
+from storage.errors import RefusedError
+from storage.layout import Layout
+from storage.refs import OnViolation, Visibility
+from tasks.auditing.systems import MembershipReport, SyntheticRun, audit_system, parts_of, require_noise
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
+from tasks.planning.configuration import RegisteredName, RelationInForce, TrainingConfig
 from tasks.runtime.plots import BLUE, RED, png_of, styled_figure
+from tasks.runtime.progress import say_runs
+from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.models import AUDIT_TAG, AUDITS, VIOLATION
+from tasks.tracking.reporting import run_report
+from tasks.tracking.results import Chained, Proved
 from tasks.tracking.runs import RunReport
+
+_RANDOM = re.compile(r"[0-9a-f]{16,}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[0-9.+:Z]*")
+_NUMBERS = (int, float, np.integer, np.floating)
+
+
+def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[str, Value]:
+    """Return everything that a run lets be seen, by field.
+
+    Random identifiers differ in each run, so in the names of fields and in texts each is replaced by its role, and
+    is a field of its own beside: one that repeated itself on equal rows would be a digest of them.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of a root that holds this run alone.
+    config : TrainingConfig
+    finished : Chained
+    """
+    roles = _roles(layout, finished)
+    report = run_report(config, finished)
+    views = {
+        "reference": finished.dataset.model_dump(mode="json"),
+        "plan": finished.plan.model_dump(mode="json"),
+        "result": finished.result.model_dump(mode="json"),
+        "MLflow": {
+            **{name: getattr(report, name) for name in ("experiment", "name", "facts", "params", "metrics", "curves")},
+            **{name: getattr(report, name) for name in ("tags", "files", "note")},
+            "dataset": finished.dataset.model_dump(include={"name", "version", "account"}),
+            "children": [asdict(one) for one in report.children],
+            "model": None
+            if report.model is None
+            else [report.model.dimension, list(report.model.classes), report.model.registered_name],
+        },
+    }
+    seen: dict[str, Value] = {f"identifier {role}": identifier for identifier, role in roles.items()}
+    for source in (_fields("", views), _files(layout)):
+        for name, value in source:
+            canonical = _canonical(name, roles)
+            while canonical in seen:
+                canonical += "′"
+            seen[canonical] = _canonical(value, roles) if isinstance(value, str) else value
+    return seen
+
+
+def _roles(layout: Layout, finished: Chained) -> dict[str, str]:
+    """Return what each identifier of a run stands for."""
+    plan = finished.plan
+    combined = [one for one in (plan.basis, plan.model) if one is not None]
+    releases = [(one.key, f"release {number}") for number, one in enumerate((*plan.releases, *combined))]
+    versions = [(path.name, "data version") for path in layout.datasets.iterdir()]
+    partitions = [(one.partition, "partition") for one in plan.releases]
+    roles: dict[str, str] = {}
+    for identifier, role in (*releases, *versions, *partitions, (plan.run_key, "run")):
+        roles.setdefault(identifier, f"<{role}>")
+    return roles
+
+
+def _canonical(text: str, roles: Mapping[str, str]) -> str:
+    for identifier, role in roles.items():
+        text = text.replace(identifier, role)
+    return _TIME.sub("<time>", _RANDOM.sub("<random>", text))
+
+
+def _files(layout: Layout) -> Iterator[tuple[str, Value]]:
+    for path in sorted(layout.root.rglob("*")):
+        if layout.private in path.parents or path == layout.private:
+            continue
+        name = str(path.relative_to(layout.root))
+        if not path.is_file():
+            yield f"{name}/", "folder"
+            continue
+        yield f"{name} (bytes)", path.stat().st_size
+        yield from _READERS.get(path.suffix, _text)(name, path)
+
+
+def _text(name: str, path: Path) -> Iterator[tuple[str, Value]]:
+    yield name, path.read_bytes().decode("utf-8", "replace")
+
+
+def _json(name: str, path: Path) -> Iterator[tuple[str, Value]]:
+    yield from _fields(name, json.loads(path.read_bytes()))
+
+
+def _arrays(name: str, path: Path) -> Iterator[tuple[str, Value]]:
+    with np.load(path, allow_pickle=False) as arrays:
+        for part in arrays.files:
+            yield f"{name} {part} (shape)", str(arrays[part].shape)
+            yield f"{name} {part}", np.asarray(arrays[part], dtype=np.float64).ravel()
+
+
+def _table(name: str, path: Path) -> Iterator[tuple[str, Value]]:
+    yield from _fields(name, pq.read_table(path, partitioning=None).to_pylist())
+
+
+def _database(name: str, path: Path) -> Iterator[tuple[str, Value]]:
+    engine, tables = create_engine(f"sqlite:///{path}", poolclass=NullPool), MetaData()
+    tables.reflect(engine)
+    with engine.connect() as connection:
+        for table in tables.sorted_tables:
+            rows = connection.execute(select(table)).mappings()
+            yield from _fields(f"{name} {table.name}", [dict(row) for row in rows])
+
+
+_READERS = {".json": _json, ".npz": _arrays, ".parquet": _table, ".sqlite": _database}
+
+
+def _fields(name: str, value: object) -> Iterator[tuple[str, Value]]:
+    """Yield what is nested by the path to it; lists of numbers stay together."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        with suppress(ValueError):
+            value = json.loads(value)
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _fields(f"{name} {key}".strip(), part)
+    elif isinstance(value, list | tuple):
+        yield f"{name} (entries)", len(value)
+        if value and all(isinstance(part, _NUMBERS) for part in value):
+            yield name, np.asarray(value, dtype=np.float64)
+        else:
+            for number, part in enumerate(value):
+                yield from _fields(f"{name} {number}", part)
+    elif value is None or isinstance(value, str | int | float):
+        yield name, value
+    else:
+        yield name, str(value)
+
+
+Chain = Callable[[TrainingConfig], Chained]
+"""Runs the whole chain without an engine: ``flows.federated_training.chain_inline``."""
+
+_NAME = "synthetic"
+_ROWS, _TEST_ROWS, _FEATURES = 40, 12, 4
+_CLASSES = ("no", "yes")
+_PARTIES = 2
+# The column of people, and rows of one who has many.
+_PERSON, _HEAVY = "person", 50
+# Synthetic rows need not outlive a power cut: what a run waits for is mostly the disk.
+_MEMORY = Path("/dev/shm")
+# Beyond what any audited budget can cost: the cap is not what is audited.
+_CAP = 1e6
+_MOST_STEPS = 3
+_TRIALS = 48
+
+Tables = Mapping[str, pd.DataFrame]
+"""The rows to train on, ``train``, and those held out, ``test``: features in (−1, 1), a label at the end."""
+
+
+def synthetic_tables(neighbours: Neighbours, part: str) -> tuple[Tables, Tables]:
+    """Return two private data sets that differ in one record: a row far from all others against the relation's other.
+
+    Under ``replace-one`` that is the opposite row of the other class, under ``replace-special`` a null record: a row
+    that the schema rejects. Where the records are people, one has many rows far from all others, against one row.
+
+    Parameters
+    ----------
+    neighbours : Neighbours
+    part : {"train", "test", "person"}
+        Where the record is, or that it is a person who trains.
+    """
+    random = np.random.default_rng(7)
+    base = {"train": _crowd(_ROWS, random), "test": _crowd(_TEST_ROWS, random)}
+    whose: list[object] = []
+    if part == _PERSON:
+        part = "train"
+        for number, table in enumerate(base.values()):
+            table.insert(0, _PERSON, [f"{number}-{row}" for row in range(len(table))])
+        whose = ["0-0"]
+    left, right = (base[part].copy() for _ in range(2))
+    far = np.array([0.05, 0.05, -0.95, 0.95])
+    left.loc[0] = [*whose, *far, _CLASSES[1]]
+    if whose:
+        left = pd.concat([left, *[left[:1]] * (_HEAVY - 1)])
+    # What the schema does not admit is a null record.
+    outside = [9.0] * _FEATURES
+    other = [*-far, _CLASSES[0]] if neighbours is Neighbours.REPLACE_ONE else [*outside, _CLASSES[1]]
+    right.loc[0] = [*whose, *other]
+    return {**base, part: left}, {**base, part: right}
+
+
+def _crowd(rows: int, random: np.random.Generator) -> pd.DataFrame:
+    features = 0.2 * random.standard_normal((rows, _FEATURES))
+    features[:, 0] += np.where(np.arange(rows) % 2, 0.4, -0.4)
+    return pd.DataFrame(np.clip(features, -0.99, 0.99)).assign(y=np.resize(_CLASSES, rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainReport(BoundReport, Comparison):
+    """The outcome of an audit of a whole chain: what was compared, and which pair of neighbours showed most."""
+
+    pair: str
+
+
+def audit_chain(name: str, options: AuditOptions = USUAL, *, chain: Chain) -> ChainReport:
+    """Run a proved system on neighbouring synthetic private tables and compare everything that everybody may see.
+
+    Each run is a whole one, a charged evaluation included, in a fresh root with secrets of its own: rows are ingested
+    as private, the plan is charged, the noise comes from the door. What is compared: see
+    :func:`~tasks.auditing.examination.observe`. One pair differs in a row that trains; where the evaluation is charged,
+    another differs in a held-out row; of a system that takes people, a third differs in how many rows a person has.
+
+    Guarantee
+    ---------
+    Runs are independent, so a lower bound above ``proved_epsilon`` has probability at most 1 − confidence where the
+    guarantee holds for all that is seen (:func:`~dpalgos.audit.bounds.compare`). Nothing follows from a small
+    bound but that so many runs, on this pair, showed no more: it cannot exceed ``ceiling``.
+
+    Parameters
+    ----------
+    name : str
+        Of a registered system that is proved: others do not run on private rows.
+    options : AuditOptions
+        48 trials, half of them to learn an event on; a run takes about a third of a second. The noise is secret and has
+        no seed.
+    chain : callable
+
+    Raises
+    ------
+    ParameterError, UnknownNameError
+        For a name that is not registered, or numbers out of range.
+    RefusedError
+        For a system of which nothing is proved.
+
+    Notes
+    -----
+    Sets ``UNITBALL_ROOT`` for this process while it runs, so no other thread may work on a root meanwhile.
+    """
+    trials, confidence = _TRIALS if options.trials is None else options.trials, options.confidence
+    if trials < 2:
+        raise ParameterError(f"trials is {trials}; the audit of a chain needs two at the least, and 48 to show much")
+    neighbours, (epsilon, delta) = options.neighbours or Neighbours.REPLACE_ONE, options.budget()
+    config = chain_config(name, epsilon, delta, neighbours)
+    started = time.monotonic()
+    refused = any(isinstance(admission(part), Refused) for part in parts_of(name))
+    parts = ("train", "test", *(() if refused else (_PERSON,)))
+    # Each pair at its share of the error.
+    each = 1.0 - (1.0 - confidence) / len(parts)
+    reports = {}
+    for number, part in enumerate(parts):
+        seen: list[list[dict[str, Value]]] = [[], []]
+        pair = synthetic_tables(neighbours, part)
+        # In turn, so that whatever drifts meets both worlds alike.
+        for trial in range(trials):
+            for world, tables in enumerate(pair):
+                observed, proved = run_once(config, tables, chain)
+                seen[world].append(observed)
+                say_runs(2 * (number * trials + trial) + world + 1, 2 * trials * len(parts))
+        reports[part] = compare(seen[0], seen[1], delta=delta, confidence=each)
+    worst = max(parts, key=lambda part: (reports[part].lower_bound, len(reports[part].differing)))
+    most = replace(
+        reports[worst],
+        differing=tuple(f"{part}: {field}" for part in parts for field in reports[part].differing),
+        fields=max(one.fields for one in reports.values()),
+    )
+    return ChainReport(
+        **vars(most),
+        algorithm=name,
+        claimed_epsilon=None if lookup("systems", name).claim is None else epsilon,
+        proved_epsilon=proved.epsilon,
+        proved_mu=proved.mu,
+        delta=delta,
+        confidence=confidence,
+        verdict=Verdict.VIOLATES if most.lower_bound > proved.epsilon else Verdict.CONSISTENT,
+        pair=f"a {_PAIRS[worst]} far from all others against "
+        + ("a null record" if neighbours is Neighbours.REPLACE_SPECIAL else "its opposite of the other class"),
+        seconds=round(time.monotonic() - started, 2),
+        neighbours=str(neighbours),
+    )
+
+
+_PAIRS = {"train": "training record", "test": "held-out record", _PERSON: f"person with {_HEAVY} rows"}
+
+
+def chain_config(name: str, epsilon: float, delta: float, neighbours: Neighbours) -> TrainingConfig:
+    """Return the run that is audited: all that may be measured, few steps of a descent."""
+    system: System = lookup("systems", name)
+    arrangement = next(iter(system.supported().values()))
+    known = {field.name for field in fields(lookup("trainers", arrangement.trainer.name))}
+    return TrainingConfig(
+        algorithm=name,
+        dataset=_NAME,
+        epsilon=epsilon,
+        delta=delta,
+        parties=_PARTIES,
+        dimension=2 if arrangement.projection is not None else None,
+        roc=True,
+        neighbours=neighbours,
+        # Each step of a descent is the same mechanism at a share of the budget.
+        parameters={"trainer.iterations": _MOST_STEPS} if "iterations" in known else {},
+    )
+
+
+def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict[str, Value], Proved]:
+    """Ingest tables as private rows of a fresh root, run the chain, and return what is seen and proved."""
+    folder = Path(tempfile.mkdtemp(prefix="unitball-audit-", dir=_MEMORY if _MEMORY.is_dir() else None))
+    try:
+        with isolated_root(folder / "root"):
+            ingest(_request(config, tables, folder))
+            finished = chain(config)
+            if finished.result.proved is None:
+                raise RefusedError(f"nothing is proved of {config.algorithm} at delta {config.stated_delta:g}")
+            return observe(current_layout(), config, finished), finished.result.proved
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _request(config: TrainingConfig, tables: Tables, folder: Path) -> IngestRequest:
+    schema = folder / "schema.yaml"
+    classes = ", ".join(f'"{one}"' for one in _CLASSES)
+    types = {_PERSON: "person", "y": f"label, classes: [{classes}]"}
+    columns = [
+        f"  - {{name: c{place}, type: {types.get(name, 'numeric, range: [-1, 1]')}}}"
+        for place, name in enumerate(tables["train"].columns)
+    ]
+    schema.write_text("\n".join(["header: false", "columns:", *columns]) + "\n")
+    rows = {part: folder / f"{part}.csv" for part in tables}
+    for part, table in tables.items():
+        table.to_csv(rows[part], header=False, index=False, float_format="%.6f")
+    return IngestRequest(
+        name=_NAME,
+        format="csv",
+        path=rows["train"],
+        test_path=rows["test"],
+        schema_path=schema,
+        visibility=Visibility.PRIVATE,
+        epsilon_cap=_CAP,
+        delta_cap=0.5 / _ROWS,
+        on_violation=OnViolation.DROP,
+        allow_idealised=True,
+        relation=config.neighbours,
+    )
+
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +435,7 @@ def audit_in_one_run(
     Guarantee
     ---------
     If the run is private as stated, ``p_value`` is at most a with probability at most a: see
-    :mod:`dpalgos.audit.membership`. A system that passes is not proved sound: one run is far from tight.
+    :mod:`dpalgos.audit.bounds`. A system that passes is not proved sound: one run is far from tight.
 
     Parameters
     ----------

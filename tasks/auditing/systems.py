@@ -20,6 +20,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Algorithm, require_people
+from dpalgos.audit.bounds import attack, bound_of, likelihood_ratios
 from dpalgos.audit.experiment import (
     USUAL,
     AuditOptions,
@@ -31,7 +32,6 @@ from dpalgos.audit.experiment import (
     audit_experiments,
     one_by_one,
 )
-from dpalgos.audit.membership import attack, bound_of, likelihood_ratios
 from dpalgos.audit.releases import (
     WatchedRun,
     audit_parameters,
@@ -467,7 +467,7 @@ def _sampled(
 def infer_membership(
     name: str, dataset: str, options: AuditOptions = USUAL, *, rows: int = _MEMBERSHIP_ROWS
 ) -> MembershipReport:
-    """Train shadow models of a system on public rows and attack each by the others (:mod:`dpalgos.audit.membership`).
+    """Train shadow models of a system on public rows and attack each by the others (:mod:`dpalgos.audit.bounds`).
 
     Each row is in a model's training set by a coin; otherwise a row that was held back stands in its place
     (``replace-one``), or a null record (``replace-special``). The score is the margin of the row in the model.

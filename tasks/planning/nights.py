@@ -7,7 +7,7 @@ from typing import cast
 
 from pydantic import BaseModel
 
-from dpalgos.accounting.calibration import allocate
+from dpalgos.accounting.costs import allocate
 from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust

@@ -13,8 +13,7 @@ from typing import TypeVar, cast
 import numpy as np
 from pydantic import BaseModel, Field, SerializeAsAny, model_validator
 
-from dpalgos.accounting.calibration import Allocation, allocate, tightened
-from dpalgos.accounting.costs import loss_of_deadline_misses
+from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, tightened
 from dpalgos.aggregators import Aggregator
 from dpalgos.algorithms import Algorithm, OneSum, ProjectionAlgorithm
 from dpalgos.errors import ParameterError

@@ -18,12 +18,10 @@ from dpalgos.algorithms import SumAlgorithm
 from dpalgos.models import Artefact
 from dpalgos.rows import Ints
 from dpalgos.secure import summation as stepwise
-from dpalgos.secure.messages import MaskRequest, RoundParameters, UnmaskRequest, Wire
-from dpalgos.secure.party import PartyState
+from dpalgos.secure.messages import MaskRequest, RoundParameters, Tolerance, UnmaskRequest, Wire
 from dpalgos.secure.primitives import ViolationError
+from dpalgos.secure.protocol import Agreement, PartyState
 from dpalgos.secure.rounds import AGREEMENT, ANSWERS, REQUESTS, SUM, Party, RecordedSum, Server, Stage
-from dpalgos.secure.server import Agreement
-from dpalgos.secure.tolerance import Tolerance
 from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import PrivateNotes, RoundStore

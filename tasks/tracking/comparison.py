@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from dpalgos.accounting.calibration import allocate
+from dpalgos.accounting.costs import allocate
 from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import QUANTILE, Discordance, accuracy_gain
 from dpalgos.guarantees import GaussianMu, Setting, Trust

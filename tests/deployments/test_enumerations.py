@@ -13,7 +13,7 @@ from deployments.cli.audit import audit
 from deployments.cli.results import algorithms
 from dpalgos.registry import names
 from dpalgos.secure.rounds import Stage
-from dpalgos.trust.secagg import SecureAggregation
+from dpalgos.trust.model import SecureAggregation
 from storage.columns import _TYPES, parse_column
 from tasks.auditing.systems import KINDS
 from tasks.experiments.registered import describe_all

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpalgos.accounting import allocate, compose, group_loss, losses_under
-from dpalgos.accounting.calibration import scaled
-from dpalgos.accounting.composition import basic, components
+from dpalgos.accounting.composition import basic, components, compose
+from dpalgos.accounting.costs import allocate, group_loss, losses_under, scaled
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,

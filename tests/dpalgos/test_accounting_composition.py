@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from dpalgos.accounting import PrivacyProfile, compose
-from dpalgos.accounting.composition import basic, components, library_profile
+from dpalgos.accounting.composition import basic, components, compose, library_profile
 from dpalgos.accounting.profiles import (
     AtomsProfile,
+    PrivacyProfile,
     ZeroConcentratedProfile,
     mu_of_pure,
     product,

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 from scipy.stats import binom
 
-from dpalgos.accounting import PlanCost, allocate, compose, costs, spent
-from dpalgos.accounting.calibration import scaled
-from dpalgos.accounting.composition import least_mu
-from dpalgos.accounting.costs import Totals
+from dpalgos.accounting import costs
+from dpalgos.accounting.composition import compose, least_mu
+from dpalgos.accounting.costs import PlanCost, Totals, allocate, scaled
 from dpalgos.accounting.profiles import mu_of_pure, rho_of_pure
+from dpalgos.accounting.spending import spent
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 

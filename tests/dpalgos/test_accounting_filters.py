@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
-from dpalgos.accounting import PlanCost
-from dpalgos.accounting.costs import Totals
+from dpalgos.accounting.costs import PlanCost, Totals
 from dpalgos.accounting.profiles import mu_of_pure, rho_of_pure, zcdp_epsilon
 from dpalgos.accounting.spending import FILTERS, least_epsilon, shares, within_any
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated

@@ -53,7 +53,7 @@ def test_nothing_is_said_of_several_rows() -> None:
     """Two neighbours in a row may cost more than twice: the mutant that doubles the slack is refuted by a Gaussian."""
     from scipy.stats import norm
 
-    from dpalgos.accounting.calibration import group_loss
+    from dpalgos.accounting.costs import group_loss
 
     mu, slack, missed = 3.0, 1e-3, 1e-6
     # Of the second step's slack, the first step's Gaussian makes more than slack.

@@ -9,9 +9,8 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dpalgos.accounting.calibration import losses_under
 from dpalgos.accounting.composition import Curve, compose, gaussian_part, noise_multiplier, sampled_curve
-from dpalgos.accounting.costs import PlanCost, price
+from dpalgos.accounting.costs import PlanCost, losses_under, price
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     GaussianMu,

@@ -13,21 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpalgos.accounting import (
-    FilterCap,
-    PlanCost,
-    admit,
-    allocate,
-    compose,
-    group_loss,
-    price,
-    repeats_left,
-    spending,
-    spent,
-    status,
-)
-from dpalgos.accounting.costs import Totals, additive_costs
-from dpalgos.accounting.spending import SummedHistory
+from dpalgos.accounting import spending
+from dpalgos.accounting.composition import compose
+from dpalgos.accounting.costs import PlanCost, Totals, additive_costs, allocate, group_loss, price
+from dpalgos.accounting.spending import FilterCap, SummedHistory, admit, repeats_left, spent, status
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import epsilon_of_mu, mu_from_epsilon_delta

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from dpalgos.accounting import FilterCap, PlanCost, admit, status
-from dpalgos.accounting.spending import RESERVED, filter_in_force
+from dpalgos.accounting.costs import PlanCost
+from dpalgos.accounting.spending import RESERVED, FilterCap, admit, filter_in_force, status
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta

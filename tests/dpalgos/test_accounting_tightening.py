@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dpalgos.accounting.calibration import scaled, tightened
 from dpalgos.accounting.composition import compose
+from dpalgos.accounting.costs import scaled, tightened
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon
 
 D = 1e-5

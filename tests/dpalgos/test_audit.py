@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpalgos.audit.events import Event, bound_of_event, gaussian_lower_bound, learn_event
+from dpalgos.audit.bounds import Event, bound_of_event, gaussian_lower_bound, learn_event
 from dpalgos.audit.experiment import (
     GAUSSIAN_RATIO,
     RATIO,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import bdtr, bdtrc
 
-from dpalgos.audit.events import epsilon_lower_bound, probability_lower_bound, probability_upper_bound
+from dpalgos.audit.bounds import epsilon_lower_bound, probability_lower_bound, probability_upper_bound
 from dpalgos.errors import ParameterError
 
 

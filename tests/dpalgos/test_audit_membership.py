@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from dpalgos.audit.membership import attack, bound_of, likelihood_ratios
+from dpalgos.audit.bounds import attack, bound_of, likelihood_ratios
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, NoGuarantee, PureEpsilon
 

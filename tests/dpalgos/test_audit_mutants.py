@@ -17,8 +17,7 @@ from dpalgos.audit.experiment import AuditOptions, AuditReport, Effort, Verdict
 from dpalgos.audit.releases import audit_algorithm
 from dpalgos.guarantees import GaussianMu, Loss, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, KeyStream
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
+from dpalgos.mechanisms.distributions import RoundedGaussian, SymmetricRoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.projections.covariance import AnalyzeGauss, gram_matrix, leading_basis
 from dpalgos.rows import ArrayRows, Floats, Ints, NoiseSource, Rows, normals

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dpalgos.audit.events import Observation, compare
+from dpalgos.audit.bounds import Observation, compare
 from dpalgos.errors import ParameterError
 
 CERTAIN = 1 - 1e-9

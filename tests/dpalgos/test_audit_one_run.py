@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpalgos.audit.membership import (
+from dpalgos.audit.bounds import (
     curve_of,
     epsilon_lower_bound_of_guesses,
     gaussian_curve,

@@ -16,7 +16,7 @@ from scipy.stats import norm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.projections.covariance import Bingham, Ppca, PublishedPpca
 from dpalgos.rows import ArrayRows, Floats
 from dpalgos.solvers import minimise

@@ -27,15 +27,14 @@ from dpalgos.errors import ParameterError
 from dpalgos.features import images
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, PureEpsilon, Setting, Trust, nothing_proved
 from dpalgos.integer_sums import ClassSums
+from dpalgos.mechanisms.distributions import RoundedGaussian, pack
 from dpalgos.mechanisms.fixed_point import by_norm, encode_rows, row_weights, squared_limit
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.mechanisms.symmetric import pack
 from dpalgos.models import Statistic, opened
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import ArrayRows, Block, Floats, Ints, Rows, Shares
 from dpalgos.systems.system import Arrangement, Scope, System
 from dpalgos.testing import BUDGETS, KINDS, check_algorithm, check_trust_model
-from dpalgos.trust.central import Central
+from dpalgos.trust.model import Central
 from tests.dpalgos.parameters import PARAMETERS, TRUSTS
 from tests.support.nights import spanning
 from tests.support.training import gather

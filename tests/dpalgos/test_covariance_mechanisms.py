@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from scipy.stats import gamma, norm
 
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Numerics, PureEpsilon, Setting
+from dpalgos.mechanisms.distributions import DiscreteLaplace, unpack
 from dpalgos.mechanisms.gaussian import delta_of_mu
-from dpalgos.mechanisms.laplace import DiscreteLaplace
-from dpalgos.mechanisms.symmetric import unpack
 from dpalgos.projections.covariance import (
     LaplaceCovariance,
     ModSulq,

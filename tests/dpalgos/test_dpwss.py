@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpalgos.audit.events import probability_lower_bound, probability_upper_bound
+from dpalgos.audit.bounds import probability_lower_bound, probability_upper_bound
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Guarantee, PureEpsilon, Setting
 from dpalgos.kernels import LinearKernel

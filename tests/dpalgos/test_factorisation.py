@@ -10,12 +10,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpalgos.audit.events import gaussian_lower_bound
+from dpalgos.audit.bounds import gaussian_lower_bound
 from dpalgos.audit.experiment import QUICK, AuditOptions, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.mechanisms.factorisation import LONGEST, ToeplitzFactor
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows
 from dpalgos.trainers.continual import (

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dpalgos.algorithms import IntegerNoise, TrustedSummation, run_sums
-from dpalgos.audit.events import gaussian_lower_bound
+from dpalgos.audit.bounds import gaussian_lower_bound
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, Setting, Trust
+from dpalgos.mechanisms.distributions import RoundedGaussian, total_mu
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints, Rows
 from dpalgos.trainers.continual import (

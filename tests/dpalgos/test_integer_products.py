@@ -11,8 +11,8 @@ import pytest
 from dpalgos import integer_sums, parallel
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.integer_sums import packed_gram
+from dpalgos.mechanisms.distributions import pack, to_vector, unpack
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, inner_products, on_weight_grid, outer_products
-from dpalgos.mechanisms.symmetric import pack, to_vector, unpack
 from dpalgos.projections.covariance import AnalyzeGauss
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant

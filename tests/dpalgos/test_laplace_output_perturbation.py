@@ -19,11 +19,11 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Numerics, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.laplace import DiscreteLaplace
+from dpalgos.mechanisms.distributions import DiscreteLaplace
 from dpalgos.rows import ArrayRows, Ints
+from dpalgos.secure.messages import Tolerance
 from dpalgos.secure.noise_shares import share_distribution
 from dpalgos.secure.summation import SecureSummation, require_shareable, secagg_guarantee, weights_of
-from dpalgos.secure.tolerance import Tolerance
 from dpalgos.trainers.output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation
 from tests.support.statistics import rejects_law
 from tests.support.training import blobs, fit, noise, parties_of

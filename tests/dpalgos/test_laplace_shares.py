@@ -16,12 +16,12 @@ from scipy import stats
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
-from dpalgos.mechanisms.laplace import DiscreteLaplace
+from dpalgos.mechanisms.distributions import DiscreteLaplace
 from dpalgos.rows import Floats, Ints
 from dpalgos.secure import noise_shares as laplace_share
+from dpalgos.secure.messages import Tolerance
 from dpalgos.secure.noise_shares import LaplaceShare, _table, share_distribution
 from dpalgos.secure.summation import allotments
-from dpalgos.secure.tolerance import Tolerance
 from tests.support.statistics import fits, rejects_law
 from tests.support.streams import ChosenWords, seeded
 

@@ -13,7 +13,7 @@ from scipy.special import betainc, gammainc
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.laplace import Laplace, RadialLaplace
+from dpalgos.mechanisms.distributions import Laplace, RadialLaplace
 from tests.support.statistics import rejects_independence, rejects_law, rejects_probability
 from tests.support.streams import seeded
 

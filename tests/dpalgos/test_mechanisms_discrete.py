@@ -14,9 +14,7 @@ import pytest
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
-from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian, _table
-from dpalgos.mechanisms.laplace import DiscreteLaplace
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.distributions import DiscreteGaussian, DiscreteLaplace, RoundedGaussian, _table
 from tests.support.statistics import differs, rejects_independence, rejects_law, rejects_probability
 from tests.support.streams import ChosenWords, CountedWords, seeded
 

@@ -14,9 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.audit.events import epsilon_lower_bound
+from dpalgos.audit.bounds import epsilon_lower_bound
 from dpalgos.guarantees import Neighbours
-from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
+from dpalgos.mechanisms.distributions import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Laplace,
+    RadialLaplace,
+    RoundedGaussian,
+    SymmetricDiscreteGaussian,
+    SymmetricRoundedGaussian,
+    packed_size,
+)
 from dpalgos.mechanisms.fixed_point import (
     encode_rows,
     encoded_radius,
@@ -25,9 +34,6 @@ from dpalgos.mechanisms.fixed_point import (
     sum_sensitivity,
 )
 from dpalgos.mechanisms.gaussian import GaussianNoise, epsilon_of_mu
-from dpalgos.mechanisms.laplace import DiscreteLaplace, Laplace, RadialLaplace
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.mechanisms.symmetric import SymmetricDiscreteGaussian, SymmetricRoundedGaussian, packed_size
 from tests.support.statistics import ERROR
 from tests.support.streams import seeded
 

@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.rows import NoiseSource, RandomStream, normals
 from tests.support.statistics import rejects_independence, rejects_law, rejects_probability
 from tests.support.streams import ChosenWords, CountedWords, seeded

@@ -13,10 +13,9 @@ from scipy.special import ndtr
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Numerics
-from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
-from dpalgos.mechanisms.fixed_point import gram_sensitivity
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.mechanisms.symmetric import (
+from dpalgos.mechanisms.distributions import (
+    DiscreteGaussian,
+    RoundedGaussian,
     SymmetricDiscreteGaussian,
     SymmetricRoundedGaussian,
     pack,
@@ -24,6 +23,7 @@ from dpalgos.mechanisms.symmetric import (
     to_vector,
     unpack,
 )
+from dpalgos.mechanisms.fixed_point import gram_sensitivity
 from tests.support.statistics import rejects_independence, rejects_law
 from tests.support.streams import seeded
 

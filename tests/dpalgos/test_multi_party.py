@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpalgos.accounting import allocate
+from dpalgos.accounting.costs import allocate
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.registry import AlgorithmSpec, lookup

@@ -27,9 +27,9 @@ from dpalgos.guarantees import (
 from dpalgos.integer_sums import EncodedBlock, EncodedRows, GradientSums
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.mechanisms.fixed_point import encode_rows
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.registry import AlgorithmSpec, names
 from dpalgos.resources import memory_limit, set_memory_limit
 from dpalgos.rows import ArrayRows

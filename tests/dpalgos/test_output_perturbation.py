@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Numerics, PureEpsilon, Setting
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.output_perturbation import EmpiricalRisk, OutputPerturbation
 from tests.support.training import blobs, fitted, parties_of, setting_of

@@ -14,7 +14,7 @@ import pytest
 from dpalgos import registry
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import GaussianMu, PureEpsilon
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.registry import construct, lookup, names
 from dpalgos.testing import audit, check_algorithm
 from storage.releases import ReleaseStore

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Numerics, PureEpsilon, ZeroConcentrated
+from dpalgos.mechanisms.distributions import SymmetricRoundedGaussian, to_vector, unpack
 from dpalgos.mechanisms.gaussian import sigma_classical
-from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, to_vector, unpack
 from dpalgos.projections.centring import Identity
 from dpalgos.projections.covariance import AnalyzeGauss, PrincipalComponents, PublishedAnalyzeGauss, leading_basis
 from dpalgos.rows import ArrayRows

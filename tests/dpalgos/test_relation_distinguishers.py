@@ -17,10 +17,10 @@ from scipy.special import ndtr
 
 from dpalgos.accounting.composition import compose
 from dpalgos.algorithms import is_sum_algorithm
-from dpalgos.audit.events import probability_lower_bound, probability_upper_bound
+from dpalgos.audit.bounds import probability_lower_bound, probability_upper_bound
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, Setting
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, SymmetricRoundedRadial, to_vector, unpack
+from dpalgos.mechanisms.distributions import SymmetricRoundedGaussian, SymmetricRoundedRadial, to_vector, unpack
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import Floats, Ints
 

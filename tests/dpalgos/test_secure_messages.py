@@ -15,13 +15,24 @@ from pydantic_core import PydanticSerializationError
 
 from dpalgos.errors import ParameterError
 from dpalgos.secure import messages
-from dpalgos.secure import server as at_server
-from dpalgos.secure.messages import RoundParameters, Wire
-from dpalgos.secure.party import PartyState, advertise, join, mask, receive, share, unmask
+from dpalgos.secure import protocol as at_server
+from dpalgos.secure.messages import RoundParameters, SparseGraph, Tolerance, Wire
 from dpalgos.secure.primitives import MessageError, SecureAggregationError
+from dpalgos.secure.protocol import (
+    Agreement,
+    MaskedBlock,
+    PartyState,
+    Roster,
+    SurvivorSet,
+    advertise,
+    collect_advertisements,
+    join,
+    mask,
+    receive,
+    share,
+    unmask,
+)
 from dpalgos.secure.rounds import Party, RecordedSum, Stage
-from dpalgos.secure.server import Agreement, MaskedBlock, Roster, SurvivorSet, collect_advertisements
-from dpalgos.secure.tolerance import SparseGraph, Tolerance
 
 PARAMETERS = RoundParameters(identity="fuzz", tolerance=Tolerance(parties=4, dropouts=1), length=3, steps=2)
 SPARSE = RoundParameters(

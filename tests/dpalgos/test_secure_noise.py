@@ -17,10 +17,10 @@ from scipy.special import ndtr, ndtri
 
 from dpalgos.errors import ParameterError
 from dpalgos.keystream import KeyStream
-from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.distributions import DiscreteGaussian, RoundedGaussian
 from dpalgos.rows import Floats, Ints
 from dpalgos.secure import noise_shares
+from dpalgos.secure.messages import Tolerance
 from dpalgos.secure.noise_shares import (
     RadialShare,
     RoundedRadial,
@@ -29,7 +29,6 @@ from dpalgos.secure.noise_shares import (
     share_distribution,
     share_sigma,
 )
-from dpalgos.secure.tolerance import Tolerance
 from tests.support.statistics import ERROR, fits
 
 

@@ -12,13 +12,20 @@ import pytest
 
 from dpalgos.errors import ParameterError
 from dpalgos.rows import Ints
-from dpalgos.secure import party as at_party
-from dpalgos.secure import server as at_server
-from dpalgos.secure.messages import ESCROW, SELF, MaskedVector, RoundParameters, ShareBundle, UnmaskResponse
-from dpalgos.secure.party import PartyState
+from dpalgos.secure import protocol as at_party
+from dpalgos.secure import protocol as at_server
+from dpalgos.secure.messages import (
+    ESCROW,
+    SELF,
+    MaskedVector,
+    RoundParameters,
+    ShareBundle,
+    SparseGraph,
+    Tolerance,
+    UnmaskResponse,
+)
 from dpalgos.secure.primitives import RepeatedUseError, TooFewPartiesError, ViolationError
-from dpalgos.secure.server import Agreement, MaskedBlock, SurvivorSet, neighbourhoods
-from dpalgos.secure.tolerance import SparseGraph, Tolerance
+from dpalgos.secure.protocol import Agreement, MaskedBlock, PartyState, SurvivorSet, neighbourhoods
 from tests.support.secagg import Session, agree, draw, masked, parameters, plain_sum, responses, run_step
 
 

@@ -17,11 +17,10 @@ from dpalgos.algorithms import TrustedSummation, run_sums
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Setting, Trust, nothing_proved
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
-from dpalgos.mechanisms.laplace import DiscreteLaplace
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.distributions import DiscreteGaussian, DiscreteLaplace, RoundedGaussian
 from dpalgos.rows import ArrayRows, Floats, Ints
 from dpalgos.secure import summation as summation_module
+from dpalgos.secure.messages import Tolerance
 from dpalgos.secure.noise_shares import RadialShare, RoundedRadial, TruexGaussian, share_distribution, share_sigma
 from dpalgos.secure.primitives import TooFewPartiesError
 from dpalgos.secure.rounds import Party
@@ -32,7 +31,6 @@ from dpalgos.secure.summation import (
     noisy_contribution,
     secagg_guarantee,
 )
-from dpalgos.secure.tolerance import Tolerance
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 from dpalgos.trainers.output_perturbation import OutputPerturbation
 from tests.support.statistics import fits

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpalgos.errors import ParameterError
-from dpalgos.mechanisms.symmetric import (
+from dpalgos.mechanisms.distributions import (
     SymmetricDiscreteGaussian,
     SymmetricRoundedGaussian,
     SymmetricRoundedRadial,

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpalgos.rows import Ints
-from dpalgos.secure import party as at_party
 from dpalgos.secure import primitives as keys
 from dpalgos.secure import primitives as masking
+from dpalgos.secure import protocol as at_party
 from dpalgos.secure.primitives import to_bytes
 from tests.support.secagg import Session, agree, masked, parameters
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from dpalgos.accounting.calibration import group_loss
 from dpalgos.accounting.composition import compose
-from dpalgos.accounting.costs import PlanCost
-from dpalgos.accounting.profiles import GaussianProfile
-from dpalgos.accounting.selection import candidate_mu, entry_epsilon, selection_delta
+from dpalgos.accounting.costs import PlanCost, group_loss
+from dpalgos.accounting.profiles import GaussianProfile, candidate_mu, entry_epsilon, selection_delta
 from dpalgos.accounting.spending import FilterCap, admit
 from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError

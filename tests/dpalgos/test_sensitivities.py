@@ -31,7 +31,7 @@ from dpalgos.guarantees import (
     ZeroConcentrated,
 )
 from dpalgos.losses import outputs
-from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, SymmetricRoundedRadial, to_vector, unpack
+from dpalgos.mechanisms.distributions import SymmetricRoundedGaussian, SymmetricRoundedRadial, to_vector, unpack
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats
 from dpalgos.trainers.gradient_descent import DescentState, GradientSumTrainer, NoisyGradientDescent

@@ -14,7 +14,7 @@ from sklearn.svm import LinearSVC
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Numerics, PureEpsilon, Setting, ZeroConcentrated
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.rows import ArrayRows, clip_to_unit_ball
 from dpalgos.smo.solver import certified_gap, minimise_hinge, rounding_slack
 from dpalgos.trainers.smo import SmoOutputPerturbation

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
-from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, to_vector, unpack
+from dpalgos.mechanisms.distributions import SymmetricRoundedGaussian, to_vector, unpack
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.discriminant import SufficientStatistics
 from tests.support.training import blobs, fitted, parties_of, setting_of

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from dpalgos.guarantees import Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import ArrayRows
+from dpalgos.secure.messages import Tolerance
 from dpalgos.secure.summation import require_shareable
-from dpalgos.secure.tolerance import Tolerance
 from dpalgos.systems.papers import averaged, joint
 from dpalgos.systems.system import System
 from dpalgos.testing import BUDGETS

@@ -16,8 +16,8 @@ from sklearn.datasets import load_digits
 from dpalgos.accounting.costs import PlanCost
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
 from dpalgos.normalisation import UnitNorm
 from dpalgos.registry import names

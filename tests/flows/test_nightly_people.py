@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.audit.events import compare
+from dpalgos.audit.bounds import compare
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.rows import Ints
 from flows.federated_training import chain_inline
@@ -20,7 +20,7 @@ from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.people import Roster
 from storage.refs import Visibility
-from tasks.auditing import chain
+from tasks.auditing import examination
 from tasks.datasets.horizons import rows_left_out
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
@@ -273,7 +273,7 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
 ) -> None:
     """1 row against 50, in some nights or in others: files, ledger, plan and report of the last night."""
     runs: list[Chained] = []
-    roles = chain._roles
+    roles = examination._roles
 
     def of_all_nights(layout: Layout, finished: Chained) -> dict[str, str]:
         # Each night has releases of its own, whose names are random and whose places in a list are, too.
@@ -285,7 +285,7 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
         }
         return named | roles(layout, finished)
 
-    monkeypatch.setattr(chain, "_roles", of_all_nights)
+    monkeypatch.setattr(examination, "_roles", of_all_nights)
     one = [rows_of("p0", 1, "no", 1), rows_of("p0", 1, "no", 1), rows_of("p0", 1, "no", 2)]
     seen = []
     # The mutant: another newcomer in place of more rows.
@@ -297,7 +297,7 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
                 bring_in(tmp_path / str(number), lines)
                 config = configured("visits", horizon=NIGHTS, trust="secagg", trainer="class-means", **declared)
                 runs.append(chain_inline(config))
-            seen.append(chain.observe(current_layout(), config, runs[-1]))
+            seen.append(examination.observe(current_layout(), config, runs[-1]))
     report = compare(seen[:2], seen[2:4], delta=1e-5, confidence=0.99)
     assert report.differing == ()
     assert report.fields > 300

@@ -12,8 +12,8 @@ import pytest
 
 import deployments.cli.training as command
 from deployments.cli import main
-from dpalgos.accounting import calibration
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.accounting import costs
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from flows.federated_training import chain_inline
 from tasks.planning.configuration import TrainingConfig
 
@@ -65,7 +65,7 @@ def test_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_run", run)
     files = walked(
         monkeypatch,
-        (calibration, "mu_from_epsilon_delta"),
+        (costs, "mu_from_epsilon_delta"),
         (RoundedGaussian, "__post_init__"),
         (RoundedGaussian, "sample"),
     )

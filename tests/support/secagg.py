@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpalgos.rows import Ints
-from dpalgos.secure import party as at_party
-from dpalgos.secure import server as at_server
-from dpalgos.secure.messages import MaskedVector, RoundParameters, UnmaskResponse
-from dpalgos.secure.party import PartyState
-from dpalgos.secure.server import Agreement, SurvivorSet
-from dpalgos.secure.tolerance import SparseGraph, Tolerance
+from dpalgos.secure import protocol as at_party
+from dpalgos.secure import protocol as at_server
+from dpalgos.secure.messages import MaskedVector, RoundParameters, SparseGraph, Tolerance, UnmaskResponse
+from dpalgos.secure.protocol import Agreement, PartyState, SurvivorSet
 
 NOBODY: frozenset[int] = frozenset()
 

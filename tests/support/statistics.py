@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpalgos.audit.events import probability_lower_bound, probability_upper_bound
+from dpalgos.audit.bounds import probability_lower_bound, probability_upper_bound
 
 ERROR = 1e-9
 """False-alarm rate of every statistical assertion in the tests."""

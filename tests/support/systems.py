@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.accounting import allocate
+from dpalgos.accounting.costs import allocate
 from dpalgos.algorithms import fit
 from dpalgos.guarantees import Loss, Setting
 from dpalgos.registry import AlgorithmSpec, lookup

@@ -14,12 +14,11 @@ import pytest
 from dpalgos.errors import ParameterError
 from dpalgos.models import LinearModel
 from dpalgos.secure import summation as stepwise
-from dpalgos.secure.party import PartyState
 from dpalgos.secure.primitives import RepeatedUseError, TooFewPartiesError
+from dpalgos.secure.protocol import PartyState, SurvivorSet
 from dpalgos.secure.rounds import AGREEMENT, Stage, carry_out
-from dpalgos.secure.server import SurvivorSet
 from dpalgos.secure.summation import Absences, scaled_to_all
-from dpalgos.trust.secagg import SecureAggregation
+from dpalgos.trust.model import SecureAggregation
 from flows.secure_rounds import blocks_of
 from storage.errors import RefusedError, StorageError
 from storage.refs import ReleaseRef, ShardRef

@@ -15,7 +15,7 @@ import pytest
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost
-from dpalgos.accounting.selection import candidate_mu
+from dpalgos.accounting.profiles import candidate_mu
 from dpalgos.guarantees import (
     GaussianMu,
     Guarantee,

@@ -11,14 +11,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from dpalgos.audit.events import compare
+from dpalgos.audit.bounds import compare
 from dpalgos.audit.experiment import AuditOptions, Verdict
 from dpalgos.guarantees import Neighbours
 from dpalgos.models import Artefact
 from dpalgos.rows import sanitise
 from flows.federated_training import chain_inline
 from storage.errors import RefusedError
-from tasks.auditing.chain import ChainReport, Tables, audit_chain, chain_config, run_once, synthetic_tables
+from tasks.auditing.examination import ChainReport, Tables, audit_chain, chain_config, run_once, synthetic_tables
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation import mapping
 from tasks.release.door import OpenRelease

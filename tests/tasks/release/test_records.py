@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpalgos.integer_sums import GradientSums
-from dpalgos.secure import party as at_party
+from dpalgos.secure import protocol as at_party
 from dpalgos.secure import summation
 from dpalgos.secure.primitives import RepeatedUseError
 from storage.errors import DamagedError
@@ -142,7 +142,7 @@ def test_each_party_refuses_other_survivors_by_its_own_record(clinic: Path, monk
     shutil.rmtree(current_layout().round(release.key))
     with monkeypatch.context() as patch:
         absent = {"mask": frozenset({1})}
-        patch.setattr("dpalgos.trust.secagg.SecureAggregation.absences", lambda self, parties: absent)
+        patch.setattr("dpalgos.trust.model.SecureAggregation.absences", lambda self, parties: absent)
         with pytest.raises(RepeatedUseError, match="party 0 refuses"):
             made(prepared)
     assert digests() == {}

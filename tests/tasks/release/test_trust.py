@@ -12,19 +12,18 @@ import numpy as np
 import pytest
 
 from dpalgos import registry
-from dpalgos.accounting.calibration import allocate
+from dpalgos.accounting.costs import allocate
 from dpalgos.accounting.profiles import gaussian_epsilon
 from dpalgos.algorithms import Algorithm, IntegerNoise, SumAlgorithm, Summation
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Setting
 from dpalgos.keystream import KeyedNoise
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.registry import lookup, names, register
 from dpalgos.rows import ArrayRows, Ints, NoiseSource
 from dpalgos.secure.rounds import SumRecord
 from dpalgos.systems.system import Arrangement
-from dpalgos.trust.model import TrustModel
-from dpalgos.trust.secagg import SecureAggregation
+from dpalgos.trust.model import SecureAggregation, TrustModel
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger
 from tasks.planning.configuration import SecureSettings, TrainingConfig
