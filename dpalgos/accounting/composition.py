@@ -40,6 +40,7 @@ from dpalgos.accounting.profiles import (
     PrivacyProfile,
     ZeroConcentratedProfile,
     atom_count,
+    bisected,
     gaussian_curve,
     mu_of_pure,
     product,
@@ -427,7 +428,7 @@ def noise_multiplier(rate: float, steps: int, slack: float, mu: float) -> float:
     -------
     float
         At most √T/μ, which is enough without sampling, and is what remains where float64 proves no less (a huge ε, or
-        a tiny s); below it proved by :class:`~dpalgos.accounting.composition.Curve`, within about 0.3 % of the least.
+        a tiny s); below it proved by :func:`lies_above`, within about 0.3 % of the least.
     """
     if rate == 1.0:
         return math.sqrt(steps) / mu * (1.0 + 1e-15)
@@ -435,7 +436,7 @@ def noise_multiplier(rate: float, steps: int, slack: float, mu: float) -> float:
     reach = 1.3 * mu * (mu / 2.0 + math.sqrt(-2.0 * math.log(slack)))
 
     def holds(multiplier: float) -> bool:
-        return Curve(*sampled_curve(rate, multiplier, steps, reach), slack).excess(mu) <= 0.0
+        return lies_above(mu, *sampled_curve(rate, multiplier, steps, reach), slack)
 
     # Without sampling it is √T/μ, which holds with it too: hockey-stick divergences are jointly convex.
     high = math.sqrt(steps) / mu * (1.0 + 1e-15)
@@ -488,63 +489,53 @@ def _least_mu(pure: tuple[tuple[float, int], ...], mu: float, slack: float) -> f
     # Squares, sum and root are each rounded once.
     alone = math.sqrt(math.fsum([mu * mu, *(n * mu_of_pure(epsilon) ** 2 for epsilon, n in pure)])) * (1 + 1e-15)
     several = sum(counts.values()) + (mu > 0) > 1
-    if several and (mu == 0 or slack > 0) and counts and atom_count(counts, 0.0) * _DOMINATION_CELLS <= _MOST_TERMS:
-        curve = Curve.of(counts, mu, slack)
-        # The Kullback-Leibler divergence of a dominated pair is no larger, slack apart.
-        divergence = math.fsum([rho_of_mu(mu), *(n * rho_of_pure(epsilon) for epsilon, n in pure)])
-        return curve.least(math.sqrt(2 * divergence), alone)
-    return alone
+    if not (
+        several and (mu == 0 or slack > 0) and counts and atom_count(counts, 0.0) * _DOMINATION_CELLS <= _MOST_TERMS
+    ):
+        return alone
+    atoms = product(pure_atoms(epsilon, count) for epsilon, count in pure)
+    # Phi(mu/2 - x/mu) <= exp(-(x/mu - mu/2)^2 / 2) / 2 bounds a Gaussian's H at e^x.
+    tail = mu * (mu / 2 + math.sqrt(-2 * math.log(slack))) if mu > 0 else 0.0
+    reach = (float(atoms.losses.max()) + tail) * (1 + 1e-9)
+    nodes: Floats = np.linspace(0.0, reach, _DOMINATION_CELLS + 1)
+    values = AtomsProfile(atoms, mu=mu).deltas(nodes)
+    # The Kullback-Leibler divergence of a dominated pair is no larger, slack apart.
+    divergence = math.fsum([rho_of_mu(mu), *(n * rho_of_pure(epsilon) for epsilon, n in pure)])
+    return bisected(
+        lambda tried: not lies_above(tried, nodes, values, slack),
+        math.sqrt(2 * divergence),
+        alone,
+        lambda low, high: high - low <= _RESOLUTION * high,
+    )[1]
 
 
-class Curve:
-    """H at evenly spaced nodes from t = 1 on, rounded up, and how far a Gaussian's curve is from lying above it.
+def lies_above(mu: float, nodes: Floats, values: Floats, slack: float) -> bool:
+    """Whether ``s + (1 - s) G_t`` is proved to be no lower than H for all t >= 1.
 
     Parameters
     ----------
+    mu : float
+        Of G.
     nodes : array
-        Values of ln t, the first 0.
+        Values of ln t, evenly spaced, the first 0.
     values : array
         The larger of both orders' H at the nodes, rounded up.
     slack : float
         s.
     """
-
-    def __init__(self, nodes: Floats, values: Floats, slack: float) -> None:
-        self._nodes, self._values, self._slack = nodes, values, slack
-
-    @classmethod
-    def of(cls, pure: Mapping[float, int], mu: float, slack: float) -> Curve:
-        """Return the curve of pure epsilons and a Gaussian."""
-        atoms = product(pure_atoms(epsilon, count) for epsilon, count in pure.items())
-        # Phi(mu/2 - x/mu) <= exp(-(x/mu - mu/2)^2 / 2) / 2 bounds a Gaussian's H at e^x.
-        tail = mu * (mu / 2 + math.sqrt(-2 * math.log(slack))) if mu > 0 else 0.0
-        reach = (float(atoms.losses.max()) + tail) * (1 + 1e-9)
-        nodes: Floats = np.linspace(0.0, reach, _DOMINATION_CELLS + 1)
-        return cls(nodes, AtomsProfile(atoms, mu=mu).deltas(nodes), slack)
-
-    def excess(self, mu: float) -> float:
-        """Return by how much ``s + (1 - s) G_t`` is too low for some t >= 1; it dominates where this is at most 0."""
-        nodes, slack = self._nodes, self._slack
-        if self._values[-1] > slack:
-            return math.inf
-        # The curve's error is relative in its tail and absolute where two terms of like size are subtracted.
-        cancelled = np.where(nodes <= mu * mu / 2, 1e-13, 0.0)
-        lower = np.maximum(gaussian_curve(mu, nodes) * (1 - 1e-9) - cancelled, 0.0)
-        left = nodes[:-1]
-        with np.errstate(over="ignore", under="ignore"):
-            # t^2 G'' in one exponent, so that neither factor overflows.
-            bend = np.exp(left - (mu / 2 + left / mu) ** 2 / 2) / (math.sqrt(2 * math.pi) * mu)
-        gap = math.expm1(nodes[1] - nodes[0]) ** 2 / 8 * bend * (1 + 1e-9)
-        ends = np.stack([lower[:-1], lower[1:]]) - gap
-        values = np.stack([self._values[:-1], self._values[1:]])
-        return float(np.max(values - slack - (1 - slack) * np.maximum(ends, 0.0)))
-
-    def least(self, low: float, high: float) -> float:
-        """Return nearly the least mu that is found to dominate between two bounds; the upper one is known to."""
-        while high - low > _RESOLUTION * high:
-            middle = (low + high) / 2
-            low, high = (low, middle) if self.excess(middle) <= 0 else (middle, high)
-        return high
+    if values[-1] > slack:
+        return False
+    # The curve's error is relative in its tail and absolute where two terms of like size are subtracted.
+    cancelled = np.where(nodes <= mu * mu / 2, 1e-13, 0.0)
+    lower = np.maximum(gaussian_curve(mu, nodes) * (1 - 1e-9) - cancelled, 0.0)
+    left = nodes[:-1]
+    with np.errstate(over="ignore", under="ignore"):
+        # t^2 G'' in one exponent, so that neither factor overflows.
+        bend = np.exp(left - (mu / 2 + left / mu) ** 2 / 2) / (math.sqrt(2 * math.pi) * mu)
+    gap = math.expm1(nodes[1] - nodes[0]) ** 2 / 8 * bend * (1 + 1e-9)
+    ends = np.stack([lower[:-1], lower[1:]]) - gap
+    chords = np.stack([values[:-1], values[1:]])
+    return bool((chords - slack - (1 - slack) * np.maximum(ends, 0.0) <= 0).all())
 
 
 TYPE_I_ERRORS = (0.001, 0.01, 0.05, *(round(0.1 * tenth, 1) for tenth in range(1, 10)))

@@ -98,6 +98,16 @@ def require_delta(delta: float) -> None:
         raise ParameterError(f"delta is {delta!r}; it must be at least 0 and below 1, and well below 1/rows")
 
 
+def bisected(
+    holds: Callable[[float], bool], low: float, high: float, close: Callable[[float, float], bool]
+) -> tuple[float, float]:
+    """Return the ends of what is left of an interval, halved until they are close; it holds up to a point between."""
+    while not close(low, high):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
+
+
 def largest_fitting(
     fits: Callable[[float], bool], start: float, close: Callable[[float, float], bool], *, most: float = math.inf
 ) -> float:
@@ -115,10 +125,7 @@ def largest_fitting(
     low, high = 0.0, start
     while high < most and fits(high):
         low, high = high, 2 * high
-    while not close(low, high):
-        middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return bisected(fits, low, high, close)[0]
 
 
 def mu_of_pure(epsilon: float) -> float:

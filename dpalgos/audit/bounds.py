@@ -16,12 +16,13 @@ from scipy.special import betaincinv, ndtr, ndtri
 from scipy.stats import binom, nct, norm
 
 from dpalgos.accounting.composition import components, gaussian_mu, lines, trade_off
+from dpalgos.accounting.profiles import bisected, largest_fitting
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
 from dpalgos.parameters import Bound
 from dpalgos.rows import Floats, Ints
 
-_STEPS, _LARGEST = 45, 1e4
+_LARGEST = 1e4
 
 
 def _require_counts(hits: int, trials: int, error: float) -> None:
@@ -82,20 +83,11 @@ def _log_ratio(numerator: float, denominator: float) -> float:
 
 def largest_refuted(refuted: Callable[[float], bool]) -> float:
     """Return the largest parameter that is refuted, where all smaller ones are, rounded down; zero where none is."""
-    if not refuted(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while high < _LARGEST and refuted(high):
-        low, high = high, 2.0 * high
-    return bisected(refuted, low, high)[0]
+    return largest_fitting(refuted, 1.0, _close, most=_LARGEST) if refuted(0.0) else 0.0
 
 
-def bisected(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Return the ends of what is left of an interval after halving, where something holds up to a point in it."""
-    for _ in range(_STEPS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low, high
+def _close(low: float, high: float) -> bool:
+    return high - low <= 2.0**-45 * max(1.0, abs(low), abs(high))
 
 
 def gaussian_lower_bound(left: Floats, right: Floats, confidence: float) -> float:
@@ -620,7 +612,7 @@ def tail_under_curve(correct: int, guesses: int, canaries: int, curve: TypeIErro
         return 1.0
     # Small probabilities matter: the search is on their logarithms.
     possible = bisected(
-        lambda power: _possible(math.exp(power), correct, guesses, canaries, curve), math.log(_SMALLEST), 0.0
+        lambda power: _possible(math.exp(power), correct, guesses, canaries, curve), math.log(_SMALLEST), 0.0, _close
     )
     return math.exp(possible[1])
 

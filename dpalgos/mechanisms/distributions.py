@@ -197,7 +197,7 @@ def _precise_magnitude(numerator: int, sigma: float) -> int:
     guess = math.floor(sigma * -float(scipy.special.ndtri(math.ldexp(numerator + 0.5, -128))) + 0.5)
     tail = _precise.GaussianTail(sigma)
     target = _precise.dyadic(2 * numerator + 1, -128)
-    return _precise.first_at_least(max(guess, 0), lambda k: _precise.less(tail.two_sided(2 * k + 1), target))
+    return _precise.first_at_least(max(guess, 0), lambda k: bool(tail.two_sided(2 * k + 1) < target))
 
 
 def _places(words: NDArray[np.uint64], coarse: Ints, sigma: float, cell: int) -> Ints:
@@ -226,7 +226,7 @@ def _precise_place(numerator: int, start: int, width: int, sigma: float, guess: 
     target = _precise.dyadic(2 * numerator + 1, -129)
 
     def reached(k: int) -> bool:
-        return k >= width or _precise.less(target, tail.share(2 * start, 2 * (start + k) + 1, 2 * (start + width)))
+        return k >= width or bool(target < tail.share(2 * start, 2 * (start + k) + 1, 2 * (start + width)))
 
     return start + _precise.first_at_least(min(max(guess, 0), width), reached)
 
@@ -375,7 +375,7 @@ def _accepted(proposals: Ints, words: NDArray[np.uint64], sigma: float) -> NDArr
     tail = _precise.GaussianTail(sigma)
     for index in np.flatnonzero(~accepted):
         coin = _precise.dyadic((int(words[index, 0]) << 64) | int(words[index, 1]), -128)
-        accepted[index] = not _precise.less(coin, tail.excess(abs(int(proposals[index]))))
+        accepted[index] = coin >= tail.excess(abs(int(proposals[index])))
     return accepted
 
 

@@ -177,7 +177,9 @@ class ToeplitzFactor(Bounded):
 
     def decoder(self, night: int) -> Floats:
         """Return the weights (night,) of y_1 … y_night whose sum is the running sum of that night."""
-        return _decoder(self.coefficients)[: self._night(night)][::-1]
+        if not 1 <= night <= self.nights:
+            raise ParameterError(f"night is {night}; the horizon has the nights 1 to {self.nights}")
+        return _decoder(self.coefficients)[:night][::-1]
 
     def amplification(self, night: int) -> float:
         """Return the deviation of a running sum's noise over that of the noise of one night."""
@@ -189,8 +191,3 @@ class ToeplitzFactor(Bounded):
         In closed form: ‖Ĉe_1‖₂ ‖(b_0 … b_{night−1})‖₂, exact but for rounding to 15 digits.
         """
         return self.norm * self.amplification(night)
-
-    def _night(self, night: int) -> int:
-        if not 1 <= night <= self.nights:
-            raise ParameterError(f"night is {night}; the horizon has the nights 1 to {self.nights}")
-        return night

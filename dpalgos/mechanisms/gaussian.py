@@ -52,7 +52,7 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
     _EPSILON.require("epsilon", epsilon)
     if mu == 0:
         return 0.0
-    return min(1.0, math.nextafter(_precise.to_float(_precise.gaussian_delta(mu, epsilon)), math.inf))
+    return min(1.0, math.nextafter(float(_precise.gaussian_delta(mu, epsilon)), math.inf))
 
 
 @lru_cache(maxsize=4096)
@@ -77,7 +77,7 @@ def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
     tail = math.sqrt(-2.0 * target)
     near = math.log(max(2 * epsilon / (math.sqrt(tail * tail + 2 * epsilon) + tail), delta))
     mu, step = math.exp(_root(excess, near)), 2.0**-52
-    while _precise.less(_precise.exactly(delta), _precise.gaussian_delta(mu, epsilon)):
+    while delta < _precise.gaussian_delta(mu, epsilon):
         mu, step = mu * (1.0 - step), 2.0 * step
     return mu
 
@@ -161,7 +161,7 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
     # (a convolution of log-concave functions, Prékopa) and falls: steps from above the root stay above it.
     epsilon = max(mu * _root(excess, mu / 2 + math.sqrt(-2.0 * target)), 0.0)
     step = 2.0**-52
-    while _precise.less(_precise.exactly(delta), _precise.gaussian_delta(mu, epsilon)):
+    while delta < _precise.gaussian_delta(mu, epsilon):
         epsilon, step = epsilon + step * max(epsilon, 2.0**-60), 2.0 * step
     return epsilon
 

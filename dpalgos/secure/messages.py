@@ -348,31 +348,41 @@ class RoundParameters(Wire, Bounded):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advertisement(Wire):
-    """Round 1, party to server: a public key."""
+class ToServer(Wire):
+    """What a party sends in a session; :attr:`RoundParameters.session` says which."""
 
     session: Digest
     sender: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToParty(Wire):
+    """What the server sends one party in a session."""
+
+    session: Digest
+    recipient: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advertisement(ToServer):
+    """Round 1, party to server: a public key."""
+
     public_key: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Introduction(Wire):
+class Introduction(ToParty):
     """Round 1, server to party: the public keys of the neighbours it will mask with."""
 
-    session: Digest
-    recipient: Number
     public_keys: ByParty[Digest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareBundle(Wire):
+class ShareBundle(ToServer):
     """Round 2, party to server: encrypted shares for its neighbours, and what the server keeps.
 
     Parameters
     ----------
-    session : bytes
-    sender : int
     ciphertexts : dict
         For each of the sender's neighbours, its shares of all steps, encrypted for it.
     secrets : bytes
@@ -383,8 +393,6 @@ class ShareBundle(Wire):
         For each neighbour and step, the key of the pair's mask, encrypted under the step's escrow secret.
     """
 
-    session: Digest
-    sender: Number
     ciphertexts: ByParty[bytes]
     secrets: bytes
     commitments: ByParty[bytes]
@@ -392,62 +400,50 @@ class ShareBundle(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery(Wire):
+class Delivery(ToParty):
     """Round 2, server to party: the shares its neighbours sent it, with their commitments.
 
     Parameters
     ----------
-    session : bytes
-    recipient : int
     ciphertexts : dict
         From each of the recipient's neighbours that take part.
     commitments : dict
         For each of them, step and kind, the digest of the recipient's share.
     """
 
-    session: Digest
-    recipient: Number
     ciphertexts: ByParty[bytes]
     commitments: ByParty[bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskRequest(Wire):
+class MaskRequest(ToParty):
     """Round 3, server to party: send the vector of a step.
 
     Parameters
     ----------
-    session : bytes
-    recipient : int
     step : int
     delivery : Delivery or None
         The neighbours' shares, with the session's first step.
     """
 
-    session: Digest
-    recipient: Number
     step: Number
     delivery: Delivery | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedVector(Wire):
+class MaskedVector(ToServer):
     """Round 3, party to server: contribution plus noise share plus masks, modulo 2^64, little-endian words."""
 
-    session: Digest
-    sender: Number
     step: Number
     words: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnmaskRequest(Wire):
+class UnmaskRequest(ToParty):
     """Round 4, server to party: who survived the step, as far as this party is concerned.
 
     Parameters
     ----------
-    session : bytes
-    recipient : int
     step : int
     survivor_set : bytes
         Digest of the whole survivor set, the same for everybody.
@@ -459,8 +455,6 @@ class UnmaskRequest(Wire):
         The recipient and its neighbours, divided: whose own masks are to be opened, and whose pair masks.
     """
 
-    session: Digest
-    recipient: Number
     step: Number
     survivor_set: Digest
     count: Number
@@ -470,21 +464,17 @@ class UnmaskRequest(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnmaskResponse(Wire):
+class UnmaskResponse(ToServer):
     """Round 4, party to server: one share for each owner, of the one kind that the survivor set asks for.
 
     Parameters
     ----------
-    session : bytes
-    sender : int
     step : int
     survivor_set : bytes
     shares : dict
         By owner.
     """
 
-    session: Digest
-    sender: Number
     step: Number
     survivor_set: Digest
     shares: ByParty[Digest]

@@ -9,6 +9,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from dpalgos.accounting.profiles import bisected
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics, PureEpsilon
 from dpalgos.mechanisms import _precise
@@ -121,10 +122,12 @@ def share_sigma(total_sigma: float, *, shares: int, dimension: int, sensitivity:
     high = max(low, 0.5)
     while mu_of_shares(sensitivity, high, shares, dimension) > mu:
         high *= 1.0 + 2.0**-20 if high < low * 1.0001 else 1.5
-    while high - low > 2.0**-32 * high:
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if mu_of_shares(sensitivity, middle, shares, dimension) <= mu else (middle, high)
-    return high
+    return bisected(
+        lambda sigma: not mu_of_shares(sensitivity, sigma, shares, dimension) <= mu,
+        low,
+        high,
+        lambda low, high: high - low <= 2.0**-32 * high,
+    )[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,8 +521,7 @@ class LaplaceShare(Bounded):
         kept = gaps > 0.0
         for index in np.flatnonzero(np.abs(gaps) <= _DOUBT):
             coin = _precise.dyadic((int(coins[index, 0]) << 64) | int(coins[index, 1]), -128)
-            chance = _precise.damped(int(octaves[index]), int(lengths[index]), self.scale)
-            kept[index] = _precise.less(coin, chance)
+            kept[index] = coin < _precise.damped(int(octaves[index]), int(lengths[index]), self.scale)
         return np.asarray(kept)
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import prod
 
 import numpy as np
@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from numpy.typing import NDArray
 
-from dpalgos.errors import ParameterError
 from dpalgos.rows import Ints
 
 
@@ -193,8 +192,10 @@ def to_bytes(value: int) -> bytes:
     return value.to_bytes(ELEMENT, "big")
 
 
-def split(secret: int, threshold: int, points: Sequence[int], randomness: bytes) -> list[int]:
+def split(secret: int, points: Sequence[int], randomness: bytes) -> list[int]:
     """Return one share a point; any ``threshold`` of them determine the secret, fewer say nothing.
+
+    The threshold is one more than the 32-byte pieces of randomness.
 
     Guarantee
     ---------
@@ -207,8 +208,6 @@ def split(secret: int, threshold: int, points: Sequence[int], randomness: bytes)
     ----------
     secret : int
         Field element.
-    threshold : int
-        From 1 to the number of points.
     points : sequence of int
         Distinct and not zero.
     randomness : bytes
@@ -218,47 +217,22 @@ def split(secret: int, threshold: int, points: Sequence[int], randomness: bytes)
     ----------
     Shamir, "How to share a secret", CACM 22 (1979).
     """
-    if not 1 <= threshold <= len(points):
-        raise ParameterError(f"threshold is {threshold} of {len(points)} shares; it must be from 1 to {len(points)}")
-    _require_points(points)
-    if not 0 <= secret < PRIME:
-        raise ParameterError("the secret is not a field element; it must be from 0 to 2^256 - 190")
-    if len(randomness) != ELEMENT * (threshold - 1):
-        raise ParameterError(
-            f"{len(randomness)} bytes of randomness; a threshold of {threshold} needs {ELEMENT * (threshold - 1)}"
-        )
     # Highest coefficient first, as Horner's rule takes them.
     coefficients = [
         int.from_bytes(randomness[start : start + ELEMENT], "big") for start in range(0, len(randomness), ELEMENT)
     ]
-    coefficients.append(secret)
-    return [_evaluate(coefficients, point) for point in points]
-
-
-def _evaluate(coefficients: Sequence[int], point: int) -> int:
-    value = 0
-    for coefficient in coefficients:
-        value = (value * point + coefficient) % PRIME
-    return value
-
-
-def _require_points(points: Sequence[int]) -> None:
-    if len(set(points)) != len(points) or not all(0 < point < PRIME for point in points):
-        raise ParameterError(f"points {points!r} must be distinct and from 1 to 2^256 - 190")
+    return [
+        reduce(lambda value, coefficient: (value * point + coefficient) % PRIME, [*coefficients, secret], 0)
+        for point in points
+    ]
 
 
 @lru_cache(maxsize=4096)
 def lagrange_weights(points: tuple[int, ...]) -> tuple[int, ...]:
     """Return the weights w with ``f(0) = sum w_i f(points_i)`` for polynomials of degree below ``len(points)``.
 
-    ``w_i`` is the product over j != i of ``x_j / (x_j - x_i)`` modulo the prime.
-
-    Raises
-    ------
-    ParameterError
-        If a point is zero or occurs twice.
+    ``w_i`` is the product over j != i of ``x_j / (x_j - x_i)`` modulo the prime; the points are distinct and none zero.
     """
-    _require_points(points)
     # The points are small, so the products are formed over the integers and reduced once.
     whole = prod(points)
     weights = []

@@ -75,6 +75,8 @@ from dpalgos.secure.messages import (
     RoundParameters,
     ShareBundle,
     SparseGraph,
+    ToParty,
+    ToServer,
     UnmaskRequest,
     UnmaskResponse,
     Wire,
@@ -179,7 +181,7 @@ def share(state: PartyState, introduction: Introduction) -> tuple[PartyState, Sh
     """
     parameters, session, party = state.parameters, state.parameters.session, state.party
     publics = introduction.public_keys
-    require_for(state, introduction.session, introduction.recipient)
+    require_for(state, introduction)
     if any(not 0 <= peer < parameters.tolerance.parties or peer == party for peer in publics):
         raise ViolationError(None, "introduced a party that does not exist, or a party to itself")
     own_public = keys.public_key(state.seed, session, party)
@@ -207,7 +209,7 @@ def share(state: PartyState, introduction: Introduction) -> tuple[PartyState, Sh
             polynomial = keys.party_key(state.seed, session, party, "polynomial", step, kind)
             randomness = keystream(polynomial, ELEMENT * (parameters.threshold - 1))
             secrets.append(keys.commitment(session, party, step, kind, 0, to_bytes(secret)))
-            for holder, value in zip(holders, split(secret, parameters.threshold, points, randomness), strict=True):
+            for holder, value in zip(holders, split(secret, points, randomness), strict=True):
                 shares[holder].append(to_bytes(value))
                 digest = keys.commitment(session, party, step, kind, point(holder), to_bytes(value))
                 commitments[holder].append(digest)
@@ -246,7 +248,7 @@ def receive(state: PartyState, delivery: Delivery) -> PartyState:
         If another delivery came before.
     """
     parameters, session, party = state.parameters, state.parameters.session, state.party
-    require_for(state, delivery.session, delivery.recipient)
+    require_for(state, delivery)
     ciphertexts, steps = delivery.ciphertexts, parameters.steps
     if not set(ciphertexts) <= set(state.roots):
         raise ViolationError(None, "delivered shares of a party that was not introduced")
@@ -336,7 +338,7 @@ def unmask(state: PartyState, request: UnmaskRequest) -> tuple[PartyState, Unmas
         If the request is not for this party, session and a step it has masked, or does not divide its neighbours.
     """
     parameters, party = state.parameters, state.party
-    require_for(state, request.session, request.recipient)
+    require_for(state, request)
     step = request.step
     if step not in state.masked:
         raise ViolationError(None, f"asked party {party} to unmask step {step}, which it has not masked")
@@ -372,7 +374,7 @@ def digest_of(vector: Ints) -> bytes:
     return hashlib.sha256(vector.tobytes()).digest()
 
 
-def require_for(state: PartyState, session: bytes, recipient: int) -> None:
+def require_for(state: PartyState, message: ToParty) -> None:
     """Refuse a message of another session or for another party.
 
     Raises
@@ -380,10 +382,10 @@ def require_for(state: PartyState, session: bytes, recipient: int) -> None:
     ViolationError
         By the server.
     """
-    if session != state.parameters.session:
+    if message.session != state.parameters.session:
         raise ViolationError(None, f"sent party {state.party} a message of another session")
-    if recipient != state.party:
-        raise ViolationError(None, f"sent party {state.party} a message that is for party {recipient}")
+    if message.recipient != state.party:
+        raise ViolationError(None, f"sent party {state.party} a message that is for party {message.recipient}")
 
 
 def escrow_data(session: bytes, owner: int, step: int) -> bytes:
@@ -405,7 +407,7 @@ def _has_received(state: PartyState) -> bool:
     return len(state.held) > 1
 
 
-_Sent = TypeVar("_Sent", Advertisement, ShareBundle, MaskedVector, UnmaskResponse)
+_Sent = TypeVar("_Sent", bound=ToServer)
 
 
 def neighbourhoods(members: tuple[int, ...], graph: SparseGraph | None, seed: bytes) -> dict[int, tuple[int, ...]]:

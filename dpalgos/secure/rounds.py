@@ -266,7 +266,7 @@ class Party:
 
     def _mask(self, request: MaskRequest, recorded: RecordedSum, vector: Callable[[], Ints]) -> MaskedVector:
         state = self._recall(Stage.MASK)
-        protocol.require_for(state, request.session, request.recipient)
+        protocol.require_for(state, request)
         if request.step >= state.parameters.steps:
             raise ViolationError(None, f"asked party {self._number} for a step that this session does not have")
         if request.delivery is not None:

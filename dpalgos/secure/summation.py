@@ -374,8 +374,8 @@ class _PartyMemory:
 class _ServerMemory:
     """What a server that lives in this process has decided."""
 
-    def __init__(self, agreed: Mapping[str, Wire] | None = None) -> None:
-        self.decided = dict(agreed or {})
+    def __init__(self, agreed: Mapping[str, Wire]) -> None:
+        self.decided = dict(agreed)
 
     def get(self, kind: type[W], name: str) -> W | None:
         decision = self.decided.get(name)
@@ -419,25 +419,19 @@ class _Session:
     """Parties and server of one key agreement; what the server decides of a step is forgotten with it."""
 
     def __init__(self, parameters: RoundParameters, absences: Absences) -> None:
-        self.left, self._steps, self._absences = parameters.steps, parameters.steps, absences
+        self.left, self._parameters, self._absences = parameters.steps, parameters, absences
         self._parties = [Party(number, _PartyMemory()) for number in range(parameters.tolerance.parties)]
-        agreed = _ServerMemory()
-        server = Server(agreed)
-        server.open(parameters)
-        unnamed = RecordedSum(None, parameters.identity, "")
-        carry_out(_Calls(server, self._parties, absences, unnamed, _no_vector), AGREEMENT)
-        self._agreed = agreed.decided
+        self._agreed: dict[str, Wire] = {"parameters": parameters}
 
     def sum(self, recorded: RecordedSum, vector: Callable[[int], Ints]) -> tuple[tuple[int, ...], Ints]:
-        """Return the survivors of the session's next step, and the sum of their vectors."""
-        server = Server(_ServerMemory(self._agreed), self._steps - self.left)
+        """Return the survivors of the session's next step, and the sum of their vectors; the first agrees on keys."""
+        memory = _ServerMemory(self._agreed)
+        server = Server(memory, self._parameters.steps - self.left)
+        stages = SUM if "agreement" in self._agreed else (*AGREEMENT, *SUM)
         self.left -= 1
-        total = carry_out(_Calls(server, self._parties, self._absences, recorded, vector), SUM)
+        total = carry_out(_Calls(server, self._parties, self._absences, recorded, vector), stages)
+        self._agreed["agreement"] = memory.decided["agreement"]
         return server.survivors, cast(Ints, total)
-
-
-def _no_vector(party: int) -> Ints:
-    raise ParameterError(f"party {party} is asked for a vector before keys are agreed on")
 
 
 class SecureSummation:

@@ -103,7 +103,7 @@ class TestDiscreteGaussian:
             tail = _precise.GaussianTail(sigma)
             for k in (0, 1, int(sigma), int(6 * sigma), int(13.2 * sigma)):
                 exact = 1 - mean(0) / mean(k)
-                assert float(exact) == pytest.approx(_precise.to_float(tail.excess(k)), rel=1e-12, abs=1e-60)
+                assert float(exact) == pytest.approx(float(tail.excess(k)), rel=1e-12, abs=1e-60)
                 assert 0 <= exact <= mpmath.mpf(k) ** 2 / (23 * s**4)
 
     def test_a_low_coin_rejects_and_a_proposal_is_drawn_again(self) -> None:
@@ -119,7 +119,7 @@ class TestDiscreteGaussian:
         assert stream.left == 0
         # The same proposal with a coin just above the rejection probability is kept.
         excess = _precise.GaussianTail(sigma).excess(int(proposal))
-        coin = int(_precise.to_float(excess) * 2.0**64) + 2**20
+        coin = int(float(excess) * 2.0**64) + 2**20
         assert DiscreteGaussian(sigma).sample(1, ChosenWords([far, 0, coin, 0])).tolist() == [proposal]
         assert coin / 2**64 < float(proposal) ** 2 / (23 * sigma**4), "this coin must have been decided precisely"
         # With a coin just below, it is not.
