@@ -14,7 +14,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import GaussianMu, Loss, Numerics, ZeroConcentrated
+from dpalgos.guarantees import GaussianMu, Loss, ZeroConcentrated
 from dpalgos.mechanisms import _precise
 from dpalgos.parameters import COUNT, POSITIVE, Bound, Bounded
 from dpalgos.rows import Floats, Ints, RandomStream, uniforms
@@ -41,17 +41,22 @@ def total_mu(budget: Loss) -> float:
     return math.sqrt(2.0 * budget.rho)
 
 
-def require_sigma(sigma: float) -> None:
-    """Raise a ParameterError for a standard deviation, in grid units, beyond what integer noise is drawn for."""
-    if not _MINIMUM_SIGMA <= sigma <= _MAXIMUM_SIGMA:
-        raise ParameterError(
-            f"sigma is {sigma!r} grid units; it must lie between 2^-20 and 2^44: "
-            "choose a finer grid for a smaller and a coarser grid for a larger one"
-        )
+@dataclass(frozen=True, slots=True)
+class _GaussianIntegers:
+    """Integer noise of a standard deviation, in grid units, for which it can be drawn."""
+
+    sigma: float
+
+    def __post_init__(self) -> None:
+        if not _MINIMUM_SIGMA <= self.sigma <= _MAXIMUM_SIGMA:
+            raise ParameterError(
+                f"sigma is {self.sigma!r} grid units; it must lie between 2^-20 and 2^44: "
+                "choose a finer grid for a smaller and a coarser grid for a larger one"
+            )
 
 
 @dataclass(frozen=True, slots=True)
-class RoundedGaussian:
+class RoundedGaussian(_GaussianIntegers):
     """Integers ``round(g)`` with ``g ~ N(0, sigma^2)``, for adding to integer sums.
 
     Guarantee
@@ -105,12 +110,6 @@ class RoundedGaussian:
     Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1 and post-processing; rounding as
     post-processing: Bun, Steinke, "Concentrated differential privacy", TCC 2016, Lemma 1.8 (post-processing).
     """
-
-    sigma: float
-    numerics: ClassVar[Numerics] = Numerics.EXACT
-
-    def __post_init__(self) -> None:
-        require_sigma(self.sigma)
 
     @classmethod
     def calibrated(cls, budget: Loss, sensitivity: float, steps: int = 1) -> RoundedGaussian:
@@ -272,7 +271,7 @@ _GUARD = 320
 
 
 @dataclass(frozen=True, slots=True)
-class DiscreteGaussian:
+class DiscreteGaussian(_GaussianIntegers):
     """Independent integers k with probability proportional to ``exp(-k^2 / (2 sigma^2))``.
 
     Guarantee
@@ -315,12 +314,6 @@ class DiscreteGaussian:
     ----------
     Canonne, Kamath, Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020, Theorem 4 (zCDP).
     """
-
-    sigma: float
-    numerics: ClassVar[Numerics] = Numerics.EXACT
-
-    def __post_init__(self) -> None:
-        require_sigma(self.sigma)
 
     def rho(self, sensitivity: float) -> float:
         """Return the zCDP parameter for an l2 sensitivity in grid units, rounded up."""
@@ -424,8 +417,6 @@ class Laplace(PureScale):
     on floating point: Mironov, "On significance of the least significant bits for differential privacy", CCS 2012.
     """
 
-    numerics: ClassVar[Numerics] = Numerics.IDEALISED
-
     def sample(self, count: int, stream: RandomStream) -> Floats:
         """Return ``count`` independent draws."""
         centred = uniforms(stream, count) - 0.5
@@ -468,8 +459,6 @@ class DiscreteLaplace(PureScale):
     ----------
     Ghosh, Roughgarden, Sundararajan, "Universally utility-maximizing privacy mechanisms", STOC 2009.
     """
-
-    numerics: ClassVar[Numerics] = Numerics.EXACT
 
     def __post_init__(self) -> None:
         if not _MINIMUM_SCALE <= self.scale <= _MAXIMUM_SCALE:
@@ -529,8 +518,6 @@ class RadialLaplace(PureScale):
     Chaudhuri, Monteleoni, Sarwate, JMLR 12 (2011), Algorithm 1.
     """
 
-    numerics: ClassVar[Numerics] = Numerics.IDEALISED
-
     def sample(self, count: int, stream: RandomStream) -> Floats:
         """Return one draw: a vector of ``count`` coordinates, which are not independent of each other."""
         uniform = uniforms(stream, count + 1)
@@ -586,7 +573,6 @@ class PartitionSelection:
 
     epsilon: float
     delta: float
-    numerics: ClassVar[Numerics] = Numerics.EXACT
 
     def __post_init__(self) -> None:
         if not _LEAST_EPSILON <= self.epsilon <= _MOST_EPSILON:
@@ -671,7 +657,6 @@ class _SymmetricIntegers(Bounded):
 
     sigma: float
     dimension: int = field(metadata=COUNT)
-    numerics: ClassVar[Numerics] = Numerics.EXACT
     distribution: ClassVar[type[RoundedGaussian] | type[DiscreteGaussian]]
 
     def __post_init__(self) -> None:

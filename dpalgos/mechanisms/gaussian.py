@@ -5,10 +5,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import ClassVar
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
 from dpalgos.parameters import POSITIVE, Bound, Bounded
 from dpalgos.rows import Floats, RandomStream, normals
@@ -223,7 +221,6 @@ class GaussianNoise(Bounded):
     """
 
     sigma: float = field(metadata=POSITIVE)
-    numerics: ClassVar[Numerics] = Numerics.IDEALISED
 
     def mu(self, sensitivity: float) -> float:
         """Return the Gaussian-DP parameter for an l2 sensitivity, rounded up."""

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache, singledispatch
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 import scipy
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpalgos.accounting.profiles import bisected
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Numerics, PureEpsilon
+from dpalgos.guarantees import PureEpsilon
 from dpalgos.mechanisms import _precise
 from dpalgos.mechanisms.distributions import (
     DiscreteGaussian,
@@ -470,7 +470,6 @@ class LaplaceShare(Bounded):
 
     scale: float
     shares: int = field(metadata=COUNT)
-    numerics: ClassVar[Numerics] = Numerics.EXACT
 
     def __post_init__(self) -> None:
         Bounded.__post_init__(self)

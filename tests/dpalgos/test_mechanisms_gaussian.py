@@ -12,7 +12,6 @@ import pytest
 from scipy.special import ndtr
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
 from dpalgos.mechanisms.gaussian import (
     GaussianNoise,
@@ -171,4 +170,3 @@ def test_continuous_noise_and_its_mutants(sigma: float) -> None:
     assert law.mu(3.0) == pytest.approx(3.0 / sigma)
     assert Fraction(law.mu(3.0)) >= 3 / Fraction(sigma)
     assert law.mu(0.0) == 0.0
-    assert law.numerics is Numerics.IDEALISED
