@@ -22,7 +22,6 @@ class Partition(Bounded, ABC):
     content_dependent: ClassVar[bool] = False
     """Whether the rows' labels decide who gets them: for simulation on public data only."""
 
-    @abstractmethod
     def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
         """Return the row positions of each party 0 … N − 1, disjoint, in increasing order.
 
@@ -36,12 +35,17 @@ class Partition(Bounded, ABC):
         Raises
         ------
         ParameterError
-            If there are too few rows for the parties.
+            If there are too few rows for the parties, or no labels where they are read.
         """
+        known = np.zeros(count) if labels is None else labels
+        if self.content_dependent and (labels is None or len(labels) != count):
+            raise ParameterError("this partition is made from the labels; give one label a row")
+        parts = self.parts(count, known)
+        return {party: np.sort(np.asarray(positions, dtype=np.int64)) for party, positions in enumerate(parts)}
 
-
-def _partitioned(parts: Sequence[Ints]) -> dict[int, Ints]:
-    return {party: np.sort(np.asarray(positions, dtype=np.int64)) for party, positions in enumerate(parts)}
+    @abstractmethod
+    def parts(self, count: int, labels: Array) -> Sequence[Ints | list[int]]:
+        """Return the row positions of each party, in any order."""
 
 
 def _require_enough(count: int, parties: int) -> None:
@@ -67,19 +71,19 @@ class Even(Partition):
     rows_per_party: int | None = field(default=None, metadata=COUNT)
     seed: int = field(default=0, metadata=NATURAL)
 
-    def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
+    def parts(self, count: int, labels: Array) -> Sequence[Ints | list[int]]:
         """Return positions by party."""
         _require_enough(count, self.parties)
         order = np.random.default_rng(self.seed).permutation(count)
         if self.rows_per_party is None:
-            return _partitioned(np.array_split(order, self.parties))
+            return np.array_split(order, self.parties)
         wanted = self.parties * self.rows_per_party
         if wanted > count:
             raise ParameterError(
                 f"{self.parties} parties of {self.rows_per_party} rows need {wanted} rows and there are {count}; "
                 f"ask for at most {count // self.parties} rows a party"
             )
-        return _partitioned(np.split(order[:wanted], self.parties))
+        return np.split(order[:wanted], self.parties)
 
 
 @register("partitions", "sized")
@@ -104,19 +108,13 @@ class Sized(Partition):
         for size in self.sizes:
             Bound(1, whole=True).require("a party's size", size)
 
-    def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
+    def parts(self, count: int, labels: Array) -> Sequence[Ints | list[int]]:
         """Return positions by party."""
         wanted = sum(self.sizes)
         if wanted > count:
             raise ParameterError(f"the sizes add up to {wanted} rows and there are {count}; ask for at most {count}")
         order = np.random.default_rng(self.seed).permutation(count)
-        return _partitioned(np.split(order[:wanted], np.cumsum(self.sizes)[:-1]))
-
-
-def _require_labels(labels: Array | None, count: int) -> Array:
-    if labels is None or len(labels) != count:
-        raise ParameterError("this partition is made from the labels; give one label a row")
-    return labels
+        return np.split(order[:wanted], np.cumsum(self.sizes)[:-1])
 
 
 def _fill_empty(parts: list[list[int]]) -> None:
@@ -146,20 +144,19 @@ class Dirichlet(Partition):
     seed: int = field(default=0, metadata=NATURAL)
     content_dependent: ClassVar[bool] = True
 
-    def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
+    def parts(self, count: int, labels: Array) -> Sequence[Ints | list[int]]:
         """Return positions by party; no party is empty."""
-        known = _require_labels(labels, count)
         _require_enough(count, self.parties)
         generator = np.random.default_rng(self.seed)
         parts: list[list[int]] = [[] for _ in range(self.parties)]
-        for label in np.unique(known):
-            rows = generator.permutation(np.flatnonzero(known == label))
+        for label in np.unique(labels):
+            rows = generator.permutation(np.flatnonzero(labels == label))
             shares = generator.dirichlet(np.full(self.parties, self.concentration))
             cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int)
             for part, piece in zip(parts, np.split(rows, cuts), strict=True):
                 part.extend(piece.tolist())
         _fill_empty(parts)
-        return _partitioned([np.array(part) for part in parts])
+        return parts
 
 
 @register("partitions", "by-label")
@@ -177,8 +174,7 @@ class ByLabel(Partition):
     parties: int = field(default=5, metadata=COUNT)
     content_dependent: ClassVar[bool] = True
 
-    def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
+    def parts(self, count: int, labels: Array) -> Sequence[Ints | list[int]]:
         """Return positions by party."""
-        known = _require_labels(labels, count)
         _require_enough(count, self.parties)
-        return _partitioned(np.array_split(np.argsort(known, kind="stable"), self.parties))
+        return np.array_split(np.argsort(labels, kind="stable"), self.parties)

@@ -98,10 +98,6 @@ def _mu(totals: Totals) -> float:
     return math.sqrt(totals.mu_squared) * (1 + 1e-15)
 
 
-def _gaussian_curve(mu: float, epsilon: float) -> float:
-    return GaussianProfile(mu).delta(epsilon)
-
-
 class _BasicFilter:
     name = "basic"
 
@@ -122,7 +118,9 @@ def _left(totals: Totals, delta: float) -> float:
 FILTERS: Mapping[str, Filter | _BasicFilter] = {
     entry.name: entry
     for entry in (
-        Filter("gdp", _mu, gaussian_epsilon, mu_from_epsilon_delta, _gaussian_curve),
+        Filter(
+            "gdp", _mu, gaussian_epsilon, mu_from_epsilon_delta, lambda mu, epsilon: GaussianProfile(mu).delta(epsilon)
+        ),
         Filter("zcdp", attrgetter("rho"), zcdp_epsilon, rho_from_epsilon_delta, zcdp_delta),
         _BasicFilter(),
     )
@@ -481,10 +479,6 @@ class SummedHistory:
         changed = {party: formed[pair] for party, pair in requested.items()}
         return SummedHistory({**self.accounts, partition: {**before, **changed}}, self.first or tuple(nonzero.values()))
 
-    def parts(self, delta: float, reserved: float = 0.0) -> Mapping[str, float]:
-        """Return each filter's part of delta."""
-        return shares(self.first, delta, reserved)
-
     def elsewhere(self, partition: str) -> _TotalCost:
         """Return the worst that a row may have paid in the other partitions."""
         return _worst(
@@ -501,7 +495,7 @@ class SummedHistory:
     def epsilon(self, delta: float, reserved: float = 0.0) -> tuple[float, str]:
         """Return the largest epsilon over rows, and what proves it."""
         worst = 0.0, _NOTHING
-        parts = self.parts(delta, reserved)
+        parts = shares(self.first, delta, reserved)
         for total_cost in sorted(self.rows(), key=lambda total_cost: total_cost.totals.rho, reverse=True):
             # Most parties pay no more than the first; asking whether they do is cheaper than asking how much they pay.
             if worst[1] == _NOTHING or not math.isfinite(worst[0]) or not total_cost.within(worst[0], delta, parts):
@@ -529,11 +523,7 @@ class _Candidate:
 
     @classmethod
     def of(cls, summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], cap: FilterCap) -> _Candidate:
-        parts = (
-            summed.parts(cap.delta, cap.reserved)
-            if summed.total_costs
-            else shares(costs.values(), cap.delta, cap.reserved)
-        )
+        parts = shares(summed.first or costs.values(), cap.delta, cap.reserved)
         total_costs = summed.total_costs.get(partition, {})
         # Parties that paid the same and are to pay the same stand and fall together: one of them is looked at.
         alike = {(total_costs.get(party), costs.get(party)): party for party in (*total_costs, *costs)}
@@ -565,18 +555,12 @@ def _largest(total_costs: Iterable[_TotalCost]) -> _TotalCost:
 
     Used where plans of another partition come on top, so that it is never a single plan's.
     """
-    totals = Totals()
-    for total_cost in total_costs:
-        totals = totals.largest(total_cost.totals)
-    return _TotalCost(totals, 2)
+    return _TotalCost(functools.reduce(Totals.largest, (one.totals for one in total_costs), Totals()), 2)
 
 
 def _worst(total_costs: Iterable[_TotalCost]) -> _TotalCost:
     """Add up over partitions."""
-    total = _TotalCost()
-    for total_cost in total_costs:
-        total = total.beside(total_cost)
-    return total
+    return functools.reduce(_TotalCost.beside, total_costs, _TotalCost())
 
 
 def spent(history: History | SummedHistory, delta: float, reserved: float = 0.0) -> Spent:
@@ -600,7 +584,7 @@ def spent(history: History | SummedHistory, delta: float, reserved: float = 0.0)
     """
     require_delta(delta)
     summed = _summed(history)
-    parts = summed.parts(delta, reserved)
+    parts = shares(summed.first, delta, reserved)
     parties = {}
     for partition, total_costs in summed.total_costs.items():
         elsewhere = summed.elsewhere(partition)

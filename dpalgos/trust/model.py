@@ -93,7 +93,7 @@ class TrustModel:
         identity: str,
         record: SumRecord | None,
     ) -> Summation:
-        """Return how the sums of a release are formed.
+        """Return how the sums of a release are formed: with one noise by a curator, with each party's by the server.
 
         Parameters
         ----------
@@ -106,7 +106,22 @@ class TrustModel:
         record : SumRecord or None
             None keeps nothing: for simulations that release nothing.
         """
-        return TrustedSummation(noises[0])
+        return TrustedSummation(noises[0]) if len(noises) == 1 else _SumOfNoisySums(tuple(noises))
+
+
+@dataclass(frozen=True, slots=True)
+class _SumOfNoisySums:
+    """Each party's sum with noise of its own, added up by the server."""
+
+    noises: Sequence[NoiseSource]
+
+    def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
+        """Return the sum of all parties' noisy sums."""
+        noisy = (
+            TrustedSummation(noise).release(step, [contribution], distribution)
+            for noise, contribution in zip(self.noises, contributions, strict=True)
+        )
+        return sum(noisy, start=next(noisy))
 
 
 class NoiseOfEach(TrustModel):
@@ -169,32 +184,6 @@ class Local(NoiseOfEach):
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
         """Whether there are sums: each party's has all of its noise before it leaves."""
         return is_sum_algorithm(algorithm)
-
-    def summation(
-        self,
-        algorithm: SumAlgorithm,
-        setting: Setting,
-        noises: Sequence[NoiseSource],
-        identity: str,
-        record: SumRecord | None,
-    ) -> Summation:
-        """Return the sum of the parties' own noisy sums."""
-        return _SumOfNoisySums(tuple(noises))
-
-
-@dataclass(frozen=True, slots=True)
-class _SumOfNoisySums:
-    """Each party's sum with noise of its own, added up by the server."""
-
-    noises: Sequence[NoiseSource]
-
-    def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
-        """Return the sum of all parties' noisy sums."""
-        noisy = (
-            TrustedSummation(noise).release(step, [contribution], distribution)
-            for noise, contribution in zip(self.noises, contributions, strict=True)
-        )
-        return sum(noisy, start=next(noisy))
 
 
 _ABSENCE = re.compile(r"(\d{1,7}):(advertise|share|mask|unmask)")
