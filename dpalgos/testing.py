@@ -25,7 +25,7 @@ import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
 from typing import cast
 from unittest import TestCase
@@ -200,13 +200,8 @@ def _require(holds: object, broken: str) -> None:
         raise AssertionError(broken)
 
 
-@contextmanager
-def _refused(what: str) -> Iterator[None]:
-    try:
-        yield
-    except ParameterError:
-        return
-    raise AssertionError(f"{what} raises no ParameterError")
+def _refused(what: str) -> AbstractContextManager[object]:
+    return TestCase().assertRaises(ParameterError, msg=f"{what} raises no ParameterError")  # noqa: PT027 (pytest is not needed here)
 
 
 def _same(first: Artefact, second: Artefact) -> bool:

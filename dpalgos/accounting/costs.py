@@ -65,10 +65,8 @@ def group_loss(loss: Loss, rows: int) -> Loss:
         If ``rows`` is not a whole number of at least 1, or the loss type is unknown.
     """
     Bound(1, whole=True).require("rows a person", rows)
-    return loss if rows == 1 else _group(loss, rows)
-
-
-def _group(loss: Loss, rows: int) -> Loss:
+    if rows == 1:
+        return loss
     match loss:
         case PureEpsilon() | GaussianMu() | ZeroConcentrated():
             return scaled(loss, rows)

@@ -66,11 +66,10 @@ argument by hockey-stick divergences).
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Protocol
 
 import numpy as np
@@ -513,8 +512,7 @@ class AtomsProfile:
 
 def product(parts: Iterable[Atoms]) -> Atoms:
     """Return the distribution of the sum of independent losses; the zero loss for none."""
-    everything: Sequence[Atoms] = list(parts)
-    return list(itertools.accumulate(everything, Atoms.times, initial=Atoms(np.zeros(1), np.ones(1))))[-1]
+    return reduce(Atoms.times, parts, Atoms(np.zeros(1), np.ones(1)))
 
 
 Curve = Callable[[float], float]

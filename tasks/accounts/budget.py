@@ -23,15 +23,7 @@ from dpalgos.accounting.spending import (
     status,
     worst_totals,
 )
-from dpalgos.guarantees import (
-    ApproximateDP,
-    GaussianMu,
-    Guarantee,
-    Loss,
-    Neighbours,
-    NoGuarantee,
-    ZeroConcentrated,
-)
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, NoGuarantee, ZeroConcentrated
 from storage.catalog import DisjointLine
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import (
