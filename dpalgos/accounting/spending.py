@@ -516,38 +516,29 @@ def _summed(history: History | SummedHistory) -> SummedHistory:
 class _Candidate:
     """An account as it is before one more plan of a partition, so that many such plans can be tried."""
 
-    total_costs: Mapping[str, _TotalCost]
-    costs: Mapping[str, PlanCost]
+    # What parties have paid and are to pay: those that paid the same and are to pay the same stand and fall together.
+    parties: frozenset[tuple[_TotalCost, PlanCost | None]]
     elsewhere: _TotalCost
     parts: Mapping[str, float]
 
     @classmethod
     def of(cls, summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], cap: FilterCap) -> _Candidate:
-        parts = shares(summed.first or costs.values(), cap.delta, cap.reserved)
-        total_costs = summed.total_costs.get(partition, {})
-        # Parties that paid the same and are to pay the same stand and fall together: one of them is looked at.
-        alike = {(total_costs.get(party), costs.get(party)): party for party in (*total_costs, *costs)}
-        few = set(alike.values())
+        before = summed.total_costs.get(partition, {})
         return cls(
-            {party: total_cost for party, total_cost in total_costs.items() if party in few},
-            {party: cost for party, cost in costs.items() if party in few},
+            frozenset((before.get(party, _TotalCost()), costs.get(party)) for party in (*before, *costs)),
             summed.elsewhere(partition),
-            parts,
+            shares(summed.first or costs.values(), cap.delta, cap.reserved),
         )
 
-    def fits(self, paid: Mapping[str, tuple[Totals, tuple[Loss, ...]]], cap: FilterCap, plans: int) -> bool:
-        """Whether plans that cost the parties this in all are within the cap; the losses matter where it is one."""
-        if cap.room < 0:
-            return False
-        total_costs = dict(self.total_costs)
-        for party, (totals, losses) in paid.items():
-            total_costs[party] = total_costs.get(party, _TotalCost()).with_plans(totals, losses, plans)
-        rows = (
-            set(total_costs.values())
-            if self.elsewhere.plans == 0
-            else {_largest(total_costs.values()).beside(self.elsewhere)}
-        )
-        return all(total_cost.within(cap.room, cap.delta, self.parts) for total_cost in rows)
+    def fits(self, paid: Callable[[PlanCost], Totals], cap: FilterCap, plans: int) -> bool:
+        """Whether so many plans, for which parties pay this in all, are within the cap."""
+        rows = {
+            before if cost is None else before.with_plans(paid(cost), cost.losses, plans)
+            for before, cost in self.parties
+        }
+        if self.elsewhere.plans > 0:
+            rows = {_largest(rows).beside(self.elsewhere)}
+        return cap.room >= 0 and all(one.within(cap.room, cap.delta, self.parts) for one in rows)
 
 
 def _largest(total_costs: Iterable[_TotalCost]) -> _TotalCost:
@@ -682,7 +673,7 @@ def _room(summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], 
     def fits(mu: float) -> bool:
         paid = Totals(mu * mu, rho_of_mu(mu), 0.0, math.inf, math.inf)
         # Counted as two, so that no single plan's composition is asked for.
-        return candidate.fits(dict.fromkeys(candidate.costs, (paid, ())), cap, plans=2)
+        return candidate.fits(lambda cost: paid, cap, plans=2)
 
     return largest_fitting(fits, 1.0, lambda low, high: high - low <= 1e-8 * high or high <= 2.0**-60, most=2.0**40)
 
@@ -729,11 +720,7 @@ def repeats_left(history: History | SummedHistory, new: tuple[str, Mapping[str, 
 
     def fits(number: float) -> bool:
         times = round(number)
-        paid = {
-            party: (Totals(*(times * value for value in Totals.of([cost]))), cost.losses)
-            for party, cost in candidate.costs.items()
-        }
-        return candidate.fits(paid, cap, times)
+        return candidate.fits(lambda cost: Totals(*(times * value for value in cost.totals)), cap, times)
 
     # From a power of two the middles are whole numbers until both ends are neighbours.
     most = largest_fitting(fits, 1.0, lambda low, high: high - low <= 1, most=_MOST_REPEATS)

@@ -513,7 +513,7 @@ def test_parties_that_pay_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPat
     original = spending._Candidate.fits
 
     def fits(self: spending._Candidate, paid: Any, *arguments: Any, **named: Any) -> bool:
-        looked.append(len(paid))
+        looked.append(len(self.parties))
         return original(self, paid, *arguments, **named)
 
     monkeypatch.setattr(spending._Candidate, "fits", fits)
