@@ -720,26 +720,22 @@ def unmask_sum(
     parameters, step = agreement.parameters, survivors.step
     if _survivors_of(block) != survivors:
         raise RepeatedUseError("the masked vectors are not those that the survivor set was fixed on")
-    received = _by_sender(parameters, messages, survivors.alive)
     alive = survivors.alive
+    received = _by_sender(parameters, messages, alive)
     pieces: dict[int, list[tuple[int, int]]] = {}
     for sender, message in received.items():
         _check_response(agreement, survivors, message)
         for owner, returned in message.shares.items():
-            share = int.from_bytes(returned, "big")
-            pieces.setdefault(owner, []).append((point(sender), share))
+            pieces.setdefault(owner, []).append((point(sender), int.from_bytes(returned, "big")))
     _require_quorum(parameters, "the sum was unmasked", len(received))
 
     total: Words = np.frombuffer(block.words, dtype="<u8").copy()
     for owner in agreement.by_sender:
-        kind = SELF if owner in alive else ESCROW
-        exposed = () if kind == SELF else tuple(peer for peer in agreement.neighbours(owner) if peer in alive)
-        if kind == ESCROW and not exposed:
-            continue
-        secret = _open(agreement, owner, step, kind, pieces.get(owner, []))
-        if kind == SELF:
-            subtract_stream(total, secret)
-        else:
+        held = pieces.get(owner, [])
+        if owner in alive:
+            subtract_stream(total, _open(agreement, owner, step, SELF, held))
+        elif exposed := [peer for peer in agreement.neighbours(owner) if peer in alive]:
+            secret = _open(agreement, owner, step, ESCROW, held)
             _remove_pair_masks(agreement, total, owner, step, secret, exposed)
     return to_integers(total)
 
@@ -776,7 +772,7 @@ def _open(agreement: Agreement, owner: int, step: int, kind: int, pieces: Sequen
 
 
 def _remove_pair_masks(
-    agreement: Agreement, total: Words, owner: int, step: int, secret: bytes, exposed: tuple[int, ...]
+    agreement: Agreement, total: Words, owner: int, step: int, secret: bytes, exposed: Iterable[int]
 ) -> None:
     """Remove the masks between a lost party and survivors, which nothing cancels."""
     bundle, session = agreement.by_sender[owner], agreement.parameters.session
