@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 from shared import data, draw, head, line
 
+from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.algorithms import DirectAlgorithm, SumAlgorithm, fit
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.models import Projection
 from dpalgos.projections.covariance import AnalyzeGauss, LaplaceCovariance, ModSulq, Ppca, PublishedPpca
 from dpalgos.rows import ArrayRows, Floats

@@ -44,8 +44,7 @@ def main() -> None:
 
 
 def measure(folder: Path, exponent: float, epsilons: list[float], seeds: int) -> None:
-    from dpalgos.accounting.profiles import gaussian_epsilon
-    from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
+    from dpalgos.accounting.profiles import gaussian_epsilon, mu_from_epsilon_delta
 
     train, test = (lines(data("adult") / name) for name in ("adult.data", "adult.test"))
     bring_in(folder, "rows", train, test)

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.algorithms import fit
 from dpalgos.features.whitening import moved_to_zero
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.normalisation import UnitNorm
 from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows

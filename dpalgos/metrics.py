@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
+from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, GaussianSums, LaplaceSums, NoisySums
 from dpalgos.guarantees import Setting
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.models import predicted_classes
 from dpalgos.rows import Floats, Ints
 from dpalgos.solvers import Problem

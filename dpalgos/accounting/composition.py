@@ -42,6 +42,7 @@ from dpalgos.accounting.profiles import (
     atom_count,
     bisected,
     gaussian_curve,
+    mu_from_epsilon_delta,
     mu_of_pure,
     product,
     pure_atoms,
@@ -64,7 +65,6 @@ from dpalgos.guarantees import (
     SlackGaussian,
     ZeroConcentrated,
 )
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.rows import Floats
 from dpalgos.validation import rounded_down
 

@@ -10,7 +10,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dpalgos.accounting.composition import components, compose, least_mu
-from dpalgos.accounting.profiles import largest_fitting, mu_of_pure, require_delta, rho_from_epsilon_delta
+from dpalgos.accounting.profiles import (
+    largest_fitting,
+    mu_from_epsilon_delta,
+    mu_of_pure,
+    require_delta,
+    rho_from_epsilon_delta,
+)
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
@@ -26,7 +32,6 @@ from dpalgos.guarantees import (
     loss_from_json,
     loss_to_json,
 )
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.parameters import Bound
 
 # How many steps of the first relation make up one step of the second; pairs that are missing have no proof.

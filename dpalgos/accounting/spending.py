@@ -31,9 +31,11 @@ from operator import attrgetter
 from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.costs import PlanCost, Totals
 from dpalgos.accounting.profiles import (
+    SMALLEST_DELTA,
     GaussianProfile,
     gaussian_epsilon,
     largest_fitting,
+    mu_from_epsilon_delta,
     require_delta,
     rho_from_epsilon_delta,
     rho_of_mu,
@@ -42,7 +44,6 @@ from dpalgos.accounting.profiles import (
 )
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
-from dpalgos.mechanisms.gaussian import SMALLEST_DELTA, mu_from_epsilon_delta
 from dpalgos.parameters import NON_NEGATIVE, Bounded, between
 from dpalgos.validation import rounded_down, rounded_up
 

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
+from dpalgos.accounting.profiles import epsilon_of_mu
 from dpalgos.audit.bounds import (
     Event,
     Outputs,
@@ -22,7 +23,6 @@ from dpalgos.audit.bounds import (
 )
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Loss, Neighbours, PureEpsilon
-from dpalgos.mechanisms.gaussian import epsilon_of_mu
 from dpalgos.rows import Floats
 
 RATIO = "log likelihood ratio of the sums"

@@ -17,7 +17,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Loss, ZeroConcentrated
 from dpalgos.mechanisms import _precise
 from dpalgos.parameters import COUNT, POSITIVE, Bound, Bounded
-from dpalgos.rows import Floats, Ints, RandomStream, uniforms
+from dpalgos.rows import Floats, Ints, RandomStream, normals, uniforms
 
 # Below this many grid units the first words decide; above it, a coarse cell is drawn first and a place in it next.
 _COARSE_SIGMA = 2.0**22
@@ -370,6 +370,38 @@ def _accepted(proposals: Ints, words: NDArray[np.uint64], sigma: float) -> NDArr
         coin = _precise.dyadic((int(words[index, 0]) << 64) | int(words[index, 1]), -128)
         accepted[index] = coin >= tail.excess(abs(int(proposals[index])))
     return accepted
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianNoise(Bounded):
+    """Independent N(0, sigma^2) numbers.
+
+    Guarantee
+    ---------
+    Added to a vector of l2 sensitivity Delta (units of the vector, either neighbouring relation):
+    mu-Gaussian-DP with mu = Delta / sigma, in any dimension. Numerics are ``idealised``: the guarantee is for real
+    numbers, not for float64. Integer sums take :class:`~dpalgos.mechanisms.distributions.RoundedGaussian`, which is
+    exact at no extra cost.
+
+    Parameters
+    ----------
+    sigma : float
+        Standard deviation.
+
+    References
+    ----------
+    Dong, Roth, Su 2022, Theorem 1.
+    """
+
+    sigma: float = field(metadata=POSITIVE)
+
+    def mu(self, sensitivity: float) -> float:
+        """Return the Gaussian-DP parameter for an l2 sensitivity, rounded up."""
+        return math.nextafter(sensitivity / self.sigma, math.inf) if sensitivity > 0 else 0.0
+
+    def sample(self, count: int, stream: RandomStream) -> Floats:
+        """Return ``count`` independent draws."""
+        return self.sigma * normals(stream, count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
+from dpalgos.accounting.profiles import sigma_classical
 from dpalgos.algorithms import (
     ApproximateAlgorithm,
     Directions,
@@ -45,7 +46,6 @@ from dpalgos.mechanisms.distributions import (
     unpack,
 )
 from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
-from dpalgos.mechanisms.gaussian import sigma_classical
 from dpalgos.models import Projection
 from dpalgos.parameters import COUNT, SHARE
 from dpalgos.registry import register

@@ -10,14 +10,14 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
+from dpalgos.accounting.profiles import mu_from_epsilon_delta, sigma_analytic
 from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Refused, Unproved
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearClassifierTrainer, LinearTask
 from dpalgos.losses import HuberHinge, make_loss, outputs
-from dpalgos.mechanisms.distributions import RadialLaplace
+from dpalgos.mechanisms.distributions import GaussianNoise, RadialLaplace
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
-from dpalgos.mechanisms.gaussian import GaussianNoise, mu_from_epsilon_delta, sigma_analytic
 from dpalgos.mechanisms.positive_parts import log_expected_excess
 from dpalgos.models import LinearModel
 from dpalgos.parameters import POSITIVE

@@ -5,11 +5,10 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 
-from dpalgos.accounting.profiles import gaussian_epsilon
+from dpalgos.accounting.profiles import gaussian_epsilon, mu_from_epsilon_delta
 from dpalgos.algorithms import Algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Neighbours, Trust
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.normalisation import Normalisation
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, PublicFacts, Scope, System

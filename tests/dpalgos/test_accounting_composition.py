@@ -23,6 +23,7 @@ from dpalgos.accounting.profiles import (
     AtomsProfile,
     PrivacyProfile,
     ZeroConcentratedProfile,
+    delta_of_mu,
     mu_of_pure,
     product,
     pure_atoms,
@@ -35,7 +36,6 @@ from dpalgos.accounting.profiles import (
 )
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
-from dpalgos.mechanisms.gaussian import delta_of_mu
 
 DELTA = 1e-5
 

@@ -14,10 +14,9 @@ from scipy.stats import binom
 from dpalgos.accounting import costs
 from dpalgos.accounting.composition import compose, least_mu
 from dpalgos.accounting.costs import PlanCost, Totals, allocate, scaled
-from dpalgos.accounting.profiles import mu_of_pure, rho_of_pure
+from dpalgos.accounting.profiles import mu_from_epsilon_delta, mu_of_pure, rho_of_pure
 from dpalgos.accounting.spending import spent
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 
 Floats = NDArray[np.float64]
 D = 1e-5

@@ -13,10 +13,16 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
 from dpalgos.accounting.costs import PlanCost, Totals
-from dpalgos.accounting.profiles import mu_of_pure, rho_of_pure, zcdp_epsilon
+from dpalgos.accounting.profiles import (
+    delta_of_mu,
+    epsilon_of_mu,
+    mu_from_epsilon_delta,
+    mu_of_pure,
+    rho_of_pure,
+    zcdp_epsilon,
+)
 from dpalgos.accounting.spending import FILTERS, least_epsilon, shares, within_any
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
-from dpalgos.mechanisms.gaussian import delta_of_mu, epsilon_of_mu, mu_from_epsilon_delta
 
 E, D = 1.0, 1e-5
 Floats = NDArray[np.float64]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from dpalgos.accounting.profiles import epsilon_of_mu
 from dpalgos.audit.bounds import (
     curve_of,
     epsilon_lower_bound_of_guesses,
@@ -19,7 +20,6 @@ from dpalgos.audit.bounds import (
 )
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, NoGuarantee, PureEpsilon, ZeroConcentrated
-from dpalgos.mechanisms.gaussian import epsilon_of_mu
 
 
 def right_guesses(mu: float, canaries: int, guesses: int, random: np.random.Generator) -> int:

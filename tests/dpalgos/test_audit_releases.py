@@ -6,10 +6,10 @@ import math
 
 import pytest
 
+from dpalgos.accounting.profiles import epsilon_of_mu, sigma_classical
 from dpalgos.audit.experiment import AuditOptions, Effort, Verdict
 from dpalgos.audit.releases import audit_release, audited
 from dpalgos.errors import ParameterError
-from dpalgos.mechanisms.gaussian import epsilon_of_mu, sigma_classical
 from dpalgos.registry import lookup, names
 from dpalgos.testing import KINDS
 

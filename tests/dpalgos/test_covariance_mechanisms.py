@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import gamma, norm
 
+from dpalgos.accounting.profiles import delta_of_mu
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Numerics, PureEpsilon, Setting
 from dpalgos.mechanisms.distributions import DiscreteLaplace, unpack
-from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.projections.covariance import (
     LaplaceCovariance,
     ModSulq,

@@ -12,9 +12,9 @@ from scipy.stats import binom
 from sklearn.metrics import roc_auc_score
 
 from dpalgos import metrics as margins
+from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.evaluators.noisy_sums import ConfusionMatrix, LaplaceConfusionMatrix, ScoreHistogram
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.metrics import Noise, margins_of_area, metrics_of_confusion, metrics_of_noisy_confusion, simulated
 from dpalgos.rows import ArrayRows, Floats
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dpalgos.errors import ParameterError
-from dpalgos.mechanisms import _precise
-from dpalgos.mechanisms.gaussian import (
-    GaussianNoise,
+from dpalgos.accounting.profiles import (
     delta_of_mu,
     epsilon_of_mu,
     mu_from_epsilon_delta,
     sigma_analytic,
     sigma_classical,
 )
+from dpalgos.errors import ParameterError
+from dpalgos.mechanisms import _precise
+from dpalgos.mechanisms.distributions import GaussianNoise
 from tests.support.statistics import rejects_independence, rejects_law
 from tests.support.streams import seeded
 

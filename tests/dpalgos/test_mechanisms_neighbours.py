@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpalgos.accounting.profiles import epsilon_of_mu
 from dpalgos.audit.bounds import epsilon_lower_bound
 from dpalgos.guarantees import Neighbours
 from dpalgos.mechanisms.distributions import (
     DiscreteGaussian,
     DiscreteLaplace,
+    GaussianNoise,
     Laplace,
     RadialLaplace,
     RoundedGaussian,
@@ -33,7 +35,6 @@ from dpalgos.mechanisms.fixed_point import (
     outer_sensitivity,
     sum_sensitivity,
 )
-from dpalgos.mechanisms.gaussian import GaussianNoise, epsilon_of_mu
 from tests.support.statistics import ERROR
 from tests.support.streams import seeded
 

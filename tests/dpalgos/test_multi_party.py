@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from dpalgos.accounting.costs import allocate
+from dpalgos.accounting.profiles import delta_of_mu
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
-from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.solvers import minimise

@@ -12,7 +12,13 @@ import pytest
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost, group_loss
-from dpalgos.accounting.profiles import GaussianProfile, candidate_mu, entry_epsilon, selection_delta
+from dpalgos.accounting.profiles import (
+    GaussianProfile,
+    candidate_mu,
+    entry_epsilon,
+    mu_from_epsilon_delta,
+    selection_delta,
+)
 from dpalgos.accounting.spending import FilterCap, admit
 from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
@@ -27,7 +33,6 @@ from dpalgos.guarantees import (
     loss_to_json,
 )
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.models import LinearModel
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import Array, NoiseSource, RandomStream

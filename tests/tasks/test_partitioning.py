@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.errors import ParameterError
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.metrics import held_out_fraction
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ShardRef

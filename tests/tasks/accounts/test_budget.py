@@ -15,7 +15,7 @@ import pytest
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost
-from dpalgos.accounting.profiles import candidate_mu
+from dpalgos.accounting.profiles import candidate_mu, mu_from_epsilon_delta
 from dpalgos.guarantees import (
     GaussianMu,
     Guarantee,
@@ -23,7 +23,6 @@ from dpalgos.guarantees import (
     Neighbours,
     PrivateSelection,
 )
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.ledger.charges import AccountTerms, Cap, CapChange, Decision, History, PlanRecord, ReleaseCharge
 from storage.releases import ReleaseStore

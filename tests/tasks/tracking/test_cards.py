@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deployments.cli.entry_point import app
-from dpalgos.accounting.profiles import gaussian_epsilon
-from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
+from dpalgos.accounting.profiles import gaussian_epsilon, mu_from_epsilon_delta
 from flows.federated_training import chain_inline
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking import artifacts

@@ -12,9 +12,9 @@ import pytest
 from scipy.stats import norm
 
 from dpalgos.accounting.composition import compose, trade_off
+from dpalgos.accounting.profiles import delta_of_mu
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee
-from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.models import LinearModel
 from flows.federated_training import chain_inline
 from storage.datasets import open_dataset
