@@ -310,10 +310,9 @@ def hostile_people(pair: NeighbouringPair, dimension: int) -> Iterator[ArrayRows
         for row, label in (
             (pair.left.features[0], pair.left.labels[0]),
             (pair.right.features[0], pair.right.labels[0]),
+            *((row, pair.left.labels[0]) for row in drawn),
         ):
             yield ArrayRows(np.tile(row, (count, 1)), np.full(count, label))
-        for row in drawn:
-            yield ArrayRows(np.tile(row, (count, 1)), np.full(count, pair.left.labels[0]))
         signs = np.where(np.arange(count) % 2, -1.0, 1.0)[:, None]
         yield ArrayRows(signs * drawn[0], np.arange(count) % CLASSES)
         yield ArrayRows(np.where(signs < 0, np.nan, pair.left.features[0]), np.full(count, pair.left.labels[0]))

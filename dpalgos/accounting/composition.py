@@ -283,10 +283,7 @@ class _BasicProfile:
         for _ in range(80):
             middle = (low + high) / 2
             delta = self.slack + math.exp(middle)
-            if delta < 1 and self.epsilon(delta) > epsilon:
-                low = middle
-            else:
-                high = middle
+            low, high = (middle, high) if delta < 1 and self.epsilon(delta) > epsilon else (low, middle)
         bound = self.slack + math.exp(high)
         return bound if bound < 1 and self.epsilon(bound) <= epsilon else 1.0
 

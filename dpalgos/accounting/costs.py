@@ -146,14 +146,12 @@ def scaled(loss: Loss, factor: float) -> Loss:
     Delta of an (epsilon, delta) loss stays. These are the losses that a budget can be; others raise.
     """
     match loss:
-        case PureEpsilon():
-            return PureEpsilon(factor * loss.epsilon)
+        case PureEpsilon() | ApproximateDP():
+            return replace(loss, epsilon=factor * loss.epsilon)
         case GaussianMu():
             return GaussianMu(factor * loss.mu)
         case ZeroConcentrated():
             return ZeroConcentrated(factor * factor * loss.rho)
-        case ApproximateDP():
-            return ApproximateDP(factor * loss.epsilon, loss.delta)
     raise ParameterError(f"{loss!r} is no known loss type; it cannot be scaled")
 
 

@@ -486,9 +486,7 @@ class GaussianProfile:
     def epsilon(self, delta: float) -> float:
         """Return the smallest epsilon, rounded up."""
         require_delta(delta)
-        if self.mu == 0:
-            return 0.0
-        return gaussian_epsilon(self.mu, delta)
+        return gaussian_epsilon(self.mu, delta) if self.mu > 0 else 0.0
 
     def delta(self, epsilon: float) -> float:
         """Return the smallest delta, rounded up."""

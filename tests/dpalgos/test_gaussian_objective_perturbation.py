@@ -17,12 +17,12 @@ from dpalgos.accounting.profiles import delta_of_mu, mu_from_epsilon_delta
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Setting
 from dpalgos.losses import make_loss
-from dpalgos.mechanisms.positive_parts import log_expected_excess
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.objective_perturbation import (
     ApproximateMinimaPerturbation,
     Calibration,
     GaussianObjectivePerturbation,
+    log_expected_excess,
 )
 from dpalgos.trainers.output_perturbation import EmpiricalRisk
 from tests.support.training import blobs, fitted

@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from dpalgos.mechanisms.positive_parts import log_expected_excess
+from dpalgos.trainers.objective_perturbation import log_expected_excess
 
 
 def of_one(shift: float, level: float) -> float:
