@@ -28,13 +28,13 @@ EPSILON = {
     "deployments/cli/training",
     "tasks/planning/configuration",
     "flows/federated_training",
-    "dpalgos/accounting/calibration",
+    "dpalgos/accounting/costs",
     "tasks/planning/plans",
     "tasks/steps",
     "tasks/release/door",
     "dpalgos/algorithms",
     "dpalgos/trainers/gradient_descent",
-    "dpalgos/mechanisms/rounded_gaussian",
+    "dpalgos/mechanisms/distributions",
 }
 
 
