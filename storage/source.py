@@ -398,24 +398,8 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
 Read = Callable[[str | Path, ReadOptions], Source]
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """One format.
-
-    Attributes
-    ----------
-    read : callable
-        ``read(path, options) -> Source``.
-    takes : frozenset of str
-        Which of ``test``, ``schema``, ``on_violation`` and ``scaling`` it understands; others are refused instead of
-        ignored.
-    """
-
-    read: Read
-    takes: frozenset[str]
-
-
-_READERS: dict[str, Reader] = {}
+_READERS: dict[str, tuple[Read, frozenset[str]]] = {}
+"""By name what reads a format, and which of the optional options it understands; others are refused, not ignored."""
 _OPTIONAL = ("test", "schema", "on_violation", "scaling")
 
 
@@ -425,7 +409,7 @@ def register_reader(name: str, *, takes: tuple[str, ...] = ()) -> Callable[[Read
     def enter(read: Read) -> Read:
         if name in _READERS:
             raise ValueError(f"reader {name!r} is registered twice")
-        _READERS[name] = Reader(read, frozenset(takes))
+        _READERS[name] = read, frozenset(takes)
         return read
 
     return enter
@@ -441,7 +425,7 @@ def _discover() -> None:
 def reader_names() -> dict[str, str]:
     """Return the formats and what they are, the first line of each reader's docstring, sorted by name."""
     _discover()
-    return {name: (_READERS[name].read.__doc__ or "").strip().split("\n")[0] for name in sorted(_READERS)}
+    return {name: (_READERS[name][0].__doc__ or "").strip().split("\n")[0] for name in sorted(_READERS)}
 
 
 def read_source(format_name: str, path: str | Path, options: ReadOptions | None = None) -> Source:
@@ -455,17 +439,17 @@ def read_source(format_name: str, path: str | Path, options: ReadOptions | None 
         If something would be learnt from the rows and ``options.discover`` is not set.
     """
     _discover()
-    reader = _READERS.get(format_name)
-    if reader is None:
+    if format_name not in _READERS:
         near = difflib.get_close_matches(format_name, _READERS, n=3, cutoff=0.4) or sorted(_READERS)
         raise InputError(f"no format is called {format_name!r}; nearest: {', '.join(near)}")
+    read, takes = _READERS[format_name]
     options = options or ReadOptions()
     plain: Any = ReadOptions()
     for name in _OPTIONAL:
         value = getattr(options, name)
-        if name not in reader.takes and value != getattr(plain, name):
+        if name not in takes and value != getattr(plain, name):
             raise InputError(f"format {format_name} takes no {name.replace('_', ' ')} (given: {value}); leave it out")
-    source = reader.read(path, options)
+    source = read(path, options)
     if options.image_shape in (None, source.image_shape):
         return source
     if source.image_shape is not None:

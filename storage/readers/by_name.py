@@ -143,6 +143,7 @@ def _schema(identity: str, target: str, options: ReadOptions) -> Schema:
 
 def _download(address: str, checksum: str | None) -> tuple[Path, Any]:
     """Return a file fetched into a folder, and what removes the folder when the last source that reads it goes."""
+    address = re.sub(r"^http://", "https://", address)
     folder = tempfile.TemporaryDirectory(prefix="unitball-openml-")
     path = Path(folder.name) / "data"
     digest = hashlib.md5(usedforsecurity=False)
@@ -210,21 +211,10 @@ def _file(description: Mapping[str, Any], place: str) -> tuple[Tables, Path, Any
     parquet = description.get("parquet_url") or description.get("minio_url")
     if str(description.get("format", "")).upper() == "ARFF":
         address, checksum = str(description["url"]), description.get("md5_checksum")
-        return partial(_arff_tables, place), *_download(_https(address), checksum)
+        return partial(_arff_tables, place), *_download(address, checksum)
     if parquet:
-        return parquet_tables, *_download(_https(str(parquet)), None)
+        return parquet_tables, *_download(str(parquet), None)
     raise InputError(f"{place} has format {description.get('format')!r}; ARFF and Parquet are read")
-
-
-def _https(address: str) -> str:
-    return re.sub(r"^http://", "https://", address)
-
-
-def _found_range(rows: Any, place: str) -> tuple[float, float]:
-    labels = np.concatenate([block.labels for block in rows] or [np.zeros(0)])
-    if not np.isfinite(labels).all() or len(np.unique(labels)) < 2:
-        raise InputError(f"{place} has no two different finite labels; declare --label-range")
-    return float(labels.min()), float(labels.max())
 
 
 @register_reader("openml", takes=("on_violation",))
@@ -258,7 +248,11 @@ def read_openml(path: str | Path, options: ReadOptions) -> Source:
         bounds = options.label_range
         if bounds is None:
             discovered = frozenset({"classes"})
-            bounds = _found_range(encoded_rows(read, (file,), schema, options.on_violation, Tally()), place)
+            rows = encoded_rows(read, (file,), schema, options.on_violation, Tally())
+            labels = np.concatenate([block.labels for block in rows] or [np.zeros(0)])
+            if not np.isfinite(labels).all() or len(np.unique(labels)) < 2:
+                raise InputError(f"{place} has no two different finite labels; declare --label-range")
+            bounds = float(labels.min()), float(labels.max())
         bounded_label = replace(label, range=bounds)
         schema = replace(schema, columns=tuple(bounded_label if one is label else one for one in schema.columns))
     parts = {"train": (read, (file,))}
