@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from storage.errors import InputError
 from storage.refs import OnViolation
-from storage.schema import Examined, Schema, Table, parse_schema
+from storage.schema import Schema, Table, parse_schema
 from storage.source import cells_of
 
 
@@ -133,11 +133,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         rows = len(next(iter(cells.values())))
         examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
         refusals: list[str | None] = [None] * rows
-        for examined_column in examined:
-            rule, encoded = schema.rule(examined_column.column), examined_column.encoded
-            wrong = encoded.hopeless if OnViolation(self.on_violation).clips else encoded.outside
-            for row in np.flatnonzero(wrong if rule.keeps else wrong | examined_column.missing).tolist():
-                refusals[row] = refusals[row] or _reason(examined_column, row)
+        for one in examined:
+            wrong = one.encoded.hopeless if OnViolation(self.on_violation).clips else one.encoded.outside
+            for row in np.flatnonzero(wrong if schema.rule(one.column).keeps else wrong | one.missing).tolist():
+                fault = f"{str(one.cells[row])[:60]!r} is not {one.column.bound}"
+                fault = "the value is missing" if one.missing[row] else fault
+                refusals[row] = refusals[row] or f"column {one.column.name}: {fault}"
         features = schema.features(examined)
         features[[refusal is not None for refusal in refusals]] = 0.0
         return Encoding(features, tuple(refusals))
@@ -145,12 +146,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def cells(self, X: Any, name: str) -> Sequence[Any]:
         """Return the cells of a column that it does not read; InputError where there is none."""
         return _cells(X, name, _names(X))
-
-
-def _reason(column: Examined, row: int) -> str:
-    if column.missing[row]:
-        return f"column {column.column.name}: the value is missing"
-    return f"column {column.column.name}: {str(column.cells[row])[:60]!r} is not {column.column.bound}"
 
 
 def _cells(table: Any, name: str, names: Counter[str]) -> Sequence[Any]:

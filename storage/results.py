@@ -78,10 +78,6 @@ def is_recorded(layout: Layout, run: str) -> bool:
     return (layout.results / "runs" / f"{path_component(run, 'run')}.parquet").is_file()
 
 
-def _files(layout: Layout, table: str) -> list[str]:
-    return [str(path) for path in sorted((layout.results / table).glob("[!.]*.parquet"))]
-
-
 def _create_view(connection: Any, files: list[str], table: str) -> None:
     """Make a view of one table's files by DuckDB's own reader; columns that a file lacks are null."""
     if not files:
@@ -214,7 +210,7 @@ def query(
     """
     import duckdb
 
-    files = {name: _files(layout, name) for name in TABLES}
+    files = {name: [str(path) for path in sorted((layout.results / name).glob("[!.]*.parquet"))] for name in TABLES}
     with _database(memory) as connection:
         try:
             for name in TABLES:

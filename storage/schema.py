@@ -376,7 +376,12 @@ class Schema:
         good = left & ~np.logical_or.reduce(amiss) if on_violation.drops else left
         if not on_violation.drops:
             refused += [(one, wrong & left) for one, wrong in zip(examined, amiss, strict=True)]
-        self._refuse(table, refused)
+        if first := [(int(np.argmax(rows)), column) for column, rows in refused if rows.any()]:
+            row, column = min(first, key=lambda fault: fault[0])
+            raise InputError(
+                f"{table.place}, {table.unit} {table.lines[row]}, column {column.column.name}: "
+                f"{self.fault(column, row)}"
+            )
         tally.update(
             read=len(alive),
             incomplete=int((np.logical_or.reduce([one.missing for one in examined]) & alive).sum()),
@@ -403,16 +408,6 @@ class Schema:
             return block.kept(good)
         features[~good], plain[~good] = 0.0, 0.0
         return replace(block, null=~good)
-
-    def _refuse(self, table: Table, refused: Sequence[tuple[Examined, NDArray[np.bool_]]]) -> None:
-        """Raise for the first row that is refused, and in it for the first column."""
-        first = [(int(np.argmax(rows)), column) for column, rows in refused if rows.any()]
-        if first:
-            row, column = min(first, key=lambda fault: fault[0])
-            raise InputError(
-                f"{table.place}, {table.unit} {table.lines[row]}, column {column.column.name}: "
-                f"{self.fault(column, row)}"
-            )
 
     def fault(self, examined: Examined, row: int) -> str:
         """Return what is wrong with a cell that is refused, and the ways out."""

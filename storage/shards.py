@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,20 +219,18 @@ class _Partitioning:
                 while sum(writer.pending_rows for writer in writers.values()) * row_bytes > _PENDING_BYTES:
                     max(writers.values(), key=lambda writer: writer.pending_rows).flush()
             for number, party in group.items():
-                self._publish(party, stages[number], writers[number])
-
-    def _publish(self, party: str, stage: Staging, writer: RowWriter) -> None:
-        body = {
-            "dataset": self.ref.version,
-            "partition": self.partition,
-            "party": party,
-            "positions": self.digests[party],
-            "format": self.format.to_json(),
-            "rows": asdict(writer.close()),
-            **({} if self.shares is None else {"records": self.records[party]}),
-        }
-        (stage.path / MANIFEST).write_bytes(documents.dump_manifest(body, version=FORMAT_VERSION))
-        stage.publish(self.layout.shard(party, self.partition, self.ref.version), lambda: self.has(party))
+                body = {
+                    "dataset": self.ref.version,
+                    "partition": self.partition,
+                    "party": party,
+                    "positions": self.digests[party],
+                    "format": self.format.to_json(),
+                    "rows": asdict(writers[number].close()),
+                    **({} if self.shares is None else {"records": self.records[party]}),
+                }
+                (stages[number].path / MANIFEST).write_bytes(documents.dump_manifest(body, version=FORMAT_VERSION))
+                shard = self.layout.shard(party, self.partition, self.ref.version)
+                stages[number].publish(shard, partial(self.has, party))
 
     def _passing(self, group: Collection[int]) -> Iterator[list[tuple[int, Any]]]:
         """Yield, block by block, who gets which rows."""

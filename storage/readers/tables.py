@@ -415,7 +415,9 @@ def _list_rows(files: Sequence[Path], dimension: int, people: People | None) -> 
 
 def _list_block(table: Table, dimension: int, people: People | None) -> Block:
     lists, labels = table.columns[FEATURES], table.columns[LABEL]
-    if not _is_list(lists.type):
+    kind = lists.type
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not (listed and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))):
         raise InputError(
             f"{table.place}, column {FEATURES}: type is {str(lists.type)[:100]}; it must be a list of numbers"
         )
@@ -441,11 +443,6 @@ def _list_block(table: Table, dimension: int, people: People | None) -> Block:
         raise InputError(f"{place(bad)}: it is nobody's; fill the cell that names its person")
     numbers = flat.to_numpy(zero_copy_only=False).reshape(len(lists), dimension)
     return Block(numbers, np.asarray(cells_of(labels)), table.lines, place=table.place, unit=table.unit, people=names)
-
-
-def _is_list(kind: Any) -> bool:
-    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return bool(listed and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)))
 
 
 def _list_dimension(path: Path) -> int:
@@ -570,28 +567,20 @@ _ENCODERS = {"numeric": (encode_bins, 1), "category": (encode_keys, WIDTH)}
 
 
 def _drafted(path: Path, layout: Schema, columns: Mapping[str, Sequence[str]]) -> Iterator[Block]:
-    """Yield the rows of a table whose schema is a draft."""
+    """Yield the rows of a table whose schema is a draft; rows that are nobody's count nowhere."""
+    drawn = [(kind, name) for kind, names in columns.items() for name in names]
+    person = [] if layout.people is None else [layout.people.column]
     for rows in raw_rows(path, layout, _ROWS):
-        encoded = []
-        for kind, names in columns.items():
-            for name in names:
-                if name not in rows.columns:
-                    raise InputError(f"{path} has no column {name!r}; it has: {', '.join(rows.columns)}")
-                encoded.append(_ENCODERS[kind][0](rows.columns[name], layout))
-        features = np.concatenate(encoded, axis=1)
+        for name in (*(name for _, name in drawn), *person):
+            if name not in rows.columns:
+                raise InputError(f"{path} has no column {name!r}; it has: {', '.join(rows.columns)}")
+        features = np.concatenate([_ENCODERS[kind][0](rows.columns[name], layout) for kind, name in drawn], axis=1)
         labels = np.full(len(features), _CLASSES[0])
-        people = _drafted_people(rows, layout)
+        people = None
+        for name in person:
+            names = identifiers(cells_of(rows.columns[name]))
+            people = np.array([None if one in layout.missing else one for one in names], dtype=object)
         yield Block(features, labels, rows.lines, place=rows.place, unit=rows.unit, people=people)
-
-
-def _drafted_people(rows: Table, layout: Schema) -> NDArray[Any] | None:
-    """Return whose rows they are; None for rows that are nobody's, which count nowhere."""
-    if layout.people is None:
-        return None
-    if (column := layout.people.column) not in rows.columns:
-        raise InputError(f"{rows.place} has no column {column!r}; it has: {', '.join(rows.columns)}")
-    names = identifiers(cells_of(rows.columns[column]))
-    return np.array([None if name in layout.missing else name for name in names], dtype=object)
 
 
 def drafted_columns(draft: str | Path) -> dict[str, tuple[str, ...]]:
