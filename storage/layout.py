@@ -159,7 +159,16 @@ class Layout:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 if folder.stat().st_mode & 0o077:
                     folder.chmod(0o700)
-        self._check_marker()
+        wanted, marker = os.environ.get(OBJECTS_VARIABLE) or None, self._marked()
+        if not marker:
+            # An earlier Unitball would look for rows under the root, so it must refuse one that has them elsewhere.
+            body = {"format_version": 1} if wanted is None else {"format_version": 2, "objects": wanted}
+            write_bytes(self.marker, json.dumps(body).encode() + b"\n")
+        elif wanted not in (None, marker.get("objects")):
+            raise InputError(
+                f"{self.root} keeps its rows and releases in {marker.get('objects') or 'its own folders'}, which is "
+                f"fixed when a root is made; unset {OBJECTS_VARIABLE}, or choose a new root with --root"
+            )
         for folder in (self.root, self.private, self.datasets, self.releases, self.results):
             sweep_once(folder)
         return self
@@ -181,18 +190,6 @@ class Layout:
                 "reads; upgrade Unitball or choose another root with --root"
             )
         return dict(marker)
-
-    def _check_marker(self) -> None:
-        wanted, marker = os.environ.get(OBJECTS_VARIABLE) or None, self._marked()
-        if not marker:
-            # An earlier Unitball would look for rows under the root, so it must refuse one that has them elsewhere.
-            body = {"format_version": 1} if wanted is None else {"format_version": 2, "objects": wanted}
-            write_bytes(self.marker, json.dumps(body).encode() + b"\n")
-        elif wanted not in (None, marker.get("objects")):
-            raise InputError(
-                f"{self.root} keeps its rows and releases in {marker.get('objects') or 'its own folders'}, which is "
-                f"fixed when a root is made; unset {OBJECTS_VARIABLE}, or choose a new root with --root"
-            )
 
 
 # ── secrets: one key a party in a file only its owner reads, or in the environment; never shown, never pickled ────────

@@ -400,7 +400,16 @@ def unpaid(entries: Entries, plan: PlanRequest) -> tuple[ReleaseCharge, ...]:
     paid = set()
     for entry in entries.find(Kind.CHARGE, subjects=list(releases)):
         if entry.account == plan.account:
-            _require_same(entry, releases[entry.subject], plan.partition)
+            release, content = releases[entry.subject], entry.content
+            if (
+                content["partition"] != plan.partition
+                or set(content["parties"]) != set(release.parties)
+                or not _alike(content["guarantee"], release.guarantee)
+            ):
+                raise RefusedError(
+                    f"release {release.key!r} is on record with another guarantee, partition or parties; one identity "
+                    "must stand for one release, so nothing was charged"
+                )
             paid.add(entry.subject)
         elif get_account(entries, entry.account).private or get_account(entries, plan.account).private:
             raise RefusedError(
@@ -408,20 +417,6 @@ def unpaid(entries: Entries, plan: PlanRequest) -> tuple[ReleaseCharge, ...]:
                 f"{plan.account!r} as well; private rows belong to one account"
             )
     return tuple(release for release in plan.releases if release.key not in paid)
-
-
-def _require_same(entry: Entry, release: ReleaseCharge, partition: str) -> None:
-    content = entry.content
-    same = (
-        content["partition"] == partition
-        and set(content["parties"]) == set(release.parties)
-        and _alike(content["guarantee"], release.guarantee)
-    )
-    if not same:
-        raise RefusedError(
-            f"release {release.key!r} is on record with another guarantee, partition or parties; one identity must "
-            "stand for one release, so nothing was charged"
-        )
 
 
 def _alike(left: Any, right: Any) -> bool:

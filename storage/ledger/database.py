@@ -559,7 +559,15 @@ def open_database(
         versions = _migrate(engine, place, key, head)
         if memory is not None:
             memory.engine, memory.versions = engine, None if state is None else (state, versions)
-    chain = _chain(versions, key, place)
+    chain = Chain(
+        versions["ledger_id"], key if isinstance(key, Secret) else ledger_key(key), int(versions["keyed_from"])
+    )
+    if not hmac.compare_digest(versions["key_id"], chain.key_id()):
+        file = f"{key} is" if isinstance(key, Path) else "the key given is"
+        raise SecretError(
+            f"{file} not the key that ledger {place} is keyed with; put the right one back from its back-up: "
+            "nothing can be charged or read without it"
+        )
     outside = None if marks is None else marks / f"{chain.ledger_id}.json"
     return Database(
         engine=engine,
@@ -569,18 +577,6 @@ def open_database(
         guard=guard,
         memory=memory,
     )
-
-
-def _chain(meta: Mapping[str, str], key: Path | Secret, place: str) -> Chain:
-    secret = key if isinstance(key, Secret) else ledger_key(key)
-    chain = Chain(meta["ledger_id"], secret, int(meta["keyed_from"]))
-    if not hmac.compare_digest(meta["key_id"], chain.key_id()):
-        file = f"{key} is" if isinstance(key, Path) else "the key given is"
-        raise SecretError(
-            f"{file} not the key that ledger {place} is keyed with; put the right one back from its back-up: "
-            "nothing can be charged or read without it"
-        )
-    return chain
 
 
 def _parse(location: str | Path) -> URL | None:
