@@ -239,7 +239,7 @@ class Entries:
                 "kind": str(kind),
                 "account": account,
                 "subject": subject,
-                "recorded_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                "recorded_at": _now(),
                 "content": canonical(content),
                 "previous": last.digest,
             }
@@ -401,3 +401,7 @@ def _entry(row: Fields) -> Entry:
         raise StorageError(
             f"entry {row['sequence']} of the ledger is damaged; put back the newest back-up of the ledger"
         ) from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
