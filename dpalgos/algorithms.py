@@ -153,7 +153,7 @@ def attained(algorithm: Calibrated, setting: Setting) -> float:
 
 
 class IntegerNoise(Protocol):
-    """A distribution of integer noise with a proved cost (such as ``mechanisms.rounded_gaussian.RoundedGaussian``)."""
+    """A distribution of integer noise with a proved cost (such as ``mechanisms.distributions.RoundedGaussian``)."""
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` independent integers, drawn from a :class:`~dpalgos.rows.RandomStream`."""

@@ -79,7 +79,7 @@ class NoisySums(PrivateAlgorithm, OneSum):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianSums(NoisySums):
-    """Sums with rounded Gaussian noise: mu-GDP for the l2 sensitivity (see ``mechanisms.rounded_gaussian``)."""
+    """Sums with rounded Gaussian noise: mu-GDP for the l2 sensitivity (see ``mechanisms.distributions``)."""
 
     budget: GaussianMu
     source: ClassVar[str] = "Dong, Roth, Su 2022, Theorem 1"
@@ -148,7 +148,7 @@ class ConfusionMatrix(CountedPairs, GaussianSums):
     ---------
     mu-GDP, exact. Replace-one moves one unit from one cell to another, an l2 change of at most sqrt(2); a null record
     is not counted, so replace-special changes one cell by one. The counts are integers, so rounded Gaussian noise of
-    scale ``sensitivity / mu`` costs exactly what the Gaussian mechanism does (see ``mechanisms.rounded_gaussian``).
+    scale ``sensitivity / mu`` costs exactly what the Gaussian mechanism does (see ``mechanisms.distributions``).
 
     Parameters
     ----------
@@ -455,7 +455,7 @@ class GaussianErrorSums(ErrorSums, GaussianSums):
     mu-GDP, exact: integer sums of (1, 2 a^2, a, t, t^2) over the rows, a in [0, 1] the error and t in [-1, 1] the
     target in units of the declared range, have the l2 sensitivity 3, attained by (1, 2, 1, 1, 1) against
     (1, 0, 0, -1, 1), and sqrt(8) under replace-special, against nothing. Rounded Gaussian noise of scale
-    ``sensitivity / mu`` (see ``mechanisms.rounded_gaussian``).
+    ``sensitivity / mu`` (see ``mechanisms.distributions``).
 
     Parameters
     ----------
