@@ -651,28 +651,23 @@ def _runs_of(
     # What an audit of a trainer sets beside its budget.
     found = audit_parameters(parts_of(name)[0], 0)
     parameters = {f"trainer.{field}": value for field, value in found.items() if field != "components"}
-
-    def planned(dimension: int, classes: int) -> SyntheticRun:
-        return SyntheticRun.of(
-            name,
-            epsilon=epsilon,
-            delta=delta,
-            rows=_ROWS,
-            dimension=dimension,
-            classes=classes,
-            neighbours=neighbours,
-            parameters=parameters,
-        )
-
+    planned = partial(
+        SyntheticRun.of,
+        name,
+        epsilon=epsilon,
+        delta=delta,
+        rows=_ROWS,
+        neighbours=neighbours,
+        parameters=parameters,
+    )
+    shapes: tuple[tuple[int, int], ...] = _SHAPES
     try:
-        planned(*_SHAPES[0])
+        planned(dimension=shapes[0][0], classes=shapes[0][1])
     except ParameterError:
         # What else is wrong with the arguments is said again here.
-        shapes: tuple[tuple[int, int], ...] = _IMAGE_SHAPES
-    else:
-        shapes = _SHAPES
+        shapes = _IMAGE_SHAPES
     for dimension, classes in shapes:
-        yield dimension, classes, planned(dimension, classes)
+        yield dimension, classes, planned(dimension=dimension, classes=classes)
 
 
 def _alone(run: SyntheticRun) -> Iterable[PlannedRelease]:
