@@ -178,7 +178,7 @@ class _Part:
         ServeError
             If it has ended too often.
         """
-        code = self.process.exit_code()
+        code = self.process.poll()
         if code is None:
             self.process.trim_log()
             return None
@@ -194,7 +194,7 @@ class _Part:
         """Wait for it to say that it is ready."""
         deadline = time.monotonic() + _START_SECONDS
         while not ready():
-            if (code := self.process.exit_code()) is not None:
+            if (code := self.process.poll()) is not None:
                 reason = (self.process.logged() or ["no message"])[-1]
                 raise ServeError(f"the {self.name} ended with code {code}: {reason} (see {self.process.log})")
             if time.monotonic() > deadline:
@@ -331,7 +331,7 @@ class _Tidying:
 
     def begin_if_due(self) -> None:
         """Begin if a day has passed, or the serving has begun."""
-        if time.monotonic() >= self._due and (self._process is None or self._process.exit_code() is not None):
+        if time.monotonic() >= self._due and (self._process is None or self._process.poll() is not None):
             self._due += _DAY_SECONDS
             self._process = GuardedProcess(self._command, self._log, os.environ)
 

@@ -28,8 +28,7 @@ from tasks.planning.plans import (
     plan_run,
 )
 from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation.mapping import plan_features
-from tasks.preparation.partitioning import begin_nights, partition_test_rows
+from tasks.preparation.rows import begin_nights, partition_test_rows, plan_features
 from tasks.release.metrics import Evaluation
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.events import dataset_resource
@@ -107,8 +106,7 @@ def prepared(config: TrainingConfig, registered: DatasetRef) -> tuple[tuple[Feat
 def _all_rows(config: TrainingConfig, registered: DatasetRef) -> _Arranged:
     """Prepare all rows, and plan what is released of them."""
     features, shards = prepared(config, registered)
-    relation = relation_of(config.dataset)
-    plan = plan_run(config, shards.training, shards.held_out, relation=relation, features=features)
+    plan = plan_run(config, shards.training, shards.held_out, relation=relation_of(config.dataset), features=features)
     nodes = plan.training
     rows = {key: shards.of(node.parties) for key, node in nodes.items() if isinstance(node, PlannedRelease)}
     return _Arranged(plan, nodes, shards, rows, {})

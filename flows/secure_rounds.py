@@ -37,7 +37,18 @@ class _Tasks:
         self._past.append(stage)
         gone = {party for past in self._past for party in self._absences.get(past, frozenset())}
         blocks = blocks_of([party for party in range(len(self._shards)) if party not in gone])
-        return [self._answer(stage, block) for block in blocks]
+        return [
+            self._begin(
+                answer,
+                stage,
+                block,
+                # Rows are read where they are masked, and nowhere else.
+                [self._shards[party] for party in block] if stage is Stage.MASK else [],
+                self._upstream if stage is Stage.MASK else [],
+                self._asked,
+            )
+            for block in blocks
+        ]
 
     def decide(self, stage: Stage, answers: Answers) -> Future[Any]:
         """Begin the server's task."""
@@ -45,12 +56,6 @@ class _Tasks:
             return self._begin(open_sum, answers)
         self._asked = self._begin(decide, stage, answers)
         return self._asked
-
-    def _answer(self, stage: Stage, block: list[int]) -> Future[list[str]]:
-        if stage is not Stage.MASK:
-            return self._begin(answer, stage, block, [], [], self._asked)
-        own = [self._shards[party] for party in block]
-        return self._begin(answer, stage, block, own, self._upstream, self._asked)
 
     def _begin(self, task: Step[..., Any], *arguments: Any) -> Future[Any]:
         self.begun.append(task.submit(self._release, *arguments))

@@ -1,6 +1,5 @@
 """What a step is, and the steps of the flows: Prefect tasks with one cache policy, which can run without Prefect."""
 
-import hashlib
 import inspect
 import threading
 import time
@@ -26,15 +25,28 @@ from storage.atomic import writing
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
 from storage.layout import Layout
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
-from tasks.accounts.budget import low_budget
-from tasks.accounts.history import BudgetHistory, budget_histories, budget_page, budget_table, draw_budgets
+from tasks.accounts.budget import (
+    BudgetHistory,
+    budget_histories,
+    budget_page,
+    budget_table,
+    draw_budgets,
+    low_budget,
+)
 from tasks.auditing.examination import AuditRequest, Chain, Examined, audit_report, examine_system
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json, PartitionSettings, TrainingConfig
-from tasks.planning.identity import canonical, identity, package_digest, required_versions
+from tasks.planning.identity import identity, package_digest, required_versions
 from tasks.planning.plans import FeatureStep, PlannedCombination, PlannedRelease, RunPlan, Shards
-from tasks.preparation.mapping import is_stored_whole, map_features, map_rows
-from tasks.preparation.partitioning import Night, are_stored_whole, partition_night, partition_rows
+from tasks.preparation.rows import (
+    Night,
+    are_stored_whole,
+    is_stored_whole,
+    map_features,
+    map_rows,
+    partition_night,
+    partition_rows,
+)
 from tasks.release.door import charge_plan, combine, make_release, note_arrival
 from tasks.release.metrics import Evaluation, measure
 from tasks.release.rounds import Rounds
@@ -64,18 +76,14 @@ class ByContent(CachePolicy):
         self, task_ctx: TaskRunContext, inputs: dict[str, Any], flow_parameters: dict[str, Any], **kwargs: Any
     ) -> str | None:
         """Return the key."""
-        source = inspect.getsource(task_ctx.task.fn)
-        text = canonical(
-            {
-                "task": task_ctx.task.task_key,
-                "source": source,
-                "inputs": inputs,
-                "code": package_digest("dpalgos", "storage", "tasks", "flows"),
-                "packages": required_versions(),
-                "root": str(current_root()),
-            }
+        return identity(
+            task=task_ctx.task.task_key,
+            source=inspect.getsource(task_ctx.task.fn),
+            inputs=inputs,
+            code=package_digest("dpalgos", "storage", "tasks", "flows"),
+            packages=required_versions(),
+            root=str(current_root()),
         )
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 BY_CONTENT = ByContent()

@@ -101,7 +101,7 @@ def _said_of(one_more: dict[str, object] | None) -> Iterator[str]:
 def _overview(dataset: str | None, out: Path | None) -> Answer:
     """Show and draw where accounts stand: a data set's own, or all."""
     from storage.atomic import write_bytes
-    from tasks.accounts.history import budget_histories, budget_page, budget_table, draw_budgets
+    from tasks.accounts.budget import budget_histories, budget_page, budget_table, draw_budgets
     from tasks.datasets.registration import find_dataset
 
     if out is not None and out.suffix not in (".png", ".html"):

@@ -185,7 +185,7 @@ def draft(
 ) -> None:
     """Write a commented schema from the names of a file's columns; types and ranges are left to fill in."""
     from storage.columns import declared_range
-    from tasks.datasets.schemas import draft_schema, fill_ranges, fill_values
+    from tasks.datasets.schemas import draft_schema, fill_draft
 
     numbers, texts, account = _names(numeric), _names(categories), terms.account or output.stem
     if range_epsilon is not None and not (numbers or texts):
@@ -217,8 +217,7 @@ def draft(
             )
             with progress("draft"):
                 drawn = private_contents(request, range_epsilon, range_delta)
-            fill_ranges(output, drawn.ranges, fallback)
-            fill_values(output, drawn.values)
+            fill_draft(output, drawn.ranges, fallback, drawn.values)
         except BaseException:
             # A draft that stays would be in the way of the next attempt, which costs nothing more.
             output.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sys
@@ -115,7 +116,7 @@ def _expectation(config: TrainingConfig) -> Answer:
         "memory": f"about {expected.memory_bytes / 2**20:,.0f} MiB",
         "seconds": f"about {expected.seconds:g}, the engine's start included",
     }
-    return Answer(expected.to_json(), [f"{name:<11}{line}" for name, line in lines.items()])
+    return Answer(dataclasses.asdict(expected), [f"{name:<11}{line}" for name, line in lines.items()])
 
 
 def _warn(plan: RunPlan | None) -> None:

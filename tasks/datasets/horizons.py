@@ -28,7 +28,7 @@ cost is added up.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,11 +122,8 @@ def _compared(layout: Layout, horizons: list[Horizon], version: DatasetRef) -> D
     """Compare a version with the last one that was, and with those that were before rows went; of people, rosters."""
     if version.person:
         return Difference(_newcomers(layout, horizons, version), 0, 0, appended=True)
-    before: list[str] = []
-    for known in (one for horizon in horizons for one in horizon.versions):
-        if known == version.version:
-            break
-        before.append(known)
+    known = (one for horizon in horizons for one in horizon.versions)
+    before = list(takewhile(lambda one: one != version.version, known))
     if not before:
         return difference(layout, version, None, ())
     grown = {arrival.version for horizon in horizons for arrival in horizon.arrivals}
@@ -301,8 +298,7 @@ def rows_left_out(name: str, version: DatasetRef) -> tuple[int, int] | None:
 
 def positions_of(version: DatasetRef, arrival: Arrival, name: str) -> NDArray[np.int64]:
     """Return the positions of a night's rows among the training rows of the version that they came with."""
-    layout = current_layout()
-    positions = _compared(layout, open_catalog().horizons(name), version).positions
+    positions = _compared(current_layout(), open_catalog().horizons(name), version).positions
     if len(positions) != arrival.rows:
         raise InputError(
             f"night {arrival.night} of {name} is on record with {arrival.rows} new rows, and {len(positions)} are "

@@ -2,10 +2,10 @@
 
 import codecs
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,7 @@ missing: {{marker: {markers}, rows: indicator}}
 columns:
 """
 
-_ARROW: Mapping[str, str] = MappingProxyType({"bool": "boolean", "date": "date", "timestamp": "date"})
+_ARROW: Mapping[str, str] = {"bool": "boolean", "date": "date", "timestamp": "date"}
 
 
 def draft_schema(
@@ -134,21 +134,23 @@ def _line(name: str, kind: str, more: str = "") -> str:
     return f"  - {{name: {json.dumps(name, ensure_ascii=False)}, type: {kind}{more}}}\n"
 
 
-def fill_ranges(output: Path, ranges: Mapping[str, tuple[float, float] | None], fallback: tuple[float, float]) -> None:
-    """Write ranges into a draft's numeric columns, the fallback where there is none."""
+def fill_draft(
+    output: Path,
+    ranges: Mapping[str, tuple[float, float] | None],
+    fallback: tuple[float, float],
+    values: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Write ranges into a draft's numeric columns, the fallback where there is none, and values into its categories.
+
+    Categories without any stay to be filled in.
+    """
     text = output.read_text("utf-8")
     for name, limits in ranges.items():
         low, high = (f"{end:.17g}" for end in limits or fallback)
         comment = "" if limits else "  # no bin stood out of the noise: the declared fallback"
         filled = _line(name, "numeric", f", range: [{low}, {high}]").rstrip("\n") + comment + "\n"
         text = text.replace(_line(name, "numeric"), filled)
-    write_bytes(output, text.encode(), mode=0o644)
-
-
-def fill_values(output: Path, values: Mapping[str, Sequence[str]]) -> None:
-    """Write values into a draft's categories; those without any stay to be filled in."""
-    text = output.read_text("utf-8")
-    for name, occurring in values.items():
+    for name, occurring in (values or {}).items():
         if occurring:
             listed = f", values: {json.dumps(list(occurring), ensure_ascii=False)}"
             text = text.replace(_line(name, "category"), _line(name, "category", listed))
@@ -252,8 +254,6 @@ class SchemaReport:
     repeated : dict of str to (int, int, int)
         Of that column, or without one of ignored columns whose values repeat: different values, rows that have one,
         and the most rows of one value.
-    named : dict
-        Digests of what was met so far; empty in the end.
     """
 
     rows: int = 0
@@ -266,7 +266,6 @@ class SchemaReport:
     duplicates: Duplicates = field(default_factory=lambda: Duplicates(0, 1))
     people: str = ""
     repeated: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    named: dict[str, list[NDArray[np.uint64]]] = field(default_factory=dict)
 
 
 def check_schema(path: Path, rows: Path) -> SchemaReport:
@@ -296,21 +295,20 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
             ColumnReport(column.name, column.bound, unseen=_declared(column), features=column.width) for column in used
         ]
     )
-    prints = Fingerprints(b"", patterns=False)
+    prints, named = Fingerprints(b"", patterns=False), defaultdict[str, list[NDArray[np.uint64]]](list)
     expected = expected_rows(rows)
     for block in raw_rows(rows, schema, _ROWS):
         if not report.rows:
             _require_columns(rows, schema, block)
-        _count(report, schema, block, prints)
+        _count(report, schema, block, prints, named)
         say("checking", f"{report.rows:,} rows", report.rows / expected if expected else None)
     if not report.rows:
         raise InputError(f"{rows} holds no rows; it must hold at least one")
     report.duplicates = prints.duplicates()
-    for name, digests in report.named.items():
+    for name, digests in named.items():
         counts = np.unique(np.concatenate(digests), return_counts=True)[1]
         if schema.people is not None or counts.max(initial=0) > 1:
             report.repeated[name] = (len(counts), int(counts.sum()), int(counts.max(initial=0)))
-    report.named.clear()
     report.people = "" if schema.people is None else schema.people.column
     return report
 
@@ -355,7 +353,13 @@ def _require_columns(path: Path, schema: Schema, block: Table) -> None:
         raise InputError(f"{path}: {'; '.join(faults)}")
 
 
-def _count(report: SchemaReport, schema: Schema, block: Table, prints: Fingerprints) -> None:
+def _count(
+    report: SchemaReport,
+    schema: Schema,
+    block: Table,
+    prints: Fingerprints,
+    named: Mapping[str, list[NDArray[np.uint64]]],
+) -> None:
     alive = block.whole
     examined = schema.examine(block, [column for column in schema.columns if column.used])
     missing, outside, hopeless = (np.zeros(len(alive), dtype=bool) for _ in range(3))
@@ -379,7 +383,7 @@ def _count(report: SchemaReport, schema: Schema, block: Table, prints: Fingerpri
             names = identifiers(cells_of(block.columns[column.name]))
             known = names[[name is not None and name not in schema.missing for name in names] & alive]
             # Without a key: they are kept for this count alone, in this process.
-            report.named.setdefault(column.name, []).append(keyed_digests(known, b""))
+            named[column.name].append(keyed_digests(known, b""))
     inputs = [one.encoded.values for one in examined if one.column.width]
     prints.add(np.concatenate(inputs, axis=1)[alive & ~missing & ~outside])
 

@@ -27,8 +27,7 @@ from tasks.experiments.registered import describe_system
 from tasks.experiments.specification import Point
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.resolution import resolve
-from tasks.preparation.mapping import map_rows
-from tasks.preparation.partitioning import partition_rows
+from tasks.preparation.rows import map_rows, partition_rows
 from tasks.release.door import read_release
 from tasks.runtime.settings import current_layout
 

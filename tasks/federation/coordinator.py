@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, cast
+from typing import NoReturn, cast
 
 import numpy as np
 from pydantic import BaseModel
@@ -51,8 +51,7 @@ from tasks.federation.protocol import (
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
-from tasks.preparation.mapping import make_maps, map_features, map_rows
-from tasks.preparation.partitioning import partition_rows
+from tasks.preparation.rows import make_maps, map_features, map_rows, partition_rows
 from tasks.release.door import combine, recorded_key, require_sent, store_release, stored_release
 from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, blocks_of, bytes_of, keep_sum, kept_sums, result_of, step_lengths
@@ -61,13 +60,8 @@ from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
 from tasks.tracking.results import Chained, RunResult, summarise
 
-
-class Transport(Protocol):
-    """How a request reaches a party and its answer comes back."""
-
-    def __call__(self, party: str, request: Request) -> Answer | None:
-        """Return a party's answer; None where none came in time."""
-        ...
+Transport = Callable[[str, Request], Answer | None]
+"""Brings a request to a party, by name, and its answer back; None where none came in time."""
 
 
 class Federated(BaseModel, frozen=True):
@@ -131,14 +125,12 @@ def federate(
     dpalgos.secure.primitives.SecureAggregationError
         If a message breaks the protocol, or fewer parties are left than are tolerated.
     """
-    changed: dict[str, object] = {} if config.trust else {"trust": str(Trust.SECAGG)}
-    changed |= {"evaluation": False} if measured_on is not None else {}
-    config = config.model_copy(update=changed)
+    named, measured = config.trust or str(Trust.SECAGG), config.evaluation and measured_on is None
+    config = config.model_copy(update={"trust": named, "evaluation": measured})
     if config.trust == Trust.SECAGG and "colluders" not in config.secure.model_fields_set:
         least = roster.floors.colluders_of(len(roster.parties))
         config = config.model_copy(update={"secure": config.secure.model_copy(update={"colluders": least})})
     asking = _Asking(config, roster, transport, progress)
-    asking.describe()
     rows = asking.featured()
     public = None if measured_on is None else _public_rows(measured_on, rows, asking.plan)
     asking.reserve()
@@ -146,16 +138,16 @@ def federate(
     plan = asking.plan
     releases = carry_out({**plan.training, **{release.key: release for release in plan.evaluations}}, asking.make)
     models = {name: [releases[key] for key in path] for name, path in plan.paths().items()}
-    if public is not None:
-        measured = measure_exactly(models, public)
-    else:
-        measured = measure_by_releases(plan, models, rows.classes, lambda planned, _: releases[planned.key])
-    summary = summarise(plan, rows, measured, [releases[key] for key in plan.training])
+    evaluation = (
+        measure_by_releases(plan, models, rows.classes, lambda planned, _: releases[planned.key])
+        if public is None
+        else measure_exactly(models, public)
+    )
+    summary = summarise(plan, rows, evaluation, [releases[key] for key in plan.training])
     result = keep_run(config, Chained(rows, plan, summary, models), asking.columns)
-    last = next(iter(models.values()))[-1]
     return Federated(
         run=asking.run,
-        model=last,
+        model=next(iter(models.values()))[-1],
         algorithm=plan.system,
         trust=plan.trust,
         took_part=asking.took_part(plan.models),
@@ -193,28 +185,19 @@ def _public_rows(name: str, rows: DatasetRef, plan: RunPlan) -> Shards:
 
 
 class _Asking:
-    """One run, with what is known of it so far."""
+    """One run, planned from what the parties say is public of their rows, with what is known of it so far.
 
-    plan: RunPlan
-    run: str
-    columns: Columns
+    Raises
+    ------
+    RefusedError
+        If the rows do not fit together, or what is asked for is not carried out over them.
+    """
 
     def __init__(
         self, config: TrainingConfig, roster: Roster, transport: Transport, progress: Callable[[str], None]
     ) -> None:
         self._config, self._roster, self._transport, self._progress = config, roster, transport, progress
         self.said: tuple[Signed, ...] = ()
-
-    # ── before anything is charged ───────────────────────────────────────────────────────────────────────────────────
-
-    def describe(self) -> None:
-        """Ask what is public of all rows, and plan the run.
-
-        Raises
-        ------
-        RefusedError
-            If the rows do not fit together, or what is asked for is not carried out over them.
-        """
         answers = self.ask_all(Ask.DESCRIBE)
         self.said = tuple(answer.signed for answer in answers.values() if answer.signed is not None)
         self._found = described(self._roster, self.said)
@@ -227,13 +210,12 @@ class _Asking:
         encoder = TableEncoder(schema["schema"], schema["on_violation"]) if schema is not None else None
         self.columns = Columns(self._found[0].dimension, encoder)
 
+    # ── before anything is charged ───────────────────────────────────────────────────────────────────────────────────
+
     def featured(self) -> DatasetRef:
         """Make the public maps that rows pass through here too, and return what stands for all of these rows."""
-        rows = shared_rows(self._config, self._found, self.run)
-        if not self.plan.features:
-            return rows
-        make_maps(rows, self.plan.features)
-        return rows.model_copy(update={"dimension": self.plan.features[-1].dimension, "image_shape": None})
+        make_maps(shared_rows(self._config, self._found, self.run), self.plan.features)
+        return shared_rows(self._config, self._found, self.run, self.plan.features)
 
     def reserve(self) -> None:
         """Let everybody reserve, or nobody."""
@@ -320,8 +302,7 @@ class _Asking:
             )
             evidence.require(self.run, self.plan.releases, release, artefact)
             evidence.store(current_layout(), release.key)
-        manifest = federated_manifest(release, artefact.kind, took_part)
-        open_releases().write(release.key, manifest, artefact.arrays())
+        open_releases().write(release.key, federated_manifest(release, artefact.kind, took_part), artefact.arrays())
 
     def kept(self, release: PlannedRelease, number: int, messages: Sequence[Signed]) -> tuple[Signed, ...]:
         """Keep what parties have signed of a step, or of a block of steps, and return what was kept first."""
@@ -541,7 +522,7 @@ def _checked(planned: PlannedRelease, answer: Answer) -> Artefact:
     if any(manifest.get(name) != value for name, value in wanted.items()):
         raise RefusedError(f"party {answer.party} has sent another release than was planned")
     try:
-        artefact: Artefact = require_sent(planned, (), recorded_key(manifest), sent)
+        artefact: Artefact = require_sent(planned, [planned], recorded_key(manifest), sent)
     except (ParameterError, RefusedError) as error:
         raise RefusedError(f"party {answer.party}: {error}") from None
     return artefact

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from dpalgos.errors import ParameterError
 from dpalgos.secure.messages import Advertisement, Introduction, RoundParameters
@@ -52,8 +51,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import canonical, identity
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan, Shards
 from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation.mapping import map_features, map_rows
-from tasks.preparation.partitioning import HELD_OUT, partition_rows
+from tasks.preparation.rows import HELD_OUT, map_features, map_rows, partition_rows
 from tasks.release.admission import commit, reserve
 from tasks.release.door import (
     make_release,
@@ -270,22 +268,19 @@ class Party:
 
         What was sent first stands: the same release seen through something else would be another one, unpaid.
         """
-        plan, shared, sent = charged.run.own, charged.run.shared, iter(request.upstream)
-        planned = {one.key: one for one in plan.releases}
-        combined = {one.key: one for one in plan.combinations}
-        both = zip((*plan.releases, *plan.combinations), (*shared.releases, *shared.combinations), strict=True)
-        theirs = {own.key: other.key for own, other in both}
+        nodes, sent = charged.run.own.training, iter(request.upstream)
+        theirs = dict(zip(nodes, charged.run.shared.training, strict=True))
         references = []
         for key in charged.release.upstream:
-            one = planned.get(key)
-            if one is not None and not one.reads_rows:
-                references.append(make_release(one, []))
-            elif one is not None and len(one.parties) == 1:
-                references.append(_stored(one, "comes first: it was not asked for yet"))
+            node = nodes[key]
+            if isinstance(node, PlannedRelease) and not node.reads_rows:
+                references.append(make_release(node, []))
+            elif isinstance(node, PlannedRelease) and len(node.parties) == 1:
+                references.append(_stored(node, "comes first: it was not asked for yet"))
             else:
-                wanted = one or combined[key]
-                parts = [] if one is not None else [planned[part] for part in wanted.upstream]
-                references.append(self._received(wanted, parts, theirs[key], next(sent, None)))
+                made_of = [node] if isinstance(node, PlannedRelease) else map(nodes.get, node.upstream)
+                parts = [one for one in made_of if isinstance(one, PlannedRelease)]
+                references.append(self._received(node, parts, theirs[key], next(sent, None)))
         return references
 
     def _received(
@@ -415,17 +410,15 @@ def _stored(planned: PlannedRelease | PlannedCombination, lacking: str) -> Relea
     return reference
 
 
-_ANSWERS: Mapping[Ask, Callable[[Party, Request], Answer]] = MappingProxyType(
-    {
-        Ask.DESCRIBE: Party._describe,
-        Ask.RESERVE: Party._reserve,
-        Ask.RETURN: Party._return,
-        Ask.COMMIT: Party._commit,
-        Ask.RELEASE: Party._release,
-        Ask.SUM: Party._sum,
-        **{
-            Ask(stage.value): functools.partial(lambda stage, party, request: party._round(stage, request), stage)
-            for stage in Stage
-        },
-    }
-)
+_ANSWERS: Mapping[Ask, Callable[[Party, Request], Answer]] = {
+    Ask.DESCRIBE: Party._describe,
+    Ask.RESERVE: Party._reserve,
+    Ask.RETURN: Party._return,
+    Ask.COMMIT: Party._commit,
+    Ask.RELEASE: Party._release,
+    Ask.SUM: Party._sum,
+    **{
+        Ask(stage.value): functools.partial(lambda stage, party, request: party._round(stage, request), stage)
+        for stage in Stage
+    },
+}

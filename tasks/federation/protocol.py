@@ -19,7 +19,6 @@ from pydantic import BaseModel, Field
 
 from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Neighbours, Trust
-from dpalgos.metrics import held_out_fraction
 from dpalgos.models import Artefact
 from dpalgos.registry import names
 from dpalgos.rows import Array, Ints
@@ -31,9 +30,8 @@ from storage.releases import ReleaseStore
 from storage.rounds import RoundStore
 from tasks.planning.configuration import Json, TrainingConfig, split_features
 from tasks.planning.identity import canonical, identity
-from tasks.planning.plans import PlannedRelease, RunPlan, Shards, plan_run
-from tasks.preparation.mapping import plan_features
-from tasks.preparation.partitioning import HELD_OUT, held_out_rows
+from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards, plan_run
+from tasks.preparation.rows import HELD_OUT, held_out_rows, plan_features, private_fraction
 from tasks.release.door import manifest_of
 from tasks.release.rounds import blocks_of, numbers_of, result_of, step_lengths
 from tasks.runtime.stores import open_releases
@@ -433,12 +431,8 @@ def test_fraction(config: TrainingConfig, descriptions: Sequence[Description]) -
 
     Nothing of a party that has a test part of its own, which is held out instead.
     """
-    if config.test_fraction is not None:
-        return config.test_fraction
     rows = sum(one.rows for one in descriptions if not one.test_rows)
-    if not config.evaluation or config.epsilon is None or not rows:
-        return 0.0
-    return held_out_fraction(rows, len(descriptions[0].classes), config.epsilon, config.stated_delta)
+    return private_fraction(config, rows, len(descriptions[0].classes))
 
 
 def _partitioned(config: TrainingConfig, descriptions: Sequence[Description]) -> Iterator[tuple[str, int, int]]:
@@ -454,8 +448,10 @@ def _partitioned(config: TrainingConfig, descriptions: Sequence[Description]) ->
         yield one.party, one.rows - held, one.test_rows or held
 
 
-def shared_rows(config: TrainingConfig, descriptions: Sequence[Description], run: str) -> DatasetRef:
-    """Return a reference that stands for all parties' rows together, normalised; nobody holds them."""
+def shared_rows(
+    config: TrainingConfig, descriptions: Sequence[Description], run: str, features: Sequence[FeatureStep] = ()
+) -> DatasetRef:
+    """Return a reference that stands for all parties' rows together, as public maps show them; nobody holds them."""
     first = descriptions[0]
     return DatasetRef(
         name=config.dataset,
@@ -464,11 +460,11 @@ def shared_rows(config: TrainingConfig, descriptions: Sequence[Description], run
         visibility=Visibility.PRIVATE,
         rows=sum(one.rows for one in descriptions),
         test_rows=0,
-        dimension=first.dimension,
+        dimension=features[-1].dimension if features else first.dimension,
         labels=Labels.CLASSES if first.classes else Labels.REAL,
         classes=first.classes,
         label_range=first.label_range,
-        image_shape=first.image_shape,
+        image_shape=None if features else first.image_shape,
         normalisation=first.normalisation,
         person=first.person,
         rows_per_person=first.rows_per_person,
@@ -501,10 +497,8 @@ def federated_plan(
         For names and parameters that do not fit.
     """
     require_carried(config)
-    rows = shared_rows(config, descriptions, run)
-    features = plan_features(rows, config)
-    if features:
-        rows = rows.model_copy(update={"dimension": features[-1].dimension, "image_shape": None})
+    features = plan_features(shared_rows(config, descriptions, run), config)
+    rows = shared_rows(config, descriptions, run, features)
     number, partition = -1, run[:32]
     if own is not None:
         number, shards = own
@@ -521,8 +515,7 @@ def federated_plan(
         raise RefusedError(f"a party is called as another's held-out rows are ({HELD_OUT!r} or 'NAME.{HELD_OUT}')")
     if 0 < len(held_out) < len(training):
         raise RefusedError("some parties have a test part of their own and others hold out nothing: --no-evaluation")
-    relation = Neighbours(descriptions[0].relation)
-    plan = plan_run(config, training, held_out, relation=relation, features=features)
+    plan = plan_run(config, training, held_out, relation=Neighbours(descriptions[0].relation), features=features)
     for release in plan.releases:
         if rows.person and release.reads_rows:
             require_people(type(release.build()))
@@ -544,15 +537,12 @@ def require_carried(config: TrainingConfig) -> None:
         Naming it.
     """
     defaults = TrainingConfig.model_fields
-    options = [name for name in _NOT_HERE if getattr(config, name) != defaults[name].default]
-    options += [f"trust {config.trust or 'that is not named'}"] if config.trust in (None, Trust.CENTRAL) else []
-    options += ["absent"] if config.secure.absent else []
-    options += (
-        ["an encoder's file"]
-        if config.features is not None and split_features(config.features)[0] in names("encoders")
-        else []
-    )
-    if options:
+    given = {name: getattr(config, name) != defaults[name].default for name in _NOT_HERE} | {
+        f"trust {config.trust or 'that is not named'}": config.trust in (None, Trust.CENTRAL),
+        "absent": bool(config.secure.absent),
+        "an encoder's file": config.features is not None and split_features(config.features)[0] in names("encoders"),
+    }
+    if options := [name for name, is_given in given.items() if is_given]:
         raise RefusedError(f"{', '.join(options)}: not carried out over parties of their own (docs/parties.md)")
 
 

@@ -11,7 +11,6 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Annotated, Literal, cast
 
 from pydantic import (
@@ -50,10 +49,6 @@ RelationInForce = Annotated[
 Json = dict[str, object]
 
 
-def _algorithm_json(spec: AlgorithmSpec) -> Json:
-    return {"kind": spec.kind, "name": spec.name, "parameters": dict(spec.parameters)}
-
-
 def _setting_json(setting: Setting) -> Json:
     fields = {**dataclasses.asdict(setting), "sizes": list(setting.sizes)}
     if setting.rows_per_person == 1:
@@ -67,7 +62,10 @@ LossField = Annotated[
     BeforeValidator(lambda value: loss_from_json(dict(value)) if isinstance(value, Mapping) else value),
     PlainSerializer(loss_to_json),
 ]
-AlgorithmField = Annotated[AlgorithmSpec, PlainSerializer(_algorithm_json)]
+AlgorithmField = Annotated[
+    AlgorithmSpec,
+    PlainSerializer(lambda spec: {"kind": spec.kind, "name": spec.name, "parameters": dict(spec.parameters)}),
+]
 SettingField = Annotated[Setting, PlainSerializer(_setting_json)]
 
 
@@ -505,56 +503,68 @@ class TrainingConfig(
     @model_validator(mode="after")
     def _consistent(self) -> TrainingConfig:
         # Fields stand in backticks, so that the command line can call them by their options.
-        faults = []
-        if self.algorithm is None and self.trainer is None:
-            faults.append("name an `algorithm`, or a `trainer` (with or without a `projection`)")
-        if self.algorithm is not None and self.trainer is not None:
-            faults.append(
+        of_horizon = (self.participations, self.separation, self.expected_rows, self.bands)
+        horizon, own_parts = self.horizon is not None, self.trainer is not None
+        rules = (
+            (
+                self.algorithm is None and not own_parts,
+                "name an `algorithm`, or a `trainer` (with or without a `projection`)",
+            ),
+            (
+                self.algorithm is not None and own_parts,
                 f"`trainer` {self.trainer} is put together with `projection` and `aggregation` instead of a named "
-                f"system: leave it or `algorithm` {self.algorithm} out"
-            )
-        if self.sizes is not None and self.rows_per_party is not None:
-            faults.append("give `sizes` or `rows_per_party`, not both")
-        if self.mirror is not None and any(name.rpartition(".")[2] == "mirror" for name in self.parameters):
-            faults.append("`mirror` is among the parameters too: leave it out of these")
-        if self.horizon is None and (self.participations, self.separation, self.expected_rows, self.bands) != (
-            1,
-            1,
-            None,
-            None,
-        ):
-            faults.append("`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one")
-        if self.horizon is not None and self.tune:
-            faults.append("`tune` is not for a `horizon`, whose sums are released every night: leave it out")
-        if self.horizon is not None and (self.roc or self.deadline is not None):
-            faults.append("`roc` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out")
-        if self.aim is not None and not self.roc:
-            faults.append(f"`aim` {self.aim} is reached by the noisy histograms that `roc` pays for: give `roc` too")
-        if self.horizon is not None and self.test_fraction:
-            faults.append(
+                f"system: leave it or `algorithm` {self.algorithm} out",
+            ),
+            (
+                self.sizes is not None and self.rows_per_party is not None,
+                "give `sizes` or `rows_per_party`, not both",
+            ),
+            (
+                self.mirror is not None and any(name.rpartition(".")[2] == "mirror" for name in self.parameters),
+                "`mirror` is among the parameters too: leave it out of these",
+            ),
+            (
+                not horizon and of_horizon != (1, 1, None, None),
+                "`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one",
+            ),
+            (
+                horizon and bool(self.tune),
+                "`tune` is not for a `horizon`, whose sums are released every night: leave it out",
+            ),
+            (
+                horizon and (self.roc or self.deadline is not None),
+                "`roc` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out",
+            ),
+            (
+                self.aim is not None and not self.roc,
+                f"`aim` {self.aim} is reached by the noisy histograms that `roc` pays for: give `roc` too",
+            ),
+            (
+                horizon and bool(self.test_fraction),
                 "`test_fraction` is not for a `horizon`: its rows all train, each in one night. Leave it out; a public "
                 "set's own test rows are measured, and labelled rows that are kept back from `unitball ingest` can be "
-                "compared with what `unitball predict` says of them, by their owner alone"
-            )
+                "compared with what `unitball predict` says of them, by their owner alone",
+            ),
+        )
+        faults = [message for broken, message in rules if broken]
         if faults:
             raise ValueError("; ".join(faults))
         return self
 
 
 _MOST_TEXT = 100
-_NO_FLAGS: Mapping[str, str] = MappingProxyType({})
 
 
-def faults(error: ValidationError, flags: Mapping[str, str] = _NO_FLAGS) -> list[str]:
+def faults(error: ValidationError, flags: Mapping[str, str] | None = None) -> list[str]:
     """Return all faults that a validation found, each with its field, the bound and the value.
 
     Parameters
     ----------
     error : ValidationError
-    flags : mapping of str to str
+    flags : mapping of str to str, optional
         How fields are called instead, by the path to them.
     """
-    found = []
+    found, flags = [], flags or {}
     for fault in error.errors():
         place = [str(part) for part in fault["loc"]]
         # A fault of an element of a list is one of the option that gives the list.

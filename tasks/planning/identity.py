@@ -11,8 +11,8 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -99,14 +99,6 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
             waiting.extend(ast.iter_child_nodes(node))
 
 
-@dataclass(frozen=True, slots=True)
-class _Module:
-    """One module: the digest of its tree, and the dotted names it imports."""
-
-    digest: str
-    imported: tuple[str, ...]
-
-
 @cache
 def _folder(top: str) -> Path | None:
     """Return the folder in which a top-level package or module lies, or None where there is no source."""
@@ -130,21 +122,15 @@ def _source_of(name: str) -> Path | None:
 
 
 @cache
-def _module(name: str) -> _Module | None:
+def _module(name: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return the digest of a module's tree, and the dotted names it imports; None where the name is no module."""
     source = _source_of(name)
     if source is None:
         return None
     with _PARSING:
         tree = ast.parse(source.read_bytes())
         package = name if source.name == "__init__.py" else name.rpartition(".")[0]
-        return _Module(_digest(tree), tuple(dict.fromkeys(_imports(tree, package))))
-
-
-def _with_parents(name: str) -> Iterator[str]:
-    """Yield a dotted name and the packages above it, all of which are run when it is imported."""
-    while name:
-        yield name
-        name = name.rpartition(".")[0]
+        return _digest(tree), tuple(dict.fromkeys(_imports(tree, package)))
 
 
 def _closure(roots: tuple[str, ...], followed: frozenset[str]) -> tuple[dict[str, str], set[str]]:
@@ -153,7 +139,8 @@ def _closure(roots: tuple[str, ...], followed: frozenset[str]) -> tuple[dict[str
     others: set[str] = set()
     waiting, seen = list(roots), set(_LEFT_OUT)
     while waiting:
-        for name in _with_parents(waiting.pop()):
+        # The packages above a module are run too when it is imported.
+        for name in accumulate(waiting.pop().split("."), "{}.{}".format):
             if name in seen:
                 continue
             seen.add(name)
@@ -161,8 +148,8 @@ def _closure(roots: tuple[str, ...], followed: frozenset[str]) -> tuple[dict[str
                 if "." not in name and name not in sys.stdlib_module_names | _AROUND:
                     others.add(name)
             elif (module := _module(name)) is not None:
-                sources[name] = module.digest
-                waiting.extend(module.imported)
+                sources[name], imported = module
+                waiting.extend(imported)
     return sources, others
 
 
@@ -207,24 +194,15 @@ def code_version(*classes: type) -> str:
     roots = (*_DOOR, *(cls.__module__ for cls in classes), *(() if classes else _all_modules()))
     plugins = {cls.__module__.split(".", maxsplit=1)[0] for cls in classes} - {_OWN}
     modules, others = _closure(roots, frozenset({_OWN, *_DOOR, *plugins}))
-    folders = {name if _is_package(name) else name.rpartition(".")[0] for name in modules}
+    # What lies beside the modules of a package; a module without one has no data.
+    sources = {name: source for name in modules if (source := _source_of(name)) is not None}
+    packages = {name if source.name == "__init__.py" else name.rpartition(".")[0] for name, source in sources.items()}
     parts = {
         "modules": modules,
-        "data": {name: digests for name in folders if (digests := _data_of(name))},
+        "data": {name: digests for name in packages & sources.keys() if (digests := _data_files(sources[name].parent))},
         "distributions": {name: _distribution(name) for name in others | plugins},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _is_package(name: str) -> bool:
-    source = _source_of(name)
-    return source is not None and source.name == "__init__.py"
-
-
-def _data_of(package: str) -> dict[str, str]:
-    """Return the data files beside a package's modules; a module without a package has none."""
-    source = _source_of(package) if package else None
-    return _data_files(source.parent) if source is not None else {}
 
 
 @cache
@@ -240,7 +218,7 @@ def _plain(value: object) -> object:
         return value.model_dump(mode="json")
     if isinstance(value, (set, frozenset)):
         return sorted(value)
-    if isinstance(value, (Path,)):
+    if isinstance(value, Path):
         return str(value)
     raise TypeError(f"cannot digest a {type(value).__name__}")
 
@@ -265,25 +243,15 @@ def source_digest(cls: type) -> str:
 @cache
 def package_digest(*packages: str) -> str:
     """Return the digest of all files of some of our packages: sources, and the data beside them."""
-    digest = hashlib.sha256()
     here = Path(__file__).resolve().parent.parent.parent
-    for package in packages:
-        for source in sorted((here / package).rglob("*")):
-            if "__pycache__" in source.parts or not source.is_file():
-                continue
-            digest.update(f"{source.relative_to(here)}\0".encode())
-            digest.update(hashlib.sha256(source.read_bytes()).digest())
-    return digest.hexdigest()
+    found = sorted(source for package in packages for source in (here / package).rglob("*"))
+    files = [source for source in found if source.is_file() and "__pycache__" not in source.parts]
+    return identity(**{str(file.relative_to(here)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files})
 
 
 @cache
 def required_versions() -> tuple[str, ...]:
     """Return names and versions of the distributions that Unitball requires, those of its extras where installed."""
-    versions = []
-    for requirement in importlib.metadata.requires("unitball") or ():
-        name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
-        try:
-            versions.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            versions.append(f"{name} none")
-    return tuple(sorted(versions))
+    required = importlib.metadata.requires("unitball") or ()
+    names = {re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0] for requirement in required}
+    return tuple(f"{name}: {_distribution(name)}" for name in sorted(names))

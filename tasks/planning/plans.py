@@ -601,11 +601,6 @@ class RunPlan(_Planned):
         basis, model = (() if one is None else (one,) for one in (self.basis, self.model))
         return {node.key: node for node in (*self.projections, *basis, *self.models, *model)}
 
-    @property
-    def combinations(self) -> tuple[PlannedCombination, ...]:
-        """What is put together of releases, in order."""
-        return tuple(one for one in (self.basis, self.model) if one is not None)
-
 
 # ── from a configuration to a plan ────────────────────────────────────────────────────────────────────────────────────
 
@@ -735,7 +730,7 @@ class Draft:
         models = self._releases("trainer", arrangement.trainer_scope, dimension, used, budgets)
         per_party = arrangement.trainer_scope is Scope.PARTY
         model = self._combination("model_aggregation", models, "model") if per_party else None
-        evaluations = self._evaluations(models, model, pure=_is_pure((*projections, *models)))
+        evaluations = self._evaluations((*projections, *models), models, model)
         config, resolved = self.config, self.resolved
         return RunPlan(
             identity=RunIdentity(
@@ -853,7 +848,7 @@ class Draft:
         )
 
     def _evaluations(
-        self, models: Sequence[PlannedRelease], model: PlannedCombination | None, *, pure: bool
+        self, training: Sequence[PlannedRelease], models: Sequence[PlannedRelease], model: PlannedCombination | None
     ) -> tuple[PlannedRelease, ...]:
         """Plan how well each released model does on private held-out rows.
 
@@ -866,7 +861,10 @@ class Draft:
             self._require_aim(len(models) if model is None else 1)
         if not config.evaluation or not dataset.private or config.epsilon is None or not held_out:
             return ()
-        pure = pure and not config.roc
+        guarantees = [release.guarantee() for release in training if release.reads_rows]
+        pure = not config.roc and all(
+            one.proved and all(isinstance(loss, PureEpsilon) for loss in one.losses) for one in guarantees
+        )
         specs = [self._evaluator(pure=pure)]
         if config.roc:
             # Most rows of a rare class's table share a bin at scale 1.
@@ -890,13 +888,14 @@ class Draft:
 
     def _require_aim(self, models: int) -> None:
         """Refuse an aim that no released histogram serves."""
-        dataset, prefix = self.shards[0].dataset, f"aim is {self.config.aim}; "
-        if not (self.config.evaluation and dataset.private and self.config.epsilon is not None and self.held_out):
-            raise ParameterError(f"{prefix}a threshold is chosen by a release of private held-out rows; leave it out")
-        if self._classes != 2:
-            raise ParameterError(f"{prefix}a threshold is of two classes, and here are {self._classes}")
-        if models > 1:
-            raise ParameterError(f"{prefix}a threshold is of one model, and here are {models}; name an aggregation")
+        private = self.config.evaluation and self.shards[0].dataset.private and self.config.epsilon is not None
+        wanted = {
+            "a threshold is chosen by a release of private held-out rows; leave it out": private and self.held_out,
+            f"a threshold is of two classes, and here are {self._classes}": self._classes == 2,
+            f"a threshold is of one model, and here are {models}; name an aggregation": models == 1,
+        }
+        if faults := [fault for fault, met in wanted.items() if not met]:
+            raise ParameterError(f"aim is {self.config.aim}; {faults[0]}")
 
     def _evaluator(self, *, pure: bool) -> AlgorithmSpec:
         """Return what measures a model of this data set: confusions of classes, or errors in a declared range."""
@@ -928,9 +927,3 @@ class Draft:
                 f"{delta:g} in all: choose a larger --deadline and a smaller --overrun"
             )
         return allocate(kinds, weights, epsilon, delta - slack).losses
-
-
-def _is_pure(training: Sequence[PlannedRelease]) -> bool:
-    """Whether what trains a model spends a pure epsilon and nothing else."""
-    guarantees = [release.guarantee() for release in training if release.reads_rows]
-    return all(item.proved and all(isinstance(loss, PureEpsilon) for loss in item.losses) for item in guarantees)

@@ -83,7 +83,7 @@ def resolve(
     choice = None
     if system.choose is not None:
         choice = system.choose(_facts(config, dataset, sizes, relation, trust, arrangement))
-        arrangement = _exchanged(config, choice.arrangement)
+        arrangement = dataclasses.replace(choice.arrangement, **_changes(config))  # type: ignore[arg-type]  # fields by name
     offered = {
         "trainer": arrangement.trainer,
         "projection": arrangement.projection,
@@ -307,17 +307,12 @@ def resolve_system(config: SystemSettings) -> tuple[str, System, str, Arrangemen
 
 
 def _changes(config: AlgorithmSettings) -> dict[str, AlgorithmSpec]:
-    changes: dict[str, AlgorithmSpec] = {}
-    if config.projection is not None:
-        changes["projection"] = AlgorithmSpec("projections", config.projection)
-    if config.aggregation is not None:
-        changes["model_aggregation"] = AlgorithmSpec("aggregators", config.aggregation)
-    return changes
-
-
-def _exchanged(config: AlgorithmSettings, arrangement: Arrangement) -> Arrangement:
-    """Return an arrangement with the parts that a configuration names instead of the system's."""
-    return dataclasses.replace(arrangement, **_changes(config))  # type: ignore[arg-type]  # fields by name
+    """Return the parts of an arrangement that a configuration names instead of the system's."""
+    named = {
+        "projection": ("projections", config.projection),
+        "model_aggregation": ("aggregators", config.aggregation),
+    }
+    return {part: AlgorithmSpec(kind, name) for part, (kind, name) in named.items() if name is not None}
 
 
 def resolve_normalisation(config: AlgorithmSettings, declared: str | None) -> str:

@@ -172,8 +172,7 @@ def reserve(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, n
     ledger = open_ledger()
     _require_stored(shards)
     readers = _admissible(ledger, releases, shards, run, None)
-    own = [shard.party for shard in shards]
-    ledger.reserve(name, _request(readers, run, ledger, only=own))
+    ledger.reserve(name, _request(readers, run, ledger, only=[shard.party for shard in shards]))
 
 
 def commit(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, name: str) -> None:
@@ -185,8 +184,7 @@ def commit(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, na
         If it was returned, does not fit any more, or was never reserved.
     """
     ledger = open_ledger()
-    reading = {release.key: release for release in releases if release.reads_rows}
-    unpaid = _unpaid(reading, ledger)
+    unpaid = _unpaid({release.key: release for release in releases if release.reads_rows}, ledger)
     if unpaid:
         ledger.commit(unpaid[0].account, name, key_identifiers(unpaid[0].seed, [shard.party for shard in shards]))
 
@@ -267,9 +265,10 @@ def _require_private(
     most = max((release.setting.rows for release in readers), default=0)
     for release in readers:
         if release.delta * most >= 1:
+            cap = ledger.account(dataset.account).cap
             raise RefusedError(
                 f"delta {release.delta:g} is 1/n or more for a release of n = {most} rows: that protects nobody; "
-                f"choose --delta {_safe_delta(ledger, dataset, most):g}"
+                f"choose --delta {tenth(1 / most if cap is None else min(cap.delta, 1 / most)):g}"
             )
         guarantee = release.guarantee()
         if not guarantee.proved:
@@ -287,12 +286,6 @@ def _require_private(
                 f"{release.name} is proved in real arithmetic only (idealised) and the account {dataset.account} does "
                 f"not admit that; unitball ingest … --allow-idealised, or an exact algorithm such as noisy-gd"
             )
-
-
-def _safe_delta(ledger: Ledger, dataset: DatasetRef, rows: int) -> float:
-    """Return a tenth of the cap's delta, as runs take by default; of an account without one, a tenth of 1/n."""
-    cap = ledger.account(dataset.account).cap
-    return tenth(1 / rows if cap is None else min(cap.delta, 1 / rows))
 
 
 def _require_charged(key: str, release: PlannedRelease, ledger: Ledger) -> None:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -39,7 +37,7 @@ from storage.shards import open_shard
 from tasks.accounts.budget import open_ledger
 from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
-from tasks.preparation.mapping import kept_rows, public_map, seen_through
+from tasks.preparation.rows import kept_rows, public_map, seen_through
 from tasks.release.admission import admit, noises_of, require_upstream
 from tasks.runtime.cluster import map_over_workers, on_dask_worker
 from tasks.runtime.progress import say
@@ -87,7 +85,7 @@ class StoredRecord:
 
 
 def _nothing(step: str) -> None:
-    del step
+    """Do nothing."""
 
 
 reached: Callable[[str], None] = _nothing
@@ -120,7 +118,7 @@ def require_sent(
     planned : PlannedRelease or PlannedCombination
         As whoever checks has derived it.
     parts : sequence of PlannedRelease
-        What a combination is made of.
+        What a combination is made of; of a release, itself.
     key : str
         The sender's key of it.
     sent : (dict, dict)
@@ -135,16 +133,11 @@ def require_sent(
     try:
         if manifest.get("key") != key:
             raise ParameterError(f"its manifest is that of release {manifest.get('key')}, not of {key}")
-        return require_planned(str(manifest.get("artefact")), arrays, _planned_artefact(planned, parts))
+        made = [planned_artefact(one.build(), one.setting) for one in parts]
+        wanted = planned.combine(made) if isinstance(planned, PlannedCombination) else made[0]
+        return require_planned(str(manifest.get("artefact")), arrays, wanted)
     except ParameterError as error:
         raise RefusedError(f"what was sent as {planned.label} is not what is planned: {error}") from None
-
-
-def _planned_artefact(planned: PlannedRelease | PlannedCombination, parts: Sequence[PlannedRelease]) -> Artefact:
-    if isinstance(planned, PlannedRelease):
-        return planned_artefact(planned.build(), planned.setting)
-    artefacts = [planned_artefact(one.build(), one.setting) for one in parts]
-    return planned.build().combine(artefacts, np.array(planned.weights))
 
 
 def recorded_key(manifest: Json) -> str:
@@ -199,7 +192,7 @@ def store_combination(combination: PlannedCombination, artefact: Artefact) -> Re
 
 
 def manifest_of(
-    planned: PlannedRelease | PlannedCombination, kind: str, diagnostics: Mapping[str, float] = MappingProxyType({})
+    planned: PlannedRelease | PlannedCombination, kind: str, diagnostics: Mapping[str, float] | None = None
 ) -> Json:
     """Return what a release says of itself: all of it follows from what was planned, but what a solver said.
 
@@ -210,7 +203,7 @@ def manifest_of(
     planned : PlannedRelease or PlannedCombination
     kind : str
         Of the artefact.
-    diagnostics : mapping
+    diagnostics : mapping, optional
         What a solver said of its own work.
     """
     manifest: Json = {"format_version": 1, "key": planned.key, "artefact": kind}
@@ -230,7 +223,7 @@ def manifest_of(
         else {"statement": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw},
         "source": algorithm.source,
         "public_seed": planned.seed,
-        "diagnostics": dict(diagnostics),
+        "diagnostics": dict(diagnostics or {}),
     }
 
 
@@ -296,15 +289,12 @@ def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> Row
         Lengths of the branches that ``upstream`` is made of; what comes out of each stands beside the others. None: all
         in turn.
     """
-    maps = [_map_of(read_release(reference)) for reference in upstream]
+    artefacts = [read_release(reference) for reference in upstream]
+    maps = [_Public(one) if isinstance(one, RowFeatures) else one.apply for one in artefacts]
     if not branches:
         return maps
     ends = list(itertools.accumulate(branches))
     return [_Beside([maps[end - length : end] for end, length in zip(ends, branches, strict=True)])]
-
-
-def _map_of(artefact: Any) -> Callable[[Features], Features]:
-    return _Public(artefact) if isinstance(artefact, RowFeatures) else artefact.apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,12 +348,11 @@ def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
         return MappedRows(part, maps, dimension) if maps else part
 
     if len(rows.files) > 1 and on_dask_worker():
-        return SpreadRows([seen(part) for part in rows.by_file()], functools.partial(_over_workers, shard))
+        return SpreadRows(
+            [seen(part) for part in rows.by_file()],
+            lambda contribution, parts: map_over_workers(functools.partial(_contribution, shard, contribution), parts),
+        )
     return seen(rows)
-
-
-def _over_workers(shard: ShardRef, contribution: Callable[[Rows], Ints], parts: Sequence[Rows]) -> Iterator[Ints]:
-    return map_over_workers(functools.partial(_contribution, shard, contribution), parts)
 
 
 def _contribution(shard: ShardRef, contribution: Callable[[Rows], Ints], part: Rows) -> Ints:
@@ -455,8 +444,7 @@ class NightRows:
             kept = self._notes.put(f"sum-{night}", data.getvalue())
             if night == self._night:
                 self._notes.discard(f"sum-{self._expired}")
-        frozen: Ints = np.load(io.BytesIO(kept), allow_pickle=False)
-        return frozen
+        return cast(Ints, np.load(io.BytesIO(kept), allow_pickle=False))
 
     def _earlier(self, night: int) -> Rows:
         noted = self._notes.get(f"arrived-{night}")
@@ -466,8 +454,7 @@ class NightRows:
                 "are: restore its private folder from a back-up; if they were removed for good, the horizon ends here, "
                 "and the next one begins with the versions after its last night"
             )
-        shard = ShardRef.model_validate_json(noted)
-        return rows_of(shard, self._maps, self._dimension)
+        return rows_of(ShardRef.model_validate_json(noted), self._maps, self._dimension)
 
 
 # ── deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -477,64 +464,41 @@ class DeadlineMissError(RefusedError):
     """Work on private rows took longer than the declared deadline; nothing is released, and the charge stands."""
 
 
-def _error(planned: PlannedRelease) -> DeadlineMissError:
-    assert planned.deadline is not None
-    return DeadlineMissError(
-        f"{planned.label} was not made within the deadline of {planned.deadline.seconds:g} s and is not released; its "
-        "charge stands and everything else is kept. It is not tried again, since how long it takes may tell of the "
-        "rows: choose a larger --deadline, a new release with a charge of its own"
-    )
-
-
-def require_deadline_met(planned: PlannedRelease) -> None:
-    """Refuse to make a release whose deadline passed before: another attempt would be timed anew and uncharged.
-
-    Raises
-    ------
-    DeadlineMissError
-    """
-    if planned.deadline is not None and _mark(planned).exists():
-        raise _error(planned)
-
-
-def _mark(planned: PlannedRelease) -> Path:
-    return current_layout().private / "overruns" / planned.key
-
-
-class DeadlineClock:
-    """The deadline of a release whose making begins now.
+def wait_for_deadline(planned: PlannedRelease, begun: float | None = None) -> None:
+    """Wait until what was made of rows may show; nothing where no deadline was declared.
 
     Guarantee
     ---------
-    What happens after :meth:`wait` begins at ``begin + seconds`` whatever the rows, but for overruns, whose probability
-    is declared and charged (:func:`dpalgos.accounting.costs.loss_of_deadline_misses`). Idealised: how soon a sleeping
+    What happens afterwards begins at ``begun + seconds`` whatever the rows, but for overruns, whose probability is
+    declared and charged (:func:`dpalgos.accounting.costs.loss_of_deadline_misses`). Idealised: how soon a sleeping
     process is woken does not depend on what it did before, and neither do the processor's caches and clock, the free
     memory and the other processes that it left. What observes the processor or the memory meanwhile is not covered.
 
     Parameters
     ----------
     planned : PlannedRelease
+    begun : float, optional
+        By the monotonic clock. None before it is begun: nothing is waited for, and a release whose deadline passed
+        before is refused, since another attempt would be timed anew and uncharged.
+
+    Raises
+    ------
+    DeadlineMissError
+        If it has passed.
     """
-
-    def __init__(self, planned: PlannedRelease) -> None:
-        self._planned, self._begin = planned, time.monotonic()
-
-    def wait(self) -> None:
-        """Wait for the deadline; nothing where none was declared.
-
-        Raises
-        ------
-        DeadlineMissError
-            If it has passed.
-        """
-        deadline = self._planned.deadline
-        if deadline is None:
-            return
-        left = self._begin + deadline.seconds - time.monotonic()
-        if left < 0:
-            write_bytes(_mark(self._planned), b"", mode=0o600)
-            raise _error(self._planned)
-        time.sleep(left)
+    if planned.deadline is None:
+        return
+    missed = current_layout().private / "overruns" / planned.key
+    left = 0.0 if begun is None else begun + planned.deadline.seconds - time.monotonic()
+    if left < 0:
+        write_bytes(missed, b"", mode=0o600)
+    if left < 0 or (begun is None and missed.exists()):
+        raise DeadlineMissError(
+            f"{planned.label} was not made within the deadline of {planned.deadline.seconds:g} s and is not released; "
+            "its charge stands and everything else is kept. It is not tried again, since how long it takes may tell of "
+            "the rows: choose a larger --deadline, a new release with a charge of its own"
+        )
+    time.sleep(left)
 
 
 # ── the door ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -575,7 +539,7 @@ class OpenRelease:
         self.planned, self.key, self.stored = planned, key, stored
         self._shards, self._maps = shards, maps
         self._diagnostics: dict[str, float] = {}
-        self._clock = DeadlineClock(planned) if shards and stored is None else None
+        self._begun = time.monotonic() if shards and stored is None else None
 
     @cached_property
     def rows(self) -> list[Rows]:
@@ -649,9 +613,9 @@ class OpenRelease:
         DeadlineMissError
             If the planned deadline has passed.
         """
-        clock, self._clock = self._clock, None
-        if clock is not None:
-            clock.wait()
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            wait_for_deadline(self.planned, begun)
 
     def store(self, artefact: Artefact) -> ReleaseRef:
         """Store the artefact as the release.
@@ -706,7 +670,7 @@ def open_release(
         # Declare: from public facts alone.
         planned.guarantee()
         reached("declared")
-        require_deadline_met(planned)
+        wait_for_deadline(planned)
         if shards:
             require_upstream(planned, upstream)
             maps = fitting_maps(planned, shards, upstream)
@@ -738,11 +702,10 @@ def combine(combination: PlannedCombination, releases: Sequence[ReleaseRef]) -> 
         If the releases are of a kind that the aggregator does not combine.
     """
     require_upstream(combination, releases)
-    aggregator, name = combination.build(), combination.algorithm.name
-    artefacts = [read_release(release) for release in releases]
-    if other := {artefact.kind for artefact in artefacts} - {aggregator.combines}:
+    combines, artefacts = combination.build().combines, [read_release(release) for release in releases]
+    if other := {artefact.kind for artefact in artefacts} - {combines}:
         raise ParameterError(
-            f"{name} combines releases of kind {aggregator.combines}, and the parties' are of kind "
+            f"{combination.algorithm.name} combines releases of kind {combines}, and the parties' are of kind "
             f"{', '.join(sorted(other))}; train a linear kernel (--param kernel=linear), or all rows together "
             "(--trust central)"
         )

@@ -1,28 +1,42 @@
-"""What a run would be refused for, told from configuration, registry, catalogue and ledger before anything starts."""
+"""What a run would be refused for and what it will ask of this machine, told from its plan before anything starts."""
 
 import math
+import timeit
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar, cast
+
+import numpy as np
 
 from dpalgos.accounting.composition import compose
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
+from dpalgos.parallel import cores
 from dpalgos.registry import lookup
+from dpalgos.resources import Work
 from dpalgos.secure.primitives import SecureAggregationError
+from dpalgos.trainers.tuned import Tuned
 from dpalgos.validation import rounded_down, rounded_up
 from storage.confined import kept_memory
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ShardRef
+from storage.rowfiles import RowFormat
 from tasks.accounts.budget import open_ledger, relation_of, settled, tenth
 from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.expectation import Expectation, expect, measure_speeds
 from tasks.planning.nights import plan_night
 from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards, plan_run
 from tasks.planning.resolution import resolve, resolve_normalisation
-from tasks.preparation.mapping import are_kept, featured_ref, find_public_map, mapped_ref, plan_features
-from tasks.preparation.partitioning import planned_shards, preview_nights
+from tasks.preparation.rows import (
+    are_kept,
+    featured_ref,
+    find_public_map,
+    mapped_ref,
+    plan_features,
+    planned_shards,
+    preview_nights,
+)
 from tasks.release.admission import require_admissible
 from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout
@@ -102,23 +116,15 @@ def require_feasible(config: TrainingConfig) -> RunPlan | None:
     RefusedError
         If there is nothing else to say against it than that it may not touch private rows, or costs too much.
     """
-    faults = _Faults()
-    plan: RunPlan | None = None
-    dataset = faults.of(lambda: find_dataset(config.dataset))
-    if dataset is None:
-        faults.raise_all()
-        return None
+    dataset, faults = find_dataset(config.dataset), _Faults()
     config = settled(config)
     _check_parts(config, dataset, faults)
-    if config.horizon is not None:
-        plan = None if faults.found else faults.of(lambda: _tonight(config, dataset))
-        faults.raise_all()
-        return plan
-    partitioned = _partitioned(config, dataset, faults)
-    if partitioned is not None and not faults.found:
-        plan = faults.of(lambda: _planned(config, partitioned))
-        if plan is not None:
-            faults.of(lambda: _require_affordable(config, plan, partitioned.shards))
+    partitioned = _partitioned(config, dataset, faults) if config.horizon is None else None
+    plan = None
+    if config.horizon is not None and not faults.found:
+        plan = faults.of(lambda: _tonight(config, dataset))
+    elif partitioned is not None and not faults.found:
+        plan = faults.of(lambda: _affordable(config, partitioned))
     faults.raise_all()
     return plan
 
@@ -179,13 +185,14 @@ def _planned(config: TrainingConfig, partitioned: _Partitioned) -> RunPlan:
     return plan_run(config, training, held_out, relation=relation_of(config.dataset), features=partitioned.features)
 
 
-def _require_affordable(config: TrainingConfig, plan: RunPlan, shards: Shards) -> None:
-    """Refuse as :func:`require_admissible` does, naming the largest epsilon at which this run would be admitted.
+def _affordable(config: TrainingConfig, partitioned: _Partitioned) -> RunPlan:
+    """Return the plan, or refuse as :func:`require_admissible` does, naming the largest epsilon that would be admitted.
 
     A run at another epsilon may hold out other rows and take other parts, which the ledger cannot know.
     """
+    plan = _planned(config, partitioned)
     try:
-        require_admissible(plan, shards.all)
+        require_admissible(plan, partitioned.shards.all)
     except OverspendError as refusal:
         if config.epsilon is None:
             raise
@@ -199,6 +206,7 @@ def _require_affordable(config: TrainingConfig, plan: RunPlan, shards: Shards) -
             else f"no further plan of this kind fits {delta}"
         )
         raise OverspendError(refusal.reason, words, fits) from None
+    return plan
 
 
 def _largest(config: TrainingConfig) -> float:
@@ -208,13 +216,9 @@ def _largest(config: TrainingConfig) -> float:
     def fits(epsilon: float) -> bool:
         tried, faults = config.model_copy(update={"epsilon": epsilon}), _Faults()
         partitioned = _partitioned(tried, registered, faults)
-        if partitioned is None or faults.found:
-            return False
-        try:
-            require_admissible(_planned(tried, partitioned), partitioned.shards.all)
-        except (InputError, ParameterError, RefusedError, SecureAggregationError):
-            return False
-        return True
+        if partitioned is not None and not faults.found:
+            faults.of(lambda: require_admissible(_planned(tried, partitioned), partitioned.shards.all))
+        return partitioned is not None and not faults.found
 
     high = cast(float, config.epsilon)
     while not fits(low := high / 2):
@@ -234,6 +238,256 @@ def _tonight(config: TrainingConfig, dataset: DatasetRef) -> RunPlan:
     plan = plan_night(nights.terms, config, night.night, night.shards, nights.arrived, night.features)
     require_admissible(plan, night.shards)
     return plan
+
+
+def _check_parts(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> None:
+    """Look at each part and at each of its parameters alone, so that one fault does not hide another."""
+    # A missing budget is a fault of its own; where parts are chosen by it, any tells what they are.
+    bare = config.model_copy(update={"parameters": {}, "dimension": None, "epsilon": config.epsilon or 1.0})
+    resolved = faults.of(lambda: resolve(bare, dataset))
+    if resolved is None:
+        return
+    faults.of(lambda: resolve(bare.model_copy(update={"dimension": config.dimension}), dataset))
+    noisy = [part for name, part in resolved.parts.items() if name in ("projection", "trainer")]
+    if config.epsilon is None and any(lookup(part.kind, part.name).budgets for part in noisy):
+        missing = ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1")
+        faults.found.setdefault(str(missing), missing)
+    for field, value in config.parameters.items():
+        if not field.startswith("partition."):
+            faults.of(lambda field=field, value=value: _check_parameter(bare, dataset, field, value))  # type: ignore[misc]  # bound now
+
+
+def _check_parameter(config: TrainingConfig, dataset: DatasetRef, field: str, value: object) -> None:
+    alone = config.model_copy(update={"parameters": {field: value}})
+    for part in resolve(alone, dataset).parts.values():
+        budgets = getattr(lookup(part.kind, part.name), "budgets", ())
+        part.with_parameters(**({"budget": _BUDGETS[budgets[0]]} if budgets else {})).build()
+
+
+# ── what it will ask of this machine ──────────────────────────────────────────────────────────────────────────────────
+
+_BYTES = 4
+# What was measured on two cores that did nothing else, in seconds; a machine's own speed scales it.
+_REFERENCE_LOOP = 0.0105
+_START = 7.5
+_NEW_ROOT = 5.5
+_RECORD = 1.5
+_TASK = 0.06
+_RELEASE = 0.02
+_READ = 1.5e-9
+_ENCODE = 5e-9
+_SMALL = 45e-9
+_STORE = 30e-9
+# Resident in bytes, measured on runs of a few rows: engine and libraries before rows are read, compiled code, and the
+# least that a whole run takes, its records and figures included.
+_IMPORTED, _COMPILED, _LEAST_MEMORY = 410 * 2**20, 60 * 2**20, 480 * 2**20
+# Releases of several parties that are made at once, and copies of a block while it is read and decoded, or brought into
+# the unit ball and written.
+_AT_ONCE, _READING, _STORING = 4, 3, 4
+# Numbers a class of a test row that is scored, sorted and counted.
+_SCORED = 4
+# Bytes a row of a partition's positions, sorted and compared; bytes of a group of shards on their way to files.
+_POSITION, _PARTITIONED_BYTES = 48, 2 * 2**27
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """How fast this machine is just now, its other work included.
+
+    Parameters
+    ----------
+    operations : float
+        Floating-point operations a second in products of matrices, on one core.
+    interpreted : float
+        Times that the interpreter is as fast as the reference machine.
+    cores : int
+    """
+
+    operations: float
+    interpreted: float
+    cores: int
+
+
+def measure_speeds() -> Speeds:
+    """Measure the machine for a fifth of a second."""
+    matrix = np.ones((400, 400))
+
+    def loop() -> None:
+        total = 0
+        for number in range(500_000):
+            total += number
+
+    product, looped = (min(timeit.repeat(work, number=1, repeat=3)) for work in (lambda: matrix @ matrix, loop))
+    return Speeds(operations=2 * 400**3 / product, interpreted=_REFERENCE_LOOP / looped, cores=cores())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What is expected of a run.
+
+    Attributes
+    ----------
+    rows, rows_per_person, dimension, parties : int
+        Records, and rows of each at most.
+    person : str
+        The column that names people; empty where records are rows.
+    releases : int
+        That read rows, those of the evaluation included.
+    charged : int
+        Of these, how many are charged already and cost nothing more.
+    candidates : int
+        Trainings of which the best is released, where parameters are tuned on private rows; else 1.
+    passes : int
+        Looks at every row, of the release that has most.
+    operations : float
+        Floating-point operations of all releases.
+    read_bytes : int
+        Of rows, from disk.
+    memory_bytes : int
+        Peak of the process.
+    streamed : bool
+        Whether rows are read again at every pass, because they do not fit the limit on what is kept.
+    epsilon, delta : float or None
+        The budget.
+    seconds : float
+    """
+
+    rows: int
+    rows_per_person: int
+    person: str
+    dimension: int
+    parties: int
+    releases: int
+    charged: int
+    candidates: int
+    passes: int
+    operations: float
+    read_bytes: int
+    memory_bytes: int
+    streamed: bool
+    epsilon: float | None
+    delta: float
+    seconds: float
+
+
+def expect(
+    plan: RunPlan,
+    dataset: DatasetRef,
+    speeds: Speeds,
+    *,
+    to_store: int,
+    limit: int,
+    new_root: bool = False,
+    mapped: bool = False,
+    charged: int = 0,
+) -> Expectation:
+    """Return what a run of a plan will ask for, if none of its releases is stored.
+
+    Seconds are meant to be right within a factor of two where nothing else keeps the machine busy.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    dataset : DatasetRef
+        The rows that are partitioned.
+    speeds : Speeds
+    to_store : int
+        How many times all rows are written on the way: mapped, or partitioned, for the first time.
+    limit : int
+        Bytes of rows that may be kept between passes.
+    new_root : bool
+        Whether the engine's databases are made first.
+    mapped : bool
+        Whether the rows are kept as the plan's public maps show them.
+    charged : int
+        How many releases are charged already.
+    """
+    releases = [release for release in (*plan.projections, *plan.models) if release.reads_rows]
+    works = [(release, release.build().work(release.setting)) for release in releases]
+    kept = sum(work.kept for _, work in works)
+    streamed = kept > limit
+    numbers = dataset.most_rows * dataset.dimension
+    read = sum(_numbers(release) * (work.passes if streamed and work.kept else 1) for release, work in works)
+    start = _START + (_NEW_ROOT if new_root else 0.0)
+    seconds = (start + _RECORD + _TASK * len(releases)) / speeds.interpreted
+    seconds += numbers * _STORE * to_store / speeds.interpreted
+    seconds += dataset.test_rows * dataset.rows_per_person * dataset.dimension * _ENCODE / speeds.interpreted
+    seconds += sum(_seconds(release, work, speeds, streamed) for release, work in works)
+    maps = [] if mapped else [release for release in plan.projections if not release.reads_rows]
+    tested = 1.0 + dataset.test_rows / max(dataset.rows, 1)
+    seconds += tested * sum(_seconds(release, release.build().work(release.setting), speeds, False) for release in maps)
+    return Expectation(
+        rows=dataset.rows,
+        rows_per_person=dataset.rows_per_person,
+        person=dataset.person,
+        dimension=dataset.dimension,
+        parties=len({party for release in releases for party in release.parties}),
+        releases=sum(release.reads_rows for release in plan.releases),
+        charged=charged,
+        candidates=max((_candidates(release) for release in releases), default=1),
+        passes=max((work.passes for _, work in works), default=0),
+        operations=sum(work.operations for _, work in works),
+        read_bytes=_BYTES * read,
+        memory_bytes=_memory(works, maps, dataset, speeds.cores, limit, stored_first=to_store > 0),
+        streamed=streamed,
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        seconds=round(seconds, 1),
+    )
+
+
+def _memory(
+    works: Sequence[tuple[PlannedRelease, Work]],
+    maps: Sequence[PlannedRelease],
+    dataset: DatasetRef,
+    cores: int,
+    limit: int,
+    *,
+    stored_first: bool,
+) -> int:
+    """Return the peak of the process: the most of its stages, each what it holds above the libraries.
+
+    Rows are mapped and partitioned; public maps are made; releases read blocks, keep rows or hold them, and add up;
+    test rows are scored.
+    """
+    block = min(dataset.most_rows, RowFormat(dataset.dimension, dataset.labels).block_rows)
+    mapping = [one.build().work(one.setting) for one in maps]
+    reading = block * (4 * _READING * dataset.dimension + max((work.row for work in mapping), default=0))
+    tested = (dataset.test_rows or dataset.rows // 5) * dataset.rows_per_person
+    scores = 8 * _SCORED * tested * max(len(dataset.classes), 1)
+    stages = [reading + scores, *(work.held for work in mapping)]
+    if stored_first:
+        partitioned = min(_PARTITIONED_BYTES, 8 * dataset.most_rows * dataset.dimension)
+        stages.append(8 * _STORING * block * dataset.dimension + _POSITION * dataset.most_rows + partitioned)
+    for level in {release.upstream for release, _ in works}:
+        side_by_side = [(release, work) for release, work in works if release.upstream == level]
+        summing = [
+            # Blocks of rows that are held come one by one; sums have as many on their way as there are cores, and two.
+            reading + work.sums * cores + 8 * block * release.setting.dimension * 2 * (1 if work.held else cores + 1)
+            for release, work in side_by_side
+        ]
+        held = sorted(work.held for _, work in side_by_side)[-_AT_ONCE:]
+        kept = min(sum(work.kept for _, work in side_by_side), limit)
+        stages.append(sum(sorted(summing)[-_AT_ONCE:]) + kept + min(sum(held), max(limit, *held)))
+    return max(_LEAST_MEMORY, _IMPORTED + _COMPILED + max(stages))
+
+
+def _candidates(release: PlannedRelease) -> int:
+    algorithm = release.build()
+    return algorithm.count if isinstance(algorithm, Tuned) else 1
+
+
+def _numbers(release: PlannedRelease) -> int:
+    return release.setting.most_rows * release.setting.dimension
+
+
+def _seconds(release: PlannedRelease, work: Work, speeds: Speeds, streamed: bool) -> float:
+    """Return the seconds of one release; its blocks go over the cores."""
+    reads = work.passes if streamed and work.kept else 1
+    interpreted = _numbers(release) * reads * (_READ + _ENCODE) + work.small_operations * _SMALL
+    # Products of few columns reach about half the speed of square ones.
+    busy = interpreted / speeds.interpreted + 2.0 * work.operations / speeds.operations
+    return _RELEASE + busy / speeds.cores
 
 
 def expect_run(config: TrainingConfig) -> Expectation:
@@ -277,35 +531,9 @@ def expect_run(config: TrainingConfig) -> Expectation:
 
 def _are_mapped(plan: RunPlan, shards: Sequence[ShardRef]) -> bool:
     """Whether the shards' rows are kept as the plan's public maps show them."""
-    maps = [release for release in plan.projections if not release.reads_rows]
-    maps_kept = [find_public_map(release.algorithm, release.setting) for release in maps if _is_kept(release)]
-    return len(maps_kept) == len(maps) and all(one is not None and are_kept(shards, one) for one in maps_kept)
-
-
-def _is_kept(release: PlannedRelease) -> bool:
-    algorithm = release.build()
-    return isinstance(algorithm, PublicMap) and algorithm.kept
-
-
-def _check_parts(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> None:
-    """Look at each part and at each of its parameters alone, so that one fault does not hide another."""
-    # A missing budget is a fault of its own; where parts are chosen by it, any tells what they are.
-    bare = config.model_copy(update={"parameters": {}, "dimension": None, "epsilon": config.epsilon or 1.0})
-    resolved = faults.of(lambda: resolve(bare, dataset))
-    if resolved is None:
-        return
-    faults.of(lambda: resolve(bare.model_copy(update={"dimension": config.dimension}), dataset))
-    noisy = [part for name, part in resolved.parts.items() if name in ("projection", "trainer")]
-    if config.epsilon is None and any(lookup(part.kind, part.name).budgets for part in noisy):
-        missing = ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1")
-        faults.found.setdefault(str(missing), missing)
-    for field, value in config.parameters.items():
-        if not field.startswith("partition."):
-            faults.of(lambda field=field, value=value: _check_parameter(bare, dataset, field, value))  # type: ignore[misc]  # bound now
-
-
-def _check_parameter(config: TrainingConfig, dataset: DatasetRef, field: str, value: object) -> None:
-    alone = config.model_copy(update={"parameters": {field: value}})
-    for part in resolve(alone, dataset).parts.values():
-        budgets = getattr(lookup(part.kind, part.name), "budgets", ())
-        part.with_parameters(**({"budget": _BUDGETS[budgets[0]]} if budgets else {})).build()
+    maps = [(release, release.build()) for release in plan.projections if not release.reads_rows]
+    kept = [
+        find_public_map(release.algorithm, release.setting) if isinstance(made, PublicMap) and made.kept else None
+        for release, made in maps
+    ]
+    return all(one is not None and are_kept(shards, one) for one in kept)

@@ -21,7 +21,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
 from tasks.planning.plans import PlannedRelease
-from tasks.preparation.partitioning import partition_rows
+from tasks.preparation.rows import partition_rows
 from tasks.release.admission import admit
 from tasks.release.door import make_release, read_release
 from tasks.runtime.stores import open_catalog
@@ -84,8 +84,8 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
     """
     if request.schema_path is None:
         raise InputError("ranges and values are drawn for the columns of a draft; name it")
-    columns = drafted_columns(request.schema_path)
-    numbers, texts = columns["numeric"], columns["category"]
+    drafted = drafted_columns(request.schema_path)
+    numbers, texts = drafted["numeric"], drafted["category"]
     if texts and any(one.get("type") == "person" for one in read_declaration(request.schema_path)["columns"]):
         require_people(lookup("evaluators", "key-selection"))
     share = epsilon / (bool(numbers) + bool(texts))
@@ -96,16 +96,16 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
         raise InputError(f"values of categories are drawn with a delta only, and the cap of {dataset.account} has none")
     delta = delta or of_cap / _OF_CAP or _UNSPENT
     shard = _shard(dataset, delta)
-    planned = {}
-    if numbers:
-        parameters = {"bins": BINS, "columns": len(numbers)}
-        planned["ranges"] = _planned(
-            "the ranges of columns", "bin-counts", parameters, PureEpsilon(share), shard, delta
-        )
-    if texts:
-        parameters = {"columns": len(texts), "width": WIDTH, "first": len(numbers), "most": _MOST_VALUES}
-        budget = ApproximateDP(share, delta)
-        planned["values"] = _planned("the values of columns", "key-selection", parameters, budget, shard, delta)
+    of_texts = {"columns": len(texts), "width": WIDTH, "first": len(numbers), "most": _MOST_VALUES}
+    wanted: dict[str, tuple[tuple[str, ...], str, dict[str, int], Loss]] = {
+        "ranges": (numbers, "bin-counts", {"bins": BINS, "columns": len(numbers)}, PureEpsilon(share)),
+        "values": (texts, "key-selection", of_texts, ApproximateDP(share, delta)),
+    }
+    planned = {
+        what: _planned(f"the {what} of columns", name, parameters, budget, shard, delta)
+        for what, (columns, name, parameters, budget) in wanted.items()
+        if columns
+    }
     admit(list(planned.values()), [shard], run="what the columns hold")
     ranges = _ranges(numbers, planned["ranges"], shard) if numbers else {}
     values = _values(texts, planned["values"], shard) if texts else {}

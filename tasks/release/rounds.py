@@ -251,8 +251,7 @@ class ServerRounds:
         MessageError, ViolationError, TooFewPartiesError, RepeatedUseError
             As :meth:`dpalgos.secure.rounds.Server.decide` does.
         """
-        recorded = _recorded(self._planned, self._step)
-        total = self._server.decide(stage, map(ANSWERS[stage].decode, answers), recorded)
+        total = self._server.decide(stage, map(ANSWERS[stage].decode, answers), _recorded(self._planned, self._step))
         if total is None:
             return None
         algorithm, setting = _algorithm(self._planned), self._planned.setting

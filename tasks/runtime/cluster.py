@@ -71,7 +71,7 @@ def _made() -> tuple[bytes, bytes]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "unitball-dask")])
     now = datetime.datetime.now(datetime.UTC)
-    row_features = (
+    made = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -81,8 +81,7 @@ def _made() -> tuple[bytes, bytes]:
         .not_valid_after(now + datetime.timedelta(days=365 * _YEARS))
         .sign(key, hashes.SHA256())
     )
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return row_features.public_bytes(Encoding.PEM), pem
+    return made.public_bytes(Encoding.PEM), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def security(layout: Layout) -> Security:
@@ -147,8 +146,8 @@ def threads(at_once: int | None = None) -> TaskRunner[PrefectFuture[object]]:
     """Return what runs a flow's tasks in threads, as many as are said, or by the machine."""
     from prefect.task_runners import ThreadPoolTaskRunner
 
-    number = at_once or min(4, os.cpu_count() or 1)
-    return cast("TaskRunner[PrefectFuture[object]]", ThreadPoolTaskRunner(max_workers=number))
+    at_once = at_once or min(4, os.cpu_count() or 1)
+    return cast("TaskRunner[PrefectFuture[object]]", ThreadPoolTaskRunner(max_workers=at_once))
 
 
 def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRunner[PrefectFuture[object]]:

@@ -3,8 +3,6 @@
 Prefect reads its settings when it is imported, so this module imports neither it nor MLflow at its top level.
 """
 
-from __future__ import annotations
-
 import atexit
 import base64
 import fcntl
@@ -51,7 +49,7 @@ from tasks.runtime.settings import (
 _LOG_LIMIT = 1_000_000
 
 
-class GuardedProcess:
+class GuardedProcess(subprocess.Popen[bytes]):
     """A command that ends, with its process group, when this process does.
 
     Parameters
@@ -78,7 +76,7 @@ class GuardedProcess:
             if output.tell() > _LOG_LIMIT:
                 output.truncate(0)
             self._logged_from = output.tell()
-            self._process = subprocess.Popen(
+            super().__init__(
                 # Isolated and without site packages: it needs neither, and starts in a few milliseconds.
                 [sys.executable, "-I", "-S", process_guard.__file__, *command],
                 stdin=subprocess.PIPE,
@@ -89,20 +87,6 @@ class GuardedProcess:
                 # Ctrl-C reaches the whole terminal; the order of stopping is this process's to choose.
                 start_new_session=True,
             )
-
-    def exit_code(self) -> int | None:
-        """Return the command's exit code, or None while it runs."""
-        return self._process.poll()
-
-    def wait(self, seconds: float | None = None) -> int:
-        """Wait for the command to end by itself; return its exit code.
-
-        Raises
-        ------
-        subprocess.TimeoutExpired
-            If it takes longer.
-        """
-        return self._process.wait(seconds)
 
     def logged(self) -> list[str]:
         """Return the lines that it has written and that are not empty."""
@@ -123,14 +107,14 @@ class GuardedProcess:
 
     def stop(self) -> None:
         """End it, as the end of this process would: SIGTERM, and after a while SIGKILL to its group."""
-        assert self._process.stdin is not None
+        assert self.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self.stdin.close()
         try:
-            self._process.wait(process_guard.GRACE_SECONDS + 10)
+            self.wait(process_guard.GRACE_SECONDS + 10)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
+            self.wait()
 
 
 USER = "unitball"
@@ -261,30 +245,34 @@ def _mark(package: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % (2**31 - 1) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Needs:
-    """Which databases are not there, or were made by another version."""
+def _missing_databases(root: Path, *, looked_at: bool = False) -> tuple[dict[str, object], dict[str, object]]:
+    """Return what to ask the engine's processes for: Prefect's database, MLflow's; nothing where it is as it must be.
 
-    prefect: bool
-    mlflow: bool
+    The notes beside the files say so; the files themselves may be open in this very process.
 
-    @classmethod
-    def of(cls, root: Path) -> _Needs:
-        """Look at the notes beside the files; the files themselves may be open in this very process."""
-        home = Layout(root).prefect
-        if recorded_server(root) is not None:
-            # Prefect's server brings its own up to date; a file of MLflow's that is still there is to be moved.
-            return cls(prefect=False, mlflow=Layout(root).mlflow_database.exists())
-        return cls(
-            prefect=not engine_process.is_stamped(prefect_database(root), home, _mark("prefect")),
-            mlflow=not engine_process.is_stamped(Layout(root).mlflow_database, home, _mark("mlflow")),
-        )
+    Parameters
+    ----------
+    root : Path
+    looked_at : bool
+        Whether databases on a server are looked at too, which may have been restored from a dump of an older version.
+    """
+    layout = Layout(root)
+    files = {"prefect": prefect_database(root), "mlflow": layout.mlflow_database}
+    made = {name: engine_process.is_stamped(file, layout.prefect, _mark(name)) for name, file in files.items()}
+    prefect: dict[str, object] = {"prefect": str(files["prefect"]), "prefect_mark": _mark("prefect")}
+    mlflow: dict[str, object] = {"mlflow": str(files["mlflow"]), "mlflow_mark": _mark("mlflow")}
+    mlflow["artifacts"] = str(layout.artifacts)
+    if recorded_server(root) is not None:
+        # Prefect's server brings its own up to date; a file of MLflow's that is still there is to be moved.
+        made = {"prefect": not looked_at, "mlflow": not (looked_at or files["mlflow"].exists())}
+        prefect, mlflow = {"prefect_server": True}, {**mlflow, "mlflow_server": True}
+    return ({} if made["prefect"] else prefect), ({} if made["mlflow"] else mlflow)
 
 
 def has_databases(root: Path) -> bool:
     """Whether a run finds Prefect's and MLflow's databases as it needs them, and need not make them first."""
-    needs = _Needs.of(root)
-    return not ((needs.prefect and _own_server_wanted()) or (needs.mlflow and has_own_database(root)))
+    prefect, mlflow = _missing_databases(root)
+    return not ((prefect and _own_server_wanted()) or (mlflow and has_own_database(root)))
 
 
 def keep_quiet() -> None:
@@ -369,7 +357,7 @@ def wait_for_server(connection: http.client.HTTPConnection, process: GuardedProc
         deadline = time.monotonic() + STARTUP_SECONDS
         # Where the port stays open in this process, a connection to a server that has ended would wait for ever.
         while not select.select([connection.sock], [], [], 0.2)[0]:
-            if process.exit_code() is not None:
+            if process.poll() is not None:
                 raise EngineError(_reason(process))
             if time.monotonic() > deadline:
                 raise TimeoutError
@@ -390,16 +378,6 @@ def wait_for_server(connection: http.client.HTTPConnection, process: GuardedProc
 _servers: dict[Path, GuardedProcess] = {}
 
 
-def _missing_databases(root: Path, needs: _Needs) -> tuple[dict[str, object], dict[str, object]]:
-    """Return what to ask the engine's processes for: Prefect's database, MLflow's."""
-    prefect: dict[str, object] = {"prefect": str(prefect_database(root)), "prefect_mark": _mark("prefect")}
-    mlflow: dict[str, object] = {"mlflow": str(Layout(root).mlflow_database), "mlflow_mark": _mark("mlflow")}
-    mlflow["artifacts"] = str(Layout(root).artifacts)
-    if recorded_server(root) is not None:
-        prefect, mlflow = {"prefect_server": True}, {**mlflow, "mlflow_server": True}
-    return (prefect if needs.prefect else {}), (mlflow if needs.mlflow else {})
-
-
 def prepare_databases(root: Path) -> None:
     """Make Prefect's and MLflow's databases of ``root`` where they are missing or of another version.
 
@@ -415,9 +393,8 @@ def prepare_databases(root: Path) -> None:
     """
     root = _usable(root)
     _use_environment(root)
-    # A server's databases may have been restored from a dump of an older version: what is there already costs little.
-    needs = _Needs.of(root) if recorded_server(root) is None else _Needs(prefect=True, mlflow=True)
-    for process in [_start(root, asked, {}) for asked in _missing_databases(root, needs) if asked]:
+    # Of what is there already looking costs little.
+    for process in [_start(root, asked, {}) for asked in _missing_databases(root, looked_at=True) if asked]:
         _finish(process)
 
 
@@ -437,10 +414,9 @@ def prepare_tracking(root: Path) -> None:
     if not has_own_database(root):
         require_server(root)
         return
-    if not _Needs.of(root).mlflow:
-        return
-    _usable(root)
-    _finish(_start(root, _missing_databases(root, _Needs(prefect=False, mlflow=True))[1], {}))
+    if missing := _missing_databases(root)[1]:
+        _usable(root)
+        _finish(_start(root, missing, {}))
 
 
 def start_server(root: Path, listener: socket.socket, settings: Mapping[str, str]) -> GuardedProcess:
@@ -511,7 +487,7 @@ _ahead: dict[Path, _Starting] = {}
 
 def _begin(root: Path) -> _Starting:
     secret = credentials(root)
-    prefect_part, mlflow_part = _missing_databases(root, _Needs.of(root))
+    prefect_part, mlflow_part = _missing_databases(root)
     # The port is bound here and handed over, so that nobody else can answer there and be shown the secret.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         begin = {**prefect_part, "socket": listener.fileno(), "whole": False}
@@ -573,7 +549,7 @@ def prepare_engine(root: Path) -> None:
     if not has_own_database(root):
         # At once: not after a server was started for a run that cannot be logged.
         require_server(root)
-    if root in _servers and _servers[root].exit_code() is None:
+    if root in _servers and _servers[root].poll() is None:
         return
     begun = _ahead.pop(root, None) or _begin(root)
     os.environ["PREFECT_API_URL"] = os.environ[EMBEDDED_VARIABLE] = f"http://127.0.0.1:{begun.asked.port}/api"

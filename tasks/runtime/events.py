@@ -10,7 +10,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 
 from pydantic import AwareDatetime, BaseModel, Field
 
@@ -97,9 +96,6 @@ def _rotate(path: Path) -> None:
             older.replace(path.with_name(f"events.{number}.jsonl"))
 
 
-NO_LABELS: Mapping[str, str] = MappingProxyType({})
-
-
 class Event(StrEnum):
     """Names of all events. What they carry is public: names, and numbers that follow from charges alone."""
 
@@ -135,7 +131,7 @@ def account_resource(account: str) -> str:
 
 
 def announce(
-    event: Event, resource: str, payload: Mapping[str, str | float | None], *, labels: Mapping[str, str] = NO_LABELS
+    event: Event, resource: str, payload: Mapping[str, str | float | None], *, labels: Mapping[str, str] | None = None
 ) -> None:
     """Log that something happened, and tell a Prefect server; public text only, in labels (which triggers match) too.
 
@@ -160,4 +156,4 @@ def announce(
 
     # While it sends the event, it counts what is left to send, on the console of whoever ingests.
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)
-    emit_event(event=str(event), resource={"prefect.resource.id": resource, **labels}, payload=dict(payload))
+    emit_event(event=str(event), resource={"prefect.resource.id": resource, **(labels or {})}, payload=dict(payload))

@@ -87,8 +87,7 @@ def crash_interrupted_runs(client: SyncPrefectClient, root: Path, deployments: C
     """
     count = 0
     for path in _dead(root):
-        tagged = FlowRunFilterTags(all_=[_TAG + path.name])
-        count += _crash(client, FlowRunFilter(state=UNFINISHED, tags=tagged))
+        count += _crash(client, FlowRunFilter(state=UNFINISHED, tags=FlowRunFilterTags(all_=[_TAG + path.name])))
         path.unlink()
     if deployments:
         deployed = FlowRunFilterDeploymentId(any_=list(deployments))

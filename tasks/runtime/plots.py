@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-STYLE = MappingProxyType(
-    {
-        "font.family": "DejaVu Sans",
-        "font.size": 9.0,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": "#DDDDDD",
-        "grid.linewidth": 0.6,
-        "axes.axisbelow": True,
-        "legend.frameon": False,
-        # Text as outlines and ids from a fixed salt: the picture is the same on every machine.
-        "svg.fonttype": "path",
-        "svg.hashsalt": "unitball",
-    }
-)
+STYLE: Mapping[str, object] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    # Text as outlines and ids from a fixed salt: the picture is the same on every machine.
+    "svg.fonttype": "path",
+    "svg.hashsalt": "unitball",
+}
 """Matplotlib's settings."""
 
 BLUE, RED = "#0072B2", "#D55E00"

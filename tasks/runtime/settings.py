@@ -271,15 +271,10 @@ EMBEDDED_VARIABLE = "UNITBALL_EMBEDDED_API_URL"
 """Says that PREFECT_API_URL is a command's own server, gone when the command is, and not the user's choice."""
 
 
-def default_root() -> Path:
-    """Return the folder used where nothing is said: one place per user, so that budgets do not depend on the folder."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "unitball"
-
-
 def current_root() -> Path:
-    """Return the absolute root: ``UNITBALL_ROOT``, or the user's data folder."""
-    value = os.environ.get(ROOT_VARIABLE)
-    return (Path(value) if value else default_root()).expanduser().resolve()
+    """Return the absolute root: ``UNITBALL_ROOT``, or one place per user, so that budgets depend on no folder."""
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return Path(os.environ.get(ROOT_VARIABLE) or data / "unitball").expanduser().resolve()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from prefect.artifacts import (
 )
 
 from storage.refs import DatasetRef
-from tasks.accounts.budget import account_reading, runs_left
+from tasks.accounts.budget import open_ledger, runs_left
 from tasks.runtime.progress import observed_by
 from tasks.runtime.settings import mlflow_page
 from tasks.tracking.reporting import claim_of, guarantee_of
@@ -63,7 +63,7 @@ def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:
     ]
     if dataset.private:
         # What was charged before is not decided again.
-        charged = {**account_reading(dataset.account), **charged}
+        charged = {**open_ledger().status(dataset.account).details, **charged}
         named = {
             "epsilon spent before": charged.get("spent_before"),
             "epsilon spent after": charged.get("spent_after"),

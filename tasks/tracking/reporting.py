@@ -18,7 +18,7 @@ from tasks.accounts.budget import budget_report, epsilon_of_person
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.plans import RunPlan
-from tasks.preparation.mapping import row_map, stored_map
+from tasks.preparation.rows import row_map, stored_map
 from tasks.release.door import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.settings import current_layout, current_root, flow_run_page
@@ -391,7 +391,7 @@ def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
 def _model_report(config: TrainingConfig, run: Chained, columns: Columns | None, lineage: str) -> ModelReport:
     dataset, plan, result, models = run
     *maps, model = [read_release(reference) for reference in next(iter(models.values()))]
-    features = [stored_map(step) for step in plan.features]
+    features = [stored_map(step.key) for step in plan.features]
     normalisation: str | RowMap = dataset.normalisation
     if columns is None:
         registered = find_dataset(config.dataset)

@@ -6,7 +6,6 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 
 from storage import datasets, documents, shards
 from storage.atomic import PREFIX, clean
@@ -134,9 +133,8 @@ def check_root() -> list[Finding]:
 
 
 def _permissions(layout: Layout) -> _Problems:
-    secret = [layout.private, layout.root_secret, *layout.parties.glob("*/secret.key")]
-    closed = [layout.root, layout.ledger, *secret]
-    for path in closed:
+    secrets = layout.parties.glob("*/secret.key")
+    for path in (layout.root, layout.ledger, layout.private, layout.root_secret, *secrets):
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0
         if mode & 0o077:
             yield f"{path} has mode {mode:04o}: others than its owner can reach it", f"chmod go-rwx {path}"
@@ -220,17 +218,15 @@ def _free_disk(layout: Layout) -> _Problems:
 
 
 # Whether it looks at the ledger, so that there is nothing to look at without one.
-_CHECKS: Mapping[str, tuple[Callable[[Layout], _Problems], bool]] = MappingProxyType(
-    {
-        "permissions": (_permissions, False),
-        "keys": (_keys, True),
-        "chain": (_chain, True),
-        "mark": (_mark, True),
-        "releases": (_releases, True),
-        "data sets": (_data_sets, False),
-        "models": (_models, False),
-        "orphans": (_orphans, False),
-        "versions": (_versions, False),
-        "free disk": (_free_disk, False),
-    }
-)
+_CHECKS: Mapping[str, tuple[Callable[[Layout], _Problems], bool]] = {
+    "permissions": (_permissions, False),
+    "keys": (_keys, True),
+    "chain": (_chain, True),
+    "mark": (_mark, True),
+    "releases": (_releases, True),
+    "data sets": (_data_sets, False),
+    "models": (_models, False),
+    "orphans": (_orphans, False),
+    "versions": (_versions, False),
+    "free disk": (_free_disk, False),
+}

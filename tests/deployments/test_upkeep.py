@@ -65,7 +65,7 @@ def test_the_log_of_a_part_is_cut_while_it_runs(tmp_path: Path, monkeypatch: pyt
             part.trim_log()
             assert log.stat().st_size < 50_000
         assert (tmp_path / "log.1").stat().st_size > 50_000
-        assert part.exit_code() is None
+        assert part.poll() is None
         assert len(list(tmp_path.iterdir())) == 2
     finally:
         part.stop()

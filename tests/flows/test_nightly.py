@@ -37,7 +37,7 @@ from tasks.planning import nights as planning
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.plans import PlannedRelease
-from tasks.preparation import partitioning as arranged
+from tasks.preparation import rows as arranged
 from tasks.release import door as checkpoints
 from tasks.release.door import maps_of, rows_of
 from tasks.release.preflight import require_feasible

@@ -21,9 +21,8 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import Shards
 from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation import partitioning
-from tasks.preparation.mapping import map_rows
-from tasks.preparation.partitioning import are_stored_whole, begin_nights, partition_night
+from tasks.preparation import rows as partitioning
+from tasks.preparation.rows import are_stored_whole, begin_nights, map_rows, partition_night
 from tasks.runtime.settings import current_layout
 from tasks.steps import normalise, partition
 from tests.support.chains import ingest_private

@@ -24,8 +24,8 @@ from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation import partitioning
-from tasks.preparation.partitioning import partition_rows
+from tasks.preparation import rows as partitioning
+from tasks.preparation.rows import partition_rows
 from tasks.release import metrics
 from tasks.release.admission import admit
 from tasks.release.door import read_release, rows_of

@@ -174,7 +174,7 @@ def test_people_and_values_that_repeat_are_said_to_the_owner(tmp_path: Path) -> 
     text += '  - {name: age, type: numeric, range: [0, 100]}\n  - {name: sick, type: label, classes: ["no", "yes"]}\n'
     schema.write_text(text)
     report = check_schema(schema, rows)
-    assert (report.people, report.repeated, report.named) == ("", {"id": (2, 4, 3)}, {})
+    assert (report.people, report.repeated) == ("", {"id": (2, 4, 3)})
     schema.write_text(text.replace("id, type: ignore", "id, type: person"))
     report = check_schema(schema, rows)
     assert (report.people, report.repeated, report.missing_rows) == ("id", {"id": (2, 4, 3)}, 1)

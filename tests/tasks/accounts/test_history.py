@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from storage.errors import OverspendError
-from tasks.accounts import history
-from tasks.accounts.budget import budget_report, change_cap, low_budget
-from tasks.accounts.history import (
+from tasks.accounts import budget as history
+from tasks.accounts.budget import (
     BudgetHistory,
     budget_histories,
     budget_history,
     budget_page,
+    budget_report,
     budget_table,
+    change_cap,
     draw_budgets,
+    low_budget,
 )
 from tests.support.chains import ingest_private, prepare
 from tests.support.command_line import CommandLine

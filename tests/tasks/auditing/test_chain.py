@@ -20,7 +20,7 @@ from flows.federated_training import chain_inline
 from storage.errors import RefusedError
 from tasks.auditing.examination import ChainReport, Tables, audit_chain, chain_config, run_once, synthetic_tables
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation import mapping
+from tasks.preparation import rows as mapping
 from tasks.release.door import OpenRelease
 from tasks.runtime.progress import listen
 from tasks.tracking.results import Chained

@@ -14,9 +14,8 @@ from flows.federated_training import chain_inline
 from storage.confined import kept_memory
 from storage.errors import InputError
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.expectation import _NEW_ROOT, Expectation, Speeds, expect
 from tasks.release import preflight
-from tasks.release.preflight import expect_run
+from tasks.release.preflight import _NEW_ROOT, Expectation, Speeds, expect, expect_run
 from tests.dpalgos.parameters import PARAMETERS
 from tests.support.chains import charges
 from tests.support.plans import dataset_of, planned, shards_of

@@ -113,7 +113,12 @@ def test_an_overrun_is_refused_now_and_later_and_its_charge_stands(root: Path, s
 def test_nothing_is_stored_or_sent_before_the_deadline(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait stands between the work and its first trace, for whole releases and for parties of a secure sum."""
     seen: list[str] = []
-    monkeypatch.setattr(deadlines.DeadlineClock, "wait", lambda self: seen.append("waited"))
+
+    def waited(planned: Any, begun: float | None = None) -> None:
+        if begun is not None:
+            seen.append("waited")
+
+    monkeypatch.setattr(deadlines, "wait_for_deadline", waited)
     monkeypatch.setattr(door, "store_release", lambda *rest: seen.append("stored"))
     prepared = prepare(**NOISY, repetition=4, deadline=SECONDS)
     prepared.charge()

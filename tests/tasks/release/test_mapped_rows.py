@@ -21,7 +21,7 @@ from storage.layout import Layout
 from storage.refs import ShardRef, Visibility
 from storage.shards import open_shard, write_shards
 from storage.source import Block, Source
-from tasks.preparation import mapping as mapped_rows
+from tasks.preparation import rows as mapped_rows
 from tasks.release import door as release_rows
 from tasks.release.door import RowMaps, rows_of
 from tests.support.data import flip

@@ -20,7 +20,7 @@ from storage.readers.tables import BINS, bins_of, range_of_bins
 from tasks.accounts.budget import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
-from tasks.datasets.schemas import draft_schema, fill_ranges, fill_values
+from tasks.datasets.schemas import draft_schema, fill_draft
 from tasks.release.ranges import private_contents
 from tasks.runtime.settings import current_layout
 
@@ -113,7 +113,7 @@ def test_ranges_are_charged_once_and_written_into_the_draft(root: Path, tmp_path
     charges = open_ledger().charges("people")
     assert len(charges) == 1
     assert Guarantee.from_json(dict(charges[0].guarantee)).losses == (PureEpsilon(2.0),)
-    fill_ranges(draft, found, (-1.0, 1.0))
+    fill_draft(draft, found, (-1.0, 1.0))
     lines = draft.read_text().splitlines()
     assert '  - {name: "age", type: numeric, range: [16, 128]}' in lines
     assert (
@@ -148,7 +148,7 @@ def test_ranges_are_of_people_from_the_start(root: Path, tmp_path: Path) -> None
     dataset = find_dataset("draft-columns")
     assert (dataset.rows, dataset.person, dataset.rows_per_person) == (200, "id", 64)
     assert open_ledger().account("people").unit == "person"
-    fill_ranges(draft, {"age": (16.0, 128.0)}, (-1.0, 1.0))
+    fill_draft(draft, {"age": (16.0, 128.0)}, (-1.0, 1.0))
     text = draft.read_text().replace('"y", type: todo', '"y", type: label, classes: ["0", "1"]')
     draft.write_text(text.replace("type: person", "type: person, missing: drop"))
     rows = {"name": "rows", "format": "csv", "on_violation": "clip-or-drop"}
@@ -180,8 +180,7 @@ def test_values_and_ranges_are_one_charge_and_written_into_the_draft(root: Path,
     assert len({charge.plan.sequence for charge in charges}) == 1
     losses = [Guarantee.from_json(dict(charge.guarantee)).losses for charge in charges]
     assert losses == [(PureEpsilon(2.0),), (ApproximateDP(2.0, 1e-7),)]
-    fill_ranges(draft, found.ranges, (-1.0, 1.0))
-    fill_values(draft, found.values)
+    fill_draft(draft, found.ranges, (-1.0, 1.0), found.values)
     lines = draft.read_text("utf-8").splitlines()
     assert '  - {name: "ward", type: category, values: ["Süd", "nord"]}' in lines
     assert '  - {name: "rare", type: category}' in lines
@@ -224,7 +223,7 @@ def test_the_account_that_a_draft_opens_protects_people_from_the_first_charge_on
     assert [loss.get("delta") for loss in losses] == [None, 1e-8]
     draft.unlink()
     draft_schema(path, draft, numeric=["age"])
-    fill_ranges(draft, {"age": (0.0, 128.0)}, (-1.0, 1.0))
+    fill_draft(draft, {"age": (0.0, 128.0)}, (-1.0, 1.0))
     text = draft.read_text().replace('"ward", type: todo', '"ward", type: ignore')
     draft.write_text(text.replace('"y", type: todo', '"y", type: label, classes: ["0", "1"]'))
     words = ["ingest", "rows", "--format", "csv", "--path", path, "--schema", draft, "--account", "people"]

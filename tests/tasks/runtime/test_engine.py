@@ -185,8 +185,7 @@ def test_killed_in_its_first_migration(tmp_path: Path, package: str, size: int) 
     layout = Layout(root).prepare()
     target = prefect_database(root) if package == "prefect" else layout.mlflow_database
     making = layout.prefect / f".making-{target.name}"
-    only = engine._Needs(prefect=package == "prefect", mlflow=package == "mlflow")
-    missing = next(part for part in engine._missing_databases(root, only) if part)
+    missing = engine._missing_databases(root)[package == "mlflow"]
     asked = json.dumps({"workplace": str(layout.prefect), **missing})
 
     def child() -> subprocess.Popen[bytes]:
