@@ -19,7 +19,7 @@ from dpalgos.secure.protocol import PartyState, SurvivorSet
 from dpalgos.secure.rounds import AGREEMENT, Stage, carry_out
 from dpalgos.secure.summation import Absences, scaled_to_all
 from dpalgos.trust.model import SecureAggregation
-from flows.secure_rounds import blocks_of
+from flows.federated_training import blocks_of
 from storage.errors import RefusedError, StorageError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import PrivateNotes, RoundStore
