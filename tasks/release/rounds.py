@@ -61,8 +61,8 @@ class _StoredState:
         return kept
 
 
-def _noted(stage: Stage, block: int, step: int) -> str:
-    return str(stage) if block == step == 0 else f"{stage}-{block}-{step}"
+def _noted(name: str, block: int, step: int) -> str:
+    return str(name) if block == step == 0 else f"{name}-{block}-{step}"
 
 
 class _StoredDecisions:
@@ -83,8 +83,7 @@ class _StoredDecisions:
         return kept
 
     def _named(self, name: str) -> str:
-        step = self._step if name in _OF_A_STEP else 0
-        return name if self._block == step == 0 else f"{name}-{self._block}-{step}"
+        return _noted(name, self._block, self._step if name in _OF_A_STEP else 0)
 
 
 # What a server decides anew in each step; the rest is agreed on once a block.
@@ -373,10 +372,9 @@ class Rounds:
 
 def session_of(planned: PlannedRelease, block: int = 0) -> RoundParameters:
     """Return what everybody knows of the session of a block of a release's steps, from public facts."""
-    tolerance = _tolerance(planned)
     steps = blocks_of(planned)[block]
     return RoundParameters(
-        identity=f"{planned.key}/{block}", tolerance=tolerance, length=steps.length, steps=steps.steps
+        identity=f"{planned.key}/{block}", tolerance=_tolerance(planned), length=steps.length, steps=steps.steps
     )
 
 

@@ -233,11 +233,6 @@ def prefect_database(root: Path) -> Path:
     return Layout(root).prefect / "prefect.db"
 
 
-def _prefect_url(root: Path) -> str:
-    server = recorded_server(root)
-    return f"sqlite+aiosqlite:///{prefect_database(root)}" if server is None else server.database("prefect", "asyncpg")
-
-
 @cache
 def _mark(package: str) -> int:
     """Return a number that stands for the installed version of a package."""
@@ -297,9 +292,13 @@ def _environment(root: Path) -> dict[str, str]:
         "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
     }
     if _own_server_wanted():
-        settings |= {"PREFECT_HOME": str(home), "PREFECT_SERVER_DATABASE_CONNECTION_URL": _prefect_url(root)}
-        # A file is made before it is served (:mod:`tasks.runtime.engine_process`): a server need not look again.
-        settings["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] = str(recorded_server(root) is not None).lower()
+        server, file = recorded_server(root), f"sqlite+aiosqlite:///{prefect_database(root)}"
+        settings |= {
+            "PREFECT_HOME": str(home),
+            "PREFECT_SERVER_DATABASE_CONNECTION_URL": server.database("prefect", "asyncpg") if server else file,
+            # A file is made before it is served (:mod:`tasks.runtime.engine_process`): a server need not look again.
+            "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": str(server is not None).lower(),
+        }
     return settings
 
 

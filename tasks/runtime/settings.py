@@ -390,8 +390,7 @@ def mlflow_page(run_id: str) -> str:
     """Return the address of a run's page: on a server that was named, at ``UNITBALL_MLFLOW_URL``, or as usual."""
     usual = f"http://127.0.0.1:{os.environ.get('UNITBALL_MLFLOW_PORT') or 5000}"
     served = os.environ.get(MLFLOW_VARIABLE) or recorded_servers(current_root()).get("mlflow", usual)
-    address = server_address() or served
-    return f"{address.rstrip('/')}/#/runs/{run_id}"
+    return f"{(server_address() or served).rstrip('/')}/#/runs/{run_id}"
 
 
 def flow_run_page(flow_run_id: str) -> str:
