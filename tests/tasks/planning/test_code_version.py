@@ -146,7 +146,7 @@ def test_whatever_does_something_is(old: str, new: str) -> None:
 
 def test_comments_and_docstrings_change_no_version(tree: Path) -> None:
     before = version()
-    edit(tree / "dpalgos/trainers/discriminant.py", '"""Ridge regression', '"""Ridge  regression anew')
+    edit(tree / "dpalgos/trainers/discriminant.py", '"""Models in closed', '"""Models  in  closed')
     edit(tree / "dpalgos/algorithms.py", "_FINEST = 16", "# Reworded.\n\n\n_FINEST   =   16")
     assert version() == before
 
