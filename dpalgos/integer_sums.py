@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.linear import LinearTask
-from dpalgos.losses import write_slopes
 from dpalgos.mechanisms.distributions import pack
 from dpalgos.mechanisms.fixed_point import (
     EXACT,
@@ -32,7 +31,7 @@ from dpalgos.mechanisms.fixed_point import (
 )
 from dpalgos.parallel import accumulate, pieces
 from dpalgos.resources import Reserved, Work, reserve
-from dpalgos.rows import Array, Block, Features, Floats, Ints, Rows, Shares, clip_to_unit_ball, null_labels, sanitise
+from dpalgos.rows import Array, Block, Features, Floats, Ints, Rows, Shares, clip_to_unit_ball, sanitise
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +455,7 @@ class GradientSums:
         if compiled:
             from dpalgos import _compiled
 
-            write_slopes(self.task.loss, scores, block.targets.T, part.start)
+            self.task.loss.write_slopes(scores, block.targets.T, part.start)
             _compiled.encode_columns(scores, norms[:, 0], weights[:, 0], self.clip, grid, limits)
             return scores
         # A row's norm is rounded by the order in which its entries lie.
@@ -486,26 +485,18 @@ class GradientSums:
         factors, limits = row_weights(shares, limit)
         weights[:, 0] = weight * factors
         encoded = EncodedBlock(units, norms, targets, weights, limits)
-        if features.dtype == np.float32 and self._compiled(setting):
-            from dpalgos import _compiled
-
-            null = null_labels(labels, setting.classes)
-            grid = (self.scale, squared_limit(1.0, self.scale))
-            for part in pieces(count, width):
-                # Row after row, and then into columns: a row's entries there may be a power of two apart, which the
-                # caches map to one place.
-                lines = np.empty((len(features[part]), width), np.float32)
-                arguments = (features[part], null[part], self.task.intercept_scaling, self.mean_weight)
-                _compiled.encode_units(*arguments, *grid, lines, encoded.norms[part])
-                encoded.units[part] = lines
-            encoded.targets[:] = self.task.targets(labels, null, setting)
-            return encoded
         for part in pieces(count, width):
             clean, encoded.targets[part] = self.task.block(features[part], labels[part], setting)
             clean = self.shrunk(clean)
             lengths = np.linalg.norm(clean, axis=1, keepdims=True)
             norms[part] = lengths
-            encode_into(units[part], clean / np.where(lengths > 0, lengths, 1.0), 1.0, self.scale)
+            encode_into(
+                units[part],
+                clean / np.where(lengths > 0, lengths, 1.0),
+                1.0,
+                self.scale,
+                compiled=self._compiled(setting),
+            )
         return encoded
 
 

@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import singledispatch
 from typing import Any, ClassVar
 
 import numpy as np
@@ -63,6 +62,20 @@ class ScoreLoss(Bounded, ABC):
     @abstractmethod
     def curvature_product(self, scores: Floats, targets: Floats) -> Callable[[Floats], Floats]:
         """Return the map from directions (n, outputs) to second derivative times direction, at these scores."""
+
+    def write_slopes(self, scores: Floats, targets: NDArray[np.float32], start: int) -> None:
+        """Replace scores (K, m) by slopes, which may differ from :meth:`slope` in the last bits.
+
+        Parameters
+        ----------
+        scores : array (K, m)
+            Overwritten.
+        targets : array (K, n) of float32
+            Those of the rows are the columns from ``start`` on.
+        start : int
+        """
+        own = targets[:, start : start + scores.shape[1]].astype(np.float64)
+        scores[:] = self.slope(scores.T, own.T).T
 
 
 class _Margin(ScoreLoss):
@@ -181,11 +194,7 @@ class Logistic(_Margin):
     """The logistic loss log(1 + e^{−z}), one-vs-rest; slope at most 1, curvature at most 1/4."""
 
     name: ClassVar[str] = "logistic"
-
-    @property
-    def curvature_bound(self) -> float:
-        """Return 1/4."""
-        return 0.25
+    curvature_bound: ClassVar[float] = 0.25
 
     def margin_value(self, margins: Floats) -> Floats:
         """Return ℓ(z)."""
@@ -209,11 +218,7 @@ class Squared(ScoreLoss):
     """
 
     name: ClassVar[str] = "squared"
-
-    @property
-    def curvature_bound(self) -> float:
-        """Return 1."""
-        return 1.0
+    curvature_bound: ClassVar[float] = 1.0
 
     def slope_norm(self, width: int) -> float:
         """Return infinity."""
@@ -241,16 +246,22 @@ class Softmax(ScoreLoss):
     """
 
     name: ClassVar[str] = "softmax"
+    curvature_bound: ClassVar[float] = 0.5
+    """The largest eigenvalue of diag(p) − ppᵀ."""
     separable: ClassVar[bool] = False
-
-    @property
-    def curvature_bound(self) -> float:
-        """Return 1/2, the largest eigenvalue of diag(p) − ppᵀ."""
-        return 0.5
 
     def slope_norm(self, width: int) -> float:
         """Return √2, or 1 for a single score."""
         return 1.0 if width == 1 else math.sqrt(2.0)
+
+    def write_slopes(self, scores: Floats, targets: NDArray[np.float32], start: int) -> None:
+        """Replace scores (K, m) by slopes, those of several classes by compiled code."""
+        if len(scores) == 1:
+            ScoreLoss.write_slopes(self, scores, targets, start)
+        else:
+            from dpalgos import _compiled
+
+            _compiled.write_slopes(scores, targets, start)
 
     def targets(self, labels: Ints, classes: int) -> Floats:
         """Return one-hot targets (n, outputs)."""
@@ -315,34 +326,3 @@ def make_loss(loss: str, width: float | None = None) -> ScoreLoss:
         raise ParameterError(f"the loss {loss!r} has no width; leave it out")
     loss_function: ScoreLoss = _LOSSES[loss]() if width is None else _LOSSES[loss](width=width)
     return loss_function
-
-
-@singledispatch
-def write_slopes(loss: ScoreLoss, scores: Floats, targets: NDArray[np.float32], start: int) -> None:
-    """Replace scores (K, m) by the loss's slopes; what ``@write_slopes.register`` adds may differ in the last bits.
-
-    Parameters
-    ----------
-    loss : ScoreLoss
-    scores : array (K, m)
-        Overwritten.
-    targets : array (K, n) of float32
-        Those of the rows are the columns from ``start`` on.
-    start : int
-    """
-    _write(loss, scores, targets, start)
-
-
-@write_slopes.register
-def _(loss: Softmax, scores: Floats, targets: NDArray[np.float32], start: int) -> None:
-    if len(scores) == 1:
-        _write(loss, scores, targets, start)
-        return
-    from dpalgos import _compiled
-
-    _compiled.write_slopes(scores, targets, start)
-
-
-def _write(loss: ScoreLoss, scores: Floats, targets: NDArray[np.float32], start: int) -> None:
-    own = targets[:, start : start + scores.shape[1]].astype(np.float64)
-    scores[:] = loss.slope(scores.T, own.T).T

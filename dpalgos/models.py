@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -32,6 +32,7 @@ class ArrayFields:
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    kind: ClassVar[str]
 
     def arrays(self) -> dict[str, Array]:
         """Return the fields by name."""
@@ -53,9 +54,21 @@ class RowMap(Artefact, Protocol):
         """Map (m, d) to what the next stage sees."""
 
 
-_T = TypeVar("_T", bound=Artefact)
+_KINDS: dict[str, Any] = {}
+_T = TypeVar("_T", bound="type[ArrayFields]")
 
 
+def released_kind(kind: str) -> Callable[[_T], _T]:
+    """Name a class of artefacts, so that :func:`decode` makes one of what is stored under that kind."""
+
+    def named(cls: _T) -> _T:
+        cls.kind, _KINDS[kind] = kind, cls
+        return cls
+
+    return named
+
+
+@released_kind("projection")
 @dataclass(frozen=True, slots=True)
 class Projection(ArrayFields):
     """A linear map onto k directions: ``features @ basis``.
@@ -70,7 +83,6 @@ class Projection(ArrayFields):
 
     basis: Floats
     spectrum: Floats = field(default_factory=lambda: np.zeros(0))
-    kind: ClassVar[str] = "projection"
 
     @property
     def dimension(self) -> int:
@@ -99,6 +111,7 @@ def predicted_classes(scores: Floats) -> Ints:
     return np.asarray(np.where(np.isfinite(scores), scores, -np.inf).argmax(axis=1), dtype=np.int64)
 
 
+@released_kind("linear-model")
 @dataclass(frozen=True, slots=True)
 class LinearModel(ArrayFields):
     """A linear classifier or regressor.
@@ -112,7 +125,6 @@ class LinearModel(ArrayFields):
 
     weights: Floats
     intercept: Floats = field(default_factory=lambda: np.zeros(1))
-    kind: ClassVar[str] = "linear-model"
 
     def __post_init__(self) -> None:
         rows = len(self.weights)
@@ -136,6 +148,7 @@ class LinearModel(ArrayFields):
         return predicted_classes(self.scores(features))
 
 
+@released_kind("kernel-model")
 @dataclass(frozen=True, slots=True)
 class KernelModel(ArrayFields):
     """A classifier by the Gaussian kernel: scores Σ_s coefficients[c, s] exp(−gamma ‖x − support_s‖²) + intercept[c].
@@ -155,7 +168,6 @@ class KernelModel(ArrayFields):
     coefficients: Floats
     intercept: Floats
     gamma: Floats
-    kind: ClassVar[str] = "kernel-model"
 
     def scores(self, features: Floats) -> Floats:
         """Return (m, rows of ``coefficients``) decision values."""
@@ -170,21 +182,12 @@ class KernelModel(ArrayFields):
         return predicted_classes(self.scores(features))
 
 
+@released_kind("statistic")
 @dataclass(frozen=True, slots=True)
 class Statistic(ArrayFields):
     """Released numbers that are not a model: counts, sums, a confusion matrix."""
 
     values: Floats
-    kind: ClassVar[str] = "statistic"
-
-
-_KINDS: dict[str, Any] = {cls.kind: cls for cls in (Projection, LinearModel, KernelModel, Statistic)}
-
-
-def released_kind(cls: type[_T]) -> type[_T]:
-    """Decorate a class of artefacts that is defined elsewhere, so that :func:`decode` knows its ``kind``."""
-    _KINDS[cls.kind] = cls
-    return cls
 
 
 def decode(kind: str, arrays: dict[str, Array]) -> Any:

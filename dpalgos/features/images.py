@@ -28,7 +28,7 @@ _CLIP = 0.2
 _BATCH_ENTRIES = 2**18
 
 
-@released_kind
+@released_kind("hog-features")
 @dataclass(frozen=True, slots=True)
 class HogFeatures(RowFeatures):
     """A map from images to their histograms of oriented gradients, scaled to norm 1.
@@ -40,7 +40,6 @@ class HogFeatures(RowFeatures):
     """
 
     layout: Ints
-    kind: ClassVar[str] = "hog-features"
 
     @property
     def dimension(self) -> int:
@@ -114,7 +113,7 @@ _IMAGES = 16
 _SMALL = 1e-3
 
 
-@released_kind
+@released_kind("patch-features")
 @dataclass(frozen=True, slots=True)
 class PatchFeatures(RowFeatures):
     """Patches, each centred and scaled to norm 1, times filters; both signs rectified, averaged over cells; norm 1.
@@ -139,7 +138,6 @@ class PatchFeatures(RowFeatures):
     filters: Floats
     offset: Floats = field(default_factory=lambda: np.zeros(0))
     curve: Floats = field(default_factory=lambda: np.array([0.0, 1.0, _SMALL]))
-    kind: ClassVar[str] = "patch-features"
     kept: ClassVar[bool] = True
 
     @property
@@ -508,7 +506,7 @@ def _over_mirror_images(coefficients: _Single, channels: int, scales: int, angle
     return np.asarray((coefficients + coefficients[:, :, ::-1][..., every])[:, :, :kept] / np.float32(2.0))
 
 
-@released_kind
+@released_kind("scattering-features")
 @dataclass(frozen=True, slots=True)
 class ScatteringFeatures(RowFeatures):
     """A map from images to scattering coefficients, each raised to a power.
@@ -524,7 +522,6 @@ class ScatteringFeatures(RowFeatures):
 
     layout: Ints
     power: Floats
-    kind: ClassVar[str] = "scattering-features"
     kept: ClassVar[bool] = True
 
     @property

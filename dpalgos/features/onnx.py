@@ -37,7 +37,7 @@ _OURS = ("UNITBALL_", "PREFECT_", "MLFLOW_")
 _HALF = np.sqrt(np.finfo(np.float64).max) / 2.0
 
 
-@released_kind
+@released_kind("onnx-features")
 @dataclass(frozen=True, slots=True)
 class OnnxFeatures(RowFeatures):
     """The map x ↦ f(x)/‖f(x)‖ of an ONNX model f.
@@ -61,7 +61,6 @@ class OnnxFeatures(RowFeatures):
     shape: Ints
     size: Ints
     output: NDArray[np.uint8]
-    kind: ClassVar[str] = "onnx-features"
     packages: ClassVar[tuple[str, ...]] = ("onnxruntime",)
 
     @property

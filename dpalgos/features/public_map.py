@@ -28,7 +28,6 @@ class RowFeatures(ArrayFields, ABC):
     """What a public map gives: a function of one row at a time, made of arrays, which pipelines can hold."""
 
     __slots__ = ()
-    kind: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()
     """Distributions that it needs beside what every model does."""
     kept: ClassVar[bool] = False
@@ -261,7 +260,7 @@ class AveragePooling(PublicMap):
         return Projection(basis=basis / np.sqrt(basis.sum(axis=0)))
 
 
-@released_kind
+@released_kind("elementwise-features")
 @dataclass(frozen=True, slots=True)
 class ElementwiseFeatures(RowFeatures):
     """The map x ↦ u/‖u‖ with uᵢ = sign(xᵢ) g(|xᵢ|), g(v) = v^power, or ln(1 + scale·v) where the power is 0.
@@ -276,7 +275,6 @@ class ElementwiseFeatures(RowFeatures):
 
     size: Ints
     curve: Floats
-    kind: ClassVar[str] = "elementwise-features"
 
     @property
     def dimension(self) -> int:
@@ -341,7 +339,7 @@ class SignedLogarithm(PublicMap):
         return ElementwiseFeatures(size=np.array([dimension]), curve=np.array([0.0, self.scale]))
 
 
-@released_kind
+@released_kind("fourier-features")
 @dataclass(frozen=True, slots=True)
 class FourierFeatures(RowFeatures):
     """The map x ↦ (cos ωᵢ·x, sin ωᵢ·x)/√D, rows of norm exactly 1.
@@ -352,7 +350,6 @@ class FourierFeatures(RowFeatures):
     """
 
     frequencies: Floats
-    kind: ClassVar[str] = "fourier-features"
 
     @property
     def dimension(self) -> int:

@@ -30,7 +30,7 @@ def _beginning_with(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-@released_kind
+@released_kind("side-by-side-features")
 class SideBySideFeatures(RowFeatures):
     """The features of several public maps, one map's after the other's.
 
@@ -42,7 +42,6 @@ class SideBySideFeatures(RowFeatures):
         Those of the maps, each with ``map0_``, ``map1_``, … before its name.
     """
 
-    kind: ClassVar[str] = "side-by-side-features"
     kept: ClassVar[bool] = True
 
     def __init__(self, kinds: NDArray[np.uint8], **of_maps: Array) -> None:
@@ -151,7 +150,7 @@ def _built(name: str, parameters: Mapping[str, Any]) -> PublicMap:
 _MOST_COMPONENTS = 200
 
 
-@released_kind
+@released_kind("centred-directions")
 @dataclass(frozen=True, slots=True)
 class CentredDirections(RowFeatures):
     """The map x ↦ z = u/‖u‖ with u = (x − mean) basis; with a head of K classes, x ↦ (√(1 − c²) z, c s/‖s‖).
@@ -174,7 +173,6 @@ class CentredDirections(RowFeatures):
     head: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     offset: Floats = field(default_factory=lambda: np.zeros(0))
     weight: Floats = field(default_factory=lambda: np.zeros(1))
-    kind: ClassVar[str] = "centred-directions"
 
     @property
     def dimension(self) -> int:
@@ -308,7 +306,7 @@ class PublicRowsWhitening(Bounded):
         return replace(directions, head=means.T, offset=offset, weight=np.array([self.head]))
 
 
-@released_kind
+@released_kind("whitened-features")
 class WhitenedFeatures(RowFeatures):
     """The map x ↦ u/‖u‖ with u = (f(x) − mean) basis, for a public feature map f.
 
@@ -328,7 +326,6 @@ class WhitenedFeatures(RowFeatures):
         Those of f, each with ``map_`` before its name.
     """
 
-    kind: ClassVar[str] = "whitened-features"
     kept: ClassVar[bool] = True
 
     def __init__(

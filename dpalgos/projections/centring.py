@@ -36,7 +36,7 @@ class Identity(PublicMap):
         return Projection(basis=np.eye(dimension))
 
 
-@released_kind
+@released_kind("centred-rows")
 @dataclass(frozen=True, slots=True)
 class CentredRows(RowFeatures):
     """The map x ↦ (x − mean)/2: where rows and mean are in the unit ball it stays there; linear models stay linear.
@@ -48,7 +48,6 @@ class CentredRows(RowFeatures):
     """
 
     mean: Floats
-    kind: ClassVar[str] = "centred-rows"
 
     @property
     def dimension(self) -> int:

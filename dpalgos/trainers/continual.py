@@ -8,10 +8,8 @@ its distribution is a Gaussian mechanism for integers of whatever sensitivity, s
 would cost, and the whole horizon costs μ.
 """
 
-import math
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -381,7 +379,7 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
 
 _Number = TypeVar("_Number", np.int64, np.float64)
 _Nights = tuple[Ints, ...]
-_PreparedNights = tuple[ArrayRows, ...]
+_NightlyRows = tuple[ArrayRows, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,15 +397,43 @@ class ContinualTrainer(GaussianAlgorithm):
     nights: int = 8
     bands: int | None = None
 
+    nightly: ClassVar[type[ClassMeansDiscriminant | FollowTheRegularisedLeader]]
+    """What trains on one night by itself."""
     people: ClassVar[str] = Refused("it divides rows among its nights by their places, a person's into several of them")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.factor()
 
-    @abstractmethod
     def once(self) -> ClassMeansDiscriminant | FollowTheRegularisedLeader:
-        """Return the trainer of one night by itself, on its part of the budget."""
+        """Return the trainer of one night by itself, with the same parameters, on its part of the budget."""
+        own = {one.name: getattr(self, one.name) for one in fields(self.nightly)}
+        return self.nightly(**{**own, "budget": nightly_budget(self.budget, self.factor())})
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of holding all nights' rows, and of each night's sum again in all later ones."""
+        once = self.once().work(setting)
+        return replace(once, operations=once.operations * self.nights, held=2 * 8 * setting.rows * setting.dimension)
+
+    def prepare(self, rows: Rows, setting: Setting) -> _NightlyRows:
+        """Return the party's rows of each night."""
+        blocks = list(rows.blocks())
+        features = np.concatenate([np.zeros((0, rows.dimension)), *(block[0] for block in blocks)])
+        labels = np.concatenate([np.zeros(0), *(block[1] for block in blocks)])
+        return tuple(
+            ArrayRows(features[night :: self.nights], labels[night :: self.nights]) for night in range(self.nights)
+        )
+
+    def contribution(self, state: _Nights, rows: Rows | _NightlyRows, setting: Setting) -> Ints:
+        """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
+        once, nights = self.once(), rows if isinstance(rows, tuple) else self.prepare(rows, setting)
+        before = (state_after(self.factor(), state[:night], once, setting) for night in range(len(state) + 1))
+        return self.mixed([once.contribution(then, nights[night], setting) for night, then in enumerate(before)])
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact stream (T, ·, ·) at nothing released, in units of the rows or gradients."""
+        nights = [self.once().statistic(night, setting) for night in self.prepare(rows, setting)]
+        return np.stack([self.mixed(nights[:night]) for night in range(1, self.nights + 1)])
 
     def factor(self) -> ToeplitzFactor:
         """Return the factor of the horizon."""
@@ -475,44 +501,11 @@ class ContinualClassMeans(ContinualTrainer, ClassSumTrainer):
 
     source: ClassVar[str] = "class means by factorisation of running sums, after Fichtenberger et al. 2023"
     measured: ClassVar[str] = "the nights' sums of the rows of each class times the factor, in l2"
-
-    def work(self, setting: Setting) -> Work:
-        """Return that of one pass, and of a sum for each night."""
-        shape = self.class_sums(setting).shape(setting)
-        return Work(operations=2.0 * setting.rows * math.prod(shape), sums=8 * self.nights * math.prod(shape))
+    nightly: ClassVar[type[ClassMeansDiscriminant | FollowTheRegularisedLeader]] = ClassMeansDiscriminant
 
     def class_sums(self, setting: Setting) -> ClassSums:
         """Return one night's sums, on the grid of their noise."""
-        return self.once().class_sums(setting)
-
-    def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the party's exact stream (T, K, d + 1), in units of the rows."""
-        nights = self.prepare(rows, setting)
-        stream = [self.mixed(nights[:night]) for night in range(1, self.nights + 1)]
-        return np.stack(stream) / self.class_sums(setting).scale
-
-    def prepare(self, rows: Rows, setting: Setting) -> _Nights:
-        """Return the party's exact sums of each night."""
-        sums = self.class_sums(setting)
-        nights = np.zeros((self.nights, *sums.shape(setting)), dtype=np.int64)
-        first = 0
-        for features, labels, shares in rows.blocks():
-            arrival = np.arange(first, first + len(labels)) % self.nights
-            for night in np.unique(arrival):
-                now = arrival == night
-                own = None if shares is None else shares[now]
-                nights[night] += sums.of_block(features[now], labels[now], own, setting)
-            first += len(labels)
-        return tuple(nights)
-
-    def contribution(self, state: _Nights, rows: Rows | _Nights, setting: Setting) -> Ints:
-        """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
-        nights = rows if isinstance(rows, tuple) else self.prepare(rows, setting)
-        return self.mixed(nights[: len(state) + 1])
-
-    def once(self) -> ClassMeansDiscriminant:
-        """Return class means on a night's part of the budget."""
-        return ClassMeansDiscriminant(budget=nightly_budget(self.budget, self.factor()), count_weight=self.count_weight)
+        return cast(ClassMeansDiscriminant, self.once()).class_sums(setting)
 
 
 @register("trainers", "continual-ftrl")
@@ -548,42 +541,4 @@ class ContinualLeader(ContinualTrainer, LeaderTrainer):
 
     source: ClassVar[str] = "DP-FTRL by factorisation of running sums, Denisov et al. 2022"
     measured: ClassVar[str] = "the nights' sums of clipped gradients times the factor, in l2"
-
-    def work(self, setting: Setting) -> Work:
-        """Return that of holding all nights' rows, and of each night's sum again in all later ones."""
-        once = self.once().sums(setting).work(setting, self.nights)
-        return replace(once, kept=0, held=2 * 8 * setting.rows * setting.dimension)
-
-    def prepare(self, rows: Rows, setting: Setting) -> _PreparedNights:
-        """Return the party's rows of each night."""
-        blocks = list(rows.blocks())
-        features = np.concatenate([np.zeros((0, rows.dimension)), *(block[0] for block in blocks)])
-        labels = np.concatenate([np.zeros(0), *(block[1] for block in blocks)])
-        return tuple(
-            ArrayRows(features[night :: self.nights], labels[night :: self.nights]) for night in range(self.nights)
-        )
-
-    def contribution(self, state: _Nights, rows: Rows | _PreparedNights, setting: Setting) -> Ints:
-        """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
-        once, nights = self.once(), rows if isinstance(rows, tuple) else self.prepare(rows, setting)
-        before = (state_after(self.factor(), state[:night], once, setting) for night in range(len(state) + 1))
-        return self.mixed([once.contribution(then, nights[night], setting) for night, then in enumerate(before)])
-
-    def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the party's exact stream (T, ·, ·) at nothing released, in units of the rows or gradients."""
-        nights = [self.once().statistic(night, setting) for night in self.prepare(rows, setting)]
-        return np.stack([self.mixed(nights[:night]) for night in range(1, self.nights + 1)])
-
-    def once(self) -> FollowTheRegularisedLeader:
-        """Return the leader on a night's part of the budget."""
-        return FollowTheRegularisedLeader(
-            budget=nightly_budget(self.budget, self.factor()),
-            clip=self.clip,
-            step_size=self.step_size,
-            mean_weight=self.mean_weight,
-            class_weight=self.class_weight,
-            loss=self.loss,
-            width=self.width,
-            intercept_scaling=self.intercept_scaling,
-            label_range=self.label_range,
-        )
+    nightly: ClassVar[type[ClassMeansDiscriminant | FollowTheRegularisedLeader]] = FollowTheRegularisedLeader

@@ -17,7 +17,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.integer_sums import GradientSums
 from dpalgos.linear import LinearTask
-from dpalgos.losses import Softmax, write_slopes
+from dpalgos.losses import Softmax
 from dpalgos.mechanisms.fixed_point import (
     encode_into,
     encode_rows,
@@ -243,9 +243,9 @@ def test_compiled_slopes_of_softmax_are_the_losss_own() -> None:
     scores = random.normal(size=(600, 5)) * 10.0 ** random.uniform(-3, 4, (600, 1))
     targets = np.asfortranarray(np.eye(5, dtype=np.float32)[random.integers(0, 5, 603)])
     made = np.ascontiguousarray(scores.T)
-    write_slopes(loss, made, targets.T, 3)
+    loss.write_slopes(made, targets.T, 3)
     np.testing.assert_allclose(made.T, loss.slope(scores, targets[3:].astype(np.float64)), rtol=1e-14, atol=1e-15)
     for at in range(0, 600, 97):
         alone = np.ascontiguousarray(scores[at : at + 1].T)
-        write_slopes(loss, alone, targets.T, 3 + at)
+        loss.write_slopes(alone, targets.T, 3 + at)
         assert np.array_equal(alone[:, 0], made[:, at])
