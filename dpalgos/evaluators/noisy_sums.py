@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -46,6 +46,8 @@ class NoisySums(PrivateAlgorithm, OneSum):
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     numerics: ClassVar[Numerics] = Numerics.EXACT
     unit: ClassVar[int] = 1
+    fewest_classes: ClassVar[int] = 2
+    """1 where rows may have real labels."""
 
     @abstractmethod
     def sensitivity(self, setting: Setting) -> float:
@@ -61,12 +63,19 @@ class NoisySums(PrivateAlgorithm, OneSum):
             return self.unit
         return 1 << (10 + (setting.rows_per_person - 1).bit_length())
 
-    def kept(self, rows: Rows, setting: Setting, classes: int) -> Iterator[tuple[Floats, Array, Ints]]:
-        """Yield features and labels of rows that are no null records, block by block, and what each adds for one."""
+    @abstractmethod
+    def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
+        """Return the exact sums of a block of rows, none of them a null record, each of which adds so many units."""
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the party's exact sums; null records add nothing."""
+        total = np.zeros(self.sum_shape(setting), dtype=np.int64)
         for block, labels, shares in rows.blocks():
             numbers = np.asarray(block, dtype=np.float64)
-            real = ~null_records(numbers, labels, classes)
-            yield numbers[real], np.asarray(labels)[real], portions(self.units(setting), shares, len(labels))[real]
+            real = ~null_records(numbers, labels, max(setting.classes, self.fewest_classes))
+            parts = portions(self.units(setting), shares, len(labels))
+            total += self.of_block(numbers[real], np.asarray(labels)[real], parts[real], setting)
+        return total
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact sums."""
@@ -125,15 +134,12 @@ class CountedPairs(NoisySums):
         """Return (K, K)."""
         return (max(setting.classes, 2),) * 2
 
-    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+    def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
         """Return the exact counts (K, K), true class by predicted class."""
-        counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
-        classes = len(counts)
-        for scores, labels, parts in self.kept(rows, setting, classes):
-            # A score too many is the last class's: whatever the model, a row is counted in one of the cells.
-            predicted = np.minimum(predicted_classes(scores), classes - 1)
-            counts += _counted(np.asarray(labels, dtype=np.int64) * classes + predicted, parts, counts.shape)
-        return counts
+        classes, _ = shape = self.sum_shape(setting)
+        # A score too many is the last class's: whatever the model, a row is counted in one of the cells.
+        predicted = np.minimum(predicted_classes(features), classes - 1)
+        return _counted(np.asarray(labels, dtype=np.int64) * classes + predicted, parts, shape)
 
 
 @register("evaluators", "confusion-matrix")
@@ -246,20 +252,17 @@ class ScoreHistogram(GaussianSums):
         scores = np.ones(setting.dimension)
         return one_row_apart(setting, scores, -scores)
 
-    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+    def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
         """Return the exact counts (histograms, 2, bins): rows of the other classes, rows of the class."""
         histograms = self._histograms(setting)
-        counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
-        for scores, labels, parts in self.kept(rows, setting, max(setting.classes, 2)):
-            truth = np.asarray(labels, dtype=np.int64)
-            # A score that the model does not have is zero.
-            known = np.pad(scores, ((0, 0), (0, max(histograms - scores.shape[1], 0))))
-            squashed = 1.0 / (1.0 + np.exp(-np.clip(known / self.scale, -50.0, 50.0)))
-            bins = np.minimum((squashed * self.bins).astype(np.int64), self.bins - 1)[:, :histograms]
-            positive = truth[:, None] == (1 if histograms == 1 else np.arange(histograms))
-            cells = (2 * np.arange(histograms) + positive) * self.bins + bins
-            counts += _counted(cells, np.repeat(parts, histograms), counts.shape)
-        return counts
+        truth = np.asarray(labels, dtype=np.int64)
+        # A score that the model does not have is zero.
+        known = np.pad(features, ((0, 0), (0, max(histograms - features.shape[1], 0))))
+        squashed = 1.0 / (1.0 + np.exp(-np.clip(known / self.scale, -50.0, 50.0)))
+        bins = np.minimum((squashed * self.bins).astype(np.int64), self.bins - 1)[:, :histograms]
+        positive = truth[:, None] == (1 if histograms == 1 else np.arange(histograms))
+        cells = (2 * np.arange(histograms) + positive) * self.bins + bins
+        return _counted(cells, np.repeat(parts, histograms), self.sum_shape(setting))
 
 
 def curves_of(histograms: Floats) -> list[Floats]:
@@ -322,15 +325,11 @@ class Discordance(ConfusionMatrix):
         scores = np.concatenate([_says(0, width), _says(1, setting.dimension - width)]) / 2
         return one_row_apart(setting, scores, scores, labels=(1, 0))
 
-    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+    def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
         """Return the exact counts (2,)."""
-        width = setting.dimension // 2
-        counts = np.zeros(2, dtype=np.int64)
-        for scores, labels, parts in self.kept(rows, setting, max(setting.classes, 2)):
-            truth = np.asarray(labels, dtype=np.int64)
-            first, second = (predicted_classes(part) == truth for part in (scores[:, :width], scores[:, width:]))
-            counts += [int(parts[first & ~second].sum()), int(parts[second & ~first].sum())]
-        return counts
+        width, truth = setting.dimension // 2, np.asarray(labels, dtype=np.int64)
+        first, second = (predicted_classes(part) == truth for part in (features[:, :width], features[:, width:]))
+        return np.array([parts[first & ~second].sum(), parts[second & ~first].sum()], dtype=np.int64)
 
 
 def _says(index: int, columns: int) -> Floats:
@@ -405,6 +404,7 @@ class ErrorSums(NoisySums):
 
     label_range: Sequence[float] = (0.0, 1.0)
     unit: ClassVar[int] = _UNIT
+    fewest_classes: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -416,26 +416,18 @@ class ErrorSums(NoisySums):
         """Return (5,)."""
         return (5,)
 
-    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+    def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
         """Return the exact sums (5,) in integers."""
         low, high = self.label_range
-        total = np.zeros(5, dtype=np.int64)
-        for predictions, targets, parts in self.kept(rows, setting, setting.classes):
-            target = (np.clip(np.asarray(targets, dtype=np.float64), low, high) - low) / (high - low)
-            # Fractions of the range, clipped before anything can overflow; a product with its reciprocal could.
-            predicted = (np.clip(predictions[:, :1].sum(axis=1), low, high) - low) / (high - low)
-            # Roots of whole numbers below 2^21 are never rounded up to the next whole number.
-            grid = np.floor(np.sqrt(parts)).astype(np.int64)
-            error = np.rint(grid * np.abs(predicted - target)).astype(np.int64)
-            centred = np.rint(grid * (2.0 * target - 1.0)).astype(np.int64)
-            total += [
-                int((grid * grid).sum()),
-                SQUARES_WEIGHT * int((error * error).sum()),
-                int((grid * error).sum()),
-                int((grid * centred).sum()),
-                int((centred * centred).sum()),
-            ]
-        return total
+        target = (np.clip(np.asarray(labels, dtype=np.float64), low, high) - low) / (high - low)
+        # Fractions of the range, clipped before anything can overflow; a product with its reciprocal could.
+        predicted = (np.clip(features[:, :1].sum(axis=1), low, high) - low) / (high - low)
+        # Roots of whole numbers below 2^21 are never rounded up to the next whole number.
+        grid = np.floor(np.sqrt(parts)).astype(np.int64)
+        error = np.rint(grid * np.abs(predicted - target)).astype(np.int64)
+        centred = np.rint(grid * (2.0 * target - 1.0)).astype(np.int64)
+        sums = (grid * grid, SQUARES_WEIGHT * error * error, grid * error, grid * centred, centred * centred)
+        return np.array([each.sum() for each in sums], dtype=np.int64)
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return the largest error at the upper end of the range against none at the lower; in l1, a null record."""
@@ -535,6 +527,7 @@ class BinCounts(LaplaceSums):
     bins: int = field(default=2, metadata=at_least(2))
     columns: int | None = None
     people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
+    fewest_classes: ClassVar[int] = 1
     measured: ClassVar[str] = "counts, l1"
 
     def check(self, setting: Setting) -> None:
@@ -558,15 +551,13 @@ class BinCounts(LaplaceSums):
         """Return a row in the first bin of every column against one in the second: two counts a column move."""
         return one_row_apart(setting, np.zeros(setting.dimension), np.ones(setting.dimension))
 
-    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+    def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
         """Return the exact counts (columns, bins)."""
-        counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
-        for kept, _, parts in self.kept(rows, setting, setting.classes):
-            bins = kept[:, : len(counts)]
-            inside = (bins >= 0) & (bins < self.bins)
-            cells = np.where(inside, bins, 0).astype(np.int64) + self.bins * np.arange(len(counts))[None, :]
-            counts += _counted(cells[inside], np.broadcast_to(parts[:, None], inside.shape)[inside], counts.shape)
-        return counts
+        columns, _ = shape = self.sum_shape(setting)
+        bins = features[:, :columns]
+        inside = (bins >= 0) & (bins < self.bins)
+        cells = np.where(inside, bins, 0).astype(np.int64) + self.bins * np.arange(columns)[None, :]
+        return _counted(cells[inside], np.broadcast_to(parts[:, None], inside.shape)[inside], shape)
 
 
 def occupied(counts: Floats, scale: float) -> tuple[int, int] | None:
