@@ -13,7 +13,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
+from dpalgos.features.public_map import ImageMap, RowFeatures
 from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
@@ -67,7 +67,7 @@ class HogFeatures(RowFeatures):
 
 @register("projections", "hog")
 @dataclass(frozen=True, kw_only=True)
-class Hog(PublicMap):
+class Hog(ImageMap):
     """Histograms of oriented gradients: per cell, gradients counted by direction; per block of cells, normalised.
 
     Guarantee
@@ -94,12 +94,11 @@ class Hog(PublicMap):
     cell: int = field(default=4, metadata=COUNT)
     bins: int = field(default=9, metadata=COUNT)
     block: int = field(default=2, metadata=COUNT)
-    shape: Sequence[int] | None = None
     source: ClassVar[str] = "Dalal, Triggs 2005; Wang et al. 2024, section 5.2.1"
 
     def map_for(self, dimension: int) -> HogFeatures:
         """Return the map of rows of so many features."""
-        channels, height, width = image_shape(dimension, self.shape)
+        channels, height, width = self.sizes(dimension)
         if min(height, width) < self.cell * self.block:
             raise ParameterError(
                 f"images of {height} x {width} pixels hold no block of {self.block} cells of {self.cell} pixels; "
@@ -196,7 +195,7 @@ class PatchFeatures(RowFeatures):
 
 @register("projections", "patches")
 @dataclass(frozen=True, kw_only=True)
-class RandomPatches(PublicMap):
+class RandomPatches(ImageMap):
     """How much an image's patches look like random filters, by place: contrast-normalised, rectified, pooled.
 
     Guarantee
@@ -226,12 +225,11 @@ class RandomPatches(PublicMap):
     side: int = field(default=5, metadata=COUNT)
     cells: int = field(default=4, metadata=COUNT)
     seed: int = field(default=0, metadata=NATURAL)
-    shape: Sequence[int] | None = None
     source: ClassVar[str] = "Coates, Ng, Lee 2011"
 
     def map_for(self, dimension: int) -> PatchFeatures:
         """Return the map of rows of so many features."""
-        channels, height, width = image_shape(dimension, self.shape)
+        channels, height, width = self.sizes(dimension)
         require_cells((channels, height, width), self.side, self.cells)
         drawn = np.random.default_rng(self.seed).standard_normal((channels * self.side**2, self.filters))
         drawn -= drawn.mean(axis=0)
@@ -264,7 +262,7 @@ _FLOOR, _SMALLEST_NORM = 0.1, 4e-3
 
 @register("projections", "dictionary")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dictionary(PublicMap):
+class Dictionary(ImageMap):
     """How much an image's patches look like those of synthetic images, by place.
 
     Patches of synthetic images are contrast-normalised and whitened (ZCA); the centroids of a mini-batch k-means over
@@ -307,13 +305,12 @@ class Dictionary(PublicMap):
     images: int = field(default=3000, metadata=COUNT)
     mirror: bool = False
     seed: int = field(default=0, metadata=NATURAL)
-    shape: Sequence[int] | None = None
     source: ClassVar[str] = "ours; Coates, Ng, Lee 2011 on synthetic patches"
     kept: ClassVar[bool] = True
 
     def output_dimension(self, dimension: int) -> int:
         """Return the number of features."""
-        require_cells(image_shape(dimension, self.shape), self.side, self.cells)
+        require_cells(self.sizes(dimension), self.side, self.cells)
         return 2 * self.filters * self.cells**2
 
     @classmethod
@@ -323,14 +320,14 @@ class Dictionary(PublicMap):
 
     def work(self, setting: Setting) -> Work:
         """Return that of the filters' answers."""
-        channels, height, width = image_shape(setting.dimension, self.shape)
+        channels, height, width = self.sizes(setting.dimension)
         places = (height - self.side + 1) * (width - self.side + 1)
         answers = 2.0 * self.filters * (2 if self.mirror else 1) * channels * self.side**2 * places
         return Work(operations=answers * setting.rows, row=8 * 2 * self.output_dimension(setting.dimension))
 
     def map_for(self, dimension: int) -> PatchFeatures:
         """Return the filters for rows of so many features."""
-        channels, height, width = shape = image_shape(dimension, self.shape)
+        channels, height, width = shape = self.sizes(dimension)
         require_cells(shape, self.side, self.cells)
         random = np.random.default_rng(self.seed)
         size = channels * self.side**2
@@ -601,7 +598,7 @@ class ScatteringFeatures(RowFeatures):
 
 @register("projections", "scattering")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scattering(PublicMap):
+class Scattering(ImageMap):
     """Wavelet scattering of order two: moduli of wavelets of moduli of wavelets, averaged over a grid of places.
 
     Guarantee
@@ -643,12 +640,11 @@ class Scattering(PublicMap):
     power: float = field(default=0.5, metadata=between(0.0, 1.0, open_low=True))
     mirror: bool = False
     opponent: bool = False
-    shape: Sequence[int] | None = None
     source: ClassVar[str] = "Bruna, Mallat 2013; Tramèr, Boneh 2021"
 
     def map_for(self, dimension: int) -> ScatteringFeatures:
         """Return the map of rows of so many features."""
-        channels, height, width = image_shape(dimension, self.shape)
+        channels, height, width = self.sizes(dimension)
         if min(height, width) < 2**self.scales:
             raise ParameterError(
                 f"images of {height} x {width} pixels are smaller than a wavelet of scale {self.scales}; "

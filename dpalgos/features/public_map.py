@@ -91,6 +91,23 @@ class PublicMap(ProjectionAlgorithm):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageMap(PublicMap):
+    """A public map of images.
+
+    Parameters
+    ----------
+    shape : sequence of int, optional
+        Of the images; square ones by default.
+    """
+
+    shape: Sequence[int] | None = None
+
+    def sizes(self, dimension: int) -> tuple[int, int, int]:
+        """Return (channels, height, width) of rows of so many features."""
+        return image_shape(dimension, self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FileMap(ABC):
     """A map that somebody's file says: what is registered under ``encoders``, one class a file format."""
 
@@ -149,7 +166,7 @@ def image_shape(dimension: int, shape: Sequence[int] | None) -> tuple[int, int, 
 
 @register("projections", "dct")
 @dataclass(frozen=True, kw_only=True)
-class LowFrequencies(Directions, PublicMap):
+class LowFrequencies(Directions, ImageMap):
     """The lowest frequencies of images' two-dimensional discrete cosine transform (type II, orthonormal).
 
     Guarantee
@@ -164,13 +181,12 @@ class LowFrequencies(Directions, PublicMap):
         Of the images; square ones by default.
     """
 
-    shape: Sequence[int] | None = None
     source: ClassVar[str] = "Ahmed, Natarajan, Rao 1974"
 
     def map_for(self, dimension: int) -> Projection:
         """Return the basis."""
         require_components(self.components, dimension)
-        channels, height, width = image_shape(dimension, self.shape)
+        channels, height, width = self.sizes(dimension)
         down, across = (scipy.fft.dct(np.eye(size), norm="ortho", axis=0).T for size in (height, width))
         waves = [
             (u + v, max(u, v), u, channel, np.outer(down[:, u], across[:, v]))
@@ -223,7 +239,7 @@ class RandomProjection(Directions, PublicMap):
 
 @register("projections", "pooling")
 @dataclass(frozen=True, kw_only=True)
-class AveragePooling(PublicMap):
+class AveragePooling(ImageMap):
     """Sums over square blocks of pixels, divided by the root of their number.
 
     Guarantee
@@ -239,17 +255,16 @@ class AveragePooling(PublicMap):
     """
 
     size: int = field(default=2, metadata=COUNT)
-    shape: Sequence[int] | None = None
     source: ClassVar[str] = "average pooling"
 
     def output_dimension(self, dimension: int) -> int:
         """Return the number of blocks."""
-        channels, height, width = image_shape(dimension, self.shape)
+        channels, height, width = self.sizes(dimension)
         return channels * -(-height // self.size) * -(-width // self.size)
 
     def map_for(self, dimension: int) -> Projection:
         """Return the basis."""
-        channels, height, width = image_shape(dimension, self.shape)
+        channels, height, width = self.sizes(dimension)
         channel, row, column = np.indices((channels, height, width)).reshape(3, -1)
         across = -(-width // self.size)
         block = (channel * -(-height // self.size) + row // self.size) * across + column // self.size

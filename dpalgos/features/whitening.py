@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpalgos.algorithms import require_components
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
+from dpalgos.features.public_map import ImageMap, PublicMap, RowFeatures
 from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.models import Projection, decode, released_kind
@@ -85,7 +85,7 @@ class SideBySideFeatures(RowFeatures):
 
 @register("projections", "side-by-side")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SideBySide(PublicMap):
+class SideBySide(ImageMap):
     """Several public maps of the same rows, their features side by side.
 
     Guarantee
@@ -105,7 +105,6 @@ class SideBySide(PublicMap):
 
     maps: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"scattering": {}, "dictionary": {}})
     mirror: bool | None = None
-    shape: Sequence[int] | None = None
     source: ClassVar[str] = "ours"
     kept: ClassVar[bool] = True
 
@@ -398,7 +397,7 @@ _KEPT = 800
 
 @register("projections", "public-whitening")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublicWhitening(PublicMap):
+class PublicWhitening(ImageMap):
     """Features in the directions that tell synthetic images apart best, in units of what small changes do to them.
 
     Random processes draw images, each changed twice by what means nothing: strokes by shift, turn, stretch, shear and
@@ -450,7 +449,6 @@ class PublicWhitening(PublicMap):
     floor: float = field(default=3e-4, metadata=POSITIVE)
     mirror: bool = False
     seed: int = field(default=0, metadata=NATURAL)
-    shape: Sequence[int] | None = None
     source: ClassVar[str] = "ours; Fisher 1936 on images of a random process"
     kept: ClassVar[bool] = True
 
@@ -525,7 +523,7 @@ class PublicWhitening(PublicMap):
     def make(self, dimension: int) -> WhitenedFeatures:
         """Return the map of rows of so many features, made anew."""
         inner = self._inner().map_for(dimension)
-        shape = image_shape(dimension, self.shape)
+        shape = self.sizes(dimension)
         pairs = drawn_pairs(self.processes, self.images, shape, np.random.default_rng(self.seed))
         blocks = getattr(inner, "blocks", (inner.dimension,))
         return WhitenedFeatures.of(inner, *self._directions(inner.transform, pairs, blocks))

@@ -61,29 +61,18 @@ def step(
     if y[i] != y[j]:
         difference = before_i - before_j
         after_i, after_j = before_i + y[i] * delta, before_j + y[i] * delta
-        if difference > 0.0:
-            if after_j < 0.0:
-                after_i, after_j = difference, 0.0
-            if after_i > cost:
-                after_i, after_j = cost, cost - difference
-        else:
-            if after_i < 0.0:
-                after_i, after_j = 0.0, -difference
-            if after_j > cost:
-                after_i, after_j = cost + difference, cost
+        if min(after_i, after_j) < 0.0:
+            after_i, after_j = max(difference, 0.0), max(-difference, 0.0)
+        if max(after_i, after_j) > cost:
+            after_i, after_j = min(cost, cost + difference), min(cost, cost - difference)
     else:
         total = before_i + before_j
+        least, most = max(total - cost, 0.0), min(total, cost)
         after_i, after_j = before_i + y[i] * delta, before_j - y[i] * delta
-        if total > cost:
-            if after_i > cost:
-                after_i, after_j = cost, total - cost
-            if after_j > cost:
-                after_i, after_j = total - cost, cost
-        else:
-            if after_j < 0.0:
-                after_i, after_j = total, 0.0
-            if after_i < 0.0:
-                after_i, after_j = 0.0, total
+        if after_i > cost or after_j < 0.0:
+            after_i, after_j = most, least
+        if after_j > cost or after_i < 0.0:
+            after_i, after_j = least, most
     alpha[i], alpha[j] = after_i, after_j
     for t in (i, j):
         up[t] = alpha[t] < cost if y[t] > 0 else alpha[t] > 0.0

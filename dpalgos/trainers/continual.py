@@ -276,7 +276,7 @@ _LARGEST_STEP = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeaderTrainer(ClippedGradientTrainer):
+class LeaderTrainer(GaussianAlgorithm, ClippedGradientTrainer):
     """What trainers have in common whose weights are a running sum of gradients, W = −η Ĝ.
 
     Parameters

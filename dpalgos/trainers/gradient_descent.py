@@ -30,8 +30,8 @@ State = TypeVar("State")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClippedGradientTrainer(GaussianAlgorithm, LinearTrainer):
-    """A trainer of linear models that sees rows through exact sums of clipped gradients, and costs its budget.
+class ClippedGradientTrainer(LinearTrainer):
+    """A trainer of linear models that sees rows through exact sums of clipped gradients.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class ClippedGradientTrainer(GaussianAlgorithm, LinearTrainer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientSumTrainer(ClippedGradientTrainer, Generic[State]):
+class GradientSumTrainer(GaussianAlgorithm, ClippedGradientTrainer, Generic[State]):
     """T noisy integer sums of clipped gradients; a subclass says what the server makes of them.
 
     Guarantee
@@ -657,7 +657,7 @@ _RATE_BITS = 32
 
 @register("trainers", "dp-sgd")
 @dataclass(frozen=True, kw_only=True)
-class SampledDescent(ApproximateAlgorithm, LinearTrainer):
+class SampledDescent(ApproximateAlgorithm, ClippedGradientTrainer):
     """Minimise a loss by stochastic gradient descent on noisy sums over Poisson samples of the rows.
 
     What others' results are compared with: at each step every row takes part with probability q, drawn independently
@@ -711,7 +711,7 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     loss: str = "softmax"
     sampling_rate: float = field(default=0.1, metadata=between(2.0 ** (-20), 1.0))
     iterations: int = field(default=200, metadata=COUNT)
-    clip: float = field(default=0.5, metadata=POSITIVE)
+    clip: float = 0.5
     step_size: float | None = field(default=None, metadata=POSITIVE)
     momentum: float = field(default=0.9, metadata=between(0.0, 1.0, open_high=True))
     slack_share: float = field(default=0.1, metadata=between(0.0, 1.0, open_low=True, open_high=True))
@@ -720,7 +720,6 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     source: ClassVar[str] = "Abadi et al. 2016; Zhu, Dong, Wang 2022"
     people: ClassVar[str] = Refused("it draws rows, and a person with many is drawn more often")
     relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_SPECIAL,)
-    measured: ClassVar[str] = "sum of clipped gradients, l2"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -746,10 +745,6 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
             numerics=Numerics.EXACT,
             assumptions=("which rows take part in a step is known to nobody but their holder",),
         )
-
-    def sensitivity(self, setting: Setting) -> float:
-        """Return clip: a null record adds nothing."""
-        return self.clip
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact sum at zero weights, were all rows to take part."""
