@@ -28,10 +28,9 @@ from dpalgos.guarantees import (
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.distributions import total_mu
 from dpalgos.models import Artefact
-from dpalgos.parallel import SpreadRows
 from dpalgos.parameters import COUNT, Bound, Bounded
 from dpalgos.resources import Work, gathering_work
-from dpalgos.rows import NULL_LABEL, Array, ArrayRows, Floats, Ints, NoiseSource, RandomStream, Rows
+from dpalgos.rows import NULL_LABEL, Array, ArrayRows, Floats, Ints, NoiseSource, RandomStream, Rows, SpreadRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,20 @@ from dpalgos.mechanisms.fixed_point import (
     row_weights,
     squared_limit,
 )
-from dpalgos.parallel import accumulate, pieces
 from dpalgos.resources import Reserved, Work, reserve
-from dpalgos.rows import Array, Block, Features, Floats, Ints, Rows, Shares, clip_to_unit_ball, sanitise
+from dpalgos.rows import (
+    Array,
+    Block,
+    Features,
+    Floats,
+    Ints,
+    Rows,
+    Shares,
+    accumulate,
+    clip_to_unit_ball,
+    pieces,
+    sanitise,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -40,36 +40,20 @@ def _products(columns: Any, points: Any) -> Floats:
     return products
 
 
-class Kernel(Protocol):
-    """A positive semidefinite kernel of two rows."""
-
-    def of_products(self, products: Floats, squares: Floats, square: float) -> Floats:
-        """Return k(x_t, z) from the inner products x_t·z (m,), the squared norms of the x_t (m,) and of z.
-
-        The products may be written over.
-        """
-
-    def diagonal(self, squares: Floats) -> Floats:
-        """Return k(x_t, x_t) from the squared norms of the x_t."""
-
-    def scores(self, features: Any, support: Any, coefficients: Floats) -> Floats:
-        """Return Σ_s coefficients[s] k(x_t, support_s) for each row x_t of ``features``, (m,)."""
-
-
 @dataclass(frozen=True, slots=True)
 class LinearKernel:
     """k(x, z) = x·z."""
 
     def of_products(self, products: Floats, squares: Floats, square: float) -> Floats:
-        """Return the products."""
+        """Return k(x_t, z) from the inner products x_t·z (m,), the squared norms of the x_t (m,) and of z."""
         return products
 
     def diagonal(self, squares: Floats) -> Floats:
-        """Return the squared norms."""
+        """Return k(x_t, x_t) from the squared norms of the x_t."""
         return squares
 
     def scores(self, features: Any, support: Any, coefficients: Floats) -> Floats:
-        """Return the products with the one vector Σ_s coefficients[s] support_s."""
+        """Return Σ_s coefficients[s] k(x_t, support_s) for each row x_t of ``features``, (m,)."""
         return np.asarray(features @ (support.T @ coefficients))
 
 
@@ -113,6 +97,7 @@ class GaussianKernel(Bounded):
         return total
 
 
+Kernel: TypeAlias = LinearKernel | GaussianKernel
 KERNELS: Mapping[str, Callable[[float], Kernel]] = MappingProxyType(
     {"linear": lambda gamma: LinearKernel(), "rbf": GaussianKernel}
 )

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from dpalgos.algorithms import Algorithm, NeighbouringPair, one_row_apart
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
-from dpalgos.losses import ScoreLoss, Squared, make_loss, outputs
+from dpalgos.losses import Problem, ScoreLoss, Squared, make_loss, outputs
 from dpalgos.models import LinearModel
 from dpalgos.parameters import NON_NEGATIVE, Bound, Bounded
 from dpalgos.rows import NULL_LABEL, Array, Features, Floats, Rows, clip_to_unit_ball, sanitise
-from dpalgos.solvers import Problem
 
 BALANCED = "balanced"
 """What stands for weights of classes by their noisy counts."""

@@ -1,14 +1,17 @@
-"""Losses of linear models as functions of the scores, the constants that proofs use, slopes of many rows."""
+"""Losses of linear scores with the constants that proofs use, and certified minimisers of regularised risks."""
+
+from __future__ import annotations
 
 import difflib
 import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError, UnknownNameError
@@ -326,3 +329,404 @@ def make_loss(loss: str, width: float | None = None) -> ScoreLoss:
         raise ParameterError(f"the loss {loss!r} has no width; leave it out")
     loss_function: ScoreLoss = _LOSSES[loss]() if width is None else _LOSSES[loss](width=width)
     return loss_function
+
+
+# Up to this many columns the Hessian of each weight row is formed and factorised; beyond, conjugate gradients.
+_DIRECT_COLUMNS = 64
+# Up to this many columns XᵀX is decomposed once to precondition the conjugate gradients.
+_PRECONDITIONED_COLUMNS = 4096
+_NEWTON_STEPS = 100
+_INNER_STEPS = 400
+_USUAL_INNER_STEPS = 100
+_CANCELLATION = 2.0**-48
+_UNIT = 2.0**-53
+# Rows of one sum, so that the bound on a mean's rounding error does not grow with their number.
+_BLOCK = 4096
+# Relative error granted to the second-order terms that the standard bounds leave out.
+_MARGIN = 1.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """The risk J(W) = (1/n) Σᵢ vᵢ ℓ(W xᵢ, tᵢ) + (Λ/2) ‖W‖² + ⟨B, W⟩.
+
+    Parameters
+    ----------
+    features : array (n, d), rows in the unit ball
+        No rows at all make the mean zero.
+    targets : array (n, m), as the loss wants them
+    loss : ScoreLoss
+    regularisation : float, Λ > 0
+    linear : array (m, d), optional
+    weights : array (n,), optional
+        vᵢ: 1/k for each of a person's k rows, so that a person's losses count as their mean; 1 where left out.
+    records : int, optional
+        What the sum is divided by: people where rows weigh, at least Σ vᵢ; rows where left out.
+    """
+
+    features: Floats
+    targets: Floats
+    loss: ScoreLoss
+    regularisation: float
+    linear: Floats | float = 0.0
+    weights: Floats | None = None
+    records: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape (m, d) of the weights."""
+        return int(self.targets.shape[1]), int(self.features.shape[1])
+
+    @property
+    def smoothness(self) -> float:
+        """A Lipschitz constant of the gradient: the loss's curvature on the unit ball, plus Λ."""
+        return self.loss.curvature_bound + self.regularisation
+
+    @property
+    def count(self) -> int:
+        """What sums over rows are divided by, at least 1."""
+        return max(len(self.features) if self.records is None else self.records, 1)
+
+    def scores(self, weights: Floats) -> Floats:
+        """Return X Wᵀ, (n, m)."""
+        return np.asarray(self.features @ weights.T)
+
+    def weighed(self, rowwise: Floats, start: int = 0) -> Floats:
+        """Return numbers of some rows from ``start`` on, times what these weigh."""
+        if self.weights is None:
+            return rowwise
+        own = self.weights[start : start + len(rowwise)]
+        return rowwise * (own if rowwise.ndim == 1 else own[:, None])
+
+    def _mean(self, rowwise: Floats) -> Floats:
+        return np.asarray((self.weighed(rowwise).T @ self.features) / self.count)
+
+    def value(self, weights: Floats) -> float:
+        """Return J(W)."""
+        rows = self.weighed(self.loss.value(self.scores(weights), self.targets)).sum() / self.count
+        return float(rows + 0.5 * self.regularisation * np.sum(weights * weights) + np.sum(self.linear * weights))
+
+    def gradient(self, weights: Floats) -> Floats:
+        """Return ∇J(W), (m, d)."""
+        return self.gradient_at(self.scores(weights), weights)
+
+    def gradient_at(self, scores: Floats, weights: Floats) -> Floats:
+        """Return ∇J(W) where the rows' scores are known."""
+        slopes = self.loss.slope(scores, self.targets)
+        return np.asarray(self._mean(slopes) + self.regularisation * weights + self.linear)
+
+    def certified_gradient(self, weights: Floats) -> tuple[Floats, Floats]:
+        """Return ∇J(W) and upper bounds on the norms of the exact gradient.
+
+        Guarantee
+        ---------
+        Each bound is the norm that was computed plus :func:`rounding_bound` at the slopes and weights found; the
+        gradient is summed over blocks of rows for it. Given rows in the unit ball, IEEE arithmetic and elementary
+        functions right to 2⁻⁵⁰ of what they are multiplied by, the exact gradient's norm is no larger.
+        """
+        slopes_of = np.zeros(len(weights))
+        total = np.zeros(self.shape)
+        for start in range(0, len(self.features), _BLOCK):
+            rows, targets = self.features[start : start + _BLOCK], self.targets[start : start + _BLOCK]
+            slopes = self.weighed(self.loss.slope(np.asarray(rows @ weights.T), targets), start)
+            total += np.asarray(slopes.T @ rows)
+            slopes_of += np.abs(slopes).sum(axis=0)
+        gradient = self.regularisation * weights + self.linear + total / self.count
+        joined = self.loss.separable
+        slope = slopes_of / self.count if joined else np.asarray([np.linalg.norm(slopes_of / self.count)])
+        return gradient, _norms(self, gradient) * (1.0 + 1e-12) + rounding_bound(
+            self, slope=slope, weight=_norms(self, weights), linear=_norms(self, self.linear)
+        )
+
+    def only(self, rows: Ints) -> Problem:
+        """Return the problem of some weight rows; for separable losses."""
+        return replace(self, targets=self.targets[:, rows], linear=np.broadcast_to(self.linear, self.shape)[rows])
+
+
+def rounding_bound(problem: Problem, *, slope: Floats, weight: Floats, linear: Floats | float = 0.0) -> Floats:
+    """Return how far the gradient of :meth:`Problem.certified_gradient` may be from the exact one, in l2.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its numbers of rows, features and classes, its loss and regularisation; not what the rows contain.
+    slope : array
+        Mean size of the slopes, a weight row or jointly.
+    weight, linear : array
+        Norms of the weights and of the linear term, alike.
+
+    Notes
+    -----
+    By the standard bounds (Higham, "Accuracy and stability of numerical algorithms", 2002, section 3.1), whatever the
+    order of each sum, with unit round-off u: a score errs by ``(d + 2) u ‖w‖``, its slope by the loss's curvature c
+    times that and by the elementary functions' error; a mean over n rows in q blocks of b errs by ``(b + q + 4) u``
+    times the mean size of the slopes, because the rows' norms are at most 1; Λ w and the last additions err by a few u.
+    Where rows weigh, 1/k and the product with it err by u each, so by two times that mean more; n is the number of
+    rows, of which there may be ``rows_per_person`` times as many as records.
+    """
+    count, columns = problem.features.shape
+    blocks = min(count, _BLOCK) + math.ceil(count / _BLOCK) + (4 if problem.weights is None else 6)
+    elementary = (problem.shape[0] + 16) * 2.0**-50
+    by_scores = problem.loss.curvature_bound * (columns + 6) * _UNIT * (weight + 1.0)
+    by_sums = blocks * _UNIT * slope
+    by_rest = _UNIT * (8.0 * problem.regularisation * weight + 4.0 * linear + 4.0 * slope)
+    return np.asarray(_MARGIN * (by_scores + by_sums + by_rest + elementary))
+
+
+def certified_minimiser(problem: Problem, tolerance: float) -> Floats:
+    """Return weights whose exact gradient has at most this norm, a weight row or jointly as in :class:`Solution`.
+
+    The certificate is :meth:`Problem.certified_gradient`; where :func:`minimise` has not earned it, gradient descent
+    goes on until it has.
+
+    Guarantee
+    ---------
+    Ends, and with the certificate, for every tolerance of at least ``4 (κ + 1) E``: κ = (c + Λ)/Λ and E the
+    :func:`rounding_bound` at the minimiser. Proof. A step W − (∇ + e)/(c + Λ) with an error ‖e‖ ≤ E, its rounding
+    included, shrinks the distance to the minimiser by the factor 1 − 1/κ and adds at most E/(c + Λ), so the distance
+    tends to at most E/Λ, where the exact gradient is at most κ E and its certificate at most (κ + 2) E. Below twice
+    that it comes within κ ln(κ² ‖∇J(W₀)‖/E) steps.
+    """
+    weights = minimise(problem, tolerance / 2.0)
+    gradient, norms = problem.certified_gradient(weights)
+    while (norms > tolerance).any():
+        weights = weights - gradient / problem.smoothness
+        gradient, norms = problem.certified_gradient(weights)
+    return weights
+
+
+def _norms(problem: Problem, values: Floats | float) -> Floats:
+    """Per weight row where the rows are independent problems, over all of them otherwise."""
+    full = np.broadcast_to(values, problem.shape)
+    if problem.loss.separable:
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", full, full)))
+    return np.asarray([np.linalg.norm(full)])
+
+
+def _goal(problem: Problem, weights: Floats, tolerance: float) -> Floats:
+    """Half the tolerance, or what float64 can tell from zero where large terms cancel."""
+    large = _norms(problem, weights) * problem.regularisation + _norms(problem, problem.linear)
+    return np.maximum(0.5 * tolerance, _CANCELLATION * large)
+
+
+def minimise(problem: Problem, tolerance: float) -> Floats:
+    """Minimise a strongly convex risk until the gradient's norm is at most ``tolerance``.
+
+    Newton's method over all weight rows at once: Hessians factorised for few columns, preconditioned conjugate
+    gradients beyond, a bracketing search along each direction. Losses with a piecewise linear slope (the Huber
+    hinge) use an element of the generalised Hessian. Should Newton's method stall, Nesterov's accelerated gradient
+    takes over; with the known condition number κ = (c + Λ)/Λ its number of steps is bounded for every data set:
+    J(W_t) − J* ≤ (κ + 1)(1 − 1/√κ)^t (J(W_0) − J*), J(W_0) − J* ≤ ‖∇J(W_0)‖²/(2Λ) and ‖∇J‖² ≤ 2(c + Λ)(J − J*).
+    So the tolerance is reached on any rows of the unit ball in real arithmetic, and in float64 as long as it is
+    above the rounding error of the gradient: about 10⁻¹⁴, and 2⁻⁴⁸ of Λ‖W‖ + ‖B‖ where those are large.
+
+    Total: nothing raises because of what the rows contain.
+
+    Parameters
+    ----------
+    problem : Problem
+    tolerance : float
+        Bound on the l2 norm of the gradient, of each weight row where the loss is separable. The distance to the exact
+        minimiser is at most this over Λ.
+
+    Returns
+    -------
+    array (m, d)
+    """
+    if problem.features.size == 0:
+        return np.zeros(problem.shape) - problem.linear / problem.regularisation
+    weights = _newton(problem, np.zeros(problem.shape), tolerance)
+    norms = _norms(problem, problem.gradient(weights))
+    if (norms > 2.0 * _goal(problem, weights, tolerance)).any():
+        weights = _accelerated(problem, weights, tolerance)
+    return weights
+
+
+def _newton(problem: Problem, weights: Floats, tolerance: float) -> Floats:
+    precondition = _preconditioner(problem)
+    active = np.arange(len(weights))
+    scores = problem.scores(weights)
+    part, best = problem, math.inf
+    stalled = 0
+    for _ in range(_NEWTON_STEPS):
+        gradient = part.gradient_at(scores, weights[active])
+        norms = _norms(part, gradient)
+        open_rows = norms > _goal(part, weights[active], tolerance)
+        if not open_rows.any():
+            break
+        stalled = stalled + 1 if norms.max() > 0.9 * best else 0
+        best = min(best, float(norms.max()))
+        if stalled > 15:
+            break
+        if problem.loss.separable and not open_rows.all():
+            active, scores, gradient, norms = (
+                active[open_rows],
+                scores[:, open_rows],
+                gradient[open_rows],
+                norms[open_rows],
+            )
+            part = problem.only(active)
+        direction = _direction(part, scores, gradient, norms, tolerance, precondition)
+        along = part.features @ direction.T
+        steps = _search(part, weights[active], scores, direction, along)
+        weights[active] += steps[:, None] * direction
+        scores = scores + steps[None, :] * along
+    return weights
+
+
+def _direction(
+    problem: Problem,
+    scores: Floats,
+    gradient: Floats,
+    norms: Floats,
+    tolerance: float,
+    precondition: Callable[[Floats, float], Floats] | None,
+) -> Floats:
+    """Solve Hessian · direction = −gradient, exactly or to a residual that shrinks with the gradient."""
+    product = problem.loss.curvature_product(scores, problem.targets)
+    m, d = gradient.shape
+    if problem.loss.separable or m == 1:
+        curvature = product(np.ones_like(scores))
+        if _is_cheaper_to_factorise(curvature, d):
+            return _factorised(problem, problem.weighed(curvature) / problem.count, gradient)
+    mean_curvature = float(np.mean(product(np.ones_like(scores)))) if problem.loss.separable else 0.1
+
+    def hessian_product(vectors: Floats) -> Floats:
+        return problem._mean(product(problem.scores(vectors))) + problem.regularisation * vectors
+
+    def apply(vectors: Floats) -> Floats:
+        return vectors if precondition is None else precondition(vectors, mean_curvature)
+
+    # A superlinear forcing sequence, but never much below what is asked for.
+    target = np.maximum(np.minimum(0.3, np.sqrt(norms)) * norms, 0.2 * tolerance)
+    return _conjugate_gradients(problem, hessian_product, apply, -gradient, target)
+
+
+def _is_cheaper_to_factorise(curvature: Floats, columns: int) -> bool:
+    """Whether forming the Hessians from the rows that bend them costs less than conjugate gradients would."""
+    count, classes = curvature.shape
+    forming = 2.0 * np.count_nonzero(curvature) * columns**2 + classes * columns**3
+    return columns <= _DIRECT_COLUMNS or forming <= _USUAL_INNER_STEPS * 4.0 * count * classes * columns
+
+
+def _factorised(problem: Problem, weights: Floats, gradient: Floats) -> Floats:
+    direction = np.empty_like(gradient)
+    for row in range(len(gradient)):
+        bent = np.flatnonzero(weights[:, row])
+        hessian = np.zeros((gradient.shape[1], gradient.shape[1]))
+        # Block by block: weighted rows are another copy of them all otherwise.
+        for start in range(0, len(bent), _BLOCK):
+            own = bent[start : start + _BLOCK]
+            features = problem.features[own]
+            hessian += (features * weights[own, row : row + 1]).T @ features
+        hessian[np.diag_indices(len(hessian))] += problem.regularisation
+        direction[row] = np.linalg.solve(hessian, -gradient[row])
+    return direction
+
+
+def _preconditioner(problem: Problem) -> Callable[[Floats, float], Floats] | None:
+    """Return vectors, curvature ↦ about (curvature · XᵀX/n + Λ)⁻¹ vectors.
+
+    Factorised anew where the curvature is no longer within a factor of two: near enough for conjugate gradients, and a
+    tenth of the work of an eigendecomposition, which would serve every curvature.
+    """
+    d = problem.features.shape[1]
+    direct = d <= _DIRECT_COLUMNS and (problem.loss.separable or problem.shape[0] == 1)
+    if direct or d > _PRECONDITIONED_COLUMNS:
+        return None
+    squares = problem.features.T @ problem.features / len(problem.features)
+    held: list[tuple[float, tuple[Floats, bool]]] = []
+
+    def apply(rows: Floats, curvature: float) -> Floats:
+        if not held or not 0.5 * held[0][0] <= curvature <= 2.0 * held[0][0]:
+            # Rounding may leave a square matrix of rows a little below zero.
+            shifted = curvature * squares
+            shifted[np.diag_indices(d)] += problem.regularisation + 1e-14 * curvature
+            held[:] = [(curvature, scipy.linalg.cho_factor(shifted, lower=True, overwrite_a=True, check_finite=False))]
+        return np.asarray(scipy.linalg.cho_solve(held[0][1], rows.T, check_finite=False).T)
+
+    return apply
+
+
+def _conjugate_gradients(
+    problem: Problem,
+    hessian_product: Callable[[Floats], Floats],
+    precondition: Callable[[Floats], Floats],
+    right: Floats,
+    target: Floats,
+) -> Floats:
+    """Solve for all weight rows in lockstep; rows that are done stand still."""
+    separable = problem.loss.separable
+
+    def inner(a: Floats, b: Floats) -> Floats:
+        if separable:
+            return np.asarray(np.einsum("ij,ij->i", a, b))[:, None]
+        return np.asarray([[np.vdot(a, b)]])
+
+    solution = np.zeros_like(right)
+    residual = right.copy()
+    conjugate = preconditioned = precondition(residual)
+    energy = inner(residual, preconditioned)
+    for _ in range(_INNER_STEPS):
+        image = hessian_product(conjugate)
+        bend = inner(conjugate, image)
+        moving = (np.sqrt(inner(residual, residual)) > target[:, None]) & (bend > 0)
+        if not moving.any():
+            break
+        step = np.where(moving, energy / np.where(bend > 0, bend, 1.0), 0.0)
+        solution = solution + step * conjugate
+        residual = residual - step * image
+        preconditioned = precondition(residual)
+        new = inner(residual, preconditioned)
+        conjugate = preconditioned + np.where(moving, new / np.where(energy > 0, energy, 1.0), 0.0) * conjugate
+        energy = new
+    return solution
+
+
+def _search(problem: Problem, weights: Floats, scores: Floats, direction: Floats, along: Floats) -> Floats:
+    """Return a step length a weight row, near the root of the (monotone) derivative along the direction."""
+    quadratic = problem.regularisation * np.einsum("ij,ij->i", direction, direction)
+    constant = np.einsum("ij,ij->i", problem.regularisation * weights + problem.linear, direction)
+
+    def joined(rows: Floats) -> Floats:
+        return rows if problem.loss.separable else np.full_like(rows, rows.sum())
+
+    def derivative(steps: Floats) -> Floats:
+        slopes = problem.loss.slope(scores + steps[None, :] * along, problem.targets)
+        return joined(
+            np.einsum("ij,ij->j", problem.weighed(slopes), along) / problem.count + steps * quadratic + constant
+        )
+
+    steps = np.ones(len(weights))
+    start = np.abs(derivative(np.zeros(len(weights))))
+    low, high = np.zeros(len(weights)), np.full(len(weights), np.inf)
+    limit = 0.9
+    for _ in range(40):
+        now = derivative(steps)
+        done = np.abs(now) <= limit * start
+        if done.all():
+            break
+        limit = 0.25
+        low = np.where(~done & (now < 0), steps, low)
+        high = np.where(~done & (now > 0), steps, high)
+        steps = np.where(
+            done, steps, np.where(np.isinf(high), 2.0 * steps, 0.5 * (low + np.where(np.isinf(high), 0.0, high)))
+        )
+    return steps
+
+
+def _accelerated(problem: Problem, weights: Floats, tolerance: float) -> Floats:
+    """Nesterov's method for strongly convex functions, for as many steps as its bound asks for at most."""
+    large, small = problem.smoothness, problem.regularisation
+    root = math.sqrt(large / small)
+    gap = float(np.sum(np.square(problem.gradient(weights)))) / (2.0 * small)
+    bound = math.ceil(root * math.log(max(2.0 * large * gap * (large / small + 1.0) / tolerance**2, 2.0))) + 1
+    momentum = (root - 1.0) / (root + 1.0)
+    previous = weights
+    for _ in range(bound):
+        ahead = weights + momentum * (weights - previous)
+        gradient = problem.gradient(ahead)
+        if (_norms(problem, gradient) <= _goal(problem, ahead, tolerance)).all():
+            return ahead
+        previous, weights = weights, ahead - gradient / large
+    return weights

@@ -14,9 +14,9 @@ from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, GaussianSums, LaplaceSums, NoisySums
 from dpalgos.guarantees import Setting
+from dpalgos.losses import Problem
 from dpalgos.models import predicted_classes
 from dpalgos.rows import Floats, Ints
-from dpalgos.solvers import Problem
 
 TWO_SIDED = 1.96
 """Standard deviations that hold 95 % of a Gaussian distribution."""

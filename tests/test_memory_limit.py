@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpalgos import parallel
 from dpalgos import resources as memory
+from dpalgos import rows as dpalgos_rows
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.integer_sums import GradientSums
 from dpalgos.linear import LinearTask
@@ -46,7 +46,7 @@ def _peak() -> int:
 def _taken(folder: Path, *, keep: bool) -> dict[str, int]:
     """Return the bytes that each pass over the rows takes on top of what the process held before."""
     few, many = (_opened(folder / name) for name in ("few", "many"))
-    parallel.cores = lambda: 2
+    dpalgos_rows.cores = lambda: 2
     if keep:
         memory.reserve = GradientSums.prepare.__globals__["reserve"] = lambda size: memory.Reserved()
     set_memory_limit(kept_memory())

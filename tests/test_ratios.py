@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.svm import SVC
 
-from dpalgos import integer_sums, parallel
+from dpalgos import integer_sums
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting
 from dpalgos.integer_sums import GradientSums
 from dpalgos.kernels import GaussianKernel
@@ -43,7 +43,7 @@ def ratio(ours: Callable[[], object], other: Callable[[], object]) -> float:
 
 @pytest.fixture(autouse=True)
 def _one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "cores", lambda: 1)
+    monkeypatch.setattr("dpalgos.rows.cores", lambda: 1)
 
 
 def unit_rows(rows: int, dimension: int) -> NDArray[np.float32]:

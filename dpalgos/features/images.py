@@ -17,11 +17,10 @@ from dpalgos.features.public_map import ImageMap, RowFeatures
 from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
-from dpalgos.parallel import for_each, pieces
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, at_least, between
 from dpalgos.registry import lookup, register
 from dpalgos.resources import Work
-from dpalgos.rows import Array, Floats, Ints
+from dpalgos.rows import Array, Floats, Ints, for_each, pieces
 
 _LEAST_NORM = 1e-5
 _CLIP = 0.2

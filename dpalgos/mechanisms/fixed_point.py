@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
-from dpalgos.parallel import pieces
-from dpalgos.rows import Features, Floats, Ints, Shares, clip_to_unit_ball
+from dpalgos.rows import Features, Floats, Ints, Shares, clip_to_unit_ball, pieces
 
 EXACT = 2**53
 """float64 holds every whole number up to here."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpalgos.kernels import Kernel, KernelRows
 from dpalgos.parameters import Bounded, between
-from dpalgos.rows import Features, Floats, Ints, RandomStream
+from dpalgos.rows import Floats, Ints, RandomStream
 
 # Random numbers that are asked for at once.
 _DRAWS = 1024
@@ -32,20 +32,6 @@ _DRIFT = 0.1
 Flags = NDArray[np.uint8]
 
 
-class Active(Protocol):
-    """The rows in play, as a rule sees them: arrays over positions 0 … active − 1."""
-
-    v: Floats
-    up: Flags
-    low: Flags
-    ids: Ints
-    """Number of each active row among all rows; stays the same when shrinking moves it to another position."""
-    diagonal: Floats
-
-    def row(self, position: int) -> Features:
-        """Return the kernel row of one position."""
-
-
 @dataclass(frozen=True, slots=True)
 class Extremes:
     """Positions and values of the two ends: ``i`` attains m over I_up, ``j`` attains M over I_low."""
@@ -56,7 +42,7 @@ class Extremes:
     smallest: float
 
 
-Selector = Callable[[Active, Extremes], tuple[int, int] | None]
+Selector = Callable[["Active", Extremes], tuple[int, int] | None]
 """Return the working set as positions, None where the rule admits no pair. Called only while m − M ≥ tolerance."""
 
 
@@ -103,7 +89,7 @@ class SecondOrder:
         """Return the selector."""
         return lambda active, ends: _with_best_partner(active, ends.i, np.inf)
 
-    def advance(self, active: _State, tolerance: float, budget: int) -> tuple[int, int | None]:
+    def advance(self, active: Active, tolerance: float, budget: int) -> tuple[int, int | None]:
         """Take steps at once; see :func:`solve`."""
         from dpalgos.smo.compiled import second_order_steps
 
@@ -278,8 +264,10 @@ class Solution:
         return np.flatnonzero(self.coefficients)
 
 
-class _State:
-    """α and v over all rows, and the part of them that is active.
+class Active:
+    """α and v over all rows, and the part of them that is active, as a rule sees it: arrays over its positions.
+
+    ``ids`` holds each active row's number among all rows, which stays when shrinking moves it to another position.
 
     v is moved step by step along kernel rows that may be rounded, and :meth:`settle` says what it is without that.
     """
@@ -376,7 +364,7 @@ class _State:
         return ends.m - ends.smallest
 
 
-def _bias(state: _State) -> float:
+def _bias(state: Active) -> float:
     """Return the bias: the mean of v over the free rows, else the middle of what optimality allows."""
     free = (state.alpha > 0) & (state.alpha < state.cost)
     if free.any():
@@ -439,7 +427,7 @@ def solve(
     # scikit-learn's LIBSVM does it, whose +1 is the first class. Of Sun et al.'s sets it takes 0.9 times as many
     # iterations on australian and diabetes, but twice as many on heart. (LIBSVM's own program makes a label +1 its +1:
     # for its iterations that label is class 0 here.)
-    state = _State(kernel, features, -np.asarray(y, dtype=np.float64), cost)
+    state = Active(kernel, features, -np.asarray(y, dtype=np.float64), cost)
     select, advance = rule.selector(n, tolerance), getattr(rule, "advance", None)
     limit = max(_FEWEST_LIMIT, 100 * n)
     iterations, until_shrinking, near_end = 0, min(n, _SHRINK_EVERY) if shrinking else limit, False

@@ -15,14 +15,13 @@ from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Refused, Unp
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearClassifierTrainer, LinearTask
-from dpalgos.losses import HuberHinge, make_loss, outputs
+from dpalgos.losses import HuberHinge, make_loss, minimise, outputs
 from dpalgos.mechanisms.distributions import GaussianNoise, RadialLaplace
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.models import LinearModel
 from dpalgos.parameters import POSITIVE
 from dpalgos.registry import register
 from dpalgos.rows import Floats, NoiseSource, Rows, fingerprints
-from dpalgos.solvers import minimise
 
 TOLERANCE = 1e-11
 """Gradient norm the solver is asked for: above float64's rounding error, below anything its noise would show."""

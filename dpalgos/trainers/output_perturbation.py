@@ -12,7 +12,7 @@ from dpalgos.algorithms import GaussianAlgorithm, IntegerNoise, OneSum, PureAlgo
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Numerics, Setting, Trust, nothing_proved
 from dpalgos.linear import LinearClassifierTrainer, LinearTask, LinearTrainer
-from dpalgos.losses import ScoreLoss, Squared, outputs
+from dpalgos.losses import Problem, ScoreLoss, Squared, certified_minimiser, minimise, outputs, rounding_bound
 from dpalgos.mechanisms.distributions import DiscreteLaplace, RadialLaplace, RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.parameters import COUNT, POSITIVE
@@ -20,7 +20,6 @@ from dpalgos.registry import register
 from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Ints, NoiseSource, Rows
 from dpalgos.secure.noise_shares import RoundedRadial
-from dpalgos.solvers import Problem, certified_minimiser, minimise, rounding_bound
 
 # What is charged for the solver at least; it is small against any slope.
 _TOLERANCE = 1e-9
@@ -49,7 +48,7 @@ def _loss_at_zero(task: LinearTask, setting: Setting) -> Floats:
 
 
 def _provable(problem: Problem, slope: float, weight: float, linear: float = 0.0) -> float:
-    """Return a gradient norm that :func:`~dpalgos.solvers.certified_minimiser` is proved to reach.
+    """Return a gradient norm that :func:`~dpalgos.losses.certified_minimiser` is proved to reach.
 
     Of problems no larger than this one whose minimiser has slopes, weights and a linear term no longer than these.
     """
@@ -132,7 +131,7 @@ class MinimiserSum(LinearTrainer, OneSum):
     def solver_tolerance(self, setting: Setting) -> float:
         """Return γ, the norm of the exact gradient that every party's minimiser is certified to; public.
 
-        At least what :func:`~dpalgos.solvers.certified_minimiser` is proved to reach on any rows.
+        At least what :func:`~dpalgos.losses.certified_minimiser` is proved to reach on any rows.
         """
         loss, rows = self.task.loss, max(setting.sizes, default=0)
         slope = slope_at_minimum(loss, 2 if loss.separable else setting.classes, self.regularisation)
@@ -206,7 +205,7 @@ class OutputPerturbation(GaussianAlgorithm, _WeightedMinimiserSum):
     Under replace-special one of the two gradients is zero, whatever the weights, and G takes the place of 2G; nᵢ counts
     null records, whose losses are constant, so the risk stays λ-strongly convex and its mean is over the same nᵢ.
     *Tolerance.* Each minimiser comes with a certificate that its exact gradient has norm at most γ
-    (:func:`~dpalgos.solvers.certified_minimiser`), so it is off by at most γ/λ on both neighbours: 2nᵢγ/λ more, for the
+    (:func:`~dpalgos.losses.certified_minimiser`), so it is off by at most γ/λ on both neighbours: 2nᵢγ/λ more, for the
     largest party. With one-vs-rest each class is certified alone, which makes it √m times as much. γ is public and at
     least what the solver is proved to reach on any rows; the certificate is the computed norm and its rounding error.
     *Integers.* nᵢθ̃ᵢ is rounded to a grid of step u (a power of two), which adds at most √(m d) steps; noise is added
@@ -527,7 +526,7 @@ class _Consensus(LinearClassifierTrainer):
     def solver_tolerance(self, setting: Setting) -> float:
         """Return γ, the norm of the exact gradient that every party's step is certified to; public.
 
-        At least what :func:`~dpalgos.solvers.certified_minimiser` is proved to reach on any rows: ‖z − uᵢ‖ ≤ R, so that
+        At least what :func:`~dpalgos.losses.certified_minimiser` is proved to reach on any rows: ‖z − uᵢ‖ ≤ R, so that
         the linear term is at most ρR and the minimiser, within G/ρ of z − uᵢ, at most R + G/ρ.
         """
         slope, reach = self.slope(setting), self.reach(setting)

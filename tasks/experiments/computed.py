@@ -12,9 +12,9 @@ from sklearn.datasets import dump_svmlight_file
 from dpalgos import metrics
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import ApproximateDP, PureEpsilon, Setting, Trust
+from dpalgos.losses import Problem
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats, Ints
-from dpalgos.solvers import Problem
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ReleaseRef, Visibility

@@ -23,9 +23,8 @@ from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.keystream import KeyedNoise
 from dpalgos.models import Artefact, opened, require_planned
-from dpalgos.parallel import SpreadRows
 from dpalgos.resources import claim, set_memory_limit
-from dpalgos.rows import Array, Block, Features, Ints, MappedRows, RowMap, Rows, fits
+from dpalgos.rows import Array, Block, Features, Ints, MappedRows, RowMap, Rows, SpreadRows, fits
 from dpalgos.secure.primitives import SecureAggregationError
 from storage.atomic import write_bytes
 from storage.confined import kept_memory

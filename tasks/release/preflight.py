@@ -12,9 +12,9 @@ from dpalgos.accounting.composition import compose
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
-from dpalgos.parallel import cores
 from dpalgos.registry import lookup
 from dpalgos.resources import Work
+from dpalgos.rows import cores
 from dpalgos.secure.primitives import SecureAggregationError
 from dpalgos.trainers.tuned import Tuned
 from dpalgos.validation import rounded_down, rounded_up

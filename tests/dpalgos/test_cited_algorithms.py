@@ -16,10 +16,10 @@ from scipy.stats import norm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.losses import minimise
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.projections.covariance import Bingham, Ppca, PublishedPpca
 from dpalgos.rows import ArrayRows, Floats
-from dpalgos.solvers import minimise
 from dpalgos.testing import blobs
 from dpalgos.trainers.output_perturbation import ConsensusAdmm, PublishedConsensusAdmm
 from dpalgos.trainers.smo import PublishedDualPerturbation, Smo, SmoLaplaceOutputPerturbation

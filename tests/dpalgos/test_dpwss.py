@@ -45,7 +45,7 @@ class Scene:
 ENDS = Extremes(i=0, m=1.0, j=5, smallest=-1.0)
 
 
-def scene(turn: int = 0) -> Scene:
+def scene(turn: int = 0) -> Any:
     """Return the scene with numbers of its own, so that no pair was drawn before."""
     return Scene(V, UP, LOW, np.arange(len(V)) + len(V) * turn)
 
@@ -124,7 +124,7 @@ def test_what_was_drawn_is_remembered_by_record_not_by_position() -> None:
     first = selector(whole, ENDS)
     assert first is not None
     kept = np.array([0, 6, 4, 5, 3])
-    smaller = Scene(V[kept], UP[kept], LOW[kept], whole.ids[kept])
+    smaller: Any = Scene(V[kept], UP[kept], LOW[kept], whole.ids[kept])
     rest = []
     while (pair := selector(smaller, Extremes(i=0, m=1.0, j=3, smallest=-1.0))) is not None:
         rest.append(int(smaller.ids[pair[1]]))

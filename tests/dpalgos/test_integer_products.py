@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos import integer_sums, parallel
+from dpalgos import integer_sums
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.integer_sums import packed_gram
 from dpalgos.mechanisms.distributions import pack, to_vector, unpack
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, inner_products, on_weight_grid, outer_products
 from dpalgos.projections.covariance import AnalyzeGauss
-from dpalgos.rows import ArrayRows
+from dpalgos.rows import ArrayRows, accumulate
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 
@@ -56,7 +56,7 @@ def test_scores_on_the_weight_grid_stay_exact_and_close(size: float, radius: flo
 def test_a_gram_matrix_does_not_depend_on_blocks_or_cores(
     cores: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "cores", lambda: cores)
+    monkeypatch.setattr("dpalgos.rows.cores", lambda: cores)
     monkeypatch.setattr(integer_sums, "_PART_ENTRIES", 240)
     features = np.random.default_rng(5).normal(size=(300, 6))
     features[7] = np.nan
@@ -87,10 +87,10 @@ def test_every_item_is_added_once_and_an_error_comes_out() -> None:
         total.append(item)
 
     new: list[int] = []
-    totals = parallel.accumulate(new.copy, add, range(20))
+    totals = accumulate(new.copy, add, range(20))
     assert sorted(item for total in totals for item in total) == [*range(20)]
     with pytest.raises(ValueError, match="block 99"):
-        parallel.accumulate(new.copy, add, range(200))
+        accumulate(new.copy, add, range(200))
 
 
 @pytest.mark.parametrize("kind", ["class", "gram", "gradients"])

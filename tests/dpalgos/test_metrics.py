@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sklearn.metrics as peers
 
-from dpalgos.losses import loss_names, make_loss
+from dpalgos.losses import Problem, loss_names, make_loss
 from dpalgos.metrics import (
     Noise,
     classification_metrics,
@@ -21,7 +21,6 @@ from dpalgos.metrics import (
     roc_auc,
 )
 from dpalgos.rows import clip_to_unit_ball
-from dpalgos.solvers import Problem
 
 
 @pytest.mark.parametrize("classes", [2, 5])

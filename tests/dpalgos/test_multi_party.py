@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from dpalgos.accounting.costs import allocate
 from dpalgos.accounting.profiles import delta_of_mu
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
+from dpalgos.losses import minimise
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows
-from dpalgos.solvers import minimise
 from dpalgos.trainers.gradient_descent import (
     GradientPerturbation,
     LocalGradient,

@@ -27,13 +27,12 @@ from dpalgos.guarantees import (
 )
 from dpalgos.integer_sums import EncodedBlock, EncodedRows, GradientSums
 from dpalgos.linear import LinearTask
-from dpalgos.losses import Softmax
+from dpalgos.losses import Problem, Softmax, minimise
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.mechanisms.fixed_point import encode_rows
 from dpalgos.registry import AlgorithmSpec, names
 from dpalgos.resources import memory_limit, set_memory_limit
 from dpalgos.rows import ArrayRows
-from dpalgos.solvers import Problem, minimise
 from dpalgos.trainers.discriminant import DiscriminantDescent
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 from tests.dpalgos.parameters import PARAMETERS
@@ -438,13 +437,13 @@ def test_order_of_rows_parties_and_blocks_does_not_matter(
     kept: bool, cores: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With and without keeping the encoded rows, on one core or several, by either product: the same integers."""
-    from dpalgos import integer_sums, parallel
+    from dpalgos import integer_sums
 
     rows = blobs(90, 5, 3, 4)
     algorithm = NoisyGradientDescent(budget=MU, iterations=7)
     first = fitted(algorithm, parties_of(rows, 3), 3)
     monkeypatch.setattr(integer_sums, "_COMPILED_FROM", 0 if compiled else 2**60)
-    monkeypatch.setattr(parallel, "cores", lambda: cores)
+    monkeypatch.setattr("dpalgos.rows.cores", lambda: cores)
     limit = memory_limit()
     set_memory_limit(limit if kept else 0)
     try:

@@ -32,7 +32,6 @@ from dpalgos.smo.solver import (
     Selector,
     Solution,
     WorkingSetRule,
-    _State,
     solve,
 )
 from dpalgos.trainers.smo import Smo, gather_raw
@@ -412,7 +411,7 @@ def test_what_rounding_hides_is_found_and_mended(monkeypatch: pytest.MonkeyPatch
     check(solution, options["kernel"], features, y, 100.0)
     assert solution.converged
     assert solution.violation < 1e-7
-    monkeypatch.setattr(_State, "settle", lambda state, tolerance: state.restore() or 0.0)
+    monkeypatch.setattr(Active, "settle", lambda state, tolerance: state.restore() or 0.0)
     unsettled = run(features, y, **options)
     with pytest.raises(AssertionError):
         check(unsettled, options["kernel"], features, y, 100.0)

@@ -15,10 +15,9 @@ from dpalgos.algorithms import TrustedSummation, fit, is_sum_algorithm
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.keystream import KeyedNoise
 from dpalgos.models import LinearModel, Projection, RowMap
-from dpalgos.parallel import SpreadRows
 from dpalgos.projections.covariance import AnalyzeGauss
 from dpalgos.registry import AlgorithmSpec, lookup
-from dpalgos.rows import ArrayRows, Ints, Rows
+from dpalgos.rows import ArrayRows, Ints, Rows, SpreadRows
 from dpalgos.trainers.gradient_descent import GradientPerturbation, NoisyGradientDescent
 from storage import rowfiles
 from storage.refs import Labels

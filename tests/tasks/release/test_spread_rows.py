@@ -13,8 +13,8 @@ from distributed import Client, LocalCluster
 from dpalgos.algorithms import TrustedSummation, fit
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.keystream import KeyedNoise
-from dpalgos.parallel import SpreadRows
 from dpalgos.projections.covariance import AnalyzeGauss
+from dpalgos.rows import SpreadRows
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 from storage import rowfiles
 from storage.datasets import write_dataset
