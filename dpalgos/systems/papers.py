@@ -1,5 +1,7 @@
 """The systems of the four papers and of those that they cite, as compositions of registered parts."""
 
+from collections.abc import Sequence
+
 from dpalgos.guarantees import Claim, Trust
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.systems.system import Arrangement, Scope, System, register_systems
@@ -12,18 +14,19 @@ from dpalgos.trainers.output_perturbation import (
 from dpalgos.trainers.smo import DpWss, PublishedDualPerturbation, SmoLaplaceOutputPerturbation
 
 
-def _joint_arrangement(trainer: AlgorithmSpec, projection: AlgorithmSpec | None) -> Arrangement:
-    return Arrangement(projection=projection, projection_scope=Scope.JOINT, trainer=trainer, trainer_scope=Scope.JOINT)
-
-
-def joint(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[str, Arrangement]:
-    """Return one release of each part from all parties' rows, by a trusted curator."""
-    return {Trust.CENTRAL: _joint_arrangement(trainer, projection)}
+def joint(
+    trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None, trusts: Sequence[str] = (Trust.CENTRAL,)
+) -> dict[str, Arrangement]:
+    """Return one release of each part from all parties' rows, by a trusted curator where nothing else is said."""
+    together = Arrangement(
+        projection=projection, projection_scope=Scope.JOINT, trainer=trainer, trainer_scope=Scope.JOINT
+    )
+    return dict.fromkeys(trusts, together)
 
 
 def summed(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[str, Arrangement]:
     """Return one release of each part, by a curator or by secure summation; for parts that see noisy sums alone."""
-    return {trust: _joint_arrangement(trainer, projection) for trust in (Trust.CENTRAL, Trust.SECAGG)}
+    return joint(trainer, projection, (Trust.CENTRAL, Trust.SECAGG))
 
 
 def alone(
@@ -299,13 +302,12 @@ _SUN = {
     ),
 }
 
-_TRUSTS = summed(_trainer("truex"))
 _TRUEX = {
     "truex": System(
         summary="Linear SVM by gradient descent on masked sums; each party adds noise so that t - 1 shares suffice.",
         source="Truex et al. 2019, section 4; Wang et al. 2024, Table 1",
         claim=TruexDescent.claim,
-        arrangements={trust: _TRUSTS[trust] for trust in (Trust.SECAGG, Trust.CENTRAL)},
+        arrangements=joint(_trainer("truex"), trusts=(Trust.SECAGG, Trust.CENTRAL)),
     ),
 }
 

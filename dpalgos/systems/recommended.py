@@ -317,14 +317,13 @@ def _warning(facts: PublicFacts, strength: float) -> str | None:
     )
 
 
-_EXAMPLE = (AlgorithmSpec("trainers", "discriminant-gd"), AlgorithmSpec("projections", "public-whitening"))
 _DESCENT = AlgorithmSpec("trainers", "noisy-gd")
 _WHITENED = AlgorithmSpec("projections", "public-whitening")
 _OURS = {
     "unitball": System(
         summary="The recommended one: map, trainer and parameters chosen from public facts, by written rules.",
         source="ours; systems.recommended",
-        arrangements=summed(*_EXAMPLE),
+        arrangements=summed(AlgorithmSpec("trainers", "discriminant-gd"), _WHITENED),
         choose=recommend,
     ),
     "unitball-without-noise": System(
