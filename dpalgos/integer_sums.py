@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.algorithms import Work
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.mechanisms.distributions import pack
@@ -29,7 +30,7 @@ from dpalgos.mechanisms.fixed_point import (
     row_weights,
     squared_limit,
 )
-from dpalgos.resources import Reserved, Work, reserve
+from dpalgos.resources import Reserved, reserve
 from dpalgos.rows import (
     Array,
     Block,

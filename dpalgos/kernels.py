@@ -134,7 +134,7 @@ class KernelRows:
     features : array or sparse matrix (n, d)
     cache_bytes : int
         What the remembered rows may take; two rows are always kept. The door counts them in what SMO holds
-        (:func:`dpalgos.resources.machine_work`).
+        (:func:`dpalgos.algorithms.machine_work`).
     """
 
     held: Features

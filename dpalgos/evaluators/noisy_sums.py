@@ -16,6 +16,7 @@ from dpalgos.algorithms import (
     PrivateAlgorithm,
     PureAlgorithm,
     Refused,
+    Work,
     one_row_apart,
 )
 from dpalgos.errors import ParameterError
@@ -25,7 +26,6 @@ from dpalgos.mechanisms.fixed_point import portions
 from dpalgos.models import Statistic, predicted_classes
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, at_least
 from dpalgos.registry import register
-from dpalgos.resources import Work
 from dpalgos.rows import NULL_LABEL, Array, ArrayRows, Floats, Ints, NoiseSource, Rows, null_records
 
 

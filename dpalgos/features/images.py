@@ -12,6 +12,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from dpalgos.algorithms import Work
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import ImageMap, RowFeatures
 from dpalgos.features.random_images import drawn_pairs
@@ -19,7 +20,6 @@ from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, at_least, between
 from dpalgos.registry import lookup, register
-from dpalgos.resources import Work
 from dpalgos.rows import Array, Floats, Ints, for_each, pieces
 
 _LEAST_NORM = 1e-5

@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dpalgos.algorithms import require_components
+from dpalgos.algorithms import Work, require_components
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import ImageMap, PublicMap, RowFeatures
 from dpalgos.features.random_images import drawn_pairs
@@ -21,7 +21,6 @@ from dpalgos.guarantees import Setting
 from dpalgos.models import Projection, decode, released_kind
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, Bounded, between
 from dpalgos.registry import AlgorithmSpec, lookup, register
-from dpalgos.resources import Work
 from dpalgos.rows import Array, Floats, null_records, row_products, unit_rows
 
 

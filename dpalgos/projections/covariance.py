@@ -18,6 +18,8 @@ from dpalgos.algorithms import (
     OneSum,
     PureAlgorithm,
     Unproved,
+    Work,
+    covariance_work,
     grid,
     one_row_apart,
     orthogonal_pair,
@@ -49,7 +51,6 @@ from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.models import Projection
 from dpalgos.parameters import COUNT, SHARE
 from dpalgos.registry import register
-from dpalgos.resources import Work, covariance_work
 from dpalgos.rows import (
     Array,
     Features,

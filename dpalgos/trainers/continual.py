@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.aggregators import Aggregator
-from dpalgos.algorithms import GAUSSIAN_BUDGETS, GaussianAlgorithm, IntegerNoise, OneSum, Refused, grid
+from dpalgos.algorithms import GAUSSIAN_BUDGETS, GaussianAlgorithm, IntegerNoise, OneSum, Refused, Work, grid
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
 from dpalgos.integer_sums import ClassSums, GradientSums
@@ -25,7 +25,6 @@ from dpalgos.mechanisms.factorisation import GRID, ToeplitzFactor
 from dpalgos.models import Artefact, LinearModel, Statistic
 from dpalgos.parameters import POSITIVE, SHARE
 from dpalgos.registry import register
-from dpalgos.resources import Work
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant, ClassSumTrainer
 from dpalgos.trainers.gradient_descent import ClippedGradientTrainer

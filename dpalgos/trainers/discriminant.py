@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import GaussianAlgorithm, NeighbouringPair, OneSum, antipodal_pair, grid, one_row_apart
+from dpalgos.algorithms import GaussianAlgorithm, NeighbouringPair, OneSum, Work, antipodal_pair, grid, one_row_apart
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.integer_sums import ClassSums, GradientSums, packed_gram
@@ -19,7 +19,6 @@ from dpalgos.models import LinearModel
 from dpalgos.parameters import NATURAL, NON_NEGATIVE, POSITIVE, SHARE, between
 from dpalgos.projections.covariance import OF_BOUNDED_TRACE, GaussianMoments
 from dpalgos.registry import register
-from dpalgos.resources import Work
 from dpalgos.rows import Array, Features, Floats, Ints, Rows
 from dpalgos.trainers.gradient_descent import ClassedRows, DescentState
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.accounting.composition import gaussian_part, noise_multiplier
-from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, Refused, grid
+from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, Refused, Work, grid
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting, SlackGaussian, Trust
 from dpalgos.integer_sums import ClassSums, EncodedRows, GradientSums
@@ -22,7 +22,6 @@ from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.models import LinearModel
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, SHARE, at_least, between
 from dpalgos.registry import register
-from dpalgos.resources import Work
 from dpalgos.rows import Block, ChosenRows, Floats, Ints, NoiseSource, Rows, fingerprints
 from dpalgos.secure.noise_shares import TruexGaussian, share_sigma
 

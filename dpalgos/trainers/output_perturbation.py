@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import GaussianAlgorithm, IntegerNoise, OneSum, PureAlgorithm, Unproved
+from dpalgos.algorithms import GaussianAlgorithm, IntegerNoise, OneSum, PureAlgorithm, Unproved, Work, gathering_work
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Numerics, Setting, Trust, nothing_proved
 from dpalgos.linear import LinearClassifierTrainer, LinearTask, LinearTrainer
@@ -17,7 +17,6 @@ from dpalgos.mechanisms.distributions import DiscreteLaplace, RadialLaplace, Rou
 from dpalgos.models import LinearModel
 from dpalgos.parameters import COUNT, POSITIVE
 from dpalgos.registry import register
-from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Ints, NoiseSource, Rows
 from dpalgos.secure.noise_shares import RoundedRadial
 

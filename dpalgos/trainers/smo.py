@@ -9,7 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy
 
-from dpalgos.algorithms import Algorithm, GaussianAlgorithm, NeighbouringPair, PureAlgorithm, Refused, Unproved
+from dpalgos.algorithms import (
+    Algorithm,
+    GaussianAlgorithm,
+    NeighbouringPair,
+    PureAlgorithm,
+    Refused,
+    Unproved,
+    Work,
+    machine_work,
+)
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Neighbours, Setting
 from dpalgos.kernels import KERNELS, GaussianKernel, Kernel, LinearKernel
@@ -20,7 +29,6 @@ from dpalgos.mechanisms.distributions import Laplace, RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, between
 from dpalgos.registry import register
-from dpalgos.resources import Work, machine_work
 from dpalgos.rows import NULL_LABEL, Floats, Ints, NoiseSource, RandomStream, Rows, fingerprints, null_records, sanitise
 from dpalgos.smo.solver import (
     RULES,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.profiles import GaussianProfile, candidate_mu, selection_delta
-from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, Calibrated, NeighbouringPair, Refused, fit
+from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, Calibrated, NeighbouringPair, Refused, Work, fit
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     GaussianMu,
@@ -28,7 +28,6 @@ from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
 from dpalgos.parameters import between
 from dpalgos.registry import construct, lookup, names, register
-from dpalgos.resources import Work
 from dpalgos.rows import Array, ArrayRows, ChosenRows, Floats, NoiseSource, RandomStream, Rows, sanitise
 
 # Fractions of the golden ratio's multiples spread evenly, whatever the order of the rows, and begin at 0.

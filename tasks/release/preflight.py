@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeVar, cast
 import numpy as np
 
 from dpalgos.accounting.composition import compose
+from dpalgos.algorithms import Work
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.registry import lookup
-from dpalgos.resources import Work
 from dpalgos.rows import cores
 from dpalgos.secure.primitives import SecureAggregationError
 from dpalgos.trainers.tuned import Tuned
