@@ -55,9 +55,9 @@ class WorkingSetRule(Protocol):
 
 def _with_best_partner(active: Active, i: int, threshold: float) -> tuple[int, int] | None:
     """Return i with the j, v_j ≤ threshold, that promises the largest fall of the objective; None without one."""
-    from dpalgos.smo.compiled import second_order
-
-    j = second_order(active.v, active.low, active.row(i), active.diagonal, i, float(active.v[i]), threshold)
+    j = active.compiled.second_order(
+        active.v, active.low, active.row(i), active.diagonal, i, float(active.v[i]), threshold
+    )
     return (i, j) if j >= 0 else None
 
 
@@ -91,10 +91,8 @@ class SecondOrder:
 
     def advance(self, active: Active, tolerance: float, budget: int) -> tuple[int, int | None]:
         """Take steps at once; see :func:`solve`."""
-        from dpalgos.smo.compiled import second_order_steps
-
         rows = active.kernel_rows
-        done, missing, rows.clock = second_order_steps(
+        done, missing, rows.clock = active.compiled.second_order_steps(
             budget,
             tolerance,
             active.cost,
@@ -273,7 +271,11 @@ class Active:
     """
 
     def __init__(self, kernel: Kernel, features: Any, y: Floats, cost: float) -> None:
+        from dpalgos.smo import compiled
+
         n = len(y)
+        # The compiler is imported where a problem is solved, and not before.
+        self.compiled = compiled
         self.kernel_rows = KernelRows(kernel, features)
         self.row = self.kernel_rows.row
         self.cost = cost
@@ -306,11 +308,9 @@ class Active:
 
     def shrink(self, m: float, smallest: float) -> None:
         """Set aside the rows at a bound that no violating pair can hold while m and M stay as they are."""
-        from dpalgos.smo.compiled import set_aside
-
         idle = (~self.low.astype(bool) & (self.v < smallest)) | (~self.up.astype(bool) & (self.v > m))
         moved = np.arange(len(idle))
-        active = set_aside(idle, moved)
+        active = self.compiled.set_aside(idle, moved)
         if active == len(idle) or active < 2:
             return
         self.write_back()
@@ -354,9 +354,7 @@ class Active:
 
     def extremes(self) -> Extremes:
         """Return the two ends of the active rows."""
-        from dpalgos.smo.compiled import scan
-
-        return Extremes(*scan(self.v, self.up, self.low))
+        return Extremes(*self.compiled.scan(self.v, self.up, self.low))
 
     def violation(self) -> float:
         """Return m − M of the active rows."""
@@ -420,8 +418,6 @@ def solve(
     Platt 1999; Fan, Chen, Lin 2005; shrinking as in Chang, Lin, "LIBSVM: a library for support vector machines", 2011,
     section 5.1.
     """
-    from dpalgos.smo.compiled import step
-
     n = len(y)
     # The mirrored problem has the same pairs, but begins each with what violates most on the other side. That is how
     # scikit-learn's LIBSVM does it, whose +1 is the first class. Of Sun et al.'s sets it takes 0.9 times as many
@@ -472,7 +468,7 @@ def solve(
         until_shrinking -= 1
         iterations += 1
         i, j = pair
-        step(
+        state.compiled.step(
             i,
             j,
             cost,
