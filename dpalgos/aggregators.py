@@ -36,16 +36,21 @@ class Aggregator(ABC, Generic[Released]):
         """
 
 
+class BasisAggregator(Aggregator[Projection]):
+    """What puts parties' bases together."""
+
+    combines: ClassVar[str] = Projection.kind
+
+
 @register("aggregators", "projector-mean")
 @dataclass(frozen=True, kw_only=True)
-class ProjectorMean(Aggregator[Projection]):
+class ProjectorMean(BasisAggregator):
     """The top k eigenvectors of Σ wᵢ ÛᵢÛᵢᵀ, the subspace nearest to the parties' on (weighted) average.
 
     ÛÛᵀ does not change when eigenvectors change sign or turn within their span. Post-processing: costs nothing.
     """
 
     source: ClassVar[str] = "Fan, Wang, Wang, Zhu, Annals of Statistics 47 (2019), Algorithm 1, weighted"
-    combines: ClassVar[str] = Projection.kind
 
     def combine(self, artefacts: Sequence[Projection], weights: Floats) -> Projection:
         """Return the mean subspace."""
@@ -55,14 +60,13 @@ class ProjectorMean(Aggregator[Projection]):
 
 @register("aggregators", "procrustes")
 @dataclass(frozen=True, kw_only=True)
-class Procrustes(Aggregator[Projection]):
+class Procrustes(BasisAggregator):
     """Turn each basis onto that of the party with the largest weight, average, and orthonormalise.
 
     The turn is the orthogonal matrix that brings the bases nearest. Post-processing: costs nothing.
     """
 
     source: ClassVar[str] = "Charisopoulos, Benson, Damle, SIAM J. Math. Data Sci. 3 (2021), Algorithm 1, weighted"
-    combines: ClassVar[str] = Projection.kind
 
     def combine(self, artefacts: Sequence[Projection], weights: Floats) -> Projection:
         """Return the aligned mean basis."""
@@ -77,14 +81,13 @@ class Procrustes(Aggregator[Projection]):
 
 @register("aggregators", "sum-of-covariances")
 @dataclass(frozen=True, kw_only=True)
-class SumOfCovariances(Aggregator[Projection]):
+class SumOfCovariances(BasisAggregator):
     """The top k eigenvectors of Σ wᵢ Ûᵢ Λᵢ Ûᵢᵀ, the sum of the parties' released covariances.
 
     Of each released covariance only the k directions of its basis are known. Post-processing: costs nothing.
     """
 
     source: ClassVar[str] = "the released covariances added up"
-    combines: ClassVar[str] = Projection.kind
 
     def combine(self, artefacts: Sequence[Projection], weights: Floats) -> Projection:
         """Return the basis of the summed covariances; bases without a spectrum count as projectors."""
@@ -135,14 +138,13 @@ class PublishedModelAverage(WeightedMean):
 
 @register("aggregators", "published-basis-average")
 @dataclass(frozen=True, kw_only=True)
-class PublishedBasisAverage(Aggregator[Projection]):
+class PublishedBasisAverage(BasisAggregator):
     """(1/N) Σ wᵢ Ûᵢ as printed, which has no meaning: eigenvectors have free signs and rotations.
 
     The result is neither orthonormal nor near the span of its parts. Post-processing: costs nothing.
     """
 
     source: ClassVar[str] = "Wang et al. 2024, Algorithm 1, line 4"
-    combines: ClassVar[str] = Projection.kind
 
     def combine(self, artefacts: Sequence[Projection], weights: Floats) -> Projection:
         """Return the paper's average of the bases."""
