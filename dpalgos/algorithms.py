@@ -312,6 +312,8 @@ class _Contributions(Sequence[Ints]):
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, party: Any) -> Any:
+        if isinstance(party, slice):
+            return _Contributions(self._form, self._parties[party])
         rows = self._parties[party]
         return rows.total(self._form) if isinstance(rows, SpreadRows) else self._form(rows)
 
