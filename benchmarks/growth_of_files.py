@@ -29,7 +29,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.rows import partition_rows
 from tasks.release.door import rows_of
 from tasks.release.metrics import measure_rows
-from tasks.tracking.prediction import predict_file
+from tasks.tracking.flavor import predict_file
 from tasks.tracking.sklearn_export import to_sklearn
 
 _FEATURES, _CLASSES = 20, 3

@@ -24,14 +24,10 @@ from shared import data, head, line
 from sklearn.datasets import load_svmlight_file
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+from small_sets import recommended, trained
 
-from dpalgos.accounting.costs import allocate
-from dpalgos.algorithms import fit
-from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
-from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.guarantees import Setting, Trust
 from dpalgos.rows import ArrayRows
-from dpalgos.systems.recommended import recommend
-from dpalgos.systems.system import PublicFacts
 from storage.refs import OnViolation
 from storage.source import ReadOptions, read_source
 
@@ -111,7 +107,7 @@ def once(rows, labels, epsilon, weight, seed):
         peer = LogisticRegression(C=100, class_weight=weight or None, max_iter=1000)
         scores = peer.fit(rows[training], labels[training]).decision_function(rows[test])
     else:
-        scores = trained(ArrayRows(rows[training], labels[training]), epsilon, weight, seed)(rows[test])
+        scores = scorer(ArrayRows(rows[training], labels[training]), epsilon, weight, seed)(rows[test])
     true = labels[test]
     false_alarms, found, _ = roc_curve(true, scores)
     own = (np.mean(scores[true == 1] > 0) + np.mean(scores[true == 0] <= 0)) / 2
@@ -119,30 +115,12 @@ def once(rows, labels, epsilon, weight, seed):
     return own, best, average_precision_score(true, scores), roc_auc_score(true, scores)
 
 
-def trained(rows, epsilon, weight, seed):
+def scorer(rows, epsilon, weight, seed):
     setting = Setting(sizes=(rows.count,), dimension=rows.dimension, classes=2, trust=Trust.CENTRAL)
-    facts = PublicFacts(
-        sizes=setting.sizes,
-        dimension=rows.dimension,
-        classes=2,
-        epsilon=epsilon,
-        delta=DELTA,
-        neighbours=Neighbours.REPLACE_ONE,
-        trust=Trust.CENTRAL,
-    )
-    chosen = recommend(facts).arrangement
+    chosen = recommended(setting, epsilon, DELTA)
     parts = [chosen.projection, chosen.trainer.with_parameters(class_weight=weight)]
-    budgets = allocate(
-        [GaussianMu] * 2, [chosen.projection_share, 1.0 - chosen.projection_share], epsilon, DELTA
-    ).losses
-    centring, model = None, None
-    for spec, budget in zip(parts, budgets, strict=True):
-        seen = rows if centring is None else ArrayRows(centring.apply(rows.features), rows.labels)
-        model = fit(
-            spec.with_parameters(budget=budget).build(), [seen], setting, KeyedNoise(public_secret(seed), spec.name)
-        )
-        centring = centring or model
-    return lambda features: model.scores(centring.apply(features))[:, 0]
+    seen, model = trained(parts, chosen.projection_share, rows, setting, epsilon, DELTA, seed)
+    return lambda features: model.scores(seen(features))[:, 0]
 
 
 if __name__ == "__main__":

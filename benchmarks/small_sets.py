@@ -50,23 +50,14 @@ def measure(name: str, folder: Path, epsilon: float, seeds: int) -> None:
     for seed in range(seeds):
         (rows, labels), (test_rows, test_labels) = split(folder / name, seed)
         setting = Setting(sizes=(len(rows),), dimension=rows.shape[1], classes=2, trust=Trust.CENTRAL)
-        facts = PublicFacts(
-            sizes=setting.sizes,
-            dimension=setting.dimension,
-            classes=2,
-            epsilon=epsilon,
-            delta=DELTA,
-            neighbours=Neighbours.REPLACE_ONE,
-            trust=Trust.CENTRAL,
-        )
-        chosen = recommend(facts).arrangement
+        chosen = recommended(setting, epsilon, DELTA)
         systems = {"unitball": ((chosen.projection, chosen.trainer), chosen.projection_share)}
         for trainer in names("trainers"):
             if runs(trainer, setting, epsilon):
                 systems[trainer] = ((None, AlgorithmSpec("trainers", trainer)), 0.5)
         for system, (parts, share) in systems.items():
-            predict = train(parts, share, ArrayRows(rows, labels), setting, epsilon, seed)
-            found.setdefault(system, []).append(float((predict(test_rows) == test_labels).mean()))
+            seen, model = trained(parts, share, ArrayRows(rows, labels), setting, epsilon, DELTA, seed)
+            found.setdefault(system, []).append(float((model.predict(seen(test_rows)) == test_labels).mean()))
     accuracies = pd.DataFrame(found)
     behind = accuracies.sub(accuracies["unitball"], axis=0)
     behind["unitball"] = accuracies["unitball"]
@@ -109,24 +100,33 @@ def runs(name: str, setting: Setting, epsilon: float) -> bool:
         return False
 
 
-def train(parts, share, rows, setting, epsilon, seed):
+def recommended(setting, epsilon, delta):
+    """Return what the recommended system's rules choose for one curator under replace-one."""
+    facts = PublicFacts(
+        sizes=setting.sizes,
+        dimension=setting.dimension,
+        classes=setting.classes,
+        epsilon=epsilon,
+        delta=delta,
+        neighbours=Neighbours.REPLACE_ONE,
+        trust=Trust.CENTRAL,
+    )
+    return recommend(facts).arrangement
+
+
+def trained(parts, share, rows, setting, epsilon, delta, seed):
+    """Fit a projection, if any, and a trainer; return what a row passes through, and the model."""
     noisy = [spec for spec in parts if spec is not None]
     shares = [share, 1.0 - share] if len(noisy) == 2 else [1.0]
     kinds = [lookup(spec.kind, spec.name).budgets[0] for spec in noisy]
-    seen, maps = rows, []
-    for spec, budget in zip(noisy, allocate(kinds, shares, epsilon, DELTA).losses, strict=True):
+    seen, made = rows, []
+    for spec, budget in zip(noisy, allocate(kinds, shares, epsilon, delta).losses, strict=True):
         algorithm = spec.with_parameters(budget=budget).build()
-        artefact = fit(algorithm, [seen], setting, KeyedNoise(public_secret(seed), spec.name))
-        maps.append(artefact)
+        made.append(fit(algorithm, [seen], setting, KeyedNoise(public_secret(seed), spec.name)))
         if spec.kind == "projections":
-            seen = ArrayRows(artefact.apply(seen.features), seen.labels)
-
-    def predict(features):
-        for mapped in maps[:-1]:
-            features = mapped.apply(features)
-        return maps[-1].predict(features)
-
-    return predict
+            seen = ArrayRows(made[-1].apply(seen.features), seen.labels)
+    *maps, model = made
+    return (maps[0].apply if maps else lambda features: features), model
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ which its own model validates; pull steps, entry points, job variables and work 
 import logging
 import os
 import signal
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import cast
 from uuid import UUID
 
 from httpx import HTTPError
@@ -56,7 +57,8 @@ def serve_party(dataset: str, roster: Path) -> None:
     """
     name = Party(dataset, read_roster(roster)).name
     os.environ |= {DATASET_VARIABLE: dataset, ROSTER_VARIABLE: str(roster.absolute())}
-    signal.signal(signal.SIGTERM, _stop)
+    # The engine says of a run that is under way that it has crashed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     deployment = registered(name)
     print(READY, name, flush=True)
     with get_client(sync_client=True) as client:
@@ -70,11 +72,6 @@ def registered(party: str) -> UUID:
     described = f"Asked by a coordinator: party {party}."
     deployment = cast(RunnerDeployment, answer_request.to_deployment(party, tags=[_TAG], description=described))
     return cast(UUID, deployment.apply())
-
-
-def _stop(*_: object) -> NoReturn:
-    # The engine says of a run that is under way that it has crashed.
-    raise SystemExit(0)
 
 
 def answered(client: SyncPrefectClient, deployment: UUID) -> bool:
@@ -110,27 +107,25 @@ def posting(seconds: float) -> Transport:
     """
 
     def transport(party: str, request: Request) -> Answer | None:
+        deadline = time.monotonic() + seconds
         with get_client(sync_client=True) as client:
-            return _asked(client, party, request, time.monotonic() + seconds)
+            try:
+                deployment = client.read_deployment_by_name(f"{answer_request.name}/{party}")
+            except ObjectNotFound:
+                return None
+            run = client.create_flow_run_from_deployment(
+                deployment.id, parameters={"request": request.model_dump(mode="json")}
+            )
+            while time.monotonic() < deadline:
+                state = client.read_flow_run(run.id).state
+                if state is not None and state.is_final():
+                    return _answer(client, run.id, party) if state.is_completed() else None
+                time.sleep(_POLL_SECONDS)
+            # Begun it may end later, which is harmless: what a party has answered it answers again.
+            client.delete_flow_run(run.id)
+        return None
 
     return transport
-
-
-def _asked(client: SyncPrefectClient, party: str, request: Request, deadline: float) -> Answer | None:
-    try:
-        deployment = client.read_deployment_by_name(f"{answer_request.name}/{party}")
-    except ObjectNotFound:
-        return None
-    parameters = {"request": request.model_dump(mode="json")}
-    run = client.create_flow_run_from_deployment(deployment.id, parameters=parameters)
-    while time.monotonic() < deadline:
-        state = client.read_flow_run(run.id).state
-        if state is not None and state.is_final():
-            return _answer(client, run.id, party) if state.is_completed() else None
-        time.sleep(_POLL_SECONDS)
-    # Begun it may end later, which is harmless: what a party has answered it answers again.
-    client.delete_flow_run(run.id)
-    return None
 
 
 def _answer(client: SyncPrefectClient, run: object, party: str) -> Answer:

@@ -9,10 +9,8 @@ the root's folder of artifacts alone. Readers may write nothing.
 from __future__ import annotations
 
 import argparse
-import configparser
 import functools
 import hmac
-import io
 import os
 import re
 import secrets
@@ -223,17 +221,15 @@ def _open_on_runs(response: Response) -> Response:
 
 def _configure(root: Path, secret: Credentials, port: int) -> None:
     # MLflow reads the file with interpolation, in which a percent sign is doubled.
-    settings = configparser.ConfigParser()
-    settings["mlflow"] = {
+    settings = {
         "default_permission": "NO_PERMISSIONS",
         "database_uri": users_database(root).replace("%", "%%"),
         "admin_username": USER,
         "auth_cache_ttl_seconds": str(_CACHE_SECONDS),
     }
-    text = io.StringIO()
-    settings.write(text)
+    lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
     path = Layout(root).private / "mlflow-auth.ini"
-    write_bytes(path, text.getvalue().encode(), mode=0o600)
+    write_bytes(path, f"[mlflow]\n{lines}".encode(), mode=0o600)
     os.environ.update(
         MLFLOW_AUTH_CONFIG_PATH=str(path),
         MLFLOW_AUTH_ADMIN_PASSWORD=secret.password,

@@ -1,17 +1,19 @@
-"""Serve the flows, name their runs, and mark runs whose process has died."""
+"""Serve the flows; beside them name their runs, mark runs whose process has died, and send alerts to the webhook."""
 
 import argparse
 import asyncio
 import contextlib
 import copyreg
 import hashlib
+import json
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
+import urllib.request
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient, SyncPrefectClient, get_client
@@ -26,7 +28,6 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events import DeploymentTriggerTypes
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow, load_flow_from_entrypoint
@@ -34,10 +35,11 @@ from prefect.runner import Runner
 from prefect.states import Crashed
 from pydantic import TypeAdapter, ValidationError
 
-from deployments.webhook import remove_earlier, send_alerts
+from deployments.serving import read_webhook
 from dpalgos.errors import ParameterError
+from storage.atomic import write_bytes
 from storage.documents import read_yaml
-from storage.errors import InputError, RefusedError
+from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
 from storage.readers.by_name import BUNDLED
 from tasks.accounts.budget import open_ledger
@@ -45,12 +47,12 @@ from tasks.datasets.schedules import Schedule, schedules
 from tasks.release.admission import runs_that_fit
 from tasks.release.preflight import require_feasible
 from tasks.runtime.ending import AT_WORK
-from tasks.runtime.events import Event, dataset_resource
+from tasks.runtime.events import Event, LogLine, account_resource, dataset_resource, events_file
 from tasks.runtime.interrupted import UNFINISHED, crash_interrupted_runs
 from tasks.runtime.settings import current_root, keep_private, use_own_temporary_folder
 from tasks.runtime.stores import open_catalog
 
-_NAMING_SECONDS = 20.0
+_SECONDS = 30.0
 _PAGE = 200
 # Prefect looks no farther.
 _MOST_DATES = 1000
@@ -93,9 +95,6 @@ async def name_waiting_runs(client: PrefectClient, served: Mapping[UUID, Flow[An
             await client.update_flow_run(run.id, name=name)
 
 
-_SECONDS = 30.0
-
-
 async def reap_orphaned_runs(
     client: PrefectClient, deployments: Collection[UUID], alive: Collection[UUID], suspects: Collection[UUID]
 ) -> set[UUID]:
@@ -115,8 +114,9 @@ async def reap_orphaned_runs(
     found = await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=UNFINISHED, deployment_id=ours))
     dead = {run.id for run in found} - set(alive)
     for run in dead & set(suspects):
-        message = "The process of this run has ended without saying how."
-        await client.set_flow_run_state(run, Crashed(message=message), force=True)
+        await client.set_flow_run_state(
+            run, Crashed(message="The process of this run has ended without saying how."), force=True
+        )
     return dead - set(suspects)
 
 
@@ -288,13 +288,6 @@ def root_tag(root: Path) -> str:
     return f"{TAG}.root.{hashlib.sha256(f'{socket.gethostname()} {root}'.encode()).hexdigest()[:16]}"
 
 
-def _tagged(client: SyncPrefectClient, root: Path) -> tuple[list[DeploymentResponse], list[DeploymentResponse]]:
-    """Return the deployments of this root, and those of other roots or of an earlier version, which named no root."""
-    tagged = client.read_deployments(deployment_filter=DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG])))
-    mine = root_tag(root)
-    return [one for one in tagged if mine in one.tags], [one for one in tagged if mine not in one.tags]
-
-
 def by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
     """Pickle a flow by its place in a module: a process that unpickles it imports what is installed there."""
     return load_flow_from_entrypoint, (f"{flow.fn.__module__}.{flow.fn.__name__}", False)
@@ -303,8 +296,11 @@ def by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
 def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) -> None:
     root = current_root()
     use_own_temporary_folder(Layout(root))
+    # Of this root, and of other roots or of an earlier version, which named no root.
+    tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
     with get_client(sync_client=True) as client:
-        known, others = _tagged(client, root)
+        found = client.read_deployments(deployment_filter=tagged)
+    known, others = ([one for one in found if (root_tag(root) in one.tags) is ours] for ours in (True, False))
     if not shared:
         # The server is the root's own.
         known += others
@@ -349,49 +345,159 @@ class _Runner(Runner):
         os._exit(0)
 
 
-async def _keep(doing: Callable[[PrefectClient], Awaitable[None]], seconds: float, complaint: str) -> None:
-    """Do something again and again, until cancelled; a server that does not answer is asked again."""
+async def _look_after(runner: Runner, served: Mapping[UUID, Flow[Any, Any]]) -> None:
+    """Reap orphaned runs, name those that wait and offer data sets, again and again, until cancelled.
+
+    A server that does not answer is asked again.
+    """
+    named, suspects, offered = set[UUID](), set[UUID](), None
     async with get_client() as client:
         while True:
             try:
-                await doing(client)
+                # Where this fails nobody is suspected.
+                before, suspects = suspects, set[UUID]()
+                suspects = await reap_orphaned_runs(client, served, runner._process_manager.flow_run_ids(), before)
+                await name_waiting_runs(client, served, named)
+                if (known := await asyncio.to_thread(_known)) != offered:
+                    current = await asyncio.to_thread(scheduled_deployments)
+                    await offer(client, served, known[0], [one["description"] for one in current])
+                    offered = known
             except Exception as error:
-                logging.getLogger(__name__).warning("%s: %s", complaint, type(error).__name__)
-            await asyncio.sleep(seconds)
+                logging.getLogger(__name__).warning("runs are not looked after: %s", type(error).__name__)
+            await asyncio.sleep(_SECONDS)
 
 
 async def _run(runner: Runner, served: Mapping[UUID, Flow[Any, Any]]) -> None:
-    named: set[UUID] = set()
-    suspects: set[UUID] = set()
-    offered: object = None
-
-    async def reap(client: PrefectClient) -> None:
-        nonlocal suspects
-        before, suspects = suspects, set()
-        suspects = await reap_orphaned_runs(client, list(served), runner._process_manager.flow_run_ids(), before)
-
-    async def offer_known(client: PrefectClient) -> None:
-        nonlocal offered
-        known = await asyncio.to_thread(_known)
-        if known != offered:
-            current = await asyncio.to_thread(scheduled_deployments)
-            await offer(client, list(served), known[0], [one["description"] for one in current])
-            offered = known
-
-    beside = [
-        asyncio.create_task(one)
-        for one in (
-            _keep(partial(name_waiting_runs, served=served, known=named), _NAMING_SECONDS, "runs are not named"),
-            _keep(reap, _SECONDS, "runs are not looked after"),
-            _keep(offer_known, _SECONDS, "data sets are not offered"),
-            send_alerts(current_root()),
-        )
-    ]
+    beside = [asyncio.create_task(one) for one in (_look_after(runner, served), send_alerts(current_root()))]
     try:
         await runner.start()
     finally:
         for task in beside:
             task.cancel()
+
+
+# What an earlier version kept on the server, where whoever has the server's password reads the address.
+_EARLIER_AUTOMATION, _EARLIER_BLOCK = "unitball alerts", ("webhook", "unitball-alerts")
+_ALERT_SECONDS, _TIMEOUT, _PAUSES = 1.0, 20.0, (0.0, 2.0, 10.0)
+
+
+def remove_earlier(client: SyncPrefectClient) -> None:
+    """Remove the automation of an earlier version, and the address that it kept on the server."""
+    for automation in client.read_automations_by_name(_EARLIER_AUTOMATION):
+        client.delete_automation(automation.id)
+    kind, name = _EARLIER_BLOCK
+    for block in client.request("GET", "/block_types/slug/{slug}/block_documents", path_params={"slug": kind}).json():
+        if block["name"] == name:
+            client.request("DELETE", "/block_documents/{id}", path_params={"id": block["id"]})
+
+
+def new_alerts(root: Path) -> Iterator[LogLine | None]:
+    """Yield what somebody has to look at as the root's log of events gets it, and None where nothing is new.
+
+    It goes on where it was when it was asked the last time, by another process, too; the first time at the log's end.
+    Nobody but the root's user writes there, so that a holder of a server's password forges no alert.
+    """
+    path, place = events_file(root), Layout(root).prefect / ".webhook-read"
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.touch(mode=0o600)
+    file = _opened(path, place)
+    kept = -1
+    while True:
+        # Looked at before reading: what another process put aside after that is read to its end the next time.
+        moved = path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino
+        while (line := file.readline()).endswith(b"\n"):
+            if (alert := _alert(line)) is not None:
+                yield alert
+        file.seek(-len(line), os.SEEK_CUR)
+        if moved:
+            file.close()
+            file, kept = path.open("rb"), -1
+            continue
+        if kept != file.tell():
+            kept = file.tell()
+            write_bytes(place, json.dumps([os.fstat(file.fileno()).st_ino, kept]).encode())
+        yield None
+
+
+def _opened(path: Path, place: Path) -> IO[bytes]:
+    """Open the file that was read last where it was left, perhaps put aside since; without one, the end of the log."""
+    try:
+        known, offset = map(int, json.loads(place.read_bytes()))
+    except (FileNotFoundError, ValueError):
+        known, offset = 0, 0
+    for candidate in (path, path.with_name("events.1.jsonl")):
+        if candidate.exists() and candidate.stat().st_ino == known:
+            break
+    else:
+        candidate, offset = path, 0 if known else path.stat().st_size
+    file = candidate.open("rb")
+    file.seek(offset)
+    return file
+
+
+def _alert(line: bytes) -> LogLine | None:
+    try:
+        record = LogLine.model_validate_json(line)
+    except ValueError:
+        return None
+    return record if record.event in {str(event) for event in Event.alerts()} else None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        # It might lead away from https.
+        return None
+
+
+def send(address: str, alert: LogLine) -> None:
+    """Send an alert once.
+
+    Raises
+    ------
+    OSError, http.client.HTTPException
+        If the address does not take it.
+    """
+    details = dict(alert.details)
+    about = details.pop("about", "unitball.root")
+    if alert.dataset is not None:
+        about = dataset_resource(alert.dataset)
+    elif alert.account is not None:
+        about = account_resource(alert.account)
+    payload = details | alert.model_dump(include={"dataset", "account"}, exclude_none=True)
+    body = {"event": alert.event, "about": about, "at": alert.time.isoformat(), "payload": payload}
+    request = urllib.request.Request(
+        address, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
+    )
+    urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT).close()
+
+
+async def send_alerts(root: Path, deliver: Callable[[str, LogLine], None] = send) -> None:
+    """Send each new alert of a root, until cancelled; one that is not taken three times is given up, and said."""
+    log = logging.getLogger(__name__)
+    while True:
+        try:
+            for alert in new_alerts(root):
+                if alert is None:
+                    await asyncio.sleep(_ALERT_SECONDS)
+                elif address := read_webhook(root):
+                    await _delivered(address, alert, deliver, log)
+        except (OSError, StorageError) as error:
+            log.warning("the log of events cannot be followed: %s", error)
+            await asyncio.sleep(_PAUSES[-1])
+
+
+async def _delivered(
+    address: str, alert: LogLine, deliver: Callable[[str, LogLine], None], log: logging.Logger
+) -> None:
+    for pause in _PAUSES:
+        await asyncio.sleep(pause)
+        try:
+            await asyncio.to_thread(deliver, address, alert)
+        except (OSError, HTTPException, ValueError) as error:
+            # Its text may hold the address.
+            log.warning("the webhook did not take %s: %s", alert.event, type(error).__name__)
+        else:
+            return
 
 
 def main() -> None:

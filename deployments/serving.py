@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployments.webhook import keep_webhook
-from storage.atomic import writing
+from storage.atomic import write_bytes, writing
 from storage.layout import Layout
 from tasks.runtime.engine import (
     EngineError,
@@ -32,6 +31,7 @@ from tasks.runtime.events import log_event
 from tasks.runtime.settings import (
     MLFLOW_VARIABLE,
     ROOT_VARIABLE,
+    WEBHOOK_VARIABLE,
     DatabaseServer,
     record_servers,
     recorded_server,
@@ -128,10 +128,9 @@ class Serving:
                 raise ServeError(f"{name.replace('_', ' ')} is {getattr(self, name)}; ports go from 1 to 65535")
         if self.prefect_port == self.mlflow_port:
             raise ServeError(f"Prefect and MLflow cannot share port {self.prefect_port}; give them different ones")
-        if self.runs < 1:
-            raise ServeError(f"runs is {self.runs}; at least 1 is needed")
-        if self.keep_days < 1:
-            raise ServeError(f"keep days is {self.keep_days}; at least 1 is needed")
+        for name in ("runs", "keep_days"):
+            if getattr(self, name) < 1:
+                raise ServeError(f"{name.replace('_', ' ')} is {getattr(self, name)}; at least 1 is needed")
         if not self.prefect_file.is_file():
             raise ServeError(f"no file {self.prefect_file}; the deployments come from a prefect.yaml")
 
@@ -201,10 +200,6 @@ class _Part:
                 raise ServeError(f"the {self.name} was not ready in {_START_SECONDS:.0f} s; see {self.process.log}")
             time.sleep(0.1)
 
-    def stop(self) -> None:
-        """End it."""
-        self.process.stop()
-
 
 def _open_port(port: int, option: str) -> socket.socket:
     try:
@@ -230,7 +225,7 @@ def _part(stack: contextlib.ExitStack, root: Path, name: str, module: str, *argu
     with writing(logs):
         logs.mkdir(mode=0o700, exist_ok=True)
     started = _Part(name, lambda: GuardedProcess(command, logs / f"{module}.log", os.environ))
-    stack.callback(started.stop)
+    stack.callback(lambda: started.process.stop())
     return started
 
 
@@ -292,9 +287,10 @@ def serve(serving: Serving) -> Iterator[list[_Part]]:
         keep_webhook(root)
         secret = credentials(root)
         server = _Part("Prefect server", lambda: start_server(root, listener, serving.prefect_settings()))
-        stack.callback(server.stop)
-        where = ("--root", str(root), "--port", str(serving.mlflow_port))
-        mlflow = _part(stack, root, "MLflow server", "mlflow_server", *where)
+        stack.callback(lambda: server.process.stop())
+        mlflow = _part(
+            stack, root, "MLflow server", "mlflow_server", "--root", str(root), "--port", str(serving.mlflow_port)
+        )
         wait_for_server(ask_server((HOST, serving.prefect_port), secret), server.process)
         os.environ["PREFECT_API_URL"] = f"{serving.prefect_url}/api"
         os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
@@ -320,20 +316,34 @@ def _described(serving: Serving, root: Path) -> Iterator[tuple[str, str]]:
     yield "logs", str(root / "logs")
 
 
-class _Tidying:
-    """What is older than its time goes, once a day, in a process of its own."""
+def _address_file(root: Path) -> Path:
+    return Layout(root).private / "webhook.url"
 
-    def __init__(self, root: Path, days: int) -> None:
-        self._command = [sys.executable, "-P", "-m", "deployments.tidying", "--days", str(days)]
-        self._log = root / "logs" / "tidying.log"
-        self._due = time.monotonic()
-        self._process: GuardedProcess | None = None
 
-    def begin_if_due(self) -> None:
-        """Begin if a day has passed, or the serving has begun."""
-        if time.monotonic() >= self._due and (self._process is None or self._process.poll() is not None):
-            self._due += _DAY_SECONDS
-            self._process = GuardedProcess(self._command, self._log, os.environ)
+def keep_webhook(root: Path) -> None:
+    """Keep the address that ``UNITBALL_WEBHOOK`` names in the root, and in no process's environment.
+
+    Not set, the one that is kept stays; set to nothing, it goes.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If alerts may not be sent there.
+    """
+    address = webhook_address()
+    if address is not None:
+        write_bytes(_address_file(root), address.encode(), mode=0o600)
+    elif WEBHOOK_VARIABLE in os.environ:
+        _address_file(root).unlink(missing_ok=True)
+    os.environ.pop(WEBHOOK_VARIABLE, None)
+
+
+def read_webhook(root: Path) -> str | None:
+    """Return the address to which alerts go, None where there is none."""
+    try:
+        return _address_file(root).read_text()
+    except FileNotFoundError:
+        return None
 
 
 class _Interrupted(BaseException):
@@ -379,12 +389,17 @@ def run(serving: Serving) -> int:
                 print(f"{name:<10}{value}")
             print("ready; Ctrl-C stops everything", flush=True)
             log_event("unitball.serving.started")
-            tidying = _Tidying(root, serving.keep_days)
+            tidy = [sys.executable, "-P", "-m", "deployments.tidying", "--days", str(serving.keep_days)]
+            tidying = None
+            due = time.monotonic()
             while not signals.end.wait(0.5):
                 for part in parts:
                     if news := part.keep_alive():
                         print(news, flush=True)
-                tidying.begin_if_due()
+                # What is older than its time goes, once a day, in a process of its own.
+                if time.monotonic() >= due and (tidying is None or tidying.poll() is not None):
+                    tidying = GuardedProcess(tidy, root / "logs" / "tidying.log", os.environ)
+                    due += _DAY_SECONDS
             print(f"stopping: runner{'' if serving.runner_only else ', MLflow, Prefect'} …", flush=True)
             log_event("unitball.serving.stopped")
     except _Interrupted:

@@ -4,7 +4,7 @@ from prefect import flow
 
 from tasks.runtime.ending import announcing_failures
 from tasks.steps import score
-from tasks.tracking.prediction import ScoringRequest
+from tasks.tracking.models import ScoringRequest
 
 
 @flow(name="batch-scoring", flow_run_name="score with {request.model}", persist_result=False)

@@ -12,8 +12,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.settings import current_root
 from tasks.steps import compare_with_champion, ingest
-from tasks.tracking.comparison import Comparison, ComparisonRequest, open_comparison
-from tasks.tracking.models import CHAMPION, promote
+from tasks.tracking.models import CHAMPION, Comparison, ComparisonRequest, open_comparison, promote
 from tasks.tracking.results import RunResult
 
 

@@ -56,9 +56,18 @@ from tasks.runtime.progress import OBSERVER, say
 from tasks.runtime.settings import current_root
 from tasks.runtime.stores import open_releases
 from tasks.tracking.artifacts import show_budget, show_budgets, show_figure
-from tasks.tracking.comparison import Comparison, ModelComparison, compare_models, record_comparison
-from tasks.tracking.models import find_model, load_model, note_audit
-from tasks.tracking.prediction import ScoringRequest, chosen_model, predict_file
+from tasks.tracking.flavor import predict_file
+from tasks.tracking.models import (
+    Comparison,
+    ModelComparison,
+    ScoringRequest,
+    chosen_model,
+    compare_models,
+    find_model,
+    load_model,
+    note_audit,
+    record_comparison,
+)
 from tasks.tracking.reporting import keep_run
 from tasks.tracking.results import Chained, RunResult
 from tasks.tracking.runs import RunReport, track_run

@@ -27,7 +27,7 @@ from dpalgos.resources import claim, memory_limit, reserve, set_memory_limit
 from storage.confined import kept_memory
 from storage.refs import Labels
 from storage.rowfiles import RowFormat, RowWriter, StoredRows, WrittenRows
-from tasks.tracking.prediction import predict_file
+from tasks.tracking.flavor import predict_file
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support import forks
 

@@ -55,6 +55,7 @@ from unitball.training import PROCESS, budget, charged_root, opened, other_proce
 
 # As tables are encoded: an intercept's coordinate of a tenth beside a row of norm 1.
 _INTERCEPT = 0.1
+_CONSTANT = float(_INTERCEPT / np.sqrt(1.0 + _INTERCEPT**2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,31 +93,22 @@ class Bounds:
             raise ParameterError("bounds hold numbers that are not finite, or a low above its high; correct them")
         return cls(low=low, high=high)
 
-    @classmethod
-    def observed(cls, rows: Floats) -> Bounds:
-        """Return the smallest and largest number of each column; of public rows only."""
-        return cls(low=rows.min(axis=0), high=rows.max(axis=0))
-
     @property
     def _scale(self) -> Floats:
         """What a distance from the middle is multiplied by, (p,)."""
         half, norm = (self.high - self.low) / 2.0, np.sqrt((1.0 + _INTERCEPT**2) * len(self.low) / 3.0)
         return np.where(half > 0, 1.0 / (np.where(half > 0, half, 1.0) * norm), 0.0)
 
-    @property
-    def _constant(self) -> float:
-        return float(_INTERCEPT / np.sqrt(1.0 + _INTERCEPT**2))
-
     def __call__(self, rows: NDArray[Any]) -> Floats:
         """Return (m, p + 1) from (m, p)."""
         middle = (self.low + self.high) / 2.0
         centred = (np.clip(np.asarray(rows, dtype=np.float64), self.low, self.high) - middle) * self._scale
-        return np.concatenate([centred, np.full((len(centred), 1), self._constant)], axis=1)
+        return np.concatenate([centred, np.full((len(centred), 1), _CONSTANT)], axis=1)
 
     def unscaled(self, weights: Floats) -> tuple[Floats, Floats]:
         """Return coefficients and intercepts for raw rows within bounds, from weights (k, p + 1) of encoded ones."""
         coefficients = weights[:, :-1] * self._scale
-        return coefficients, weights[:, -1] * self._constant - coefficients @ ((self.low + self.high) / 2.0)
+        return coefficients, weights[:, -1] * _CONSTANT - coefficients @ ((self.low + self.high) / 2.0)
 
 
 NOT_COVERED = (
@@ -471,7 +463,9 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     def _encoder(self, rows: Any) -> Any:
         if self.schema is not None:
             return self._table().transform
-        return Bounds.observed(rows) if self.bounds is None else Bounds.of(self.bounds, rows.shape[1])
+        # None are declared of public rows alone.
+        bounds = (rows.min(axis=0), rows.max(axis=0)) if self.bounds is None else self.bounds
+        return Bounds.of(bounds, rows.shape[1])
 
     def _set_coefficients(self, weights: Floats, intercept: Floats) -> None:
         if isinstance(self._encoding, Bounds):
@@ -497,7 +491,19 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return tags
 
 
-class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class _Scored:
+    """Before scikit-learn's own mixin, which knows the score."""
+
+    public: bool
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy, or R² of numbers, on these rows, which is exact and no release."""
+        if not self.public:
+            _warn_of_scores()
+        return float(super().score(X, y, sample_weight))  # type: ignore[misc]  # of the mixin
+
+
+class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A classifier that is differentially private towards the rows it is fitted on.
 
     ``fit`` on private rows declares, charges, draws and stores like any run: the ledger of ``root`` (or this process's
@@ -663,12 +669,6 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy on these rows, which is exact and no release."""
-        if not self.public:
-            _warn_of_scores()
-        return float(super().score(X, y, sample_weight))
-
     @property
     def predict_proba(self) -> Any:
         """Not offered: see the class's own words.
@@ -695,7 +695,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         return tags
 
 
-class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A linear regression that is differentially private towards the rows it is fitted on.
 
     Parameters are those of :class:`PrivateClassifier`, but for the labels: instead of ``classes`` the range of the
@@ -771,12 +771,6 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
     def _set_coefficients(self, weights: Floats, intercept: Floats) -> None:
         super()._set_coefficients(weights, intercept)
         self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return R² on these rows, which is exact and no release."""
-        if not self.public:
-            _warn_of_scores()
-        return float(super().score(X, y, sample_weight))
 
     def predict(self, X: Any) -> Floats:
         """Return a number for each row, (m,)."""

@@ -236,8 +236,7 @@ class TrainedModel:
         ----------
         rows : data frame of the table's columns, or array (m, d) where the set has no schema
         """
-        labels = self.pipeline.predict(rows)
-        return pd.Series(labels, index=getattr(rows, "index", None), name="prediction")
+        return pd.Series(self.pipeline.predict(rows), index=getattr(rows, "index", None), name="prediction")
 
     def predict_proba(self, rows: Any) -> pd.DataFrame:
         """Return the probability of each of two classes for each row, of a model that was measured with ``roc=True``.

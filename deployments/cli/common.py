@@ -186,18 +186,23 @@ class Answer:
     error: Exception | None = None
 
 
-def answered(command: Callable[..., Answer]) -> Callable[..., None]:
-    """Return a command with ``--root`` and ``--json`` that prints its answer, under the root that was named."""
+def answered(command: Callable[..., Answer], *, rooted: bool = True) -> Callable[..., None]:
+    """Return a command with ``--root`` and ``--json`` that prints its answer, under the root that was named.
 
-    def run(*given: Any, root: Path | None = None, json: bool = False, **named: Any) -> None:
-        use_root(root)
+    Not ``rooted``, it makes no root and says of none, and has no ``--root`` unless it takes one itself.
+    """
+
+    def run(*given: Any, json: bool = False, **named: Any) -> None:
+        if rooted:
+            use_root(named.pop("root", None))
         answer = command(*given, **named)
         if json:
             print_json(answer.machine)
         else:
             for part in answer.people:
                 show(part)
-            print_root()
+            if rooted:
+                print_root()
         if answer.error is not None:
             raise answer.error
 
@@ -205,6 +210,7 @@ def answered(command: Callable[..., Answer]) -> Callable[..., None]:
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, default, annotation in (("root", None, RootOption), ("json", False, JsonFlag))
+        if rooted or name == "json"
     ]
     return presented(run, command, [*own.parameters.values(), *added])
 
@@ -408,8 +414,13 @@ def _options(
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from _options(kind, without, named, (*within, name), panel)
         else:
-            flag = named.get(name, "--" + name.replace("_", "-"))
-            yield _Option(flag=flag, place=(*within, name), kind=kind, field=field, panel=panel)
+            yield _Option(
+                flag=named.get(name, "--" + name.replace("_", "-")),
+                place=(*within, name),
+                kind=kind,
+                field=field,
+                panel=panel,
+            )
 
 
 def _panel(model: type[BaseModel], name: str) -> str | None:

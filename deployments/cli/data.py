@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,18 +12,15 @@ import typer
 
 from deployments.cli.common import (
     Answer,
-    JsonFlag,
     RootOption,
     answered,
     options_of,
-    print_json,
     progress,
     require_readable,
-    show,
     table,
     use_root,
 )
-from deployments.cli.entry_point import app
+from deployments.cli.entry_point import app, group_of
 from storage.errors import InputError
 from storage.refs import Visibility
 from tasks.datasets.request import AccountRequest, IngestRequest
@@ -86,9 +84,8 @@ def ingest(
     ] = True,
 ) -> Answer:
     """Bring rows in: validated, stored, registered under an account."""
+    from tasks.datasets import registration
     from tasks.datasets.horizons import rows_left_out
-    from tasks.datasets.registration import ingest as bring_in
-    from tasks.datasets.registration import report_of
     from tasks.datasets.schedules import schedule_of
     from tasks.runtime.stores import open_catalog
 
@@ -99,8 +96,8 @@ def ingest(
     visibility = Visibility.PRIVATE if private else Visibility.PUBLIC
     schedule = schedule_of(name)
     with progress(f"ingest {name}"):
-        reference = bring_in(request.model_copy(update={"name": name, "visibility": visibility}))
-    report = report_of(reference)
+        reference = registration.ingest(request.model_copy(update={"name": name, "visibility": visibility}))
+    report = registration.report_of(reference)
     units = reference.unit.several
     tests = f" and {reference.test_rows} test {units}" if reference.test_rows else ""
     lines = [
@@ -147,12 +144,12 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
 _MANY_FEATURES = 200
 _DROPPED = "--on-violation drop or clip-or-drop"
 
-schema = typer.Typer(help="Draft a table's schema, and check it against the rows.", no_args_is_help=True)
-app.add_typer(schema, name="schema")
+schema = group_of("schema")
 
 
 @schema.command(epilog="Example: unitball schema draft docs/examples/clinic.csv -o clinic.yaml")
 @options_of(AccountRequest)
+@partial(answered, rooted=False)
 def draft(
     terms: AccountRequest,
     rows: Annotated[Path, typer.Argument(help="CSV or Parquet; no value of it is read.")],
@@ -181,8 +178,7 @@ def draft(
         str, typer.Option(help="Range of a column where nothing stands out of the noise: LOW,HIGH.")
     ] = "-1000,1000",
     root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Write a commented schema from the names of a file's columns; types and ranges are left to fill in."""
     from storage.columns import declared_range
     from tasks.datasets.schemas import draft_schema, fill_draft
@@ -222,15 +218,12 @@ def draft(
             # A draft that stays would be in the way of the next attempt, which costs nothing more.
             output.unlink()
             raise
-    if json:
-        contents = {"ranges": drawn.ranges if drawn else {}, "values": drawn.values if drawn else {}}
-        print_json({"schema": str(output), "columns": columns, **contents})
-        return
-    if drawn is not None:
-        for line in _drawn(drawn, range_epsilon, account):
-            show(line)
+    shown = () if drawn is None else _drawn(drawn, range_epsilon, account)
+    contents = {"ranges": drawn.ranges if drawn else {}, "values": drawn.values if drawn else {}}
     way_on = f"Write their types and ranges, then: unitball schema check {output} --path {rows}"
-    show(f"{output}: {columns} columns. {way_on}")
+    return Answer(
+        {"schema": str(output), "columns": columns, **contents}, [*shown, f"{output}: {columns} columns. {way_on}"]
+    )
 
 
 def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterator[str]:
@@ -256,24 +249,19 @@ def _names(text: str) -> list[str]:
 
 
 @schema.command(epilog="Example: unitball schema check docs/examples/clinic.yaml --path docs/examples/clinic.csv")
+@partial(answered, rooted=False)
 def check(
     path: Annotated[Path, typer.Argument(metavar="SCHEMA", help="The YAML file, or the name of a bundled one.")],
     rows: Annotated[Path, typer.Option("--path", help="CSV or Parquet.")],
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Tell the owner of the rows, on this screen alone, all that would be refused, clipped, null or missing."""
     from tasks.datasets.schemas import check_schema
 
     with progress("check"):
         report = check_schema(path, require_readable(rows, "--path"))
-    if json:
-        print_json(asdict(report))
-        return
     headings = ("column", "admits", "missing", "outside", "of them not clippable", "first ones", "never there")
     cells = (_cells(column, report.rows) for column in report.columns)
-    show(table(headings, cells, title=f"{rows} under {path}"))
-    for line in _lines(report):
-        show(line)
+    return Answer(asdict(report), [table(headings, cells, title=f"{rows} under {path}"), *_lines(report)])
 
 
 def _cells(column: ColumnReport, rows: int) -> Iterator[object]:

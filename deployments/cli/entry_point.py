@@ -83,7 +83,7 @@ _COMMANDS = (
     _Command("model", "deployments.cli.results", "Registered models.", group=True),
     _Command(
         "budget",
-        "deployments.cli.accounts",
+        "deployments.cli.services",
         "Show the cap (what is guaranteed), what was charged and what is left, for each party or for all accounts.",
     ),
     _Command(
@@ -93,7 +93,7 @@ _COMMANDS = (
     ),
     _Command(
         "audit",
-        "deployments.cli.audit",
+        "deployments.cli.experiments",
         "Bound epsilon from below: run the training code many times on synthetic data sets that differ in one row.",
     ),
     _Command(
@@ -130,12 +130,12 @@ _COMMANDS = (
     _Command("ledger", "deployments.cli.services", "Restore a root's privacy ledger from a back-up.", group=True),
     _Command(
         "federate",
-        "deployments.cli.parties",
+        "deployments.cli.training",
         "Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model.",
     ),
     _Command(
         "party",
-        "deployments.cli.parties",
+        "deployments.cli.training",
         "Act as a separate party: with rows, user, root, secrets and account of its own.",
         group=True,
     ),
@@ -143,6 +143,13 @@ _COMMANDS = (
         "dask", "deployments.cli.services", "Machines for sweeps and for the tasks of a run (extra: dask).", group=True
     ),
 )
+
+
+def group_of(name: str) -> typer.Typer:
+    """Return one of the groups of commands, made and added to the application."""
+    group = typer.Typer(help=next(one.help for one in _COMMANDS if one.name == name), no_args_is_help=True)
+    app.add_typer(group, name=name)
+    return group
 
 
 def import_all() -> None:
@@ -182,7 +189,8 @@ def explain(error: BaseException) -> tuple[int, str]:
     Nothing of the program is imported before something has gone wrong.
     """
     if isinstance(error, _UsageError):
-        return BAD_INPUT, _usage(error)
+        where = f" (see: {error.ctx.command_path} --help)" if error.ctx else ""
+        return BAD_INPUT, f"{printable(error.format_message().replace('Value error, ', ''))}{where}"
     if isinstance(error, (typer.Abort, KeyboardInterrupt)):
         return INTERRUPTED, "interrupted"
     if isinstance(error, ImportError):
@@ -245,11 +253,6 @@ def printable(text: str) -> str:
     words = (word if len(word) <= _LONGEST else word[:_LONGEST] + "…" for word in text.split())
     line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in " ".join(words))
     return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "…"
-
-
-def _usage(error: Any) -> str:
-    where = f" (see: {error.ctx.command_path} --help)" if error.ctx else ""
-    return f"{printable(error.format_message().replace('Value error, ', ''))}{where}"
 
 
 # Seconds after which an interrupt that Python ignored is sent again: a finaliser has ended by then.

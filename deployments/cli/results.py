@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 
 from deployments.cli.common import Answer, answered, console, progress, require_readable, running, table
-from deployments.cli.entry_point import app
+from deployments.cli.entry_point import app, group_of
 from dpalgos.errors import ParameterError
 from storage.atomic import write_bytes
 from storage.errors import InputError
@@ -89,7 +89,7 @@ def _plot(records: list[Record], path: Path) -> None:
     if path.exists():
         raise InputError(f"{path} exists; name another file, or remove it first")
     if len(records) == 1 and records[0].get("confusion"):
-        from tasks.tracking.figures import draw_measured
+        from tasks.runtime.plots import draw_measured
 
         classes, confusion, roc = (json_module.loads(str(records[0][name])) for name in ("classes", "confusion", "roc"))
         if classes:
@@ -136,11 +136,9 @@ def algorithms(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the whole page of guarantees.")] = False,
 ) -> Answer:
     """List the algorithms: name, kind, trust, what is proved, what is claimed, source."""
-    from tasks.experiments.registered import describe_all
+    from tasks.experiments.registered import describe_all, render
 
     if markdown:
-        from tasks.experiments.registered import render
-
         sys.stdout.write(render())
         raise typer.Exit
     described = describe_all()
@@ -165,8 +163,7 @@ def _proved(entry: dict[str, Any]) -> str:
     return f"[red]none[/]{counterpart}"
 
 
-models = typer.Typer(help="Registered models.", no_args_is_help=True)
-app.add_typer(models, name="model")
+models = group_of("model")
 
 
 @models.command(epilog="Example: unitball model show digits.noisy-gd")
@@ -214,11 +211,10 @@ def promote(
     alias: Annotated[str, typer.Option(help="The alias that the version gets.")] = "champion",
 ) -> Answer:
     """Give a version an alias. A champion has to be proved, within its budget, audited and better."""
-    from tasks.tracking.models import find_model
-    from tasks.tracking.models import promote as set_alias
+    from tasks.tracking import models as registered
 
-    version = find_model(current_root(), model)
-    set_alias(current_root(), version.name, version.version, alias)
+    version = registered.find_model(current_root(), model)
+    registered.promote(current_root(), version.name, version.version, alias)
     return Answer(
         {"model": version.name, "version": version.version, "alias": alias},
         [f"{version.name} version {version.version} is now {version.name}@{alias}"],
@@ -235,7 +231,7 @@ def compare(
     promote: Annotated[bool, typer.Option("--promote", help="Make it champion where it is better.")] = False,
 ) -> Answer:
     """Compare a version with the champion of its name on the same held-out rows."""
-    from tasks.tracking.comparison import ComparisonRequest, open_comparison
+    from tasks.tracking.models import ComparisonRequest, open_comparison
 
     request = ComparisonRequest(model=model, epsilon=epsilon, promote=promote)
     # What cannot be compared is said before an engine is started.
@@ -292,8 +288,8 @@ def predict(
     ] = None,
 ) -> Answer:
     """Predict each row of a file; rows that the schema refuses get a reason instead of a prediction."""
+    from tasks.tracking.flavor import predict_file
     from tasks.tracking.models import find_model, guaranteed, load_model
-    from tasks.tracking.prediction import predict_file
 
     require_readable(source, "--input")
     with progress("predict"):

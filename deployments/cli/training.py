@@ -1,4 +1,4 @@
-"""``unitball train``, ``compare``, ``schedule`` and ``schedules``: trained now or on a day, and what came of it."""
+"""``unitball train``, ``compare``, ``schedule``, ``party``, ``federate``: training now, on a day, or over parties."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +15,24 @@ import typer
 from rich.console import RenderableType
 from rich.table import Table
 
-from deployments.cli.common import Answer, DaskOption, answered, options_of, require_readable, running, table
-from deployments.cli.entry_point import app
+from deployments.cli.common import (
+    Answer,
+    DaskOption,
+    RootOption,
+    answered,
+    options_of,
+    require_readable,
+    running,
+    table,
+    use_root,
+)
+from deployments.cli.data import ingest
+from deployments.cli.entry_point import app, group_of
 from dpalgos.errors import ParameterError
 from dpalgos.validation import rounded_up
 from storage.errors import InputError, RefusedError
+from storage.refs import Visibility
+from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout, current_root
 
@@ -63,14 +77,12 @@ def train(
 
 
 def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
-    from storage.refs import Visibility
-    from tasks.datasets.registration import ingest
-    from tasks.datasets.request import IngestRequest
+    from tasks.datasets.registration import ingest as bring_in
 
     visibility = Visibility.PUBLIC if public else Visibility.PRIVATE
     request = IngestRequest(name=name, path=require_readable(path, "--path"), format=format, visibility=visibility)
     try:
-        ingest(request)
+        bring_in(request)
     except (InputError, RefusedError) as error:
         # What is advised are options of that command; it declares more than there is room for here.
         raise type(error)(f"unitball ingest {name}: {error}") from None
@@ -229,12 +241,15 @@ def schedule(
         )
         require_feasible(config)
         set_schedule(timing)
+    price = "the same rows cost nothing again; each new version is charged"
+    if config.horizon is not None:
+        price = f"one charge for {config.horizon} nights, made in the first night, whatever rows arrive"
     return Answer(
         {"dataset": dataset, "schedule": None if timing is None else timing.model_dump(mode="json")},
         [
             f"{dataset} has no schedule now"
             if timing is None
-            else f"federated-training/{dataset}: {_when(timing)}; {_price(config)} (epsilon {config.epsilon}, "
+            else f"federated-training/{dataset}: {_when(timing)}; {price} (epsilon {config.epsilon}, "
             f"delta {settled(config).stated_delta:g})",
             *([] if timing is None or not (told := outlook(timing)) else [told]),
             "takes effect when `unitball serve` next starts",
@@ -255,12 +270,6 @@ def schedules() -> Answer:
         {"schedules": [one.model_dump(mode="json") for one in entries]},
         [shown if entries else "no data set has a schedule: unitball schedule NAME --nightly --epsilon …"],
     )
-
-
-def _price(config: TrainingConfig) -> str:
-    if config.horizon is None:
-        return "the same rows cost nothing again; each new version is charged"
-    return f"one charge for {config.horizon} nights, made in the first night, whatever rows arrive"
 
 
 def require_timing(cron: str, timezone: str) -> None:
@@ -298,10 +307,8 @@ _SECOND = ("balanced_accuracy", "r2")
 
 
 def _claimed(result: RunResult) -> str:
-    if result.claim is None:
-        return "–"
-    text = str(result.claim["statement"])
-    return f"{text} [red]✗[/]" if result.claim.get("flaw") else text
+    claim = result.claim or {"statement": "–"}
+    return f"{claim['statement']} [red]✗[/]" if claim.get("flaw") else str(claim["statement"])
 
 
 def _spent(value: float | None, digits: int) -> str:
@@ -342,15 +349,6 @@ def _measured(result: RunResult, name: str, form: str) -> str:
     return shown_metric(result, name, form) + ("" if of_test_rows else f" ({result.measured_on})")
 
 
-def _footnotes(results: Sequence[RunResult]) -> list[str]:
-    return [
-        f"✗ {one.algorithm}: {one.claim['flaw']}"
-        + (f" Sound counterpart: {one.sound_counterpart}." if one.sound_counterpart else "")
-        for one in results
-        if one.claim and one.claim.get("flaw")
-    ]
-
-
 def _program(name: str) -> str:
     """Return how a program beside this Python is started: by name where the shell finds that one."""
     beside = Path(sys.executable).parent / name
@@ -363,29 +361,34 @@ def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> I
     from tasks.runtime.settings import server_address
 
     yield results_table(results)
-    yield from [*_guessing(results), *_footnotes(results), *([] if elsewhere else _spending(results))]
+    yield from _guessing(results)
+    for one in results:
+        if one.claim and one.claim.get("flaw"):
+            sound = f" Sound counterpart: {one.sound_counterpart}." if one.sound_counterpart else ""
+            yield f"✗ {one.algorithm}: {one.claim['flaw']}{sound}"
+    if not elsewhere:
+        yield from _spending(results)
     where = server_address() or f"{_program('unitball')} serve"
     yield f"See the runs in MLflow and Prefect: {where}"
 
 
-def _guessing(results: Sequence[RunResult]) -> list[str]:
-    """Say what the metrics are to be compared with, and how exact they are."""
+def _guessing(results: Sequence[RunResult]) -> Iterator[str]:
+    """Yield what the metrics are to be compared with, and how exact they are."""
     from tasks.tracking.results import at_threshold, by_class, shown_metric
 
     rates = {shown_metric(one, "majority_rate") for one in results if "majority_rate" in one.metrics}
-    notes = []
     if rates:
         classes = max(len(results[0].classes), 2)
-        notes.append(
+        yield (
             f"Guessing the most frequent class gives an accuracy of {', '.join(sorted(rates))}; "
             f"balanced is the mean recall of the classes, {1 / classes:.2g} by guessing."
         )
     if any("r2" in one.metrics for one in results):
-        notes.append("R² is 0 for guessing the mean.")
+        yield "R² is 0 for guessing the mean."
     if len(results) == 1:
         if "auc" in results[0].metrics:
-            notes.append(f"Area under the ROC curve: {shown_metric(results[0], 'auc')}; 0.5 by guessing.")
-        notes += [*by_class(results[0], _MOST_CLASSES), *at_threshold(results[0])]
+            yield f"Area under the ROC curve: {shown_metric(results[0], 'auc')}; 0.5 by guessing."
+        yield from [*by_class(results[0], _MOST_CLASSES), *at_threshold(results[0])]
         measured = results[0].metrics
         guessing = measured.get("majority_rate_low", measured.get("majority_rate", 0.0))
         balanced = measured.get("balanced_accuracy_high", measured.get("balanced_accuracy", 1.0))
@@ -394,7 +397,7 @@ def _guessing(results: Sequence[RunResult]) -> list[str]:
             and guessing >= _RARE
             and balanced <= 1.0 / max(len(results[0].classes), 2) + _HARDLY
         ):
-            notes.append(
+            yield (
                 "Rare classes are hardly predicted. --class-weight balanced trains for them; of two classes, "
                 "--roc --aim balanced chooses a threshold (docs/rare-classes.md)."
             )
@@ -403,32 +406,125 @@ def _guessing(results: Sequence[RunResult]) -> list[str]:
         of_r2 = [one.metrics["r2_noise"] for one in results if "r2_noise" in one.metrics]
         also = f", of R² {max(of_r2):.2g}, predictions clipped to the declared range" if of_r2 else ""
         held_out = f"held-out {results[0].identity.dataset.unit.several}"
-        notes.append(
+        yield (
             f"In brackets are 95 % margins, of the privacy noise and of the drawing of the {held_out} together. The "
             f"noise alone has a standard deviation of {max(noises):.2g}{also}. No model was trained on the {held_out}. "
             "Measuring on them took no budget from the training."
         )
-    return notes
 
 
-def _spending(results: Sequence[RunResult]) -> list[str]:
-    """Say of private rows what is left of their budget, at which delta, and how a model of them is measured."""
+def _spending(results: Sequence[RunResult]) -> Iterator[str]:
+    """Yield, for private rows, what is left of their budget, at which delta, and how a model of them is measured."""
     from tasks.accounts.budget import budget_report
 
     report = budget_report(results[0].dataset)
     if report["cap"] is None:
-        return []
+        return
     name, cap = report["dataset"], report["cap"]
     spent = "unbounded" if report["epsilon_spent"] is None else _spent(report["epsilon_spent"], 4)
-    notes = [
+    yield from (
         f"Account {report['account']}: all its runs together have spent ε = {spent} of {cap['epsilon']:g} "
         f"at the cap's δ = {cap['delta']:g}. ε spent in the table is that of one run at its own δ (--delta). "
         f"More: {_program('unitball')} budget {name}",
         report["meaning"],
-    ]
+    )
     if all(one.measured_on is None for one in results):
-        notes.append(
+        yield (
             "No accuracy: private rows are measured by a charged release alone, and this run holds none out "
             "(--no-evaluation, --test-fraction 0, or a --horizon)."
         )
-    return notes
+
+
+party = group_of("party")
+party.command(epilog="Example: unitball party ingest clinic --format csv --party berlin=rows.csv --schema clinic.yaml")(
+    ingest
+)
+
+_Dataset = Annotated[str, typer.Argument(help="The party's data set, ingested with one --party NAME=FILE.")]
+_Roster = Annotated[Path, typer.Option(help="YAML: parties: {NAME: FINGERPRINT}, brought by each party itself.")]
+_NOT_HERE = ("seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party")
+_NOR = ("parties", "deadline", "overrun", "tune")
+_NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")
+
+
+@party.command(epilog="Example: unitball party show clinic")
+@answered
+def show(dataset: _Dataset) -> Answer:
+    """Print this party's line of the roster: its name and the fingerprint of its key."""
+    from storage.layout import root_secret
+    from tasks.federation.party import own_name
+    from tasks.federation.protocol import fingerprint, identity_key
+
+    name, print_of = own_name(dataset), fingerprint(identity_key(root_secret(current_layout())).public_key())
+    return Answer({"party": name, "fingerprint": print_of}, [f"{name}: {print_of}"])
+
+
+@party.command(epilog="Example: unitball party serve clinic --roster roster.yaml")
+def serve(dataset: _Dataset, roster: _Roster, root: RootOption = None) -> None:
+    """Answer a coordinator's requests at the Prefect server of PREFECT_API_URL, until Ctrl-C."""
+    use_root(root)
+    current_layout()
+    require_readable(roster, "--roster")
+    if not os.environ.get("PREFECT_API_URL"):
+        raise InputError(
+            "PREFECT_API_URL is not set; name the coordinator's Prefect server (and PREFECT_API_AUTH_STRING)"
+        )
+    from tasks.runtime.engine import keep_quiet
+    from tasks.runtime.settings import use_own_temporary_folder
+
+    keep_quiet()
+    layout = current_layout()
+    use_own_temporary_folder(layout)
+    # Its log is its own: it is sent to nobody's server.
+    os.environ |= {"PREFECT_LOGGING_TO_API_ENABLED": "false", "PREFECT_HOME": str(layout.prefect)}
+    from deployments.federation import serve_party
+
+    serve_party(dataset, roster)
+
+
+@party.command("return", epilog="Example: unitball party return clinic 3f9a1c2b…")
+@answered
+def give_back(
+    dataset: _Dataset,
+    run: Annotated[str, typer.Argument(help="A run that was reserved for and never committed (unitball budget).")],
+) -> Answer:
+    """Take back what was reserved for a run whose coordinator does not come back; refused once it was committed."""
+    from tasks.accounts.budget import open_ledger
+    from tasks.datasets.registration import find_dataset
+
+    open_ledger().give_back(find_dataset(dataset).account, run, why="by its owner")
+    return Answer({"returned": run}, [f"returned what was reserved for run {run}"])
+
+
+@app.command(epilog="Example: unitball federate --roster docs/examples/roster.yaml --dataset study --epsilon 1")
+@options_of(TrainingConfig, without=[*_NOT_HERE, *_NOR, *_NOR_YET], named={"parameters": "--param"})
+@answered
+def federate(
+    config: TrainingConfig,
+    roster: _Roster,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds that a party has for an answer.")] = 120.0,
+    measure_on: Annotated[
+        str | None,
+        typer.Option(help="Public data set here to measure the model on; no party holds out rows then."),
+    ] = None,
+) -> Answer:
+    """Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model."""
+    from tasks.runtime.engine import keep_quiet, running_servers, use_own_server
+
+    os.environ.setdefault("PREFECT_API_URL", running_servers(current_root()).get("prefect", ""))
+    if not os.environ["PREFECT_API_URL"]:
+        raise InputError("no Prefect server: start `unitball serve` under this root, or name one with PREFECT_API_URL")
+    os.environ.setdefault("PREFECT_HOME", str(current_layout().prefect))
+    keep_quiet()
+    use_own_server(current_root())
+    from deployments.federation import posting
+    from flows.party import read_roster
+    from tasks.federation.coordinator import federate as run
+
+    parties = read_roster(require_readable(roster, "--roster"))
+    result = run(config, parties, posting(patience), measured_on=measure_on, progress=partial(typer.echo, err=True))
+    paid = (
+        f"model {result.model.key[:12]} of {', '.join(result.took_part)}; each party's account paid for epsilon "
+        f"{result.epsilon:g} at delta {result.delta:g}, for a {result.result.identity.dataset.unit}"
+    )
+    return Answer(result.model_dump(mode="json"), [paid, *shown_results([result.result], elsewhere=True)])

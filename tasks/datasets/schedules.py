@@ -14,6 +14,10 @@ NIGHTLY = "0 3 * * *"
 """Every night at three."""
 
 
+Charged = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+"""An epsilon that held-out rows are charged."""
+
+
 class Schedule(BaseModel, frozen=True, extra="forbid"):
     """What starts runs on one data set, and which.
 
@@ -29,8 +33,7 @@ class Schedule(BaseModel, frozen=True, extra="forbid"):
         str | None, Field(description="Rows that are scored after each training, by the champion where there is one.")
     ] = None
     comparison_epsilon: Annotated[
-        float | None,
-        Field(gt=0, le=1000, allow_inf_nan=False, description="Charged to compare a trained model with the champion."),
+        Charged | None, Field(description="Charged to compare a trained model with the champion.")
     ] = None
     promote: Annotated[bool, Field(description="A trained model that is better becomes champion.")] = False
     scoring_id: Annotated[str | None, Field(description="A column of these rows that is kept.")] = None

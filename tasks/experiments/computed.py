@@ -141,8 +141,9 @@ def noise_scales(points: list[Point]) -> Computed:
             if name is not None and budget is not None and scale is not None:
                 deviation = scale(AlgorithmSpec(kind, name, {"budget": budget}).build(), setting)
                 sizes = [str(reference.rows), str(reference.dimension)]
-                numbers = [f"{config.epsilon:g}", f"{delta:.3g}", f"{deviation:.4g}"]
-                body.append([reference.name, point.label, *sizes, *numbers])
+                body.append(
+                    [reference.name, point.label, *sizes, f"{config.epsilon:g}", f"{delta:.3g}", f"{deviation:.4g}"]
+                )
     head = ["data set", "mechanism", "n", "d", "epsilon", "delta", "noise scale"]
     return [], [Table(title="Noise scales at public sizes", head=head, body=body)]
 

@@ -1,31 +1,36 @@
 """Figures in one style: colour-blind safe, spread over seeds shown, proved and unproved distinct at a glance."""
 
-from __future__ import annotations
-
 import io
 import numbers
 import textwrap
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from dpalgos.rows import Floats, Ints
 from tasks.experiments.records import Drawing, PointResult, Status, axis_label, column, table_of
 from tasks.experiments.specification import Plot
 from tasks.runtime.plots import STYLE
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
 # Okabe and Ito's palette without its black (no privacy) and its yellow (too pale on paper).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F3C8D", "#5F6A6A")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "h", "*")
 _SUFFIXES = MappingProxyType({"proved": "", "unproved": " ✗ not proved", "non-private": " (no privacy)"})
+_Looks = dict[str, dict[str, dict[str, Any]]]
+_LINES: Mapping[Status, dict[str, object]] = MappingProxyType(
+    {
+        "proved": {"linestyle": "-", "linewidth": 1.8},
+        "unproved": {"linestyle": "--", "linewidth": 1.2, "markerfacecolor": "white"},
+        "non-private": {"linestyle": ":", "linewidth": 1.4, "marker": ""},
+    }
+)
 # Inches; a panel alone is wider. A letter's width is that of the legend's and the ticks' small print.
 _PANEL_WIDTH, _ONLY_PANEL_WIDTH, _PANEL_HEIGHT, _TITLE_HEIGHT = 4.6, 6.4, 3.1, 0.35
 _LETTER = 0.073
@@ -36,37 +41,24 @@ def _family(label: str) -> str:
     return label.removesuffix("-published").removesuffix(" (published)")
 
 
-class _Style:
-    """How each series looks: colour by family, everything else by what is proved of it."""
-
-    def __init__(self, status: Mapping[str, Status]) -> None:
-        self.status = status
-        # One line without privacy is the black reference; several among themselves need colours like others.
-        self._black = next((label for label, status in self.status.items() if status == "non-private"), None)
-        self._families = list(dict.fromkeys(_family(label) for label in self.status if label != self._black))
-
-    def colour(self, label: str) -> str:
-        return "#000000" if label == self._black else _COLOURS[self._families.index(_family(label)) % len(_COLOURS)]
-
-    def line(self, label: str) -> dict[str, Any]:
-        shown: dict[str, Any] = {"color": self.colour(label), "label": self.legend_label(label)}
-        if self.status[label] == "non-private":
-            return {**shown, "linestyle": ":", "linewidth": 1.4, "marker": ""}
+def _looks(status: Mapping[str, Status]) -> _Looks:
+    """Return how each series looks as a line and as a bar: colour by family, all else by what is proved of it."""
+    # One line without privacy is the black reference; several among themselves need colours like others.
+    black = next((label for label, proved in status.items() if proved == "non-private"), None)
+    families = list(dict.fromkeys(_family(label) for label in status if label != black))
+    looks = {}
+    for label, proved in status.items():
+        place = 0 if label == black else families.index(_family(label))
+        colour = "#000000" if label == black else _COLOURS[place % len(_COLOURS)]
         # Beyond eight series colours come again, with other markers.
-        place = self._families.index(_family(label))
-        shown |= {"marker": _MARKERS[(place + place // len(_COLOURS)) % len(_MARKERS)], "markersize": 5.5}
-        if self.status[label] == "proved":
-            return {**shown, "linestyle": "-", "linewidth": 1.8}
-        return {**shown, "linestyle": "--", "linewidth": 1.2, "markerfacecolor": "white"}
-
-    def bar(self, label: str) -> dict[str, Any]:
-        colour, status = self.colour(label), self.status[label]
-        face, hatch = colour if status == "proved" else "white", "////" if status == "unproved" else ""
-        shown = {"label": self.legend_label(label), "edgecolor": colour, "linewidth": 1.2}
-        return {**shown, "facecolor": face, "hatch": hatch}
-
-    def legend_label(self, label: str) -> str:
-        return f"{label}{_SUFFIXES[self.status[label]]}"
+        marker = {"marker": _MARKERS[(place + place // len(_COLOURS)) % len(_MARKERS)], "markersize": 5.5}
+        named = {"label": f"{label}{_SUFFIXES[proved]}"}
+        face, hatch = colour if proved == "proved" else "white", "////" if proved == "unproved" else ""
+        looks[label] = {
+            "line": {"color": colour, **named, **marker, **_LINES[proved]},
+            "bar": {**named, "edgecolor": colour, "linewidth": 1.2, "facecolor": face, "hatch": hatch},
+        }
+    return looks
 
 
 def _places(table: pd.DataFrame, x: str) -> tuple[dict[object, float], bool]:
@@ -85,17 +77,18 @@ def _name_places(axes: Axes, texts: Sequence[str]) -> None:
         axes.set_xticks(range(len(texts)), texts, fontsize=7, rotation=30, ha="right", rotation_mode="anchor")
 
 
-def _draw_lines(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Style) -> None:
+def _draw_lines(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, looks: _Looks) -> None:
     x = column(plot.x)
     places, numeric = _places(table, x)
     for label, own in table.groupby("label", sort=False):
-        shade: dict[str, Any] = {"color": style.colour(label), "linewidth": 0}
+        line = looks[label]["line"]
+        shade: dict[str, Any] = {"color": line["color"], "linewidth": 0}
         if own[x].isna().any():
-            axes.axhline(own[y].mean(), **{**style.line(label), "marker": ""})
+            axes.axhline(own[y].mean(), **{**line, "marker": ""})
             axes.axhspan(own[y].min(), own[y].max(), alpha=0.08, **shade)
             continue
         spread = own.groupby(own[x].map(places))[y].agg(["mean", "min", "max"])
-        axes.plot(spread.index, spread["mean"], **style.line(label))
+        axes.plot(spread.index, spread["mean"], **line)
         axes.fill_between(spread.index, spread["min"], spread["max"], alpha=0.15, **shade)
     if not numeric:
         _name_places(axes, list(map(str, places)))
@@ -106,7 +99,7 @@ def _draw_lines(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Sty
         axes.minorticks_off()
 
 
-def _draw_bars(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Style) -> None:
+def _draw_bars(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, looks: _Looks) -> None:
     x = column(plot.x)
     places = list(_places(table, x)[0]) or [""]
     width = 0.8 / table["label"].nunique()
@@ -118,7 +111,7 @@ def _draw_bars(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Styl
         # The mean of equal values can be off by its last bit, and matplotlib refuses a whisker below nothing.
         whiskers = np.maximum([middle - low, high - middle], 0.0)
         centres = np.arange(len(places)) - 0.4 + width * (number + 0.5)
-        axes.bar(centres, middle, width * 0.9, **style.bar(label))
+        axes.bar(centres, middle, width * 0.9, **looks[label]["bar"])
         axes.errorbar(centres, middle, yerr=whiskers, color="#333333", linewidth=0.9, capsize=2, linestyle="")
     _name_places(axes, list(map(str, places)))
     axes.grid(axis="x", visible=False)
@@ -137,10 +130,8 @@ def draw(plot: Plot, results: Sequence[PointResult], title: str) -> Drawing:
         At least one with one of the plot's metrics.
     title : str
     """
-    from matplotlib import rc_context
-
     table = table_of(results).replace([np.inf, -np.inf], np.nan)
-    style = _Style(dict(zip(table["label"], table["status"], strict=True)))
+    looks = _looks(dict(zip(table["label"], table["status"], strict=True)))
     draw_panel = _draw_bars if plot.kind == "bars" else _draw_lines
     metrics = [f"metric_{name}" for name in plot.y]
     table = table.reindex(columns=list(dict.fromkeys([*table, column(plot.x), column(plot.panels), *metrics])))
@@ -153,7 +144,7 @@ def draw(plot: Plot, results: Sequence[PointResult], title: str) -> Drawing:
     with rc_context(dict(STYLE)):
         figure, grid = _figure(across, -(-len(panels) // across) or 1, title)
         for axes, (panel, metric, own) in zip(grid, panels, strict=False):
-            draw_panel(axes, own, plot, metric, style)
+            draw_panel(axes, own, plot, metric, looks)
             y = metric.removeprefix("metric_")
             axes.set_title(
                 str(panel) if plot.panels == "dataset" else f"{axis_label(plot.panels)}: {panel}", fontsize=9
@@ -169,8 +160,6 @@ def draw(plot: Plot, results: Sequence[PointResult], title: str) -> Drawing:
 
 def _use_log_y(axes: Axes, values: Sequence[float]) -> None:
     """Start at a power of ten and write plain numbers, between the powers too where there are few."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
     axes.set_yscale("log")
     positive = [value for value in values if value > 0 and np.isfinite(value)]
     if not positive:
@@ -197,16 +186,14 @@ def draw_boundaries(
         Of each model, a score for each y and x.
     title : str
     """
-    from matplotlib import rc_context
-
     with rc_context(dict(STYLE)):
         figure, (axes, *_) = _figure(1, 1, title)
         for number in (0, 1):
             x, y = rows[labels == number].T
             axes.scatter(x, y, s=12, marker="ox"[number], color="#999999", label=f"class {number}", linewidths=0.8)
-        style = _Style({label: status for label, status, _ in scores})
+        looks = _looks({label: status for label, status, _ in scores})
         for label, _, score in scores:
-            line = {**style.line(label), "marker": ""}
+            line = {**looks[label]["line"], "marker": ""}
             axes.contour(*grid, score, levels=[0.0], colors=[line["color"]], linestyles=[line["linestyle"]])
             axes.plot([], [], **line)
         axes.set(xlabel="first feature", ylabel="second feature")
@@ -214,8 +201,6 @@ def draw_boundaries(
 
 
 def _figure(across: int, down: int, title: str) -> tuple[Figure, list[Axes]]:
-    from matplotlib.figure import Figure
-
     width = _ONLY_PANEL_WIDTH if across == 1 else _PANEL_WIDTH * across
     figure = Figure(figsize=(width, _PANEL_HEIGHT * down + _TITLE_HEIGHT), layout="constrained")
     # A title never ends outside the figure: about twelve letters go to an inch.

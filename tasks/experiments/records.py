@@ -216,16 +216,14 @@ def _verdict(table: pd.DataFrame, check: Check, at_scale: bool) -> Verdict:
             values.append(float(how(measured.mean(), other.mean())))
     bounds = [(">= ", check.at_least), ("<= ", check.at_most)]
     wanted = " and ".join(f"{sign}{bound:g}" for sign, bound in bounds if bound is not None)
-    if not values:
-        return Verdict(says=check.says, measured=None, wanted=wanted, holds=None, points=0, at_scale=at_scale)
-    worst = min if check.at_least is not None else max
-    measured_value = float(pd.Series(values).mean()) if check.over == "mean" else worst(values)
-    holds = (check.at_least is None or measured_value >= check.at_least) and (
-        check.at_most is None or measured_value <= check.at_most
-    )
-    return Verdict(
-        says=check.says, measured=measured_value, wanted=wanted, holds=holds, points=len(values), at_scale=at_scale
-    )
+    found, holds = None, None
+    if values:
+        worst = min if check.at_least is not None else max
+        found = float(pd.Series(values).mean()) if check.over == "mean" else worst(values)
+        holds = (check.at_least is None or found >= check.at_least) and (
+            check.at_most is None or found <= check.at_most
+        )
+    return Verdict(says=check.says, measured=found, wanted=wanted, holds=holds, points=len(values), at_scale=at_scale)
 
 
 class Compared(BaseModel, frozen=True):

@@ -26,12 +26,7 @@ from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, System
 
 PARTS = ("projections", "trainers", "evaluators")
-_EXAMPLES: dict[type[Loss], Loss] = {
-    PureEpsilon: PureEpsilon(1.0),
-    GaussianMu: GaussianMu(0.25),
-    ZeroConcentrated: ZeroConcentrated(0.03),
-    ApproximateDP: ApproximateDP(1.0, 1e-5),
-}
+_EXAMPLES: tuple[Loss, ...] = (GaussianMu(1.0), PureEpsilon(1.0), ZeroConcentrated(0.03), ApproximateDP(1.0, 1e-5))
 _WORDS: dict[type[Loss], str] = {
     PureEpsilon: "ε-DP",
     GaussianMu: "μ-GDP",
@@ -42,13 +37,20 @@ _WORDS: dict[type[Loss], str] = {
 }
 
 
+def _built(kind: str, name: str) -> Any:
+    """Return an algorithm at its defaults, with a budget of a type it takes where it takes any."""
+    cls = lookup(kind, name)
+    parameters: dict[str, Any] = {"components": 5} if hasattr(cls, "components") else {}
+    budget = next((one for one in _EXAMPLES if type(one) in cls.budgets), None)
+    return AlgorithmSpec(kind, name, parameters if budget is None else {**parameters, "budget": budget}).build()
+
+
 def example_guarantee(kind: str, name: str, trust: str) -> Guarantee:
     """Return what a part guarantees in an example setting: which kind of loss, under which assumptions."""
     cls = lookup(kind, name)
-    budget = {"budget": _EXAMPLES[cls.budgets[0]]} if cls.budgets else {}
     sizes = (1000,) if trust == Trust.LOCAL else (1000, 1000, 1000)
     setting = Setting(sizes=sizes, dimension=64, classes=10, neighbours=cls.relations[0], trust=trust)
-    guarantee: Guarantee = AlgorithmSpec(kind, name, budget).build().guarantee(setting)
+    guarantee: Guarantee = _built(kind, name).guarantee(setting)
     return guarantee
 
 
@@ -229,11 +231,8 @@ def _section(documentation: str, title: str) -> str | None:
 
 
 def _lines(entry: dict[str, Any], documentation: str) -> Iterator[str]:
-    yield f"### {entry['name']}"
-    yield ""
     first = (entry.get("summary") or documentation.split("\n\n")[0]).replace("\n", " ").strip()
-    yield first
-    yield ""
+    yield from (f"### {entry['name']}", "", first, "")
     facts = [
         ("Source", entry["source"]),
         ("Trust", ", ".join(entry["trust"])),
@@ -248,10 +247,7 @@ def _lines(entry: dict[str, Any], documentation: str) -> Iterator[str]:
     ]
     yield from (f"- **{name}{':' if '**' in name else ':**'} {text}" for name, text in facts if text)
     proof = _section(documentation, "Guarantee")
-    if proof:
-        yield ""
-        yield proof
-    yield ""
+    yield from ("", proof, "") if proof else ("",)
 
 
 _TABLE = """\
@@ -269,17 +265,6 @@ several rows.
 `tests/dpalgos/test_contract.py` holds people of up to 1,024 rows against it.
 """
 _REFERENCE = Setting(sizes=(200,) * 10, dimension=10, classes=3, trust=Trust.CENTRAL)
-_BUDGETS: tuple[Loss, ...] = (GaussianMu(1.0), PureEpsilon(1.0), ApproximateDP(1.0, 1e-5))
-
-
-def _built(kind: str, name: str) -> Any:
-    """Return an algorithm at its defaults with a budget of a type it takes; None where it draws no noise."""
-    cls = lookup(kind, name)
-    for budget in _BUDGETS:
-        if type(budget) in cls.budgets:
-            parameters = {"components": 5} if hasattr(cls, "components") else {}
-            return AlgorithmSpec(kind, name, {"budget": budget, **parameters}).build()
-    return None
 
 
 def _cell(algorithm: Calibrated, relation: Neighbours) -> str:

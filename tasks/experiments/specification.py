@@ -38,15 +38,8 @@ def _known(name: str) -> str:
     return name
 
 
-def _settings(values: dict[str, object]) -> dict[str, object]:
-    for name in values:
-        _known(name)
-    return values
-
-
 def _grid(axes: dict[str, list[object]]) -> dict[str, list[object]]:
     for name, values in axes.items():
-        _known(name)
         if not values:
             raise ValueError(f"{name} has no values; give at least one, for example {name}: [1]")
         repeated = [value for place, value in enumerate(values) if value in values[:place]]
@@ -55,8 +48,11 @@ def _grid(axes: dict[str, list[object]]) -> dict[str, list[object]]:
     return axes
 
 
-Settings = Annotated[dict[str, object], AfterValidator(_settings), Field(description="Fields of a run, or param.NAME.")]
-Grid = Annotated[dict[str, list[object]], AfterValidator(_grid), Field(description="The same names, each with values.")]
+_Name = Annotated[str, AfterValidator(_known)]
+Settings = Annotated[dict[_Name, object], Field(description="Fields of a run, or param.NAME.")]
+Grid = Annotated[
+    dict[_Name, list[object]], AfterValidator(_grid), Field(description="The same names, each with values.")
+]
 
 
 class Block(_Specification):
@@ -148,8 +144,7 @@ class SweepSpec(Runs, Stated):
                 raise ParameterError(f"{where}: the grid has {size} points; at most {_MOST_POINTS} run in one sweep")
             for values in itertools.product(*grid.values()):
                 varied = dict(zip(grid, values, strict=True))
-                settings = {**self.set, **block.set, **varied}
-                point = _point(block.label, settings, list(varied), where)
+                point = _point(block.label, {**self.set, **block.set, **varied}, list(varied), where)
                 by_key.setdefault(point.key, point)
         return list(by_key.values())
 

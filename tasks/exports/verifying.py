@@ -198,8 +198,7 @@ class _Contents:
 
     def charged(self) -> dict[str, PlannedRelease]:
         """Return the releases that read rows, which are the ones that cost something."""
-        planned = self.planned.items()
-        return {key: one for key, one in planned if isinstance(one, PlannedRelease) and one.reads_rows}
+        return {key: one for key, one in self.planned.items() if isinstance(one, PlannedRelease) and one.reads_rows}
 
     @cached_property
     def plan(self) -> RunPlan:
@@ -288,7 +287,11 @@ def verify_archive(archive: Archive, *, signer: str | None = None) -> Verified:
         contents = _Contents(archive)
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(f"what {archive.signer[:16]} has signed is no export of a run: {error!r}") from error
-    checks = [_signer(archive.signer, signer)]
+    signed = f"by the key {archive.signer}; whose it is, its owner has to say (--signer)"
+    named = signer is None or archive.signer == signer.strip().lower()
+    if signer is not None:
+        signed = "by the key that was named" if named else f"by another key: {archive.signer}"
+    checks = [Check(what="signature", holds=named, detail=signed)]
     checks += [_made(what, word, look, contents) for what, word, look in _LOOKS]
     identity, proved = None, None
     if all(check.holds is not False for check in checks):
@@ -303,14 +306,6 @@ def verify_archive(archive: Archive, *, signer: str | None = None) -> Verified:
         checks=tuple(checks),
         words=_words(contents, archive.signer) if identity else {},
     )
-
-
-def _signer(key: str, wanted: str | None) -> Check:
-    holds, detail = True, f"by the key {key}; whose it is, its owner has to say (--signer)"
-    if wanted is not None:
-        holds = key == wanted.strip().lower()
-        detail = "by the key that was named" if holds else f"by another key: {key}"
-    return Check(what="signature", holds=holds, detail=detail)
 
 
 def _made(what: str, word: str, look: Callable[[_Contents], str], contents: _Contents) -> Check:
@@ -723,9 +718,13 @@ def verify_confined(path: Path, *, signer: str | None = None) -> Verified:
     InputError
         If it takes more.
     """
-    arguments = (str(path.absolute()), signer)
     (answer,) = confined(
-        f"{__name__}:verified", *arguments, place=str(path), memory=admitted_memory(), seconds=_SECONDS
+        f"{__name__}:verified",
+        str(path.absolute()),
+        signer,
+        place=str(path),
+        memory=admitted_memory(),
+        seconds=_SECONDS,
     )
     return Verified.model_validate_json(answer)
 

@@ -1,13 +1,17 @@
-"""The style of all pictures, and figures as files."""
+"""The style of all pictures, figures as files, and what was measured of one model as a figure."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -50,3 +54,66 @@ def png_of(figure: Figure, dpi: int) -> bytes:
     # The canvas itself draws once; ``savefig`` draws everything twice where a layout is to be found.
     FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
+
+
+# Counts in the cells can be read up to so many classes, and names beside them.
+_MOST_WRITTEN = 12
+_MOST_CURVES = 10
+
+Matrix = Sequence[Sequence[float]]
+Curve = Sequence[tuple[float, float]]
+
+
+def draw_measured(classes: Sequence[str], confusion: Matrix, roc: Sequence[Curve], measured_on: str) -> bytes:
+    """Return one figure as PNG: the confusion matrix and the ROC curves, side by side where both are given.
+
+    Parameters
+    ----------
+    classes : sequence of str
+    confusion : array (K, K), or empty
+        True class by predicted class; noisy counts are shown as they are.
+    roc : sequence of curves, or empty
+        One a class, or one where there are two classes.
+    measured_on : str
+        Part of the title.
+    """
+    from matplotlib.figure import Figure
+
+    panels = bool(confusion) + bool(roc)
+    figure = Figure(figsize=(4.8 * panels, 4.4), layout="constrained")
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    if confusion:
+        _draw_confusion(axes[0], classes, np.asarray(confusion, dtype=np.float64))
+    if roc:
+        _draw_roc(axes[-1], classes, roc, noisy="noisy" in measured_on)
+    figure.suptitle(f"measured on {measured_on}", fontsize="medium")
+    return png_of(figure, 110)
+
+
+def _draw_confusion(axes: Axes, classes: Sequence[str], counts: NDArray[np.float64]) -> None:
+    positive = np.maximum(counts, 0.0)
+    rows = positive.sum(axis=1, keepdims=True)
+    shares = np.divide(positive, rows, out=np.zeros_like(positive), where=rows > 0)
+    axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
+    axes.set(xlabel="predicted class", ylabel="true class")
+    if len(classes) > _MOST_WRITTEN:
+        return
+    places = range(len(classes))
+    axes.set_xticks(places, classes, rotation=45, ha="right")
+    axes.set_yticks(places, classes)
+    for (true, predicted), count in np.ndenumerate(counts):
+        colour = "white" if shares[true, predicted] > 0.5 else "black"
+        cell = axes.text(predicted, true, f"{count:.0f}", ha="center", va="center", color=colour, fontsize="small")
+        # Inside the axes, so that the layout need not measure it.
+        cell.set_in_layout(False)
+
+
+def _draw_roc(axes: Axes, classes: Sequence[str], curves: Sequence[Curve], *, noisy: bool) -> None:
+    names = classes[1:] if len(curves) == 1 else classes
+    for name, curve in list(zip(names, curves, strict=False))[:_MOST_CURVES]:
+        false, true = np.asarray(curve, dtype=np.float64).T
+        # A noisy curve is bent to rise; the area with its margin is computed without that.
+        axes.plot(false, true, label=name if noisy else f"{name} (area {np.trapezoid(true, false):.3f})")
+    axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", zorder=0)
+    axes.set(xlabel="false positive rate", ylabel="true positive rate", aspect="equal")
+    axes.legend(fontsize="small", loc="lower right")

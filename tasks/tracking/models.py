@@ -1,4 +1,4 @@
-"""Registered models: by the name that people type, what each is made of, what audits have said, which may be used.
+"""Registered models by the names that people type: what each is made of, what audits and comparisons say, who is used.
 
 Promotion is to give a version an alias, by which others load it. What it rests on, and who is champion, is on record in
 the root (:mod:`storage.catalog`): MLflow's tags and aliases show it, and whoever writes them there changes
@@ -7,21 +7,30 @@ nothing here. MLflow's own page and clients follow its alias and ask nobody.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from dpalgos.accounting.costs import allocate
+from dpalgos.errors import ParameterError
+from dpalgos.evaluators.noisy_sums import QUANTILE, Discordance, accuracy_gain
+from dpalgos.guarantees import GaussianMu, Setting, Trust
+from dpalgos.registry import AlgorithmSpec, lookup
 from storage.catalog import WITHDRAWN, AuditRecord, Catalog, VersionRecord
 from storage.errors import DamagedError, InputError, RefusedError
-from storage.refs import DatasetRef, ReleaseRef, ShardRef
-from tasks.accounts.budget import budget_report, open_ledger
+from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
+from tasks.accounts.budget import budget_report, open_ledger, relation_of, settled
+from tasks.datasets.schedules import Charged
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.plans import RunPlan
+from tasks.planning.identity import code_version
+from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan
+from tasks.release.door import make_release, maps_of, read_release, rows_of
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.flavor import load_pipeline, model_digest
 from tasks.tracking.runs import tracking_client
@@ -150,8 +159,7 @@ class RegisteredModel:
 
 def champion_of(root: Path, name: str) -> str | None:
     """Return the version of a model that is champion, by the root's records; None where none is."""
-    champions = open_catalog(root).champions(name)
-    return champions[-1] if champions else None
+    return next(reversed(open_catalog(root).champions(name)), None)
 
 
 def find_model(root: Path, model: str) -> RegisteredModel:
@@ -382,12 +390,11 @@ def audit_of(root: Path, run_id: str, algorithm: str) -> dict[str, object]:
         numbers of the newest audit, ``None`` where there is none.
     """
     records = open_catalog(root)
-    versions = []
-    for one in records.model_versions():
-        if run_id and one.run == run_id:
-            said = _said(records, one)
-            outcome, reason = (said.outcome, said.reason) if said else (None, None)
-            versions.append({"model": f"{one.model}/{one.version}", "outcome": outcome, "reason": reason})
+    of_run = [(one, _said(records, one)) for one in records.model_versions() if run_id and one.run == run_id]
+    versions = [
+        {"model": f"{one.model}/{one.version}", "outcome": said and said.outcome, "reason": said and said.reason}
+        for one, said in of_run
+    ]
     newest = next(reversed(records.audits(algorithm)), None)
     return {
         "versions": versions,
@@ -471,7 +478,7 @@ def promote(root: Path, name: str, version: str, alias: str = CHAMPION) -> None:
     No version gets one whose algorithm an audit has refuted. :data:`CHAMPION`, by which models are used, goes only to a
     version whose file is the one that was logged, of which something is proved, whose account is within its cap, whose
     algorithm was audited, and which is better than the champion, if there is one, on public rows or by what was charged
-    for it (:mod:`tasks.tracking.comparison`); a first champion must have been measured. All that is read from the
+    for it (:func:`compare_models`); a first champion must have been measured. All that is read from the
     root's records.
 
     Parameters
@@ -566,3 +573,273 @@ def _unfit(records: Catalog, version: VersionRecord) -> str | None:
         gained = f"gain {compared['gain']:+.4f}, margin {compared['margin']:.4f}"
         return f"it is not shown to be better than the champion: {gained}"
     return None
+
+
+class ScoringRequest(BaseModel, frozen=True, extra="forbid"):
+    """A file of rows and the registered model that predicts them.
+
+    Predictions are written below ``private/predictions`` of the root, readable by its owner alone.
+    """
+
+    model: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="NAME, NAME@ALIAS or NAME/VERSION; a name alone is its newest version.",
+            examples=["clinic.noisy-gd@champion"],
+        ),
+    ]
+    input: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="CSV or Parquet on the machine that serves, with the columns of the model's table.",
+            examples=["/srv/clinic/new-rows.csv"],
+        ),
+    ]
+    id_column: Annotated[str | None, Field(description="A column of the input that is kept.", examples=["patient"])] = (
+        None
+    )
+    prefer_champion: Annotated[bool, Field(description=f"Score with NAME@{CHAMPION} instead, where there is one.")] = (
+        False
+    )
+
+
+def chosen_model(root: Path, request: ScoringRequest) -> str:
+    """Return the name of the model that a request means."""
+    if not request.prefer_champion:
+        return request.model
+    version = find_model(root, request.model)
+    return request.model if version.champion is None else f"{version.name}@{CHAMPION}"
+
+
+class ComparisonRequest(BaseModel, frozen=True, extra="forbid"):
+    """Which version to compare with the champion of its name, and what that may cost the held-out rows."""
+
+    model: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="NAME/VERSION or NAME@ALIAS; a name alone is its newest version.",
+            examples=["clinic.noisy-gd/3"],
+        ),
+    ]
+    epsilon: Annotated[
+        Charged | None,
+        Field(
+            description="Charged to private held-out rows. If empty: what the owner's schedule says, or nothing, where "
+            "both versions were measured on the same rows.",
+            examples=[0.1],
+        ),
+    ] = None
+    promote: Annotated[
+        bool | None, Field(description="Make it champion where it is better; if empty, what the owner's schedule says.")
+    ] = None
+
+
+class Comparison(BaseModel, frozen=True):
+    """The outcome of a comparison.
+
+    Attributes
+    ----------
+    model, version, champion : str
+        The versions that were compared.
+    gain : float
+        By how much the version is more accurate than the champion.
+    margin : float
+        One-sided, 95 %; see :func:`dpalgos.evaluators.noisy_sums.accuracy_gain`.
+    how : str
+    epsilon : float or None
+        What the comparison was charged; None where nothing was.
+    """
+
+    model: str
+    version: str
+    champion: str
+    gain: float
+    margin: float
+    how: str
+    epsilon: float | None = None
+
+    @property
+    def better(self) -> bool:
+        """Whether the gain is above its margin."""
+        return self.gain > self.margin
+
+    @property
+    def statement(self) -> str:
+        """The outcome in a line."""
+        verdict = "better than" if self.better else "not shown to be better than"
+        return (
+            f"{self.model} version {self.version} is {verdict} the champion, version {self.champion}: accuracy "
+            f"{self.gain:+.4f}, margin {self.margin:.4f} ({self.how})"
+        )
+
+
+class ModelComparison(BaseModel, frozen=True, arbitrary_types_allowed=True):
+    """A version and the champion of its name, with what they are made of."""
+
+    challenger: RegisteredModel
+    champion: RegisteredModel
+    lineages: tuple[Lineage, Lineage]
+
+
+def open_comparison(root: Path, model: str) -> ModelComparison:
+    """Return a version and the champion it is to be compared with.
+
+    Raises
+    ------
+    InputError
+        If there is no champion, it is this version, or the two take different rows.
+    """
+    challenger = find_model(root, model)
+    if challenger.champion is None:
+        raise InputError(f"{challenger.name} has no champion to compare with: unitball model promote {model}")
+    if challenger.champion == challenger.version:
+        raise InputError(f"version {challenger.version} of {challenger.name} is the champion itself")
+    champion = find_model(root, f"{challenger.name}@{CHAMPION}")
+    new, old = (read_lineage(root, one) for one in (challenger, champion))
+    for what, ours, theirs in (
+        ("data set", new.dataset.name, old.dataset.name),
+        ("classes", new.dataset.classes, old.dataset.classes),
+        ("features", (new.dataset.dimension, new.features), (old.dataset.dimension, old.features)),
+        ("normalisation", new.dataset.normalisation, old.dataset.normalisation),
+    ):
+        if ours != theirs:
+            raise InputError(
+                f"versions {challenger.version} and {champion.version} have another {what}: {ours}, {theirs}"
+            )
+    if new.dataset.labels is Labels.REAL:
+        raise InputError(f"{challenger.name} is a regression; what is compared are right answers of classifiers")
+    return ModelComparison(challenger=challenger, champion=champion, lineages=(new, old))
+
+
+def compare_models(
+    root: Path,
+    model_comparison: ModelComparison,
+    held_out: ShardRef | None,
+    features: list[FeatureStep],
+    epsilon: float | None,
+) -> Comparison:
+    """Compare a version with the champion on the same held-out rows.
+
+    On public rows exactly. On private ones by a charged release of their discordant pairs where an epsilon is given
+    (:class:`dpalgos.evaluators.noisy_sums.Discordance`); otherwise by the charged evaluations of both, where these
+    have measured the same rows, which costs nothing more.
+
+    Parameters
+    ----------
+    root : Path
+    model_comparison : ModelComparison
+    held_out : ShardRef or None
+        Of the newest version of the data set.
+    features : list of FeatureStep
+        What these rows have passed through.
+    epsilon : float or None
+        At the delta of the version's own run.
+
+    Raises
+    ------
+    RefusedError
+        If the cap does not admit the charge.
+    InputError
+        If there is nothing to compare on; the message says the way out.
+    """
+    new, old = model_comparison.lineages
+    if epsilon is None and new.dataset.private:
+        return _from_evaluations(root, model_comparison)
+    if held_out is None:
+        raise InputError(f"{new.dataset.name} has no held-out rows; train with --test-fraction")
+    columns = 1 if len(new.dataset.classes) == 2 else len(new.dataset.classes)
+    # In the order of the counts: the champion first.
+    path, branches = (*old.path, *new.path), (len(old.path), len(new.path))
+    setting = Setting(
+        sizes=(held_out.rows,),
+        dimension=2 * columns,
+        classes=len(new.dataset.classes),
+        neighbours=relation_of(new.dataset.name),
+        trust=Trust.CENTRAL,
+        rows_per_person=held_out.dataset.rows_per_person,
+    )
+    if not held_out.dataset.private:
+        exact = Discordance(budget=GaussianMu(1.0)).statistic(
+            rows_of(held_out, maps_of(path, branches), setting.dimension), setting
+        )
+        how = f"{held_out.rows} public {held_out.dataset.unit.several}"
+        return _outcome(model_comparison, *accuracy_gain(exact, held_out.rows, 0.0), how)
+    if epsilon is None:
+        raise ParameterError("a comparison on private rows is charged: say how much with --epsilon")
+    delta = settled(new.config).stated_delta
+    spec, trust = AlgorithmSpec("evaluators", "discordance"), AlgorithmSpec("trusts", Trust.CENTRAL)
+    planned = PlannedRelease(
+        label="discordant pairs of held-out rows",
+        code=code_version(lookup(spec.kind, spec.name), lookup(trust.kind, trust.name)),
+        dataset=held_out.dataset.version,
+        partition=held_out.partition,
+        repetition=new.config.repetition,
+        seed=None,
+        upstream=tuple(reference.key for reference in path),
+        algorithm=spec,
+        budget=allocate([GaussianMu], [1.0], epsilon, delta).losses[0],
+        setting=setting,
+        trust=trust,
+        parties=(held_out.party,),
+        account=held_out.dataset.account,
+        delta=delta,
+        outside=tuple(step.outside for step in features if step.outside),
+        branches=branches,
+    )
+    counts = read_release(make_release(planned, [held_out], path)).values
+    algorithm = planned.build()
+    assert isinstance(algorithm, Discordance)
+    gain = accuracy_gain(counts, held_out.rows, algorithm.deviation(setting))
+    return _outcome(
+        model_comparison,
+        *gain,
+        f"{held_out.rows} held-out {held_out.dataset.unit.several}, charged epsilon {epsilon:g}",
+        epsilon,
+    )
+
+
+def _outcome(
+    model_comparison: ModelComparison, gain: float, margin: float, how: str, epsilon: float | None = None
+) -> Comparison:
+    return Comparison(
+        model=model_comparison.challenger.name,
+        version=model_comparison.challenger.version,
+        champion=model_comparison.champion.version,
+        gain=gain,
+        margin=margin,
+        how=how,
+        epsilon=epsilon,
+    )
+
+
+def _from_evaluations(root: Path, model_comparison: ModelComparison) -> Comparison:
+    """Compare the noisy accuracies that both runs have paid for.
+
+    Their noises are independent. The variance of a row's difference is at most the share of rows that either model gets
+    wrong, which is taken at its upper limit.
+    """
+    new, old = model_comparison.lineages
+    if new.measured is None or new.measured != old.measured:
+        raise InputError(
+            f"{model_comparison.challenger.name}: versions {model_comparison.challenger.version} and "
+            f"{model_comparison.champion.version} were not measured on the same held-out rows, and another "
+            "measurement is charged: say how much with --epsilon, or unitball schedule … --compare-epsilon"
+        )
+    runs = [record_of(root, one).facts["metrics"] for one in (model_comparison.challenger, model_comparison.champion)]
+    better, worse = (run["accuracy"] for run in runs)
+    noise = math.hypot(*(run["accuracy_noise"] for run in runs))
+    discordant = min(max(2.0 - better - worse + QUANTILE * noise, 0.0), 1.0)
+    margin = QUANTILE * math.sqrt(noise**2 + discordant / new.measured.rows)
+    return _outcome(
+        model_comparison, better - worse, margin, "both runs' charged evaluations of the same held-out rows"
+    )
+
+
+def record_comparison(root: Path, comparison: Comparison) -> None:
+    """Put the outcome on record, where promotion looks for it, and show it on the version in MLflow."""
+    open_catalog(root).record_comparison(comparison.model, comparison.version, comparison.model_dump(mode="json"))
+    with tracking_client(root) as client:
+        client.set_model_version_tag(comparison.model, comparison.version, COMPARISON_TAG, comparison.model_dump_json())

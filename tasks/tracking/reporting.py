@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import math
 import shlex
+from collections.abc import Sequence
 from functools import partial
 
 from dpalgos.metrics import Calibration, is_measured
@@ -21,8 +22,8 @@ from tasks.planning.plans import RunPlan
 from tasks.preparation.rows import row_map, stored_map
 from tasks.release.door import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
+from tasks.runtime.plots import Curve, Matrix, draw_measured
 from tasks.runtime.settings import current_layout, current_root, flow_run_page
-from tasks.tracking.figures import figure_files
 from tasks.tracking.models import LINEAGE, lineage_of, registered_by
 from tasks.tracking.results import (
     Chained,
@@ -68,7 +69,7 @@ def model_card(
         f"{dataset.name}.{result.algorithm}": _trained_on(config, dataset, plan, elsewhere=elsewhere),
         "Guarantee": guarantee_of(result) + _of_several(dataset, plan, result, group, elsewhere=elsewhere),
         "Claim": claim_of(result),
-        "Spent and left": _spent_elsewhere(result) if elsewhere else _spent(dataset, plan, result),
+        "Spent and left": _spent(dataset, plan, result, elsewhere=elsewhere),
         "How good it is": _measured(dataset, result),
         "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result, group)),
         "Reproduce": f"    {command}\n\n{_versions(dataset, result)}",
@@ -142,9 +143,14 @@ def claim_of(result: RunResult) -> str:
     return f"{result.claim['statement']} ({result.claim['theorem']}).{flaw}{sound}"
 
 
-def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
+def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: bool) -> str:
     if result.proved is None:
         return ""
+    if elsewhere:
+        return (
+            f"Each party has paid for its own rows, in its own account: {result.proved.statement()} at the run's δ. "
+            "The owner of an account sees what it has left: `unitball budget`, at that party."
+        )
     report = budget_report(dataset.name)
     cap = report["cap"]
     if cap is None:
@@ -160,15 +166,6 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
         f"spent ε = {spent} of {cap['epsilon']:g} (composition: {report['filter']}). The numbers above are at the "
         "run's δ. They differ, because the same noise is a smaller ε at a larger δ. `unitball budget` shows what is "
         "spent today."
-    )
-
-
-def _spent_elsewhere(result: RunResult) -> str:
-    if result.proved is None:
-        return ""
-    return (
-        f"Each party has paid for its own rows, in its own account: {result.proved.statement()} at the run's δ. "
-        "The owner of an account sees what it has left: `unitball budget`, at that party."
     )
 
 
@@ -219,16 +216,15 @@ def _accuracy(result: RunResult) -> str:
 
 
 def _outside(dataset: DatasetRef, result: RunResult, group: int) -> list[str]:
-    outside = []
-    if dataset.private:
-        if not dataset.person:
-            several = "several rows: the guarantee is of one row" if group == 1 else f"more than {group} rows"
-            outside.append(f"people with {several}")
-        outside.append("how long training took, beyond a declared deadline")
-    if result.proved is not None and result.proved.numerics == "idealised":
-        outside.append("what floating-point noise reveals: the proof is in real arithmetic")
-    if result.proved is not None and str(result.trust) == "central":
-        outside.append("the curator, who sees all rows")
+    several = "several rows: the guarantee is of one row" if group == 1 else f"more than {group} rows"
+    proved = result.proved
+    stated = {
+        f"people with {several}": dataset.private and not dataset.person,
+        "how long training took, beyond a declared deadline": dataset.private,
+        "what floating-point noise reveals: the proof is in real arithmetic": proved and proved.numerics == "idealised",
+        "the curator, who sees all rows": proved and str(result.trust) == "central",
+    }
+    outside = [what for what, applies in stated.items() if applies]
     return [*outside, *(one.format(several=dataset.unit.several) for one in _ALWAYS_OUTSIDE)]
 
 
@@ -365,6 +361,25 @@ def run_report(config: TrainingConfig, run: Chained, columns: Columns | None = N
         files={"result.json": result.model_dump_json(indent=2), LINEAGE: lineage},
         drawn=partial(figure_files, result),
     )
+
+
+def figure_files(result: RunResult) -> dict[str, bytes]:
+    """Return the figures of a run as PNG by file name, empty where nothing is to be drawn.
+
+    Parameters
+    ----------
+    result : RunResult
+        Its matrix and curves are public: exact of public rows, noisy and paid for of private ones.
+    """
+    shown: dict[str, tuple[Matrix, Sequence[Curve]]] = {
+        "confusion_matrix.png": (result.confusion, ()),
+        "roc.png": ((), result.roc),
+    }
+    return {
+        name: draw_measured(result.classes, confusion, roc, str(result.measured_on))
+        for name, (confusion, roc) in shown.items()
+        if confusion or roc
+    }
 
 
 def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:

@@ -19,17 +19,6 @@ from tasks.planning.plans import RunIdentity, RunPlan
 from tasks.release.metrics import Evaluation
 from tasks.runtime.settings import current_layout
 
-__all__ = [
-    "Chained",
-    "Evaluation",
-    "Proved",
-    "RunResult",
-    "append_result",
-    "epsilon_by_party",
-    "proved_of",
-    "summarise",
-]
-
 # Cards say what an attack finds that accuses this share of those who were not there.
 _FALSE_ALARMS = 0.05
 

@@ -252,7 +252,7 @@ class RunReport(Entries):
     experiment : str
         The data set's name.
     run_key : str
-        Identity of the run; the same key is logged once.
+        Identity of the run, a digest; the same key is logged once.
     curves : mapping of str to {step: value}
         Metrics with a history, which MLflow draws over its steps.
     trained_on : DatasetRef, optional
@@ -277,14 +277,6 @@ class RunReport(Entries):
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     drawn: Callable[[], Mapping[str, bytes]] = dict
     note: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.run_key or set(self.run_key) & set("'\"`\\"):
-            raise ValueError(f"run_key {self.run_key!r} must be a name without quotes: it is searched for")
-        if unknown := sorted(set(self.facts) - set(FACTS)):
-            raise ValueError(f"unknown facts {', '.join(unknown)}; known: {', '.join(FACTS)} (else use params)")
-        if len({child.name for child in self.children}) != len(self.children):
-            raise ValueError("children must have different names")
 
 
 def track_run(root: Path, report: RunReport) -> str:
@@ -399,8 +391,7 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
     metrics, infinite = _metrics(report.metrics, report.curves, links)
     client.log_batch(run_id, metrics=metrics, tags=infinite)
     for child in report.children:
-        own = {**facts, "party": child.name}
-        part = replace(child, name=f"{report.name} · {child.name}", facts=own)
+        part = replace(child, name=f"{report.name} · {child.name}", facts={**facts, "party": child.name})
         child_id = log_run(client, experiment, part, keys={PARENT: run_id})
         if inputs:
             client.log_inputs(child_id, inputs)
@@ -580,8 +571,9 @@ class SweepTracker:
             if runs:
                 self.run_id = str(runs[0].info.run_id)
             else:
-                keys = {RUN_KEY: key, "role": "sweep"}
-                self.run_id = log_run(client, self._experiment, Entries(name=name, tags=tags), keys=keys)
+                self.run_id = log_run(
+                    client, self._experiment, Entries(name=name, tags=tags), keys={RUN_KEY: key, "role": "sweep"}
+                )
             children = runs_with(client, self._experiment, PARENT, self.run_id)
         self._before = {str(child.data.tags.get(POINT_KEY)): child.info for child in children}
 
@@ -595,9 +587,9 @@ class SweepTracker:
                 client.delete_run(before.run_id)
             failed = {} if error is None else {"error": error}
             shown = replace(point, tags={**self._tags, **point.tags, **failed})
-            keys = {PARENT: self.run_id, POINT_KEY: key, "role": _POINT}
             client.set_terminated(
-                log_run(client, self._experiment, shown, keys=keys), "FAILED" if failed else "FINISHED"
+                log_run(client, self._experiment, shown, keys={PARENT: self.run_id, POINT_KEY: key, "role": _POINT}),
+                "FAILED" if failed else "FINISHED",
             )
 
     def close(self, *, metrics: Mapping[str, float], files: Mapping[str, str | bytes], note: str = "") -> None:

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from deployments.cli import training
-from deployments.cli.accounts import _lines
 from deployments.cli.entry_point import app, import_all
+from deployments.cli.services import _lines
 from storage.layout import Layout, environment_name
 from tasks.accounts.budget import PartyBudget, open_ledger
 from tasks.planning.configuration import SecureSettings, TrainingConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.cli.audit import audit
+from deployments.cli.experiments import audit
 from deployments.cli.results import algorithms
 from dpalgos.registry import names
 from dpalgos.secure.rounds import Stage

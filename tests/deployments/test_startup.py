@@ -81,4 +81,4 @@ def test_only_the_module_of_the_command_is_imported(tmp_path: Path) -> None:
     )
     found = {name.rpartition(".")[2] for name in done.stdout.split()}
     assert "results" in found
-    assert not found & {"training", "data", "options", "experiments"}
+    assert not found & {"training", "data", "services", "experiments"}

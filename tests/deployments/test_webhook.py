@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from deployments import webhook
+from deployments import runner, serving
 from storage.errors import InputError
 from storage.layout import Layout
 from tasks.runtime import events as event_log
@@ -48,17 +48,17 @@ def test_without_a_setting_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_address_is_kept_in_the_root_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Layout(root).prepare()
     monkeypatch.setenv(WEBHOOK_VARIABLE, ADDRESS)
-    webhook.keep_webhook(root)
-    assert webhook.read_webhook(root) == ADDRESS
+    serving.keep_webhook(root)
+    assert serving.read_webhook(root) == ADDRESS
     assert WEBHOOK_VARIABLE not in os.environ, "what is started from now on would have it"
     (file,) = [path for path in root.rglob("*") if path.is_file() and ADDRESS.encode() in path.read_bytes()]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.parent == Layout(root).private
-    webhook.keep_webhook(root)
-    assert webhook.read_webhook(root) == ADDRESS, "a start without the setting keeps it"
+    serving.keep_webhook(root)
+    assert serving.read_webhook(root) == ADDRESS, "a start without the setting keeps it"
     monkeypatch.setenv(WEBHOOK_VARIABLE, "")
-    webhook.keep_webhook(root)
-    assert webhook.read_webhook(root) is None
+    serving.keep_webhook(root)
+    assert serving.read_webhook(root) is None
 
 
 class Server:
@@ -84,14 +84,14 @@ class Server:
 
 def test_what_an_earlier_version_kept_on_the_server_goes() -> None:
     server: Any = Server()
-    webhook.remove_earlier(server)
+    runner.remove_earlier(server)
     assert not server.automations
     assert server.blocks == {"8": "a user's own"}
 
 
 def read(root: Path, stop: int = 100) -> list[str]:
     """Return the reasons of the alerts that are new, as a runner that is started now reads them."""
-    found = itertools.takewhile(lambda one: one is not None, webhook.new_alerts(root))
+    found = itertools.takewhile(lambda one: one is not None, runner.new_alerts(root))
     return [str(one and one.details["reason"]) for one in itertools.islice(found, stop)]
 
 
@@ -113,7 +113,7 @@ def test_every_alert_is_read_once_whoever_reads(root: Path, monkeypatch: pytest.
     refuse("lost")
     assert read(root, stop=1) == ["lost"], "a runner that dies before it goes on"
     assert read(root) == ["lost"], "is asked again"
-    following = webhook.new_alerts(root)
+    following = runner.new_alerts(root)
     assert next(following) is None
     monkeypatch.setattr(event_log, "FILE_BYTES", 600)
     refuse("three")
@@ -135,10 +135,10 @@ def test_every_alert_is_read_once_whoever_reads(root: Path, monkeypatch: pytest.
 def test_what_is_sent_and_how_often_it_is_tried(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Layout(root).prepare()
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setattr(webhook, "_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(runner, "_PAUSES", (0.0, 0.0, 0.0))
     with receiving() as (address, received):
         monkeypatch.setenv(WEBHOOK_VARIABLE, address)
-        webhook.keep_webhook(root)
+        serving.keep_webhook(root)
         read(root)
         tries: list[str] = []
 
@@ -146,10 +146,10 @@ def test_what_is_sent_and_how_often_it_is_tried(root: Path, monkeypatch: pytest.
             tries.append(str(alert.details["reason"]))
             if len(tries) < 3:
                 raise OSError
-            webhook.send(where, alert)
+            runner.send(where, alert)
 
         async def until_received() -> None:
-            sending = asyncio.create_task(webhook.send_alerts(root, deliver))
+            sending = asyncio.create_task(runner.send_alerts(root, deliver))
             async with asyncio.timeout(20):
                 while not received:
                     await asyncio.sleep(0.05)
@@ -180,6 +180,6 @@ def test_a_redirect_is_not_followed(root: Path) -> None:
     with receiving() as (address, received), ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(OSError, match="302"):
-            webhook.send(f"http://127.0.0.1:{server.server_address[1]}/", line)
+            runner.send(f"http://127.0.0.1:{server.server_address[1]}/", line)
         server.shutdown()
     assert not received

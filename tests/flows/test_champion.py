@@ -18,8 +18,16 @@ from storage.refs import ReleaseRef, Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.door import maps_of, rows_of
-from tasks.tracking.comparison import Comparison, ComparisonRequest, compare_models, open_comparison
-from tasks.tracking.models import find_model, note_audit, promote, roll_back
+from tasks.tracking.models import (
+    Comparison,
+    ComparisonRequest,
+    compare_models,
+    find_model,
+    note_audit,
+    open_comparison,
+    promote,
+    roll_back,
+)
 from tasks.tracking.reporting import run_report
 from tasks.tracking.runs import track_run
 from tests.support.chains import charges, configured, ingest_private, prepare

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage.refs import DatasetRef, Visibility
-from tasks.tracking import figures
+from tasks.runtime.plots import Curve, Matrix, draw_measured
+from tasks.tracking import reporting
 from tasks.tracking.runs import tracking_client, view_path
 
 
@@ -19,18 +20,16 @@ def figures_remembered() -> Iterator[None]:
 
     Of a kind are figures of so many classes, curves and cells, measured on the same. Tests of what is drawn draw.
     """
-    honest, kept = figures.draw_measured, dict[object, bytes]()
+    honest, kept = draw_measured, dict[object, bytes]()
 
-    def drawn(
-        classes: Sequence[str], confusion: figures.Matrix, roc: Sequence[figures.Curve], measured_on: str
-    ) -> bytes:
+    def drawn(classes: Sequence[str], confusion: Matrix, roc: Sequence[Curve], measured_on: str) -> bytes:
         kind = (len(classes), len(confusion), len(roc), measured_on)
         if kind not in kept:
             kept[kind] = honest(classes, confusion, roc, measured_on)
         return kept[kind]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "draw_measured", drawn)
+        patch.setattr(reporting, "draw_measured", drawn)
         yield
 
 

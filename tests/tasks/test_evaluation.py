@@ -20,10 +20,11 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.release import door
 from tasks.release.door import read_release
+from tasks.release.metrics import Evaluation
 from tasks.release.preflight import cost_of_measuring_later
 from tasks.runtime.settings import current_layout
 from tasks.steps import evaluate
-from tasks.tracking.results import Evaluation, at_threshold
+from tasks.tracking.results import at_threshold
 from tests.support.chains import Prepared, charges, followed, ingest_private, prepare
 from tests.support.data import gathered
 from tests.support.plans import dataset_of, planned, shards_of

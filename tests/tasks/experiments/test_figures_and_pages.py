@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.experiments.figures import _Style, _use_log_y, draw, draw_boundaries
+from tasks.experiments.figures import _looks, _use_log_y, draw, draw_boundaries
 from tasks.experiments.records import Drawing, Experiment, PointResult, Table, Verdict, _parquet, page
 from tasks.experiments.specification import Plot
 from tests.support.nights import spanning
@@ -37,16 +37,16 @@ RESULTS = [
 
 
 def test_proved_and_unproved_differ_in_more_than_colour() -> None:
-    style = _Style({row.label: row.status for row in RESULTS})
-    sound, published, plain = (style.line(label) for label in ("fed", "fed-published", "plain"))
+    looks = _looks({row.label: row.status for row in RESULTS})
+    sound, published, plain = (looks[label]["line"] for label in ("fed", "fed-published", "plain"))
     assert sound["color"] == published["color"], "a published system and its counterpart share a colour"
     assert len({sound["linestyle"], published["linestyle"], plain["linestyle"]}) == 3
     assert published["markerfacecolor"] == "white"
     assert "markerfacecolor" not in sound
-    assert style.bar("fed-published")["hatch"]
-    assert not style.bar("fed").get("hatch")
-    assert "not proved" in style.legend_label("fed-published")
-    assert style.legend_label("fed") == "fed"
+    assert looks["fed-published"]["bar"]["hatch"]
+    assert not looks["fed"]["bar"]["hatch"]
+    assert "not proved" in looks["fed-published"]["line"]["label"]
+    assert looks["fed"]["line"]["label"] == "fed"
 
 
 def contrast(colour: str) -> float:
@@ -56,8 +56,8 @@ def contrast(colour: str) -> float:
 
 
 def test_colours_are_different_and_visible_on_white() -> None:
-    style = _Style({f"system-{number}": "proved" for number in range(8)})
-    colours = [style.colour(label) for label in style.status]
+    looks = _looks({f"system-{number}": "proved" for number in range(8)})
+    colours = [look["line"]["color"] for look in looks.values()]
     assert len(set(colours)) == 8
     assert min(contrast(colour) for colour in colours) > 2.0
 

@@ -13,14 +13,15 @@ from dpalgos.evaluators.noisy_sums import curves_of
 from dpalgos.metrics import area_under_curve
 from storage.refs import DatasetRef
 from tasks.planning.plans import RunIdentity
-from tasks.tracking import figures
-from tasks.tracking.figures import draw_measured, figure_files
+from tasks.runtime.plots import draw_measured
+from tasks.tracking import reporting
+from tasks.tracking.reporting import figure_files
 from tasks.tracking.results import RunResult
 
 
 @pytest.fixture(autouse=True)
 def _drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "draw_measured", draw_measured)
+    monkeypatch.setattr(reporting, "draw_measured", draw_measured)
 
 
 def a_result(**more: Any) -> RunResult:

@@ -14,8 +14,8 @@ import pytest
 
 from dpalgos.models import LinearModel
 from storage.errors import InputError, StorageError
-from tasks.tracking import prediction as module
-from tasks.tracking.prediction import Predicted, predict_file
+from tasks.tracking import flavor as module
+from tasks.tracking.flavor import Predicted, predict_file
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.tasks.tracking.test_flavor import CLINIC, table_pipeline
 

@@ -24,12 +24,13 @@ from storage.shards import open_shard
 from tasks.datasets.registration import find_dataset
 from tasks.experiments.results import query_results
 from tasks.planning.configuration import TrainingConfig
+from tasks.release.metrics import Evaluation
 from tasks.runtime.settings import current_layout
 from tasks.steps import record
 from tasks.tracking import reporting
 from tasks.tracking.models import find_model, guaranteed
 from tasks.tracking.reporting import run_report
-from tasks.tracking.results import Evaluation, RunResult, append_result, proved_of, summarise
+from tasks.tracking.results import RunResult, append_result, proved_of, summarise
 from tasks.tracking.runs import FACTS, tracking_client
 from tests.support.chains import followed, ingest_private, prepare
 from tests.support.data import gathered

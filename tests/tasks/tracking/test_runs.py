@@ -346,15 +346,6 @@ def test_long_and_many_entries(root: Path) -> None:
     assert run.data.tags["t"] == "y" * 8000
 
 
-def test_no_report_that_could_not_be_found_again() -> None:
-    with pytest.raises(ValueError, match="without quotes"):
-        a_report(run_key="it's")
-    with pytest.raises(ValueError, match="unknown facts seconds"):
-        a_report(facts={"seconds": 3})
-    with pytest.raises(ValueError, match="different names"):
-        a_report(children=(Entries(name="a"), Entries(name="a")))
-
-
 def test_the_chart_is_a_view_of_the_experiment(root: Path) -> None:
     assert comparison_path(root, "digits") is None
     track_run(root, a_report())
