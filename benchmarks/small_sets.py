@@ -21,9 +21,9 @@ from sklearn.datasets import load_svmlight_file
 
 from dpalgos.accounting.costs import allocate
 from dpalgos.algorithms import fit, is_sum_algorithm
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import ArrayRows
 from dpalgos.systems.recommended import recommend

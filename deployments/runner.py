@@ -36,7 +36,7 @@ from prefect.states import Crashed
 from pydantic import TypeAdapter, ValidationError
 
 from deployments.serving import read_webhook
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from storage.atomic import write_bytes
 from storage.documents import read_yaml
 from storage.errors import InputError, RefusedError, StorageError

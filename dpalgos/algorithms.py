@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     RELATIONS,
     ApproximateDP,
@@ -29,7 +28,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.losses import outputs
 from dpalgos.mechanisms.distributions import total_mu
 from dpalgos.models import Artefact
-from dpalgos.parameters import COUNT, Bound, Bounded
+from dpalgos.parameters import COUNT, Bound, Bounded, ParameterError
 from dpalgos.rows import NULL_LABEL, Array, ArrayRows, Floats, Ints, NoiseSource, RandomStream, Rows, SpreadRows
 
 # An exact minimiser takes about as many looks at the rows, line searches included.

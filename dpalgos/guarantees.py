@@ -8,8 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, ClassVar
 
-from dpalgos.errors import ParameterError
-from dpalgos.parameters import COUNT, NON_NEGATIVE, Bounded, between
+from dpalgos.parameters import COUNT, NON_NEGATIVE, Bounded, ParameterError, between
 
 
 class Neighbours(StrEnum):

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.algorithms import Algorithm, NeighbouringPair, one_row_apart
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.losses import Problem, ScoreLoss, Squared, make_loss, outputs
 from dpalgos.models import LinearModel
-from dpalgos.parameters import NON_NEGATIVE, Bound, Bounded
+from dpalgos.parameters import NON_NEGATIVE, Bound, Bounded, ParameterError
 from dpalgos.rows import NULL_LABEL, Array, Features, Floats, Rows, clip_to_unit_ball, sanitise
 
 BALANCED = "balanced"

@@ -14,8 +14,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dpalgos.errors import ParameterError, UnknownNameError
-from dpalgos.parameters import POSITIVE, Bounded
+from dpalgos.parameters import POSITIVE, Bounded, ParameterError, UnknownNameError
 from dpalgos.rows import Floats, Ints
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import scipy
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, GaussianSums, LaplaceSums, NoisySums
 from dpalgos.guarantees import Setting
 from dpalgos.losses import Problem
 from dpalgos.models import predicted_classes
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats, Ints
 
 TWO_SIDED = 1.96

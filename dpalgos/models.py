@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from dpalgos import registry
-from dpalgos.errors import ParameterError
 from dpalgos.kernels import GaussianKernel
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Array, Floats, Ints, row_products
 
 _LARGEST, _SMALLEST = 2.0**64, 2.0**-256

@@ -1,11 +1,17 @@
-"""Parameters with their bounds: a field declares its own, and whatever class has the field keeps to it."""
+"""Public parameters: fields declare bounds, classes keep to them, and errors speak of them, never of what rows contain."""
 
 import math
 import sys
 from collections.abc import Mapping
 from dataclasses import Field, dataclass
 
-from dpalgos.errors import ParameterError
+
+class ParameterError(ValueError):
+    """A public parameter is outside its range; the message names the value, the bound and the way out."""
+
+
+class UnknownNameError(ParameterError):
+    """A name is not in the registry; the message lists the nearest names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.errors import ParameterError
-from dpalgos.parameters import COUNT, NATURAL, POSITIVE, Bound, Bounded
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE, Bound, Bounded, ParameterError
 from dpalgos.registry import register
 from dpalgos.rows import Array, Ints
 

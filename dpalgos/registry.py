@@ -17,7 +17,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.parameters import ParameterError, UnknownNameError
 
 PLUGIN_GROUP = "unitball.algorithms"
 """The entry-point group of other distributions' algorithms."""

@@ -50,7 +50,6 @@ from dpalgos.algorithms import (
 )
 from dpalgos.audit.experiment import AuditOptions, AuditReport, Effort, Verdict
 from dpalgos.audit.releases import audit_algorithm
-from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import ConfusionMatrix
 from dpalgos.guarantees import (
     RELATIONS,
@@ -70,6 +69,7 @@ from dpalgos.guarantees import (
 )
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Artefact, KernelModel, LinearModel, Projection, Statistic, decode
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import construct, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, MappedRows, Rows, clip_to_unit_ball
 from dpalgos.secure.summation import contribution_of, lengths_of, state_after

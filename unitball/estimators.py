@@ -28,11 +28,11 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpalgos.algorithms import fit
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import PureEpsilon
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import AffineMap, LinearModel
 from dpalgos.normalisation import RowMap
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names
 from dpalgos.rows import ArrayRows, Floats
 from storage.documents import read_yaml
@@ -577,7 +577,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
     BudgetError
         From ``fit``, if the account does not admit it. It is no ``Exception``, so that a search ends with the reason
         instead of a missing score.
-    dpalgos.errors.ParameterError
+    dpalgos.parameters.ParameterError
         From ``fit``, if something would have to be learnt from private rows, or parameters do not fit.
 
     Examples
@@ -718,7 +718,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
 
     Raises
     ------
-    BudgetError, dpalgos.errors.ParameterError
+    BudgetError, dpalgos.parameters.ParameterError
         See :class:`PrivateClassifier`.
     """
 

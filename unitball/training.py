@@ -284,7 +284,7 @@ def train(
     ------
     storage.errors.RefusedError
         If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
-    storage.errors.InputError, dpalgos.errors.ParameterError, pydantic.ValidationError
+    storage.errors.InputError, dpalgos.parameters.ParameterError, pydantic.ValidationError
         For settings that do not fit.
     """
     config = TrainingConfig(dataset=dataset, **settings)

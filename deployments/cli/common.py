@@ -22,7 +22,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from storage.documents import read_text as document_text
 from storage.errors import FormatVersionError, InputError, StorageError
 from tasks.runtime.progress import listen, say

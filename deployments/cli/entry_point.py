@@ -198,7 +198,7 @@ def explain(error: BaseException) -> tuple[int, str]:
         return BAD_INPUT, printable(str(error))
     from pydantic import ValidationError
 
-    from dpalgos.errors import ParameterError
+    from dpalgos.parameters import ParameterError
     from dpalgos.secure.primitives import SecureAggregationError
     from storage.errors import InputError, RefusedError, SecretError, StorageError
     from tasks.runtime.engine import EngineError

@@ -13,8 +13,8 @@ from rich.console import RenderableType
 
 from deployments.cli.common import Answer, DaskOption, answered, options_of, progress, read_text, running, table
 from deployments.cli.entry_point import app
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Neighbours
+from dpalgos.parameters import ParameterError
 from storage.atomic import write_bytes
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from deployments.cli.common import Answer, answered, console, progress, require_readable, running, table
 from deployments.cli.entry_point import app, group_of
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from storage.atomic import write_bytes
 from storage.errors import InputError
 from tasks.runtime.settings import current_root

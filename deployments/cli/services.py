@@ -25,7 +25,7 @@ from deployments.cli.common import (
     use_root,
 )
 from deployments.cli.entry_point import app, group_of
-from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.validation import rounded_up
 from storage.atomic import write_bytes
 from storage.errors import InputError, RefusedError, StorageError

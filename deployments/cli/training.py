@@ -28,7 +28,7 @@ from deployments.cli.common import (
 )
 from deployments.cli.data import ingest
 from deployments.cli.entry_point import app, group_of
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from dpalgos.validation import rounded_up
 from storage.errors import InputError, RefusedError
 from storage.refs import Visibility

@@ -54,7 +54,6 @@ from dpalgos.accounting.profiles import (
     zcdp_atoms,
     zcdp_grid,
 )
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
     GaussianMu,
@@ -65,6 +64,7 @@ from dpalgos.guarantees import (
     SlackGaussian,
     ZeroConcentrated,
 )
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
 from dpalgos.validation import rounded_down
 

@@ -17,7 +17,6 @@ from dpalgos.accounting.profiles import (
     require_delta,
     rho_from_epsilon_delta,
 )
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
     GaussianMu,
@@ -32,7 +31,7 @@ from dpalgos.guarantees import (
     loss_from_json,
     loss_to_json,
 )
-from dpalgos.parameters import Bound
+from dpalgos.parameters import Bound, ParameterError
 
 # How many steps of the first relation make up one step of the second; pairs that are missing have no proof.
 _NEIGHBOURING_STEPS = {

@@ -77,9 +77,8 @@ import numpy as np
 import scipy
 from mpmath import fp
 
-from dpalgos.errors import ParameterError
 from dpalgos.mechanisms import _precise
-from dpalgos.parameters import Bound
+from dpalgos.parameters import Bound, ParameterError
 from dpalgos.rows import Floats
 
 _POSITIVE = Bound(0.0, open_low=True)

@@ -17,9 +17,8 @@ from scipy.stats import binom, nct, norm
 
 from dpalgos.accounting.composition import components, gaussian_mu, lines, trade_off
 from dpalgos.accounting.profiles import bisected, largest_fitting
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
-from dpalgos.parameters import Bound
+from dpalgos.parameters import Bound, ParameterError
 from dpalgos.rows import Floats, Ints
 
 _LARGEST = 1e4

@@ -21,8 +21,8 @@ from dpalgos.audit.bounds import (
     part_of,
     probability_upper_bound,
 )
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Loss, Neighbours, PureEpsilon
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
 
 RATIO = "log likelihood ratio of the sums"

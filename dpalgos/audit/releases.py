@@ -38,7 +38,6 @@ from dpalgos.audit.experiment import (
     audit_experiments,
     one_by_one,
 )
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise
 from dpalgos.mechanisms.distributions import (
@@ -52,6 +51,7 @@ from dpalgos.mechanisms.distributions import (
     to_vector,
 )
 from dpalgos.models import Artefact, Projection
+from dpalgos.parameters import ParameterError
 from dpalgos.projections.covariance import gram_matrix
 from dpalgos.registry import construct, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints, NoiseSource, Rows

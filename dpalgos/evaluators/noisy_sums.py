@@ -19,12 +19,11 @@ from dpalgos.algorithms import (
     Work,
     one_row_apart,
 )
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Loss, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.distributions import DiscreteLaplace, PartitionSelection, RoundedGaussian
 from dpalgos.mechanisms.fixed_point import portions
 from dpalgos.models import Statistic, predicted_classes
-from dpalgos.parameters import COUNT, NATURAL, POSITIVE, at_least
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE, ParameterError, at_least
 from dpalgos.registry import register
 from dpalgos.rows import NULL_LABEL, Array, ArrayRows, Floats, Ints, NoiseSource, Rows, null_records
 

@@ -13,12 +13,11 @@ import scipy
 from numpy.typing import NDArray
 
 from dpalgos.algorithms import Work
-from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import ImageMap, RowFeatures
 from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
-from dpalgos.parameters import COUNT, NATURAL, POSITIVE, at_least, between
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE, ParameterError, at_least, between
 from dpalgos.registry import lookup, register
 from dpalgos.rows import Array, Floats, Ints, for_each, pieces
 

@@ -21,11 +21,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.errors import ParameterError
 from dpalgos.features import _onnx_process
 from dpalgos.features._onnx_process import TYPES
 from dpalgos.features.public_map import FileMap, RowFeatures
 from dpalgos.models import released_kind
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import register
 from dpalgos.resources import memory_limit
 from dpalgos.rows import Floats, Ints, unit_rows

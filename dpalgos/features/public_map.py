@@ -12,10 +12,9 @@ import numpy as np
 import scipy
 
 from dpalgos.algorithms import Directions, ProjectionAlgorithm, Work, require_components
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting
 from dpalgos.models import ArrayFields, Projection, released_kind
-from dpalgos.parameters import COUNT, NATURAL, POSITIVE, between
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE, ParameterError, between
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, NoiseSource, Rows, row_products, unit_rows
 

@@ -7,7 +7,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names, register
 from dpalgos.rows import unit_rows
 

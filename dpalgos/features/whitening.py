@@ -14,12 +14,11 @@ import scipy
 from numpy.typing import NDArray
 
 from dpalgos.algorithms import Work, require_components
-from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import ImageMap, PublicMap, RowFeatures
 from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.models import Projection, decode, released_kind
-from dpalgos.parameters import COUNT, NATURAL, POSITIVE, Bounded, between
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE, Bounded, ParameterError, between
 from dpalgos.registry import AlgorithmSpec, lookup, register
 from dpalgos.rows import Array, Floats, null_records, row_products, unit_rows
 

@@ -13,10 +13,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Loss, ZeroConcentrated
 from dpalgos.mechanisms import _precise
-from dpalgos.parameters import COUNT, POSITIVE, Bound, Bounded
+from dpalgos.parameters import COUNT, POSITIVE, Bound, Bounded, ParameterError
 from dpalgos.rows import Floats, Ints, RandomStream, normals, uniforms
 
 # Below this many grid units the first words decide; above it, a coarse cell is drawn first and a place in it next.

@@ -67,8 +67,7 @@ from functools import cache
 
 import numpy as np
 
-from dpalgos.errors import ParameterError
-from dpalgos.parameters import COUNT, Bounded
+from dpalgos.parameters import COUNT, Bounded, ParameterError
 from dpalgos.rows import Floats
 
 GRID = 64

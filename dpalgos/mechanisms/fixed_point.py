@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Features, Floats, Ints, Shares, clip_to_unit_ball, pieces
 
 EXACT = 2**53

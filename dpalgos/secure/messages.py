@@ -11,8 +11,7 @@ from typing import Annotated, ClassVar, Self, TypeVar, cast
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from dpalgos.errors import ParameterError
-from dpalgos.parameters import COUNT, NATURAL, Bounded
+from dpalgos.parameters import COUNT, NATURAL, Bounded, ParameterError
 from dpalgos.secure.primitives import ELEMENT, KEY, MessageError
 
 

@@ -10,7 +10,6 @@ import scipy
 from numpy.typing import NDArray
 
 from dpalgos.accounting.profiles import bisected
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import PureEpsilon
 from dpalgos.mechanisms import _precise
 from dpalgos.mechanisms.distributions import (
@@ -25,7 +24,7 @@ from dpalgos.mechanisms.distributions import (
     packed_size,
     thresholds,
 )
-from dpalgos.parameters import COUNT, POSITIVE, Bounded, at_least
+from dpalgos.parameters import COUNT, POSITIVE, Bounded, ParameterError, at_least
 from dpalgos.rows import Ints, RandomStream, uniforms
 
 # Larger than the relative error of the few float64 operations between inputs and results.

@@ -53,7 +53,7 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Ints
 from dpalgos.secure import primitives as keys
 from dpalgos.secure.messages import (

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from dpalgos.algorithms import IntegerNoise, SumAlgorithm, TrustedSummation
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Guarantee, Setting
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows, Ints, NoiseSource, Rows
 from dpalgos.secure.messages import RoundParameters, SparseGraph, Tolerance, Wire
 from dpalgos.secure.noise_shares import NoiseShare, share_distribution

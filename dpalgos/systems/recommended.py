@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Trust
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.systems.papers import joint, summed
 from dpalgos.systems.system import Choice, PublicFacts, System, register_systems

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from dpalgos.aggregators import Aggregator
 from dpalgos.algorithms import GAUSSIAN_BUDGETS, GaussianAlgorithm, IntegerNoise, OneSum, Refused, Work, grid
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
 from dpalgos.integer_sums import ClassSums, GradientSums
 from dpalgos.mechanisms.distributions import RoundedGaussian, SymmetricRoundedGaussian, total_mu
 from dpalgos.mechanisms.factorisation import GRID, ToeplitzFactor
 from dpalgos.models import Artefact, LinearModel, Statistic
-from dpalgos.parameters import POSITIVE, SHARE
+from dpalgos.parameters import POSITIVE, SHARE, ParameterError
 from dpalgos.registry import register
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant, ClassSumTrainer

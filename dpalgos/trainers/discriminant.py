@@ -9,14 +9,13 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import GaussianAlgorithm, NeighbouringPair, OneSum, Work, antipodal_pair, grid, one_row_apart
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.integer_sums import ClassSums, GradientSums, packed_gram
 from dpalgos.linear import BALANCED, LinearTask
 from dpalgos.losses import Squared, make_loss, outputs
 from dpalgos.mechanisms.distributions import RoundedGaussian, total_mu, unpack
 from dpalgos.models import LinearModel
-from dpalgos.parameters import NATURAL, NON_NEGATIVE, POSITIVE, SHARE, between
+from dpalgos.parameters import NATURAL, NON_NEGATIVE, POSITIVE, SHARE, ParameterError, between
 from dpalgos.projections.covariance import OF_BOUNDED_TRACE, GaussianMoments
 from dpalgos.registry import register
 from dpalgos.rows import Array, Features, Floats, Ints, Rows

@@ -12,14 +12,13 @@ import scipy
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta, sigma_analytic
 from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Refused, Unproved
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearClassifierTrainer, LinearTask
 from dpalgos.losses import HuberHinge, make_loss, minimise, outputs
 from dpalgos.mechanisms.distributions import GaussianNoise, RadialLaplace
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.models import LinearModel
-from dpalgos.parameters import POSITIVE
+from dpalgos.parameters import POSITIVE, ParameterError
 from dpalgos.registry import register
 from dpalgos.rows import Floats, NoiseSource, Rows, fingerprints
 

@@ -9,13 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import GaussianAlgorithm, IntegerNoise, OneSum, PureAlgorithm, Unproved, Work, gathering_work
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Numerics, Setting, Trust, nothing_proved
 from dpalgos.linear import LinearClassifierTrainer, LinearTask, LinearTrainer
 from dpalgos.losses import Problem, ScoreLoss, Squared, certified_minimiser, minimise, outputs, rounding_bound
 from dpalgos.mechanisms.distributions import DiscreteLaplace, RadialLaplace, RoundedGaussian
 from dpalgos.models import LinearModel
-from dpalgos.parameters import COUNT, POSITIVE
+from dpalgos.parameters import COUNT, POSITIVE, ParameterError
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, NoiseSource, Rows
 from dpalgos.secure.noise_shares import RoundedRadial

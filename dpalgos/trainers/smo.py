@@ -19,7 +19,6 @@ from dpalgos.algorithms import (
     Work,
     machine_work,
 )
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Neighbours, Setting
 from dpalgos.kernels import KERNELS, GaussianKernel, Kernel, LinearKernel
 from dpalgos.keystream import KeyedNoise, public_secret
@@ -27,7 +26,7 @@ from dpalgos.linear import LinearTask
 from dpalgos.losses import HuberHinge, outputs, signs
 from dpalgos.mechanisms.distributions import Laplace, RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
-from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, between
+from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, ParameterError, between
 from dpalgos.registry import register
 from dpalgos.rows import NULL_LABEL, Floats, Ints, NoiseSource, RandomStream, Rows, fingerprints, null_records, sanitise
 from dpalgos.smo.solver import (

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.profiles import GaussianProfile, candidate_mu, selection_delta
 from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, Calibrated, NeighbouringPair, Refused, Work, fit
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     GaussianMu,
     Guarantee,
@@ -26,7 +25,7 @@ from dpalgos.guarantees import (
 )
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
-from dpalgos.parameters import between
+from dpalgos.parameters import ParameterError, between
 from dpalgos.registry import construct, lookup, names, register
 from dpalgos.rows import Array, ArrayRows, ChosenRows, Floats, NoiseSource, RandomStream, Rows, sanitise
 

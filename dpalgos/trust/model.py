@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from dpalgos.algorithms import Algorithm, IntegerNoise, SumAlgorithm, Summation, TrustedSummation, is_sum_algorithm
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee, Setting, Trust
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import register
 from dpalgos.rows import Ints, NoiseSource
 from dpalgos.secure.messages import Tolerance

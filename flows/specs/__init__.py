@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from tasks.experiments.specification import Reproduction, load
 
 __all__ = ["known_reproductions", "load_reproduction"]

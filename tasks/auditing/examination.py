@@ -37,8 +37,8 @@ from dpalgos.audit.bounds import (
     tail_under_curve,
 )
 from dpalgos.audit.experiment import USUAL, AuditOptions, AuditReport, BoundReport, Verdict
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup
 from dpalgos.rows import NULL_LABEL, Floats
 from dpalgos.systems.system import System

@@ -42,11 +42,11 @@ from dpalgos.audit.releases import (
     run_watched,
     shape_of,
 )
-from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import Neighbours
 from dpalgos.keystream import KeyedNoise
 from dpalgos.models import AffineMap, Artefact, LinearModel, RowMap
 from dpalgos.normalisation import UnitNorm
+from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.registry import lookup, names
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints
 from storage.atomic import write_bytes

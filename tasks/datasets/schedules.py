@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, model_validator
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.stores import open_catalog
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from sklearn.datasets import dump_svmlight_file
 
 from dpalgos import metrics
-from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import ApproximateDP, PureEpsilon, Setting, Trust
 from dpalgos.losses import Problem
+from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats, Ints
 from storage.datasets import open_dataset

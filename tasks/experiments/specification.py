@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from storage.documents import parse_yaml
 from tasks.planning.configuration import TrainingConfig, faults
 from tasks.planning.identity import identity

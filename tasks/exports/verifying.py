@@ -12,9 +12,9 @@ import numpy as np
 from pydantic import BaseModel, computed_field
 
 from dpalgos.algorithms import require_people
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact, decode
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup
 from storage.confined import admitted_memory, confined
 from storage.documents import parse_json

@@ -15,9 +15,9 @@ import numpy as np
 from pydantic import BaseModel
 
 from dpalgos.algorithms import fit
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Ints
 from dpalgos.secure.rounds import AGREEMENT, SUM, Stage
 from dpalgos.secure.rounds import carry_out as carry_out_rounds

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from dpalgos.secure.messages import Advertisement, Introduction, RoundParameters
 from dpalgos.secure.primitives import SecureAggregationError
 from dpalgos.secure.rounds import Stage

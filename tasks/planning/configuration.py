@@ -29,8 +29,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import RELATIONS, Loss, Neighbours, Setting, loss_from_json, loss_to_json
+from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.registry import AlgorithmSpec
 
 

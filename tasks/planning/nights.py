@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 from dpalgos.accounting.costs import allocate
 from dpalgos.algorithms import ProjectionAlgorithm
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.systems.system import Scope
 from dpalgos.trainers.continual import NightSum, require_gaussian_sum

@@ -16,7 +16,6 @@ from pydantic import BaseModel, Field, SerializeAsAny, model_validator
 from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, tightened
 from dpalgos.aggregators import Aggregator
 from dpalgos.algorithms import Algorithm, OneSum, ProjectionAlgorithm
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     Claim,
     GaussianMu,
@@ -31,6 +30,7 @@ from dpalgos.guarantees import (
 )
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import Artefact
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.secure.summation import Masking
 from dpalgos.systems.system import Scope

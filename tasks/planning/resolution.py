@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from dpalgos.accounting.profiles import gaussian_epsilon, mu_from_epsilon_delta
 from dpalgos.algorithms import Algorithm
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Neighbours, Trust
 from dpalgos.normalisation import Normalisation
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, PublicFacts, Scope, System
 from storage.errors import InputError, RefusedError

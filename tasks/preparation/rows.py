@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import FileMap, RowFeatures
 from dpalgos.features.whitening import PublicRowsWhitening
 from dpalgos.guarantees import Setting
@@ -25,6 +24,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.metrics import held_out_fraction
 from dpalgos.models import opened
 from dpalgos.normalisation import RowMap
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, construct, lookup
 from dpalgos.rows import Array, Features, Floats, fits
 from storage.arrivals import Arrival

@@ -19,10 +19,10 @@ from threadpoolctl import threadpool_limits
 
 from dpalgos.accounting.composition import whole_promise
 from dpalgos.algorithms import Algorithm, Diagnosing, SumAlgorithm, fit, is_sum_algorithm, planned_artefact
-from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.keystream import KeyedNoise
 from dpalgos.models import Artefact, opened, require_planned
+from dpalgos.parameters import ParameterError
 from dpalgos.resources import claim, set_memory_limit
 from dpalgos.rows import Array, Block, Features, Ints, MappedRows, RowMap, Rows, SpreadRows, fits
 from dpalgos.secure.primitives import SecureAggregationError
@@ -317,7 +317,7 @@ def fitting_maps(planned: PlannedRelease, shards: Sequence[ShardRef], upstream: 
     ------
     RefusedError
         If the artefacts do not map rows of the shards' features to what the release is planned for.
-    dpalgos.errors.ParameterError
+    dpalgos.parameters.ParameterError
         If they hold numbers that are not finite.
     """
     maps = maps_of(upstream, planned.branches)

@@ -10,9 +10,9 @@ import numpy as np
 
 from dpalgos.accounting.composition import compose
 from dpalgos.algorithms import Work
-from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup
 from dpalgos.rows import cores
 from dpalgos.secure.primitives import SecureAggregationError

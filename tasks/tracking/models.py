@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from dpalgos.accounting.costs import allocate
-from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import QUANTILE, Discordance, accuracy_gain
 from dpalgos.guarantees import GaussianMu, Setting, Trust
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.catalog import WITHDRAWN, AuditRecord, Catalog, VersionRecord
 from storage.errors import DamagedError, InputError, RefusedError

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from typer.testing import CliRunner
 
 from deployments.cli.common import options_of
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tests.support.command_line import CommandLine
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dpalgos.accounting.composition import basic, components, compose
 from dpalgos.accounting.costs import allocate, group_loss, losses_under, scaled
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
     GaussianMu,
@@ -25,6 +24,7 @@ from dpalgos.guarantees import (
     PureEpsilon,
     ZeroConcentrated,
 )
+from dpalgos.parameters import ParameterError
 
 DELTA = 1e-5
 KINDS: list[type[Loss]] = [GaussianMu, PureEpsilon, ZeroConcentrated]

@@ -34,8 +34,8 @@ from dpalgos.accounting.profiles import (
     zcdp_epsilon,
     zcdp_grid,
 )
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
+from dpalgos.parameters import ParameterError
 
 DELTA = 1e-5
 

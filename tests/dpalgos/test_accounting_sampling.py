@@ -11,7 +11,6 @@ from scipy.stats import norm
 
 from dpalgos.accounting.composition import compose, gaussian_part, lies_above, noise_multiplier, sampled_curve
 from dpalgos.accounting.costs import PlanCost, losses_under, price
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     GaussianMu,
     Guarantee,
@@ -21,6 +20,7 @@ from dpalgos.guarantees import (
     loss_from_json,
     loss_to_json,
 )
+from dpalgos.parameters import ParameterError
 
 EPSILON, DELTA = 1.0, 1e-5
 SLACK = DELTA / 10

@@ -18,8 +18,8 @@ from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost, Totals, additive_costs, allocate, group_loss, price
 from dpalgos.accounting.profiles import epsilon_of_mu, mu_from_epsilon_delta
 from dpalgos.accounting.spending import FilterCap, SummedHistory, admit, repeats_left, spent, status
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
+from dpalgos.parameters import ParameterError
 from tests.support.untraced import quickest
 
 D = 1e-5

@@ -12,8 +12,8 @@ from scipy.special import expit
 from dpalgos.accounting.costs import PlanCost
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.accounting.spending import RESERVED, FilterCap, admit, filter_in_force, status
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon
+from dpalgos.parameters import ParameterError
 
 D = 1e-5
 

@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import norm
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, gaussian_mu, trade_off, whole_promise
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
+from dpalgos.parameters import ParameterError
 from dpalgos.validation import rounded_down, rounded_up
 
 ALPHAS = np.array(TYPE_I_ERRORS)

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import bdtr, bdtrc
 
 from dpalgos.audit.bounds import epsilon_lower_bound, probability_lower_bound, probability_upper_bound
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 
 
 @pytest.mark.parametrize("trials", [1, 7, 1000, 200_000])

@@ -9,8 +9,8 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from dpalgos.audit.bounds import attack, bound_of, likelihood_ratios
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, NoGuarantee, PureEpsilon
+from dpalgos.parameters import ParameterError
 
 
 def shadow_models(mu: float, models: int, rows: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

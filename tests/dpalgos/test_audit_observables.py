@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpalgos.audit.bounds import Observation, compare
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 
 CERTAIN = 1 - 1e-9
 

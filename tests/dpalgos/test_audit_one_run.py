@@ -18,8 +18,8 @@ from dpalgos.audit.bounds import (
     tail_under_approximate_dp,
     tail_under_curve,
 )
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, NoGuarantee, PureEpsilon, ZeroConcentrated
+from dpalgos.parameters import ParameterError
 
 
 def right_guesses(mu: float, canaries: int, guesses: int, random: np.random.Generator) -> int:

@@ -9,7 +9,7 @@ import pytest
 from dpalgos.accounting.profiles import epsilon_of_mu, sigma_classical
 from dpalgos.audit.experiment import AuditOptions, Effort, Verdict
 from dpalgos.audit.releases import audit_release, audited
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names
 from dpalgos.testing import KINDS
 

@@ -9,8 +9,8 @@ from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 
 from dpalgos import metrics
-from dpalgos.errors import ParameterError
 from dpalgos.metrics import Aim, Calibration, Noise, choose, operating_points, platt
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
 
 _BINS = 32

@@ -13,11 +13,11 @@ from scipy.integrate import quad
 from scipy.special import ive
 from scipy.stats import norm
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.losses import minimise
 from dpalgos.mechanisms.distributions import RoundedGaussian
+from dpalgos.parameters import ParameterError
 from dpalgos.projections.covariance import Bingham, Ppca, PublishedPpca
 from dpalgos.rows import ArrayRows, Floats
 from dpalgos.testing import blobs

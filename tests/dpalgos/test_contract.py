@@ -23,13 +23,13 @@ from dpalgos.algorithms import (
     is_sum_algorithm,
     one_row_apart,
 )
-from dpalgos.errors import ParameterError
 from dpalgos.features import images
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, PureEpsilon, Setting, Trust, nothing_proved
 from dpalgos.integer_sums import ClassSums
 from dpalgos.mechanisms.distributions import RoundedGaussian, pack
 from dpalgos.mechanisms.fixed_point import by_norm, encode_rows, row_weights, squared_limit
 from dpalgos.models import Statistic, opened
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import ArrayRows, Block, Floats, Ints, Rows, Shares
 from dpalgos.systems.system import Arrangement, Scope, System

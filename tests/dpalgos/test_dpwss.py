@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from dpalgos.audit.bounds import probability_lower_bound, probability_upper_bound
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Guarantee, PureEpsilon, Setting
 from dpalgos.kernels import LinearKernel
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows
 from dpalgos.smo.solver import Extremes, PrivateSelection, SecondOrder, Selector, solve
 from dpalgos.trainers.smo import DpWss, Smo

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.errors import ParameterError
 from dpalgos.features.images import Dictionary, PatchFeatures, RandomPatches
 from dpalgos.features.public_map import SignedLogarithm, SignedRoot
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import decode
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
 
 NOISE = KeyedNoise(public_secret(0), "unused")

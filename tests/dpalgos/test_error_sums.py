@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import ErrorSums, GaussianErrorSums, LaplaceErrorSums
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, PureEpsilon, Setting
 from dpalgos.metrics import metrics_of_noisy_errors, regression_metrics
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows, Floats
 
 RANGE = (-3.0, 5.0)

@@ -12,10 +12,10 @@ import pytest
 
 from dpalgos.audit.bounds import gaussian_lower_bound
 from dpalgos.audit.experiment import QUICK, AuditOptions, Verdict
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.mechanisms.factorisation import LONGEST, ToeplitzFactor
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows
 from dpalgos.trainers.continual import (

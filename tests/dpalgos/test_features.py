@@ -14,11 +14,11 @@ import pytest
 from scipy.fft import dctn
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dpalgos.errors import ParameterError
 from dpalgos.features.images import Hog
 from dpalgos.features.public_map import AveragePooling, LowFrequencies, RandomFourier, RandomProjection, image_shape
 from dpalgos.features.whitening import CentredDirections
 from dpalgos.guarantees import Setting
+from dpalgos.parameters import ParameterError
 from dpalgos.projections.centring import CentredRows
 from dpalgos.registry import lookup, names
 from dpalgos.rows import ArrayRows

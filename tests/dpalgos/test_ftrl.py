@@ -9,11 +9,11 @@ import pytest
 
 from dpalgos.algorithms import IntegerNoise, TrustedSummation, run_sums
 from dpalgos.audit.bounds import gaussian_lower_bound
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, Setting, Trust
 from dpalgos.mechanisms.distributions import RoundedGaussian, total_mu
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import LinearModel
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints, Rows
 from dpalgos.trainers.continual import (
     ContinualLeader,

@@ -14,9 +14,9 @@ from scipy.optimize import brentq
 from scipy.stats import chi, norm
 
 from dpalgos.accounting.profiles import delta_of_mu, mu_from_epsilon_delta
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Setting
 from dpalgos.losses import make_loss
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.objective_perturbation import (
     ApproximateMinimaPerturbation,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from dpalgos.errors import ParameterError
 from dpalgos.keystream import KeyedNoise, KeyStream, key_identifier, public_secret
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import normals, uniforms
 from tests.support.statistics import rejects_independence, rejects_law, rejects_probability
 from tests.support.streams import ChosenWords

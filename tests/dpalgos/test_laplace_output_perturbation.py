@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Numerics, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.distributions import DiscreteLaplace
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows, Ints
 from dpalgos.secure.messages import Tolerance
 from dpalgos.secure.noise_shares import share_distribution

@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.distributions import DiscreteLaplace
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats, Ints
 from dpalgos.secure import noise_shares as laplace_share
 from dpalgos.secure.messages import Tolerance

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearTask
 from dpalgos.losses import HuberHinge, Squared
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import ArrayRows
 from tests.support.training import blobs, fit, fitted, noise, setting_of

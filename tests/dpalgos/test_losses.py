@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.losses import HuberHinge, Softmax, loss_names, make_loss, outputs, signs
+from dpalgos.parameters import ParameterError, UnknownNameError
 
 WIDTHS = {"huber-hinge": (0.1, 0.5, 2.0), "smoothed-hinge": (0.1, 0.5, 2.0)}
 LOSSES = [(name, width) for name in loss_names() for width in WIDTHS.get(name, (None,))]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.special import betainc, gammainc
 
-from dpalgos.errors import ParameterError
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.distributions import Laplace, RadialLaplace
+from dpalgos.parameters import ParameterError
 from tests.support.statistics import rejects_independence, rejects_law, rejects_probability
 from tests.support.streams import seeded
 

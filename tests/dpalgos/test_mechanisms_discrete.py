@@ -11,9 +11,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpalgos.errors import ParameterError
 from dpalgos.mechanisms import _precise
 from dpalgos.mechanisms.distributions import DiscreteGaussian, DiscreteLaplace, RoundedGaussian, _table
+from dpalgos.parameters import ParameterError
 from tests.support.statistics import differs, rejects_independence, rejects_law, rejects_probability
 from tests.support.streams import ChosenWords, CountedWords, seeded
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.integer_sums import GradientSums
 from dpalgos.linear import LinearTask
@@ -27,6 +26,7 @@ from dpalgos.mechanisms.fixed_point import (
     squared_limit,
     sum_sensitivity,
 )
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import clip_to_unit_ball
 
 ANY_FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=64)

@@ -18,9 +18,9 @@ from dpalgos.accounting.profiles import (
     sigma_analytic,
     sigma_classical,
 )
-from dpalgos.errors import ParameterError
 from dpalgos.mechanisms import _precise
 from dpalgos.mechanisms.distributions import GaussianNoise
+from dpalgos.parameters import ParameterError
 from tests.support.statistics import rejects_independence, rejects_law
 from tests.support.streams import seeded
 

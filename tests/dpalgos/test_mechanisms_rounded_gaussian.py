@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from dpalgos.errors import ParameterError
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.distributions import RoundedGaussian
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import NoiseSource, RandomStream, normals
 from tests.support.statistics import rejects_independence, rejects_law, rejects_probability
 from tests.support.streams import ChosenWords, CountedWords, seeded

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.mechanisms.distributions import (
     DiscreteGaussian,
@@ -24,6 +23,7 @@ from dpalgos.mechanisms.distributions import (
     unpack,
 )
 from dpalgos.mechanisms.fixed_point import gram_sensitivity
+from dpalgos.parameters import ParameterError
 from tests.support.statistics import rejects_independence, rejects_law
 from tests.support.streams import seeded
 

@@ -14,7 +14,6 @@ from sklearn.linear_model import LogisticRegression
 from dpalgos import testing
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.algorithms import attained
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     RELATIONS,
     GaussianMu,
@@ -30,6 +29,7 @@ from dpalgos.linear import LinearTask
 from dpalgos.losses import Problem, Softmax, minimise
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.mechanisms.fixed_point import encode_rows
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, names
 from dpalgos.resources import memory_limit, set_memory_limit
 from dpalgos.rows import ArrayRows

@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import gamma
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting
 from dpalgos.losses import make_loss
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.objective_perturbation import (
     Calibration,

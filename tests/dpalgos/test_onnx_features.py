@@ -9,10 +9,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from dpalgos.errors import ParameterError
 from dpalgos.features import onnx as module
 from dpalgos.features.onnx import OnnxEncoder, OnnxFeatures
 from dpalgos.models import decode
+from dpalgos.parameters import ParameterError
 from dpalgos.testing import hostile_rows
 from tests.support.onnx_models import DOUBLE, FLOAT, INTEGER, Ports, linear_model, model, with_external_data
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Numerics, PureEpsilon, Setting
 from dpalgos.mechanisms.distributions import RoundedGaussian
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.output_perturbation import EmpiricalRisk, OutputPerturbation
 from tests.support.training import blobs, fitted, parties_of, setting_of

@@ -9,11 +9,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import KeySelection
 from dpalgos.guarantees import RELATIONS, ApproximateDP, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.distributions import PartitionSelection
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows
 
 BUDGETS = [(0.05, 1e-9), (0.5, 1e-5), (1.0, 1e-12), (3.0, 1e-3), (20.0, 0.4)]

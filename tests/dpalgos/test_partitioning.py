@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from dpalgos.partitioning import ByLabel, Dirichlet, Even, Sized
 from dpalgos.registry import lookup, names
 

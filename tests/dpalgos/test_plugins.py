@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dpalgos import registry
-from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import GaussianMu, PureEpsilon
 from dpalgos.mechanisms.distributions import RoundedGaussian
+from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.registry import construct, lookup, names
 from dpalgos.testing import audit, check_algorithm
 from storage.releases import ReleaseStore

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from dpalgos.accounting.profiles import sigma_classical
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Numerics, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.distributions import SymmetricRoundedGaussian, to_vector, unpack
+from dpalgos.parameters import ParameterError
 from dpalgos.projections.centring import Identity
 from dpalgos.projections.covariance import AnalyzeGauss, PrincipalComponents, PublishedAnalyzeGauss, leading_basis
 from dpalgos.rows import ArrayRows

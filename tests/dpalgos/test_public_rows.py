@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpalgos.errors import ParameterError
 from dpalgos.features.whitening import CentredDirections, PublicRowsWhitening
 from dpalgos.models import decode
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import NULL_LABEL, Floats
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.features._compiled import paint, warp
 from dpalgos.features.random_images import drawn_pairs, random_textures
 from dpalgos.features.whitening import PublicWhitening, WhitenedFeatures
 from dpalgos.models import decode
 from dpalgos.normalisation import UnitNorm
+from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.registry import lookup, names
 
 SHAPES = {"strokes": (1, 20, 16), "objects": (1, 20, 16), "dead-leaves": (3, 16, 20)}

@@ -13,9 +13,9 @@ from sklearn.datasets import load_digits
 
 from dpalgos.accounting.costs import allocate
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
 from dpalgos.mechanisms.distributions import RoundedGaussian
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.systems.recommended import recommend, signal

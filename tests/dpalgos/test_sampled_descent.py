@@ -10,11 +10,11 @@ from scipy.stats import binom
 
 from dpalgos.accounting.composition import noise_multiplier
 from dpalgos.algorithms import fit
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Setting, SlackGaussian, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.fixed_point import encoded_radius
 from dpalgos.models import LinearModel
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows
 from dpalgos.testing import blobs
 from dpalgos.trainers.gradient_descent import SampledDescent

@@ -10,12 +10,12 @@ import pytest
 from scipy import fft
 
 import dpalgos.features.images as scattering_module
-from dpalgos.errors import ParameterError
 from dpalgos.features.images import Scattering, ScatteringFeatures
 from dpalgos.features.random_images import deformed, random_strokes
 from dpalgos.features.whitening import PublicWhitening, SideBySide, WhitenedFeatures
 from dpalgos.guarantees import Setting, Trust
 from dpalgos.models import decode
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
 from tests.support.training import noise

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic_core import PydanticSerializationError
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from dpalgos.secure import messages
 from dpalgos.secure import protocol as at_server
 from dpalgos.secure.messages import RoundParameters, SparseGraph, Tolerance, Wire

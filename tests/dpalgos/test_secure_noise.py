@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import ndtr, ndtri
 
-from dpalgos.errors import ParameterError
 from dpalgos.keystream import KeyStream
 from dpalgos.mechanisms.distributions import DiscreteGaussian, RoundedGaussian
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats, Ints
 from dpalgos.secure import noise_shares
 from dpalgos.secure.messages import Tolerance

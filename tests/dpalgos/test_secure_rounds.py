@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Ints
 from dpalgos.secure import protocol as at_party
 from dpalgos.secure import protocol as at_server

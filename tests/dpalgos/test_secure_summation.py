@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from dpalgos.algorithms import TrustedSummation, run_sums
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Setting, Trust, nothing_proved
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.distributions import DiscreteGaussian, DiscreteLaplace, RoundedGaussian
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows, Floats, Ints
 from dpalgos.secure import summation as summation_module
 from dpalgos.secure.messages import Tolerance

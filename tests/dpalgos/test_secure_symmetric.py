@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.distributions import (
     SymmetricDiscreteGaussian,
     SymmetricRoundedGaussian,
@@ -19,6 +18,7 @@ from dpalgos.mechanisms.distributions import (
     to_vector,
     unpack,
 )
+from dpalgos.parameters import ParameterError
 from dpalgos.secure.noise_shares import RadialShare, SymmetricRadialShare, mu_of_shares, share_distribution
 from tests.support.statistics import rejects_law
 from tests.support.streams import seeded

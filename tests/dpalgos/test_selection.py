@@ -21,7 +21,6 @@ from dpalgos.accounting.profiles import (
 )
 from dpalgos.accounting.spending import FilterCap, admit
 from dpalgos.algorithms import fit
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
     GaussianMu,
@@ -34,6 +33,7 @@ from dpalgos.guarantees import (
 )
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import LinearModel
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import Array, NoiseSource, RandomStream
 from dpalgos.testing import blobs

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 from dpalgos.algorithms import Calibrated, attained, is_sum_algorithm, moved, one_row_apart
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     RELATIONS,
     GaussianMu,
@@ -32,6 +31,7 @@ from dpalgos.guarantees import (
 )
 from dpalgos.losses import outputs
 from dpalgos.mechanisms.distributions import SymmetricRoundedGaussian, SymmetricRoundedRadial, to_vector, unpack
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats
 from dpalgos.trainers.gradient_descent import DescentState, GradientSumTrainer, NoisyGradientDescent

@@ -15,10 +15,10 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wi
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.kernels import GaussianKernel, Kernel, KernelRows, LinearKernel, squared_norms
 from dpalgos.models import KernelModel, LinearModel, decode
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows
 from dpalgos.smo.solver import (
     RULES,

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from sklearn.svm import LinearSVC
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Numerics, PureEpsilon, Setting, ZeroConcentrated
 from dpalgos.mechanisms.distributions import RoundedGaussian
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows, clip_to_unit_ball
 from dpalgos.smo.solver import certified_gap, minimise_hinge, rounding_slack
 from dpalgos.trainers.smo import SmoOutputPerturbation

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dpalgos.errors import UnknownNameError
+from dpalgos.parameters import UnknownNameError
 from flows.sweep import frontier_sweep
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.reporting import command_of

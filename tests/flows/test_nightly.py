@@ -14,12 +14,12 @@ import pytest
 from sklearn.datasets import load_digits
 
 from dpalgos.accounting.costs import PlanCost
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import Statistic
 from dpalgos.normalisation import UnitNorm
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import names
 from dpalgos.rows import Features, Floats, Ints, Rows
 from dpalgos.trainers.continual import FollowTheRegularisedLeader, NightSum, state_after

@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpalgos.errors import ParameterError
 from dpalgos.features import onnx as encoders
 from dpalgos.features.onnx import OnnxEncoder
+from dpalgos.parameters import ParameterError
 from dpalgos.resources import memory_limit, set_memory_limit
 from storage import documents
 from storage.documents import pack_arrays, parse_json, parse_yaml, unpack_arrays

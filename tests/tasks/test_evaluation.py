@@ -10,8 +10,8 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, precision_score, recall_score
 from sklearn.metrics import confusion_matrix as sklearn_confusion
 
-from dpalgos.errors import ParameterError
 from dpalgos.metrics import regression_metrics
+from dpalgos.parameters import ParameterError
 from storage.errors import OverspendError
 from storage.refs import ReleaseRef, Visibility
 from storage.shards import open_shard

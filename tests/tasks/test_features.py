@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.errors import ParameterError
 from dpalgos.features.onnx import OnnxEncoder
 from dpalgos.features.public_map import FileMap
 from dpalgos.features.whitening import PublicRowsWhitening
 from dpalgos.models import Projection
+from dpalgos.parameters import ParameterError
 from flows.federated_training import Chained, chain_inline
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError

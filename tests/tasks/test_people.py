@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
+from dpalgos.parameters import ParameterError
 from storage import shards as partitioned
 from storage.errors import RefusedError, StorageError
 from storage.people import Positions

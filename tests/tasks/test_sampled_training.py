@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, SlackGaussian, loss_from_json
+from dpalgos.parameters import ParameterError
 from storage.errors import RefusedError
 from tasks.accounts.budget import open_ledger
 from tests.support.chains import charges, followed, ingest_private

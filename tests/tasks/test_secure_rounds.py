@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from dpalgos.errors import ParameterError
 from dpalgos.models import LinearModel
+from dpalgos.parameters import ParameterError
 from dpalgos.secure import summation as stepwise
 from dpalgos.secure.primitives import RepeatedUseError, TooFewPartiesError
 from dpalgos.secure.protocol import PartyState, SurvivorSet

@@ -20,7 +20,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import unitball
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from storage.errors import InputError
 from storage.refs import OnViolation
 from storage.source import ReadOptions, read_source

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpalgos.audit.experiment import AuditOptions
-from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.registry import names
 from tasks.auditing.systems import Subject, audit_all, find_subject, subjects
 from tests.support.command_line import CommandLine

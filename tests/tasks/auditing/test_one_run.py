@@ -10,8 +10,8 @@ import pytest
 from dpalgos import integer_sums
 from dpalgos.algorithms import TrustedSummation
 from dpalgos.audit.experiment import AuditOptions, Verdict
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import Ints
 from tasks.auditing.examination import audit_in_one_run
 from tests.support.command_line import CommandLine

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpalgos.audit.experiment import AuditOptions, Verdict
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import NULL_LABEL
 from storage.errors import InputError, RefusedError
 from tasks.auditing.examination import draw_membership

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpalgos.audit.experiment import AuditOptions, Verdict
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names
 from tasks.auditing.systems import audit_system, draws_noise
 from tests.support.command_line import CommandLine

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from flows.specs import known_reproductions, load_reproduction
 from storage.errors import InputError
 from tasks.experiments.specification import SweepSpec, load

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from dpalgos.secure import primitives as keys
 from dpalgos.secure import summation as stepwise
 from dpalgos.secure.messages import Introduction, UnmaskRequest, numbers_digest

@@ -14,7 +14,7 @@ import pytest
 
 from dpalgos.algorithms import TrustedSummation
 from dpalgos.audit.bounds import Value, compare
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from dpalgos.secure import summation as stepwise
 from storage.errors import RefusedError
 from storage.layout import root_secret

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from dpalgos.accounting.composition import compose
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PrivateSelection, PureEpsilon, Trust
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names
 from dpalgos.trust.model import EVERYONE
 from storage.errors import InputError

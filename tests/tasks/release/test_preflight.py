@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
 from tasks.accounts.budget import open_ledger

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from deployments.cli.entry_point import app, import_all
-from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import BinCounts, occupied
 from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.mechanisms.distributions import DiscreteLaplace
+from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows
 from storage.errors import InputError, RefusedError
 from storage.readers.tables import BINS, bins_of, range_of_bins

@@ -15,10 +15,10 @@ from dpalgos import registry
 from dpalgos.accounting.costs import allocate
 from dpalgos.accounting.profiles import gaussian_epsilon
 from dpalgos.algorithms import Algorithm, IntegerNoise, SumAlgorithm, Summation
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Setting
 from dpalgos.keystream import KeyedNoise
 from dpalgos.mechanisms.distributions import RoundedGaussian
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names, register
 from dpalgos.rows import ArrayRows, Ints, NoiseSource
 from dpalgos.secure.rounds import SumRecord

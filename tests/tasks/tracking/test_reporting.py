@@ -13,9 +13,9 @@ from scipy.stats import norm
 
 from dpalgos.accounting.composition import compose, trade_off
 from dpalgos.accounting.profiles import delta_of_mu
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee
 from dpalgos.models import LinearModel
+from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline
 from storage.datasets import open_dataset
 from storage.layout import Layout

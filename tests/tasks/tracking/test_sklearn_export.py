@@ -16,7 +16,6 @@ from scipy import sparse
 from sklearn.preprocessing import PolynomialFeatures
 
 from dpalgos import pipeline as module
-from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.features.images import HogFeatures
 from dpalgos.features.public_map import FourierFeatures, RowFeatures
 from dpalgos.guarantees import Setting
@@ -24,6 +23,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.metrics import Calibration
 from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, MinMax
+from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.pipeline import TRUSTED_TYPES, UnitBallClipper
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
