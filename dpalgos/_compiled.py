@@ -262,6 +262,48 @@ def encode(features: Features, radius: float, scales: Floats, limits: Floats, ou
 
 
 @compiled_in_order
+def encode_units(
+    features: Features,
+    null: NDArray[np.bool_],
+    constant: float,
+    mean_weight: float,
+    scale: float,
+    limit: float,
+    out: NDArray[np.float32],
+    norms: NDArray[np.float32],
+) -> None:
+    """Write rows (m, d) as unit vectors in grid units to out (m, p), and their norms to (m, 1).
+
+    Each row is clipped to the unit ball, ``constant`` is appended where p = d + 1 (and the row divided by
+    √(1 + constant²)), and its mean is shrunk by ``mean_weight``. Rows that are no numbers are marked in ``null`` (m,);
+    null records become zero.
+    """
+    d, width = features.shape[1], out.shape[1]
+    row, ones = np.empty(width), np.ones(width)
+    for r in range(len(features)):
+        for j in range(d):
+            row[j] = features[r, j]
+        norm = _norm(row[:d])
+        null[r] = null[r] or norm == math.inf
+        if null[r]:
+            out[r] = 0.0
+            norms[r] = 0.0
+            continue
+        _clip(row[:d], norm, 1.0)
+        if width > d:
+            row[d] = constant
+            row /= math.hypot(1.0, constant)
+            _clip(row, _norm(row), 1.0)
+        if mean_weight != 1.0:
+            row -= (1.0 - mean_weight) * (_sum_of_products(row, ones) / width)
+        norm = _norm(row)
+        norms[r] = norm
+        # Rounded, a unit vector's length is checked in whole numbers.
+        row *= scale / norm if norm > 0.0 else 0.0
+        _write(row, limit, out[r])
+
+
+@compiled_in_order
 def encode_columns(
     columns: Floats,
     norms: NDArray[np.float32],

@@ -41,6 +41,7 @@ from dpalgos.rows import (
     Shares,
     accumulate,
     clip_to_unit_ball,
+    null_labels,
     pieces,
     sanitise,
 )
@@ -497,18 +498,26 @@ class GradientSums:
         factors, limits = row_weights(shares, limit)
         weights[:, 0] = weight * factors
         encoded = EncodedBlock(units, norms, targets, weights, limits)
+        if features.dtype == np.float32 and self._compiled(setting):
+            from dpalgos import _compiled
+
+            null = null_labels(labels, setting.classes)
+            grid = (self.scale, squared_limit(1.0, self.scale))
+            for part in pieces(count, width):
+                # Row after row, and then into columns: a row's entries there may be a power of two apart, which the
+                # caches map to one place.
+                lines = np.empty((len(features[part]), width), np.float32)
+                arguments = (features[part], null[part], self.task.intercept_scaling, self.mean_weight)
+                _compiled.encode_units(*arguments, *grid, lines, encoded.norms[part])
+                encoded.units[part] = lines
+            encoded.targets[:] = self.task.targets(labels, null, setting)
+            return encoded
         for part in pieces(count, width):
             clean, encoded.targets[part] = self.task.block(features[part], labels[part], setting)
             clean = self.shrunk(clean)
             lengths = np.linalg.norm(clean, axis=1, keepdims=True)
             norms[part] = lengths
-            encode_into(
-                units[part],
-                clean / np.where(lengths > 0, lengths, 1.0),
-                1.0,
-                self.scale,
-                compiled=self._compiled(setting),
-            )
+            encode_into(units[part], clean / np.where(lengths > 0, lengths, 1.0), 1.0, self.scale)
         return encoded
 
 

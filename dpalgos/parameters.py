@@ -1,4 +1,4 @@
-"""Public parameters: fields declare bounds, classes keep to them, and errors speak of them, never of what rows contain."""
+"""Public parameters: bounds that fields declare and classes keep to, and errors about them, never about rows."""
 
 import math
 import sys

@@ -8,6 +8,7 @@ its distribution is a Gaussian mechanism for integers of whatever sensitivity, s
 would cost, and the whole horizon costs μ.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Protocol, TypeVar, cast, runtime_checkable
@@ -377,7 +378,7 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
 
 _Number = TypeVar("_Number", np.int64, np.float64)
 _Nights = tuple[Ints, ...]
-_NightlyRows = tuple[ArrayRows, ...]
+_Prepared = tuple[ArrayRows | Ints, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,8 +414,8 @@ class ContinualTrainer(GaussianAlgorithm):
         once = self.once().work(setting)
         return replace(once, operations=once.operations * self.nights, held=2 * 8 * setting.rows * setting.dimension)
 
-    def prepare(self, rows: Rows, setting: Setting) -> _NightlyRows:
-        """Return the party's rows of each night."""
+    def prepare(self, rows: Rows, setting: Setting) -> _Prepared:
+        """Return the party's rows of each night, or the sums of these where they do not depend on earlier releases."""
         blocks = list(rows.blocks())
         features = np.concatenate([np.zeros((0, rows.dimension)), *(block[0] for block in blocks)])
         labels = np.concatenate([np.zeros(0), *(block[1] for block in blocks)])
@@ -422,16 +423,24 @@ class ContinualTrainer(GaussianAlgorithm):
             ArrayRows(features[night :: self.nights], labels[night :: self.nights]) for night in range(self.nights)
         )
 
-    def contribution(self, state: _Nights, rows: Rows | _NightlyRows, setting: Setting) -> Ints:
+    def contribution(self, state: _Nights, rows: Rows | _Prepared, setting: Setting) -> Ints:
         """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
         once, nights = self.once(), rows if isinstance(rows, tuple) else self.prepare(rows, setting)
-        before = (state_after(self.factor(), state[:night], once, setting) for night in range(len(state) + 1))
-        return self.mixed([once.contribution(then, nights[night], setting) for night, then in enumerate(before)])
+
+        def summed(night: int, own: ArrayRows | Ints) -> Ints:
+            if isinstance(own, np.ndarray):
+                return own
+            return once.contribution(state_after(self.factor(), state[:night], once, setting), own, setting)
+
+        return self.mixed([summed(*numbered) for numbered in enumerate(nights[: len(state) + 1])])
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact stream (T, ·, ·) at nothing released, in units of the rows or gradients."""
-        nights = [self.once().statistic(night, setting) for night in self.prepare(rows, setting)]
-        return np.stack([self.mixed(nights[:night]) for night in range(1, self.nights + 1)])
+        once, nights = self.once(), self.prepare(rows, setting)
+        exact: list[Floats] = [
+            own.astype(np.float64) if isinstance(own, np.ndarray) else once.statistic(own, setting) for own in nights
+        ]
+        return np.stack([self.mixed(exact[:night]) for night in range(1, self.nights + 1)])
 
     def factor(self) -> ToeplitzFactor:
         """Return the factor of the horizon."""
@@ -501,9 +510,30 @@ class ContinualClassMeans(ContinualTrainer, ClassSumTrainer):
     measured: ClassVar[str] = "the nights' sums of the rows of each class times the factor, in l2"
     nightly: ClassVar[type[ClassMeansDiscriminant | FollowTheRegularisedLeader]] = ClassMeansDiscriminant
 
+    def work(self, setting: Setting) -> Work:
+        """Return that of one pass, and of a sum for each night."""
+        size = math.prod(self.class_sums(setting).shape(setting))
+        return Work(operations=2.0 * setting.rows * size, sums=8 * self.nights * size)
+
     def class_sums(self, setting: Setting) -> ClassSums:
         """Return one night's sums, on the grid of their noise."""
         return cast(ClassMeansDiscriminant, self.once()).class_sums(setting)
+
+    def prepare(self, rows: Rows, setting: Setting) -> _Prepared:
+        """Return the party's exact sums of each night, which one pass adds up: rows are not held."""
+        sums = self.class_sums(setting)
+        nights = np.zeros((self.nights, *sums.shape(setting)), dtype=np.int64)
+        first = 0
+        for features, labels, _ in rows.blocks():
+            for night in range(self.nights):
+                own = slice((night - first) % self.nights, None, self.nights)
+                nights[night] += sums.of_block(features[own], labels[own], None, setting)
+            first += len(labels)
+        return tuple(nights)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact stream (T, K, d + 1), in units of the rows."""
+        return super().statistic(rows, setting) / self.class_sums(setting).scale
 
 
 @register("trainers", "continual-ftrl")

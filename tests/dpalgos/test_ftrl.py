@@ -163,7 +163,7 @@ class EveryRowEveryNight(ContinualLeader):
     """Each night takes the gradients of all rows so far, at a price for those of one night."""
 
     def prepare(self, rows: Rows, setting: Setting) -> tuple[ArrayRows, ...]:
-        nights = super().prepare(rows, setting)
+        nights = [night for night in super().prepare(rows, setting) if isinstance(night, ArrayRows)]
         so_far = [nights[: night + 1] for night in range(len(nights))]
         return tuple(
             ArrayRows(np.concatenate([n.features for n in some]), np.concatenate([n.labels for n in some]))

@@ -122,8 +122,7 @@ _HOLDING = {
     "public-whitening",
     *("erm", "objective-perturbation", "objective-perturbation-gaussian", "objective-perturbation-published"),
     *("output-perturbation", "output-perturbation-radial", "mpc-op", "pathak", "approximate-minima-perturbation"),
-    *("consensus-admm", "consensus-admm-published", "continual-class-means", "continual-ftrl"),
-    *("dpwss", "dual-perturbation-published", "smo"),
+    *("consensus-admm", "consensus-admm-published", "continual-ftrl", "dpwss", "dual-perturbation-published", "smo"),
     *("smo-output-perturbation", "smo-output-perturbation-laplace", "svm-laplace-published"),
 }
 """Those that cannot read rows again, or make what takes as much."""
