@@ -62,7 +62,7 @@ from storage.readers.libsvm import read_libsvm
 from storage.readers.tables import read_csv
 from storage.refs import Visibility
 from storage.source import ReadOptions
-from tasks.experiments.specification import SweepSpec
+from tasks.experiments.records import SweepSpec
 from tasks.planning.configuration import TrainingConfig
 
 Work = Callable[[], object]

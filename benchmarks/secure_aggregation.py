@@ -23,9 +23,9 @@ import numpy as np
 import pandas as pd
 from shared import Stage, draw, head, line
 
+from dpalgos.integer_sums import encode_rows
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.distributions import RoundedGaussian
-from dpalgos.mechanisms.fixed_point import encode_rows
 from dpalgos.rows import Ints
 from dpalgos.secure import protocol as at_party
 from dpalgos.secure import summation

@@ -230,7 +230,7 @@ def _clip(row: Floats, norm: float, radius: float) -> None:
 
 @compiled
 def _write(row: Floats, limit: float, out: Numbers) -> None:
-    """Round a row in grid units; see :func:`dpalgos.mechanisms.fixed_point.encode_rows`.
+    """Round a row in grid units; see :func:`dpalgos.integer_sums.encode_rows`.
 
     Squares of whole numbers add up to the same in any order below 2^53, and above it to more than any limit.
     """

@@ -1,9 +1,10 @@
-"""What a release is proved to cost: the closed set of loss types, and the guarantee that carries them."""
+"""What a release is proved to cost: the closed set of loss types, the guarantee that carries them, their rounding."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, ClassVar
@@ -248,7 +249,7 @@ class Setting(Bounded):
         shrinkage that weighs signal against noise goes by. Guarantees do not depend on it.
     rows_per_person : int
         m: rows of one record at most, public. 1 where each row is a record of its own. No sensitivity depends on it
-        (:func:`dpalgos.mechanisms.fixed_point.row_weights`); memory, work and rounding errors are bounded by it.
+        (:func:`dpalgos.integer_sums.row_weights`); memory, work and rounding errors are bounded by it.
 
     Raises
     ------
@@ -337,3 +338,19 @@ class Guarantee:
 def nothing_proved(reason: str, neighbours: Neighbours = Neighbours.REPLACE_ONE) -> Guarantee:
     """Return the guarantee of a release about which nothing is proved."""
     return Guarantee(losses=(NoGuarantee(reason),), neighbours=neighbours)
+
+
+def _rounded(value: float, digits: int, direction: str) -> float:
+    # Of the shortest decimal that stands for the number: 1e-5 is a little more than that in binary.
+    rounded = Context(prec=digits, rounding=direction).create_decimal(repr(float(value)))
+    return float(rounded) if math.isfinite(value) else value
+
+
+def rounded_up(value: float, digits: int) -> float:
+    """Return the least number of so many significant digits that is not below the value: for a cost."""
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int) -> float:
+    """Return the largest number of so many significant digits that is not above the value: for a protection."""
+    return _rounded(value, digits, ROUND_FLOOR)

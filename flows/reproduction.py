@@ -18,9 +18,15 @@ from tasks.datasets.request import IngestRequest
 from tasks.experiments.computed import COMPUTED, Risk, decision_boundaries, ingest_features
 from tasks.experiments.figures import draw
 from tasks.experiments.records import (
+    NOISE_AXES,
+    DataNeed,
     Drawing,
     Experiment,
+    Plot,
     PointResult,
+    Reproduction,
+    Scale,
+    SweepSpec,
     compare_with_paper,
     derive,
     means_table,
@@ -29,7 +35,6 @@ from tasks.experiments.records import (
     versions,
     write,
 )
-from tasks.experiments.specification import NOISE_AXES, DataNeed, Plot, Reproduction, Scale, SweepSpec
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root
 from tasks.tracking.artifacts import show_figure

@@ -13,8 +13,7 @@ from flows.federated_training import chain_inline
 from storage.errors import InputError
 from tasks.accounts.budget import settled
 from tasks.datasets.registration import find_dataset
-from tasks.experiments.records import PointResult, point_result
-from tasks.experiments.specification import Block, Plot, Point, SweepSpec
+from tasks.experiments.records import Block, Plot, Point, PointResult, SweepSpec, point_result
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
 from tasks.runtime.cluster import task_runner, threads

@@ -45,7 +45,7 @@ def sweep(
 ) -> Answer:
     """Run a grid over any parameters: in parallel, each point once, failures recorded."""
     from tasks.datasets.registration import find_dataset
-    from tasks.experiments.specification import SweepSpec, load
+    from tasks.experiments.records import SweepSpec, load
 
     spec = load(SweepSpec, read_text(specification, "SPECIFICATION"), str(specification))
     points = spec.points()

@@ -25,8 +25,8 @@ from deployments.cli.common import (
     use_root,
 )
 from deployments.cli.entry_point import app, group_of
+from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError, UnknownNameError
-from dpalgos.validation import rounded_up
 from storage.atomic import write_bytes
 from storage.errors import InputError, RefusedError, StorageError
 from tasks.planning.configuration import TrainingConfig

@@ -28,8 +28,8 @@ from deployments.cli.common import (
 )
 from deployments.cli.data import ingest
 from deployments.cli.entry_point import app, group_of
+from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
-from dpalgos.validation import rounded_up
 from storage.errors import InputError, RefusedError
 from storage.refs import Visibility
 from tasks.datasets.request import IngestRequest

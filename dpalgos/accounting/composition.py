@@ -63,10 +63,10 @@ from dpalgos.guarantees import (
     PureEpsilon,
     SlackGaussian,
     ZeroConcentrated,
+    rounded_down,
 )
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
-from dpalgos.validation import rounded_down
 
 _CELLS = 40_000
 _UNIT = 2.0**-53

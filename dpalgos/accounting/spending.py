@@ -42,9 +42,8 @@ from dpalgos.accounting.profiles import (
     zcdp_delta,
     zcdp_epsilon,
 )
-from dpalgos.guarantees import Loss
+from dpalgos.guarantees import Loss, rounded_down, rounded_up
 from dpalgos.parameters import NON_NEGATIVE, Bounded, ParameterError, between
-from dpalgos.validation import rounded_down, rounded_up
 
 # Dyadic, so that the parts add up to 1 exactly.
 _FAVOURITE, _OTHER = 7 / 8, 1 / 16

@@ -20,8 +20,8 @@ from dpalgos.algorithms import (
     one_row_apart,
 )
 from dpalgos.guarantees import RELATIONS, GaussianMu, Loss, Neighbours, Numerics, Setting
+from dpalgos.integer_sums import portions
 from dpalgos.mechanisms.distributions import DiscreteLaplace, PartitionSelection, RoundedGaussian
-from dpalgos.mechanisms.fixed_point import portions
 from dpalgos.models import Statistic, predicted_classes
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, ParameterError, at_least
 from dpalgos.registry import register
@@ -34,7 +34,7 @@ class NoisySums(PrivateAlgorithm, OneSum):
 
     Where the unit is a person with k rows, each of these adds ⌊U/k⌋ times what a record's row adds, U the integer that
     stands for one: together a point of the convex hull of zero and what single rows may add, so that sums move by no
-    more than one row moves them (:func:`~dpalgos.mechanisms.fixed_point.row_weights`).
+    more than one row moves them (:func:`~dpalgos.integer_sums.row_weights`).
 
     Attributes
     ----------

@@ -8,8 +8,8 @@ import numpy as np
 from dpalgos.algorithms import GaussianAlgorithm, NeighbouringPair, OneSum, ProjectionAlgorithm, antipodal_pair, grid
 from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.guarantees import Setting, Trust
+from dpalgos.integer_sums import encode_rows, encoded_radius, row_weights, squared_limit, sum_sensitivity
 from dpalgos.mechanisms.distributions import RoundedGaussian
-from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, row_weights, squared_limit, sum_sensitivity
 from dpalgos.models import LinearModel, Projection, released_kind
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, sanitise
@@ -75,7 +75,7 @@ class PrivateCentring(GaussianAlgorithm, OneSum, ProjectionAlgorithm):
     Guarantee
     ---------
     The budget: one Gaussian mechanism on a sum of integers. Each row is encoded with norm at most R
-    (:func:`~dpalgos.mechanisms.fixed_point.encode_rows`), so that the sum moves in l2 by at most 2R where a row is
+    (:func:`~dpalgos.integer_sums.encode_rows`), so that the sum moves in l2 by at most 2R where a row is
     replaced (attained by antipodal rows) and by R against a null record, which adds nothing. The mean, its shrinkage
     and the map are post-processing. Each row is mapped by itself and stays in the unit ball, since ‖x‖ ≤ 1, ‖m‖ ≤ 1 and
     ‖x − m‖/2 ≤ 1: whatever reads the mapped rows has the sensitivity it states. Numerics are exact.

@@ -35,7 +35,7 @@ from dpalgos.guarantees import (
     Setting,
     Trust,
 )
-from dpalgos.integer_sums import packed_gram
+from dpalgos.integer_sums import encoded_radius, gram_sensitivity, packed_gram
 from dpalgos.mechanisms.distributions import (
     DiscreteLaplace,
     Laplace,
@@ -47,7 +47,6 @@ from dpalgos.mechanisms.distributions import (
     to_vector,
     unpack,
 )
-from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.models import Projection
 from dpalgos.parameters import COUNT, SHARE
 from dpalgos.registry import register
@@ -98,7 +97,7 @@ class SecondMoments(OneSum):
     """The exact Σ zzᵀ of vectors z made of the rows as one sum of integers, packed.
 
     A null record adds zero. For vectors of norm at most R, the sum moves in the Frobenius norm by at most √2 R² where a
-    row is replaced and by R² against a null record (:func:`~dpalgos.mechanisms.fixed_point.gram_sensitivity`).
+    row is replaced and by R² against a null record (:func:`~dpalgos.integer_sums.gram_sensitivity`).
     """
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
@@ -753,7 +752,7 @@ class Ppca(PureAlgorithm, PrincipalDirections):
     has the density ∝ exp(c vᵀXᵀX v) on the unit sphere of what is orthogonal to those before: the exponential mechanism
     (:class:`~dpalgos.projections.covariance.Bingham`), which is c·r-DP for r the range over v of the change of vᵀXᵀX v.
     That change is vᵀ(xxᵀ − zzᵀ)v, of a matrix of rank two with eigenvalues p ≥ 0 ≥ −q and Frobenius norm √(p² + q²) ≤
-    √2 (:func:`~dpalgos.mechanisms.fixed_point.gram_sensitivity`), so r = p + q ≤ √2·√2 = 2, reached by orthogonal unit
+    √2 (:func:`~dpalgos.integer_sums.gram_sensitivity`), so r = p + q ≤ √2·√2 = 2, reached by orthogonal unit
     rows; against a null record it is ‖x‖² ≤ 1. So c = epsilon/(2k) under replace-one, epsilon/k under replace-special.
     The sampler draws from exactly this distribution; numerics idealised. The released basis has no spectrum.
 

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from dpalgos.accounting.composition import gaussian_part, noise_multiplier
 from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, Refused, Work, grid
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting, SlackGaussian, Trust
-from dpalgos.integer_sums import ClassSums, EncodedRows, GradientSums
+from dpalgos.integer_sums import ClassSums, EncodedRows, GradientSums, sum_sensitivity
 from dpalgos.linear import BALANCED, LinearTask, LinearTrainer
 from dpalgos.mechanisms.distributions import RoundedGaussian, total_mu
-from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.models import LinearModel
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, SHARE, ParameterError, at_least, between
 from dpalgos.registry import register

@@ -13,10 +13,10 @@ import scipy
 from dpalgos.accounting.profiles import mu_from_epsilon_delta, sigma_analytic
 from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Refused, Unproved
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, PureEpsilon, Setting, Trust
+from dpalgos.integer_sums import sum_sensitivity
 from dpalgos.linear import LinearClassifierTrainer, LinearTask
 from dpalgos.losses import HuberHinge, make_loss, minimise, outputs
 from dpalgos.mechanisms.distributions import GaussianNoise, RadialLaplace
-from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.models import LinearModel
 from dpalgos.parameters import POSITIVE, ParameterError
 from dpalgos.registry import register

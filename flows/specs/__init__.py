@@ -3,7 +3,7 @@
 from importlib.resources import files
 
 from dpalgos.parameters import ParameterError
-from tasks.experiments.specification import Reproduction, load
+from tasks.experiments.records import Reproduction, load
 
 __all__ = ["known_reproductions", "load_reproduction"]
 

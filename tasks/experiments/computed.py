@@ -22,9 +22,8 @@ from storage.shards import open_shard
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.experiments.figures import draw_boundaries
-from tasks.experiments.records import Drawing, PointResult, Table
+from tasks.experiments.records import Drawing, Point, PointResult, Table
 from tasks.experiments.registered import describe_system
-from tasks.experiments.specification import Point
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.resolution import resolve
 from tasks.preparation.rows import map_rows, partition_rows

@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from dpalgos.rows import Floats, Ints
-from tasks.experiments.records import Drawing, PointResult, Status, axis_label, column, table_of
-from tasks.experiments.specification import Plot
+from tasks.experiments.records import Drawing, Plot, PointResult, Status, axis_label, column, table_of
 from tasks.runtime.plots import STYLE
 
 # Okabe and Ito's palette without its black (no privacy) and its yellow (too pale on paper).

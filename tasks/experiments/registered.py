@@ -258,7 +258,7 @@ default parameters (an ε of 1, or a μ of 1), for {parties} parties of {rows} r
 {classes} classes; solver tolerances are included, rounding to the grid is not. In brackets the share of it that the
 algorithm's own pair of neighbours (`neighbouring_pair`) attains at zero weights. `tests/dpalgos/test_sensitivities.py`
 searches for each supremum numerically. *Of a person*: with any number of rows in the place of one, each weighed so that
-all together move the statistic by no more (`row_weights` in `dpalgos/mechanisms/fixed_point.py` has the proof, the
+all together move the statistic by no more (`row_weights` in `dpalgos/integer_sums.py` has the proof, the
 section of each algorithm its argument; solvers' tolerances are those of as many rows as people may have). A column of
 `type: person` in the schema makes people the records; without one, `--group-size` is what protects somebody with
 several rows.

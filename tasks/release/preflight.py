@@ -11,13 +11,12 @@ import numpy as np
 from dpalgos.accounting.composition import compose
 from dpalgos.algorithms import Work
 from dpalgos.features.public_map import PublicMap
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated, rounded_down, rounded_up
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup
 from dpalgos.rows import cores
 from dpalgos.secure.primitives import SecureAggregationError
 from dpalgos.trainers.tuned import Tuned
-from dpalgos.validation import rounded_down, rounded_up
 from storage.confined import kept_memory
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ShardRef

@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 
+from dpalgos.guarantees import rounded_up
 from dpalgos.metrics import Calibration, is_measured
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
-from dpalgos.validation import rounded_up
 from storage.datasets import declared_table
 from storage.encoder import TableEncoder
 from storage.refs import DatasetRef

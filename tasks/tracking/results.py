@@ -9,9 +9,8 @@ from typing import NamedTuple
 from pydantic import BaseModel, Field, SerializeAsAny
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
-from dpalgos.guarantees import PureEpsilon
+from dpalgos.guarantees import PureEpsilon, rounded_up
 from dpalgos.metrics import is_measured
-from dpalgos.validation import rounded_up
 from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig

@@ -10,9 +10,17 @@ import pytest
 from scipy.stats import norm
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, gaussian_mu, trade_off, whole_promise
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
+from dpalgos.guarantees import (
+    ApproximateDP,
+    GaussianMu,
+    Loss,
+    NoGuarantee,
+    PureEpsilon,
+    ZeroConcentrated,
+    rounded_down,
+    rounded_up,
+)
 from dpalgos.parameters import ParameterError
-from dpalgos.validation import rounded_down, rounded_up
 
 ALPHAS = np.array(TYPE_I_ERRORS)
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
-from dpalgos.integer_sums import ClassMeans, ClassSums
-from dpalgos.mechanisms.fixed_point import encoded_radius
+from dpalgos.integer_sums import ClassMeans, ClassSums, encoded_radius
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant, DiscriminantDescent, linear_model
 from tests.support.training import blobs, fitted, parties_of, setting_of

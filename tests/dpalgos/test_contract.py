@@ -25,9 +25,8 @@ from dpalgos.algorithms import (
 )
 from dpalgos.features import images
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, PureEpsilon, Setting, Trust, nothing_proved
-from dpalgos.integer_sums import ClassSums
+from dpalgos.integer_sums import ClassSums, by_norm, encode_rows, row_weights, squared_limit
 from dpalgos.mechanisms.distributions import RoundedGaussian, pack
-from dpalgos.mechanisms.fixed_point import by_norm, encode_rows, row_weights, squared_limit
 from dpalgos.models import Statistic, opened
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup, names

@@ -10,9 +10,15 @@ import pytest
 
 from dpalgos import integer_sums
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
-from dpalgos.integer_sums import packed_gram
+from dpalgos.integer_sums import (
+    encode_rows,
+    encoded_radius,
+    inner_products,
+    on_weight_grid,
+    outer_products,
+    packed_gram,
+)
 from dpalgos.mechanisms.distributions import pack, to_vector, unpack
-from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, inner_products, on_weight_grid, outer_products
 from dpalgos.projections.covariance import AnalyzeGauss
 from dpalgos.rows import ArrayRows, accumulate
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant

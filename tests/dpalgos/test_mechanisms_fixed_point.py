@@ -14,10 +14,8 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from dpalgos.guarantees import Neighbours, Setting
-from dpalgos.integer_sums import GradientSums
-from dpalgos.linear import LinearTask
-from dpalgos.losses import Softmax
-from dpalgos.mechanisms.fixed_point import (
+from dpalgos.integer_sums import (
+    GradientSums,
     encode_into,
     encode_rows,
     encoded_radius,
@@ -26,6 +24,8 @@ from dpalgos.mechanisms.fixed_point import (
     squared_limit,
     sum_sensitivity,
 )
+from dpalgos.linear import LinearTask
+from dpalgos.losses import Softmax
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import clip_to_unit_ball
 

@@ -17,6 +17,13 @@ import pytest
 from dpalgos.accounting.profiles import epsilon_of_mu
 from dpalgos.audit.bounds import epsilon_lower_bound
 from dpalgos.guarantees import Neighbours
+from dpalgos.integer_sums import (
+    encode_rows,
+    encoded_radius,
+    gram_sensitivity,
+    outer_sensitivity,
+    sum_sensitivity,
+)
 from dpalgos.mechanisms.distributions import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -27,13 +34,6 @@ from dpalgos.mechanisms.distributions import (
     SymmetricDiscreteGaussian,
     SymmetricRoundedGaussian,
     packed_size,
-)
-from dpalgos.mechanisms.fixed_point import (
-    encode_rows,
-    encoded_radius,
-    gram_sensitivity,
-    outer_sensitivity,
-    sum_sensitivity,
 )
 from tests.support.statistics import ERROR
 from tests.support.streams import seeded

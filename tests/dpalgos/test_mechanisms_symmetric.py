@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from dpalgos.guarantees import Neighbours
+from dpalgos.integer_sums import gram_sensitivity
 from dpalgos.mechanisms.distributions import (
     DiscreteGaussian,
     RoundedGaussian,
@@ -22,7 +23,6 @@ from dpalgos.mechanisms.distributions import (
     to_vector,
     unpack,
 )
-from dpalgos.mechanisms.fixed_point import gram_sensitivity
 from dpalgos.parameters import ParameterError
 from tests.support.statistics import rejects_independence, rejects_law
 from tests.support.streams import seeded

@@ -24,11 +24,10 @@ from dpalgos.guarantees import (
     Trust,
     ZeroConcentrated,
 )
-from dpalgos.integer_sums import EncodedBlock, EncodedRows, GradientSums
+from dpalgos.integer_sums import EncodedBlock, EncodedRows, GradientSums, encode_rows
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Problem, Softmax, minimise
 from dpalgos.mechanisms.distributions import RoundedGaussian
-from dpalgos.mechanisms.fixed_point import encode_rows
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, names
 from dpalgos.resources import memory_limit, set_memory_limit

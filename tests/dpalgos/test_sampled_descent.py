@@ -11,8 +11,8 @@ from scipy.stats import binom
 from dpalgos.accounting.composition import noise_multiplier
 from dpalgos.algorithms import fit
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Setting, SlackGaussian, Trust
+from dpalgos.integer_sums import encoded_radius
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.fixed_point import encoded_radius
 from dpalgos.models import LinearModel
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows

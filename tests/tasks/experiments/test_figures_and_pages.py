@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.experiments.figures import _looks, _use_log_y, draw, draw_boundaries
-from tasks.experiments.records import Drawing, Experiment, PointResult, Table, Verdict, _parquet, page
-from tasks.experiments.specification import Plot
+from tasks.experiments.records import Drawing, Experiment, Plot, PointResult, Table, Verdict, _parquet, page
 from tests.support.nights import spanning
 
 

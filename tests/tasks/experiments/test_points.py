@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from tasks.experiments.records import PointResult, Verdict, compare_with_paper, derive, means_table, verdicts
-from tasks.experiments.specification import Check, Derived, PaperValue
+from tasks.experiments.records import (
+    Check,
+    Derived,
+    PaperValue,
+    PointResult,
+    Verdict,
+    compare_with_paper,
+    derive,
+    means_table,
+    verdicts,
+)
 
 
 def a_row(label: str, accuracy: float, *, dataset: str = "d", status: Any = "proved", **axes: Any) -> PointResult:

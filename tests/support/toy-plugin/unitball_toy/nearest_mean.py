@@ -9,8 +9,8 @@ import numpy as np
 
 from dpalgos.algorithms import GaussianAlgorithm, OneSum
 from dpalgos.guarantees import Setting
+from dpalgos.integer_sums import encode_rows, encoded_radius
 from dpalgos.mechanisms.distributions import RoundedGaussian
-from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, sanitise
