@@ -9,8 +9,6 @@ version. Which of equal rows is the new one, the last, depends on content: where
 each file, and these in their order, it is those that stand there, whatever any row holds.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 

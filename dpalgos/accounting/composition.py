@@ -21,8 +21,6 @@ Gomez et al., "(epsilon, delta) considered harmful: best practices for reporting
 2025.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
