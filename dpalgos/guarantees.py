@@ -1,13 +1,11 @@
 """What a release is proved to cost: the closed set of loss types, the guarantee that carries them, their rounding."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from dpalgos.parameters import COUNT, NON_NEGATIVE, Bounded, ParameterError, between
 
@@ -39,7 +37,7 @@ class Neighbours(StrEnum):
         """
         return _RECORDS[self.in_force()]
 
-    def in_force(self) -> Neighbours:
+    def in_force(self) -> Self:
         """Return the relation itself.
 
         Raises
@@ -325,7 +323,7 @@ class Guarantee:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Guarantee:
+    def from_json(cls, data: dict[str, Any]) -> Self:
         """Read a guarantee back; raises ParameterError for an unknown loss type."""
         return cls(
             losses=tuple(loss_from_json(loss) for loss in data["losses"]),

@@ -1,14 +1,12 @@
 """Losses of linear scores with the constants that proofs use, and certified minimisers of regularised risks."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy
@@ -437,7 +435,7 @@ class Problem:
             self, slope=slope, weight=_norms(self, weights), linear=_norms(self, self.linear)
         )
 
-    def only(self, rows: Ints) -> Problem:
+    def only(self, rows: Ints) -> Self:
         """Return the problem of some weight rows; for separable losses."""
         return replace(self, targets=self.targets[:, rows], linear=np.broadcast_to(self.linear, self.shape)[rows])
 

@@ -4,9 +4,7 @@ Stored models name these classes by their path, so this module and its names sta
 any more could not be mended by whoever holds the model.
 """
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
@@ -28,7 +26,7 @@ class UnitBallClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  #
         tags.input_tags.sparse = True
         return tags
 
-    def fit(self, X: Any, y: object = None) -> UnitBallClipper:
+    def fit(self, X: Any, y: object = None) -> Self:
         """Take note of the number of features."""
         validate_data(self, X, accept_sparse="csr")
         return self
@@ -63,7 +61,7 @@ class ReleasedMap(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         self.kind = kind
         self.arrays = arrays
 
-    def fit(self, X: Any, y: object = None) -> ReleasedMap:
+    def fit(self, X: Any, y: object = None) -> Self:
         """Take note of the number of features."""
         validate_data(self, X)
         return self

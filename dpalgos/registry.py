@@ -4,8 +4,6 @@ Another distribution enters its own through the entry-point group ``unitball.alg
 that registers when it is imported.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import importlib
@@ -15,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from dpalgos.parameters import ParameterError, UnknownNameError
 
@@ -158,6 +156,6 @@ class AlgorithmSpec:
         composed_of = getattr(cls, "composed_of", None)
         return (cls, *(composed_of(self.parameters) if composed_of is not None else ()))
 
-    def with_parameters(self, **parameters: object) -> AlgorithmSpec:
+    def with_parameters(self, **parameters: object) -> Self:
         """Return a copy in which the given parameters are set or replaced."""
         return dataclasses.replace(self, parameters=MappingProxyType({**self.parameters, **parameters}))

@@ -62,9 +62,6 @@ from tasks.tracking.artifacts import show_result, showing_progress
 from tasks.tracking.reporting import announce_trained
 from tasks.tracking.results import Chained, RunResult, summarise
 
-__all__ = ["Chained", "chain", "chain_inline", "train"]
-
-
 _BLOCKS = 8
 
 Answers = list[Future[list[str]]]

@@ -3,13 +3,11 @@
 Stored models name this class by its path, so the module and its names stay where they are.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -89,7 +87,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """Return the features' names."""
         return np.array(self.declared.feature_names, dtype=object)
 
-    def fit(self, X: Any, y: object = None) -> TableEncoder:
+    def fit(self, X: Any, y: object = None) -> Self:
         """Learn nothing."""
         return self
 

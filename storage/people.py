@@ -14,17 +14,15 @@ Digests have 64 bits. Two people of equal digests would be one record, which pro
 break the guarantee is one person as two records, and equal identifiers have equal digests.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,7 +151,7 @@ class Roster:
     file: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     digest: Digests = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
 
-    def joined_by(self, found: Mapping[str, Digests]) -> Roster:
+    def joined_by(self, found: Mapping[str, Digests]) -> Self:
         """Return the roster with whoever is new, file by file.
 
         Parameters
@@ -168,7 +166,7 @@ class Roster:
             new = np.setdiff1d(present, self.digest[self.file == number])
             file.append(np.full(len(new), number, dtype=np.int32))
             digest.append(new)
-        return Roster(files, np.concatenate(file), np.concatenate(digest))
+        return replace(self, files=files, file=np.concatenate(file), digest=np.concatenate(digest))
 
     def records(self, file: str) -> int:
         """Return how many entries a file has: public."""

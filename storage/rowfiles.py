@@ -1,14 +1,12 @@
 """Rows in Parquet files: one format for data sets and shards, written and read in blocks."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -97,7 +95,7 @@ class RowFormat:
         return {"dimension": self.dimension, "labels": str(self.labels), "sparse": self.sparse, **shares}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> RowFormat:
+    def from_json(cls, value: dict[str, Any]) -> Self:
         """Return the format written by :meth:`to_json`."""
         return cls(
             int(value["dimension"]), Labels(value["labels"]), bool(value["sparse"]), bool(value.get("shares", False))
@@ -292,7 +290,7 @@ class StoredRows:
         written: WrittenRows,
         store: ObjectStore | None = None,
         records: int | None = None,
-    ) -> StoredRows:
+    ) -> Self:
         """Open what a :class:`RowWriter` left, its digests verified: now in ``folder``, at each reading in ``store``.
 
         ``records`` is the number of people where rows are people's.
@@ -313,7 +311,7 @@ class StoredRows:
         return cls(layout, tuple(files), count, written.rows, written.content)
 
     @classmethod
-    def from_json(cls, folder: Path, body: dict[str, Any], store: ObjectStore | None = None) -> StoredRows:
+    def from_json(cls, folder: Path, body: dict[str, Any], store: ObjectStore | None = None) -> Self:
         """Open what a manifest says of a shard: its ``format``, its ``rows``, and how many ``records`` they are."""
         written = WrittenRows(**body["rows"])
         return cls.open(folder, RowFormat.from_json(body["format"]), written, store, body.get("records"))
@@ -372,7 +370,7 @@ class StoredRows:
         paths = [file.store.path(file.name) if isinstance(file, StoredPart) else str(file) for file in self.files]
         return ds.dataset(paths, filesystem=None if store is None else store.filesystem, format="parquet")
 
-    def by_file(self) -> list[StoredRows]:
+    def by_file(self) -> list[Self]:
         """Return the rows file by file, each of the whole's count and fingerprint."""
         return [replace(self, files=(file,)) for file in self.files]
 

@@ -34,18 +34,6 @@ from storage.people import People
 from storage.refs import OnViolation, Scaling
 from storage.source import Block, Tally, canonical_label, cells_of
 
-__all__ = [
-    "FORMAT_VERSION",
-    "Examined",
-    "Scaling",
-    "Schema",
-    "Table",
-    "load_schema",
-    "parse_schema",
-    "read_declaration",
-    "schema_faults",
-]
-
 FORMAT_VERSION = 1
 
 _INTERCEPT = 0.1

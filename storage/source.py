@@ -1,7 +1,5 @@
 """What readers share: the options they are given, the blocks and sources they give, their register, files in bounds."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import difflib
@@ -19,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Self, cast
 
 import numpy as np
 import pyarrow as pa
@@ -125,7 +123,7 @@ class Block:
     plain: NDArray[Any] | None = None
     people: NDArray[Any] | None = None
 
-    def kept(self, rows: NDArray[np.bool_]) -> Block:
+    def kept(self, rows: NDArray[np.bool_]) -> Self:
         """Return some of the rows."""
         parts: dict[str, Any] = {
             name: None if (part := getattr(self, name)) is None else part[rows]

@@ -1,7 +1,5 @@
 """Scikit-learn estimators over the same plans, door and ledger as the flows."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -75,7 +73,7 @@ class Bounds:
     high: Floats
 
     @classmethod
-    def of(cls, bounds: Any, features: int) -> Bounds:
+    def of(cls, bounds: Any, features: int) -> Self:
         """Return bounds from a pair of numbers or of arrays (p,), lows first.
 
         Raises

@@ -64,14 +64,12 @@ with high confidence", ITCS 2023; Koskela, Redberg, Wang, "Privacy profiles for 
 argument by hockey-stick divergences).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import scipy
@@ -539,12 +537,12 @@ class Atoms:
     probabilities: Floats
     infinity: float = 0.0
 
-    def times(self, other: Atoms) -> Atoms:
+    def times(self, other: Self) -> Self:
         """Return the distribution of the sum of independent losses (what leads to infinity in one does so in the sum).
 
         The mass at infinity is bounded by the sum of both.
         """
-        return Atoms(
+        return type(self)(
             np.add.outer(self.losses, other.losses).ravel(),
             np.multiply.outer(self.probabilities, other.probabilities).ravel(),
             self.infinity + other.infinity,

@@ -242,7 +242,8 @@ def filter_in_force(caps: Sequence[float], delta: float, reserved: float = RESER
         if cap > promised:
             # What a filter may hold is rounded down: its end less its beginning.
             share = _share(len(earlier), reserved) * delta
-            earlier.append(Earlier(epsilon=_difference(promised, below), delta=share, changes=changes))
+            held = promised if below == 0 else max(math.nextafter(promised - below, 0.0), 0.0)
+            earlier.append(Earlier(epsilon=held, delta=share, changes=changes))
             promised, below, changes = cap, promised, index
     first = not earlier
     return FilterInForce(
@@ -257,10 +258,6 @@ def filter_in_force(caps: Sequence[float], delta: float, reserved: float = RESER
 
 def _share(number: int, reserved: float) -> float:
     return 1 - reserved if number == 0 else reserved * 2.0**-number
-
-
-def _difference(high: float, low: float) -> float:
-    return high if low == 0 else max(math.nextafter(high - low, 0.0), 0.0)
 
 
 History = Sequence[tuple[str, Mapping[str, PlanCost]]]
@@ -681,7 +678,7 @@ def _reason(
     admitted: bool, cap: FilterCap, before: Spent, after: Spent, left: float, costs: Mapping[str, PlanCost]
 ) -> str:
     limit = f"the cap of epsilon {cap.epsilon:g} at delta {cap.delta:g}"
-    so_far = f"spent {_up(before.epsilon)}, left {_down(left)} at delta {cap.delta:g}"
+    so_far = f"spent {_up(before.epsilon)}, left {rounded_down(left, 4):g} at delta {cap.delta:g}"
     if not costs and admitted and after.epsilon > cap.epsilon:
         return f"this plan costs nothing; {so_far}"
     if admitted:
@@ -701,10 +698,6 @@ def _reason(
 
 def _up(value: float) -> str:
     return f"{rounded_up(value, 4):g}"
-
-
-def _down(value: float) -> str:
-    return f"{rounded_down(value, 4):g}"
 
 
 def repeats_left(history: History | SummedHistory, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> int:

@@ -1,13 +1,11 @@
 """Maps made of others: side by side, or whitened and reduced by covariances of public rows or of synthetic images."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy
@@ -50,7 +48,7 @@ class SideBySideFeatures(RowFeatures):
         ]
 
     @classmethod
-    def of(cls, maps: Sequence[RowFeatures | Projection]) -> SideBySideFeatures:
+    def of(cls, maps: Sequence[RowFeatures | Projection]) -> Self:
         """Return the map made of these."""
         arrays = {
             f"map{number}_{name}": array for number, one in enumerate(maps) for name, array in one.arrays().items()
@@ -338,7 +336,7 @@ class WhitenedFeatures(RowFeatures):
         self.map = decode(map_kind.tobytes().decode(), _beginning_with("map_", of_map))
 
     @classmethod
-    def of(cls, features: Any, mean: Floats, basis: Floats) -> WhitenedFeatures:
+    def of(cls, features: Any, mean: Floats, basis: Floats) -> Self:
         """Return the map made of a public feature map, a mean and a basis."""
         kind = np.frombuffer(features.kind.encode(), dtype=np.uint8)
         own = {f"map_{name}": array for name, array in features.arrays().items()}
@@ -354,10 +352,10 @@ class WhitenedFeatures(RowFeatures):
         """Number of features k."""
         return int(self.basis.shape[1])
 
-    def first(self, components: int) -> WhitenedFeatures:
+    def first(self, components: int) -> Self:
         """Return the map to the first so many of the directions."""
         basis = np.ascontiguousarray(self.basis[:, :components])
-        return WhitenedFeatures(self.mean, basis, self._map_kind, self._from_zero, **self._of_map)
+        return type(self)(self.mean, basis, self._map_kind, self._from_zero, **self._of_map)
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, k), rows of norm 1 (or 0)."""

@@ -1,7 +1,5 @@
 """Noise distributions and the selection of keys: what each costs, with its proof, and a sampler from a keystream."""
 
-from __future__ import annotations
-
 import decimal
 import math
 from collections.abc import Sequence
@@ -111,7 +109,7 @@ class RoundedGaussian(_GaussianIntegers):
     """
 
     @classmethod
-    def calibrated(cls, budget: Loss, sensitivity: float, steps: int = 1) -> RoundedGaussian:
+    def calibrated(cls, budget: Loss, sensitivity: float, steps: int = 1) -> Self:
         """Return the noise of each of ``steps`` sums of equal l2 sensitivity (grid units), so that all cost the budget.
 
         T-fold composition of mu₀-GDP Gaussian mechanisms is exactly √T·mu₀-GDP, adaptively too
@@ -740,7 +738,7 @@ class SymmetricRoundedGaussian(_SymmetricIntegers):
     distribution: ClassVar[type[RoundedGaussian]] = RoundedGaussian
 
     @classmethod
-    def calibrated(cls, budget: Loss, sensitivity: float, dimension: int) -> SymmetricRoundedGaussian:
+    def calibrated(cls, budget: Loss, sensitivity: float, dimension: int) -> Self:
         """Return the noise of one packed matrix of given Frobenius sensitivity (grid units) that costs the budget."""
         return cls(RoundedGaussian.calibrated(budget, sensitivity).sigma, dimension)
 

@@ -1,7 +1,5 @@
 """What a round is bound to, its fault model among it, and what travels in it: plain values with one byte form each."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable
@@ -162,7 +160,7 @@ class SparseGraph:
         )
 
     @classmethod
-    def smallest(cls, tolerance: Tolerance) -> SparseGraph | None:
+    def smallest(cls, tolerance: Tolerance) -> Self | None:
         """Return the graph of least degree with both bounds at most :data:`FAILURE`; None where none is sparse."""
         largest = tolerance.quorum - 1
         for degree in range(2, largest + 1 - largest % 2, 2):

@@ -5,8 +5,6 @@ from importlib.resources import files
 from dpalgos.parameters import ParameterError
 from tasks.experiments.records import Reproduction, load
 
-__all__ = ["known_reproductions", "load_reproduction"]
-
 _PAPERS = ("wang2024", "huang2021", "owusu2021", "sun2021")
 
 

@@ -12,8 +12,6 @@ written after the commit: a mark may lag behind its ledger (a kill in between), 
 state was put in place. A mark carries a keyed digest of its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import importlib.util
@@ -28,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from sqlalchemy import (
@@ -467,7 +465,7 @@ class Database:
         return file_state(Path(self.place)) if self.is_file else None
 
     @contextmanager
-    def connected(self) -> Iterator[Database]:
+    def connected(self) -> Iterator[Self]:
         """Open one connection for several transactions, one after another.
 
         Raises

@@ -1,12 +1,10 @@
 """LIBSVM's text format: a label, then ascending ``index:value`` pairs counted from 1; plain, .gz or .bz2."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -102,7 +100,7 @@ class _Tokens:
     colons: int
 
     @classmethod
-    def of(cls, text: bytes) -> _Tokens:
+    def of(cls, text: bytes) -> Self:
         """Return the tokens of an ASCII text that begins and ends with a separator."""
         characters = np.frombuffer(text, dtype=np.uint8)
         # Two comparisons take a tenth of a look-up for every character; what else is below a space is found after.

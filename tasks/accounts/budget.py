@@ -1,7 +1,5 @@
 """Between ledger and accountant: the policy that prices plans, and what people are told of an account over time."""
 
-from __future__ import annotations
-
 import base64
 import getpass
 import math
@@ -9,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypedDict, cast
+from typing import Self, TypedDict, cast
 
 import numpy as np
 from pydantic import BaseModel
@@ -68,9 +66,9 @@ class AccountingPolicy:
 
     rows_per_person: int = 1
 
-    def for_group(self, size: int) -> AccountingPolicy:
+    def for_group(self, size: int) -> Self:
         """Return the policy for people of up to ``size`` rows."""
-        return AccountingPolicy(rows_per_person=size)
+        return replace(self, rows_per_person=size)
 
     def decide(
         self, history: History, new: Sequence[ReleaseCharge], *, partition: str, delta: float, terms: AccountTerms
@@ -261,7 +259,7 @@ class _Status:
     broken: str | None
 
     @classmethod
-    def of(cls, history: History, cap: Cap, terms: AccountTerms) -> _Status:
+    def of(cls, history: History, cap: Cap, terms: AccountTerms) -> Self:
         changes = sorted(terms.changes, key=lambda change: change.sequence)
         opening = changes[0].before if changes else cap
         starts = [0, *(change.sequence for change in changes)]

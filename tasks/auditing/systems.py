@@ -3,8 +3,6 @@
 Whatever draws noise can be audited: :func:`subjects` lists it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time
@@ -14,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -145,7 +143,7 @@ class SyntheticRun:
         neighbours: Neighbours = Neighbours.REPLACE_ONE,
         parameters: Mapping[str, object] | None = None,
         rows_per_person: int | None = None,
-    ) -> SyntheticRun:
+    ) -> Self:
         """Plan a system over two parties (one, where all rows are read together) of ``rows`` rows, or people, each.
 
         Raises

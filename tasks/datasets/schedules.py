@@ -1,8 +1,6 @@
 """When a data set is trained on without being asked: kept in the catalogue, applied whenever flows are served."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -39,7 +37,7 @@ class Schedule(BaseModel, frozen=True, extra="forbid"):
     scoring_id: Annotated[str | None, Field(description="A column of these rows that is kept.")] = None
 
     @model_validator(mode="after")
-    def _starts(self) -> Schedule:
+    def _starts(self) -> Self:
         if self.cron is None and not self.on_new_version and self.scoring_input is None:
             raise ParameterError(
                 "nothing starts it: give --nightly, --cron, --on-new-version or --score-input (or --remove)"

@@ -1,7 +1,5 @@
 """Experiments: what is asked of one, the results of its points as one table, what checks say of them, and its page."""
 
-from __future__ import annotations
-
 import difflib
 import importlib.metadata
 import itertools
@@ -13,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader
@@ -365,7 +363,7 @@ class PointResult(BaseModel, frozen=True):
         """Return where the result is on an axis; None where the axis does not concern it."""
         return getattr(self, axis) if axis in _FACTS else self.axes.get(axis)
 
-    def with_metric(self, name: str, value: float) -> PointResult:
+    def with_metric(self, name: str, value: float) -> Self:
         """Return the result with one more metric."""
         return self.model_copy(update={"metrics": {**self.metrics, name: value}})
 
@@ -727,10 +725,6 @@ def _guarantees(results: Sequence[PointResult]) -> list[dict[str, str | None]]:
     return guarantees
 
 
-def _is_number(cell: str) -> bool:
-    return bool(re.match(r"^-?[\d.]+(e[+-]?\d+)?( \(.*\))?$", cell))
-
-
 def _number(value: float | None) -> str:
     if value is None:
         return "–"
@@ -753,7 +747,12 @@ def page(experiment: Experiment, drawing: Drawing | None) -> str:
     environment = Environment(
         loader=PackageLoader("tasks.experiments"), autoescape=True, trim_blocks=True, keep_trailing_newline=True
     )
-    environment.globals.update(axis_label=axis_label, is_number=_is_number, number=_number, where=_where)
+    environment.globals.update(
+        axis_label=axis_label,
+        is_number=re.compile(r"-?[\d.]+(e[+-]?\d+)?( \(.*\))?$").match,
+        number=_number,
+        where=_where,
+    )
     return environment.get_template("report.html").render(
         e=experiment,
         figure=_inline(drawing.svg) if drawing is not None else None,

@@ -1,14 +1,12 @@
 """What a coordinator and parties say to each other, and what each derives from it: the run, its plan, its evidence."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
@@ -157,7 +155,7 @@ class Signed(_Model):
     signature: str
 
     @classmethod
-    def by(cls, key: Ed25519PrivateKey, purpose: Purpose, run: str, party: str, body: str) -> Signed:
+    def by(cls, key: Ed25519PrivateKey, purpose: Purpose, run: str, party: str, body: str) -> Self:
         """Sign something."""
         signature = key.sign(_signed(purpose, run, party, body))
         return cls(party=party, body=body, key=key.public_key().public_bytes_raw().hex(), signature=signature.hex())
@@ -293,7 +291,7 @@ class Sent(_Model):
         return ReleaseStore.decode(files, Path(sender))
 
     @classmethod
-    def stored(cls, key: str) -> Sent:
+    def stored(cls, key: str) -> Self:
         """Return a release of the current root."""
         files = open_releases().files(key)
         return cls(manifest=packed(files["manifest.json"]), arrays=packed(files["arrays.npz"]))

@@ -4,14 +4,12 @@ Names, help, bounds and defaults are written here alone: the command line, Prefe
 show what this model says. How the mathematics' own types travel through Pydantic stands here, too.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -501,7 +499,7 @@ class TrainingConfig(
         return {**defaults, **values}
 
     @model_validator(mode="after")
-    def _consistent(self) -> TrainingConfig:
+    def _consistent(self) -> Self:
         # Fields stand in backticks, so that the command line can call them by their options.
         of_horizon = (self.participations, self.separation, self.expected_rows, self.bands)
         horizon, own_parts = self.horizon is not None, self.trainer is not None

@@ -857,11 +857,12 @@ class Draft:
         the mean of their accuracies is then as noisy as that of one would be (Gaussian noise).
         """
         config, held_out, dataset = self.config, self.held_out, self.shards[0].dataset
+        # Asked of every plan: it refuses what cannot run before anything is charged.
+        guarantees = [release.guarantee() for release in training if release.reads_rows]
         if config.aim is not None:
             self._require_aim(len(models) if model is None else 1)
         if not config.evaluation or not dataset.private or config.epsilon is None or not held_out:
             return ()
-        guarantees = [release.guarantee() for release in training if release.reads_rows]
         pure = not config.roc and all(
             one.proved and all(isinstance(loss, PureEpsilon) for loss in one.losses) for one in guarantees
         )

@@ -1,11 +1,9 @@
 """How well a released model does: exactly on public rows, and on private ones only as a charged release."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,10 +66,10 @@ class Measured:
     roc: Sequence[Floats] = ()
     calibration: Calibration | None = None
 
-    def __or__(self, other: Measured) -> Measured:
+    def __or__(self, other: Self) -> Self:
         confusion = other.confusion if self.confusion is None else self.confusion
         calibration = other.calibration if self.calibration is None else self.calibration
-        return Measured(self.metrics | other.metrics, confusion, [*self.roc, *other.roc], calibration)
+        return type(self)(self.metrics | other.metrics, confusion, [*self.roc, *other.roc], calibration)
 
 
 def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic], Floats | None]:

@@ -13,7 +13,7 @@ from dpalgos.features.public_map import FileMap
 from dpalgos.features.whitening import PublicRowsWhitening
 from dpalgos.models import Projection
 from dpalgos.parameters import ParameterError
-from flows.federated_training import Chained, chain_inline
+from flows.federated_training import chain_inline
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
 from storage.readers.by_name import BUNDLED
@@ -25,6 +25,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.release.preflight import require_feasible
 from tasks.runtime.settings import current_layout
 from tasks.tracking.reporting import run_report
+from tasks.tracking.results import Chained
 from tests.support.chains import ingest_private
 from tests.support.data import gathered
 from tests.support.onnx_models import linear_model
