@@ -173,7 +173,7 @@ def test_a_changed_constant_or_helper_does(tree: Path, kind: str, name: str, pat
 def test_what_is_not_imported_changes_nothing(tree: Path) -> None:
     before = version()
     edit(tree / "dpalgos/trainers/smo.py", "import math", "import math\nNEW = 1")
-    edit(tree / "dpalgos/registry.py", "from __future__", "from __future__ import annotations\nfrom __future__")
+    edit(tree / "dpalgos/registry.py", "import difflib", "import difflib\nimport html")
     (tree / "dpalgos/trainers/another.py").write_text("NEW = 1\n")
     assert version() == before
 
