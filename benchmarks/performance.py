@@ -62,7 +62,6 @@ from storage.readers.libsvm import read_libsvm
 from storage.readers.tables import read_csv
 from storage.refs import Visibility
 from storage.source import ReadOptions
-from tasks.experiments.records import SweepSpec
 from tasks.planning.configuration import TrainingConfig
 
 Work = Callable[[], object]
@@ -395,6 +394,9 @@ def _flow(folder: Path) -> Beside:
 @row("sweep", "200 points of a sweep on digits, two descents a point, one thread")
 def _sweep(folder: Path) -> Beside:
     chain_inline, run_sweep = _warm(folder).chain_inline, importlib.import_module("flows.sweep").run_sweep
+    # Imported here: behind the door the library keeps to one thread, and what it is compared with must not.
+    from tasks.experiments.records import SweepSpec
+
     asked = {"dataset": "digits", "algorithm": "noisy-gd", "param.iterations": 2}
 
     def points(first: float) -> SweepSpec:
