@@ -163,21 +163,20 @@ def add_combinations(left: Floats, right: NDArray[np.float32], start: int, stop:
     ``left`` is (K, stop − start), ``out`` (K, n) for n columns of ``right`` from ``offset`` on.
     """
     outputs, n = out.shape
-    m = stop - start
-    fours = m - m % 4
-    for q in range(0, fours, 4):
-        r = start + q
+    fours = stop - (stop - start) % 4
+    for r in range(start, fours, 4):
         r0, r1 = right[r, offset : offset + n], right[r + 1, offset : offset + n]
         r2, r3 = right[r + 2, offset : offset + n], right[r + 3, offset : offset + n]
         for k in range(outputs):
+            q = r - start
             a0, a1, a2, a3 = left[k, q], left[k, q + 1], left[k, q + 2], left[k, q + 3]
             for j in range(n):
                 out[k, j] += a0 * r0[j] + a1 * r1[j] + a2 * r2[j] + a3 * r3[j]
-    for q in range(fours, m):
-        r0 = right[start + q, offset : offset + n]
+    for r in range(fours, stop):
+        r0 = right[r, offset : offset + n]
         for k in range(outputs):
             for j in range(n):
-                out[k, j] += left[k, q] * r0[j]
+                out[k, j] += left[k, r - start] * r0[j]
 
 
 Numbers: TypeAlias = "NDArray[np.float32] | Floats | Ints"

@@ -33,6 +33,7 @@ from unittest import TestCase
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos import guarantees
 from dpalgos.accounting.composition import compose
 from dpalgos.algorithms import (
     Algorithm,
@@ -51,22 +52,6 @@ from dpalgos.algorithms import (
 from dpalgos.audit.experiment import AuditOptions, AuditReport, Effort, Verdict
 from dpalgos.audit.releases import audit_algorithm
 from dpalgos.evaluators.noisy_sums import ConfusionMatrix
-from dpalgos.guarantees import (
-    RELATIONS,
-    ApproximateDP,
-    Claim,
-    GaussianMu,
-    Guarantee,
-    Loss,
-    Neighbours,
-    NoGuarantee,
-    PureEpsilon,
-    Setting,
-    Trust,
-    ZeroConcentrated,
-    loss_from_json,
-    loss_to_json,
-)
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Artefact, KernelModel, LinearModel, Projection, Statistic, decode
 from dpalgos.parameters import ParameterError
@@ -79,12 +64,12 @@ from dpalgos.trust.model import EVERYONE, TrustModel
 DIMENSION, CLASSES = 6, 3
 KINDS = ("projections", "trainers", "evaluators")
 """The kinds that hold algorithms."""
-BUDGETS: Mapping[type[Loss], Loss] = MappingProxyType(
+BUDGETS: Mapping[type[guarantees.Loss], guarantees.Loss] = MappingProxyType(
     {
-        PureEpsilon: PureEpsilon(1.0),
-        GaussianMu: GaussianMu(1.0),
-        ZeroConcentrated: ZeroConcentrated(0.5),
-        ApproximateDP: ApproximateDP(1.0, 1e-4),
+        guarantees.PureEpsilon: guarantees.PureEpsilon(1.0),
+        guarantees.GaussianMu: guarantees.GaussianMu(1.0),
+        guarantees.ZeroConcentrated: guarantees.ZeroConcentrated(0.5),
+        guarantees.ApproximateDP: guarantees.ApproximateDP(1.0, 1e-4),
     }
 )
 """One budget of each type."""
@@ -172,9 +157,9 @@ class _Case:
         return algorithm
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> guarantees.Setting:
         """One party, under the algorithm's first relation; an evaluator's features are decision values, one a class."""
-        return Setting(
+        return guarantees.Setting(
             sizes=(_ROWS,),
             dimension=CLASSES if self.kind == "evaluators" else DIMENSION,
             classes=CLASSES,
@@ -186,10 +171,10 @@ class _Case:
 
     def run(self, rows: Rows, trust: str, *, seed: int = 0, classes: int = CLASSES) -> Artefact:
         parties = [rows]
-        if trust != Trust.LOCAL and isinstance(rows, ArrayRows):
+        if trust != guarantees.Trust.LOCAL and isinstance(rows, ArrayRows):
             parties = [ArrayRows(rows.features[i::3], rows.labels[i::3], block=16) for i in range(3)]
         sizes = tuple(party.count for party in parties)
-        setting = dataclasses.replace(self.setting, sizes=sizes, classes=classes, trust=Trust(trust))
+        setting = dataclasses.replace(self.setting, sizes=sizes, classes=classes, trust=guarantees.Trust(trust))
         artefact: Artefact = fit(self.build(), parties, setting, KeyedNoise(public_secret(seed), "contract"))
         return artefact
 
@@ -215,9 +200,12 @@ def _says_what_it_is(case: _Case) -> None:
     _require(vars(cls)["__dataclass_params__"].frozen, "the dataclass is not frozen")
     _require(all(field.kw_only for field in dataclasses.fields(cls)), "a field is not keyword-only")
     _require(isinstance(cls.source, str) and cls.source, "no source")
-    _require(cls.claim is None or isinstance(cls.claim, Claim), "the claim is no Claim")
+    _require(cls.claim is None or isinstance(cls.claim, guarantees.Claim), "the claim is no Claim")
     _require(cls.trusts and all(isinstance(trust, str) for trust in cls.trusts), "no trust models")
-    _require(cls.relations and all(isinstance(each, Neighbours) for each in cls.relations), "no neighbouring relation")
+    _require(
+        cls.relations and all(isinstance(each, guarantees.Neighbours) for each in cls.relations),
+        "no neighbouring relation",
+    )
     has_budget = "budget" in {field.name for field in dataclasses.fields(cls)}
     _require(has_budget == bool(cls.budgets), "a budget field and accepted budgets come together")
     _require("Guarantee\n---------" in (inspect.getdoc(cls) or ""), "the docstring does not state what is proved")
@@ -232,7 +220,8 @@ def _guarantees_what_it_claims(case: _Case) -> None:
     algorithm = case.build()
     guarantee = algorithm.guarantee(case.setting)
     _require(
-        Guarantee.from_json(guarantee.to_json()) == guarantee == algorithm.guarantee(case.setting), "not repeatable"
+        guarantees.Guarantee.from_json(guarantee.to_json()) == guarantee == algorithm.guarantee(case.setting),
+        "not repeatable",
     )
     if algorithm.claim is not None and algorithm.claim.flaw is not None:
         _require(not guarantee.proved, "a flawed claim and a guarantee")
@@ -242,26 +231,26 @@ def _guarantees_what_it_claims(case: _Case) -> None:
         _require(not guarantee.proved, "a guarantee without noise")
     if not guarantee.proved:
         _require(guarantee.reason, "nothing is proved, and no reason given")
-        _require(all(isinstance(loss, NoGuarantee) for loss in guarantee.losses), "a loss beside none")
+        _require(all(isinstance(loss, guarantees.NoGuarantee) for loss in guarantee.losses), "a loss beside none")
         _require(algorithm.sound_counterpart is not None, "nothing is proved, and no sound counterpart is named")
     elif algorithm.budgets:
         _spends_its_budget(case.parameters["budget"], guarantee.losses)
 
 
-def _spends_its_budget(budget: object, losses: tuple[Loss, ...]) -> None:
+def _spends_its_budget(budget: object, losses: tuple[guarantees.Loss, ...]) -> None:
     """Assert that the losses are the budget, or imply no more than it."""
-    if isinstance(budget, PureEpsilon):
-        epsilons = [loss.epsilon for loss in losses if isinstance(loss, PureEpsilon)]
+    if isinstance(budget, guarantees.PureEpsilon):
+        epsilons = [loss.epsilon for loss in losses if isinstance(loss, guarantees.PureEpsilon)]
         _require(len(epsilons) == len(losses), "a pure budget buys pure losses")
         _require(abs(sum(epsilons) - budget.epsilon) <= 1e-9 * budget.epsilon, "more or less than the budget")
-    elif isinstance(budget, ApproximateDP) and losses != (budget,):
+    elif isinstance(budget, guarantees.ApproximateDP) and losses != (budget,):
         _require(compose(losses).delta(budget.epsilon) <= budget.delta * (1.0 + 1e-9), "more than the budget")
     else:
         _require(losses == (budget,), "more or less than the budget")
 
 
 def _names_neighbours(case: _Case) -> None:
-    setting = dataclasses.replace(case.setting, sizes=(9, 5, 0), trust=Trust.CENTRAL)
+    setting = dataclasses.replace(case.setting, sizes=(9, 5, 0), trust=guarantees.Trust.CENTRAL)
     pair = case.build().neighbouring_pair(setting)
     _require(pair.left.count == pair.right.count == setting.sizes[pair.party], "not as many rows as the party has")
     _require(pair.left.dimension == pair.right.dimension == setting.dimension, "not as many features as stated")
@@ -287,7 +276,7 @@ def _sums_nothing_of_null_records(case: _Case) -> None:
 def _keeps_its_relations(case: _Case) -> None:
     """Require guarantees under each relation that they are derived for, calibrated to the pair, and refusals else."""
     algorithm = case.build()
-    for relation in RELATIONS:
+    for relation in guarantees.RELATIONS:
         setting = dataclasses.replace(case.setting, neighbours=relation)
         if relation not in case.cls.relations:
             with _refused(f"a setting under {relation}"):
@@ -348,7 +337,7 @@ def _moves_by_people_as_by_records(case: _Case) -> None:
 
 def _leaves_null_records_out(case: _Case) -> None:
     rows = with_null_records(blobs(_ROWS, case.setting.dimension, CLASSES, 3))
-    runs = {name: case.run(each, Trust.LOCAL) for name, each in rows.items()}
+    runs = {name: case.run(each, guarantees.Trust.LOCAL) for name, each in rows.items()}
     for name, artefact in runs.items():
         _require(_same(artefact, runs["stored"]), f"a null record by its {name} shows in the release")
 
@@ -360,12 +349,12 @@ def _validates_its_budget(case: _Case) -> None:
             case.build(budget=budget)
             for field in dataclasses.fields(loss_type):
                 with _refused(f"a budget with {field.name} = 0"):
-                    case.build(budget=loss_from_json({**loss_to_json(budget), field.name: 0.0}))
+                    case.build(budget=guarantees.loss_from_json({**guarantees.loss_to_json(budget), field.name: 0.0}))
         else:
             with _refused(f"a budget of type {loss_type.__name__}"):
                 case.build(budget=budget)
     with _refused("a budget that guarantees nothing"):
-        case.build(budget=NoGuarantee("none"))
+        case.build(budget=guarantees.NoGuarantee("none"))
 
 
 def _is_total_and_repeatable(case: _Case) -> None:
@@ -437,7 +426,7 @@ def _counts_in_the_planned_cells(case: _Case) -> None:
     rows = blobs(_ROWS, case.setting.dimension + 1, CLASSES, 6)
     rows.features[:, -1] = np.linspace(-1.0, 2.0, _ROWS)
     with _silent("of a score too many"):
-        case.run(rows, Trust.LOCAL)
+        case.run(rows, guarantees.Trust.LOCAL)
 
 
 def _is_total_in_sums(case: _Case) -> None:
@@ -506,7 +495,7 @@ def check_algorithm(kind: str, name: str, parameters: Mapping[str, object] | Non
 
 def audit(
     algorithm: Algorithm,
-    setting: Setting | None = None,
+    setting: guarantees.Setting | None = None,
     *,
     delta: float = 1e-5,
     trials: int | None = None,
@@ -543,7 +532,7 @@ def audit(
     ParameterError
         If nothing is proved in this setting: there is nothing to hold the bound against.
     """
-    audited_setting = setting or Setting(
+    audited_setting = setting or guarantees.Setting(
         sizes=(_ROWS,), dimension=DIMENSION, classes=CLASSES, trust=algorithm.trusts[0]
     )
     reports = []
@@ -587,13 +576,13 @@ def check_trust_model(name: str, settings: Mapping[str, object] | None = None) -
     _require(cls.summary.endswith("."), "no summary of one sentence")
     model = construct(cls, name, settings or {})
     parties = [blobs(1000, CLASSES, CLASSES, seed) for seed in range(1 if cls.scope is Scope.PARTY else 3)]
-    setting = Setting(sizes=(1000,) * len(parties), dimension=CLASSES, classes=CLASSES, trust=name)
+    setting = guarantees.Setting(sizes=(1000,) * len(parties), dimension=CLASSES, classes=CLASSES, trust=name)
     members = tuple(str(index) for index in range(len(parties)))
     contributors = model.noise_contributors(members)
     _require(contributors and set(contributors) <= {*members, EVERYONE}, "noise is made by nobody, or by a stranger")
     _require(model.owner(members) in {*members, EVERYONE}, "the release belongs to a stranger")
     _require(model.noise_factor(len(parties)) >= 1.0, "less noise than the distribution's")
-    algorithm = ConfusionMatrix(budget=GaussianMu(2.0))
+    algorithm = ConfusionMatrix(budget=guarantees.GaussianMu(2.0))
     model.require(algorithm, setting)
     own, guarantee = algorithm.guarantee(setting), model.guarantee(algorithm, setting)
     _require(guarantee.losses[: len(own.losses)] == own.losses, "another loss than the algorithm's own")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Real
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -189,6 +189,16 @@ class FitGuarantee:
 
 
 Trained = tuple[RunPlan, list[Any], str]
+
+
+class _Target(NamedTuple):
+    """Labels as algorithms take them, with names of their classes or the range that holds them."""
+
+    labels: NDArray[Any]
+    classes: tuple[str, ...] = ()
+    label_range: tuple[float, float] | None = None
+
+
 """The plan, what an encoded row passes through with the model last, and who pays."""
 
 
@@ -214,8 +224,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return {**super().__getstate__(), "_process": self._process}
 
     @abstractmethod
-    def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], tuple[float, float] | None]:
-        """Return labels as algorithms take them, names of the classes, range of targets; check the declarations."""
+    def _target(self, y: NDArray[Any]) -> _Target:
+        """Return the labels as algorithms take them, and what is public of them; check the declarations."""
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train, charged to the account.
@@ -235,7 +245,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         rows, y = self._rows(X, y)
         grouped = self._grouped(X, groups, len(y))
         self._encoding = self._encoder(rows)
-        labels, classes, label_range = self._label_facts(y)
+        target = self._target(y)
         features = np.asarray(self._encoding(rows))
         fields = {
             "dataset": "estimator",
@@ -254,7 +264,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         except ValidationError as error:
             raise ParameterError("; ".join(faults(error, {name: name for name in fields}))) from None
         train = self._in_memory if self.public else self._through_the_door
-        plan, artefacts, account = train(config, features, labels, classes, label_range, grouped)
+        plan, artefacts, account = train(config, features, target, grouped)
         self.guarantee_, self.charges_ = FitGuarantee(proved_of(plan)), _charges(plan, account)
         *self._maps, self._model = artefacts
         if isinstance(self._model, LinearModel) and all(isinstance(one, AffineMap) for one in self._maps):
@@ -264,18 +274,10 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             self._set_coefficients(linear.weights, linear.intercept)
         return self
 
-    def _in_memory(
-        self,
-        config: TrainingConfig,
-        features: Floats,
-        labels: Any,
-        classes: tuple[str, ...],
-        label_range: tuple[float, float] | None,
-        grouped: Grouped | None,
-    ) -> Trained:
+    def _in_memory(self, config: TrainingConfig, features: Floats, target: _Target, grouped: Grouped | None) -> Trained:
         """Plan a run over public rows and carry it out, its noise from a public seed or drawn afresh."""
         self._normalisation = resolve_normalisation(config, None)
-        given = ArrayRows(features, labels) if grouped is None else grouped.weighed(features, labels)
+        given = ArrayRows(features, target.labels) if grouped is None else grouped.weighed(features, target.labels)
         records = len(features) if grouped is None else grouped.records
         people = None if grouped is None else grouped.people
         dataset = DatasetRef(
@@ -287,8 +289,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             rows=records,
             test_rows=0,
             dimension=features.shape[1],
-            classes=classes,
-            label_range=label_range,
+            classes=target.classes,
+            label_range=target.label_range,
             normalisation=self._normalisation,
         )
         plan = plan_run(config, [ShardRef(dataset=dataset, partition=_PUBLIC, party="0", rows=records)])
@@ -310,13 +312,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return plan, [outputs[key] for key in path], "none: the rows are public"
 
     def _through_the_door(
-        self,
-        config: TrainingConfig,
-        features: Floats,
-        labels: Any,
-        classes: tuple[str, ...],
-        label_range: tuple[float, float] | None,
-        grouped: Grouped | None,
+        self, config: TrainingConfig, features: Floats, target: _Target, grouped: Grouped | None
     ) -> Trained:
         """Register encoded rows under an account and train on them as a flow does; the ledger is charged.
 
@@ -333,8 +329,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                     path = Path(folder, "rows.parquet")
                     width = features.shape[1]
                     numbers = pa.FixedSizeListArray.from_arrays(pa.array(features.astype(np.float32).ravel()), width)
-                    kind = pa.string() if classes else pa.float64()
-                    column = [classes[int(label)] for label in labels] if classes else labels
+                    kind = pa.string() if target.classes else pa.float64()
+                    column = np.take(target.classes, target.labels) if target.classes else target.labels
                     whose = {} if grouped is None else {grouped.people.column: pa.array(grouped.names, pa.string())}
                     pq.write_table(pa.table({**whose, "features": numbers, "label": pa.array(column, kind)}), path)
                     stored = ingest(
@@ -344,8 +340,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                             path=path,
                             account=population,
                             dimension=width,
-                            classes=classes or None,
-                            label_range=label_range,
+                            classes=target.classes or None,
+                            label_range=target.label_range,
                             people=None if grouped is None else grouped.people,
                             group_size=group_size,
                             disjoint_people=self.disjoint_people,
@@ -638,7 +634,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         largest = max(weights.values())
         return {place: weight / largest for place, weight in weights.items()}
 
-    def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], None]:
+    def _target(self, y: NDArray[Any]) -> _Target:
         declared: Any = self.classes
         if declared is None and self.schema is not None:
             declared = self._table().declared.label.classes
@@ -660,7 +656,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
                 "row out"
             )
         indices = np.array([places[label] for label in known], dtype=np.int64)
-        return indices, tuple(str(index) for index in range(len(places))), None
+        return _Target(indices, classes=tuple(str(index) for index in range(len(places))))
 
     def decision_function(self, X: Any) -> Floats:
         """Return scores: (m,) for two classes, positive for the second; (m, K) otherwise."""
@@ -748,7 +744,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
     def _algorithm(self) -> str:
         return self.algorithm or "ridge-noisy-gd"
 
-    def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], tuple[float, float]]:
+    def _target(self, y: NDArray[Any]) -> _Target:
         declared = self.label_range
         if declared is None and self.schema is not None:
             declared = self._table().declared.label.range
@@ -764,7 +760,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
             high = low + 1.0
         if not low < high:
             raise ParameterError(f"label_range is {declared!r}; give (low, high), low below high")
-        return np.clip(targets, low, high), (), (float(low), float(high))
+        return _Target(np.clip(targets, low, high), label_range=(float(low), float(high)))
 
     def _set_coefficients(self, weights: Floats, intercept: Floats) -> None:
         super()._set_coefficients(weights, intercept)

@@ -285,10 +285,8 @@ class Dictionary(ImageMap):
         Pairs of images that patches are taken from.
     mirror : bool
         Whether features are averaged over the image and its mirror image; then each filter's mirror image is one more.
-    seed : int
-        Public.
-    shape : sequence of int, optional
-        Of the images; square ones by default.
+    seed, shape
+        See :class:`RandomPatches`.
 
     References
     ----------

@@ -425,10 +425,8 @@ class PublicWhitening(ImageMap):
     mirror : bool
         Whether features are averaged over the image and its mirror image, for images whose mirror images are the same
         thing (photographs, clothes; not letters or digits), where the map of images has such a parameter.
-    seed : int
-        Public.
-    shape : sequence of int, optional
-        Of the images; square ones by default.
+    seed, shape
+        See :class:`~dpalgos.features.images.RandomPatches`.
 
     References
     ----------

@@ -524,6 +524,7 @@ class RadialCovariance(PureAlgorithm, CovarianceSum):
     Parameters
     ----------
     budget : PureEpsilon
+        ε, all of it for the covariance.
     components, variance_share
         See :class:`AnalyzeGauss`.
 
@@ -630,7 +631,7 @@ class PublishedWishart(Unproved, PureAlgorithm, TruncatedDirections):
 
     Guarantee
     ---------
-    None: see the flaw.
+    None: see the flaw. The paper states ε-DP.
 
     Parameters
     ----------

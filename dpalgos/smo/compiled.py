@@ -41,15 +41,15 @@ def second_order(
 def step(
     i: int,
     j: int,
-    cost: float,
+    row_i: Features,
+    row_j: Features,
+    diagonal: Floats,
     y: Floats,
+    cost: float,
     alpha: Floats,
     v: Floats,
     up: np.ndarray,
     low: np.ndarray,
-    diagonal: Floats,
-    row_i: Features,
-    row_j: Features,
 ) -> None:
     """Move y_i α_i up and y_j α_j down to the minimum along that line within the box; update v and the index sets."""
     curvature = diagonal[i] + diagonal[j] - 2.0 * row_i[j]
@@ -137,7 +137,7 @@ def second_order_steps(
         if places[j] < 0:
             return done, j, clock
         used[places[j]] = clock
-        step(i, j, cost, y, alpha, v, up, low, diagonal, row, held[places[j]])
+        step(i, j, row, held[places[j]], diagonal, y, cost, alpha, v, up, low)
         done += 1
     return done, -1, clock
 

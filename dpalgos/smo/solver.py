@@ -471,15 +471,15 @@ def solve(
         state.compiled.step(
             i,
             j,
-            cost,
+            state.row(i),
+            state.row(j),
+            state.diagonal,
             state.y,
+            cost,
             state.alpha,
             state.v,
             state.up,
             state.low,
-            state.diagonal,
-            state.row(i),
-            state.row(j),
         )
     if state.shrunken or settled_at < iterations:
         state.settle(tolerance)

@@ -496,10 +496,8 @@ class ContinualClassMeans(ContinualTrainer, ClassSumTrainer):
         Of the horizon.
     count_weight : float, optional
         As of ``class-means``.
-    nights : int
-        T.
-    bands : int, optional
-        Coefficients of the factor that are kept.
+    nights, bands
+        See :class:`ContinualTrainer`.
 
     References
     ----------
@@ -557,10 +555,8 @@ class ContinualLeader(ContinualTrainer, LeaderTrainer):
         Of the horizon.
     clip, step_size, mean_weight, loss, width, intercept_scaling
         See :class:`~dpalgos.trainers.continual.LeaderTrainer`.
-    nights : int
-        T.
-    bands : int, optional
-        Coefficients of the factor that are kept.
+    nights, bands
+        See :class:`ContinualTrainer`.
 
     References
     ----------

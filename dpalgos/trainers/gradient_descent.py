@@ -600,16 +600,8 @@ class TruexDescent(PlainDescent):
         t, at least 2: parties assumed honest; all of them if empty. Fewer than that mean more noise.
     loss : str
         ``huber-hinge``.
-    iterations : int
-        T.
-    step_size : float
-        η.
-    regularisation : float
-        λ.
-    clip : float
-        Largest norm of a row's gradient.
-    width, intercept_scaling, label_range
-        See :class:`~dpalgos.linear.LinearTrainer`.
+    iterations, step_size, regularisation, clip, width, intercept_scaling, label_range
+        See :class:`GradientPerturbation`.
 
     References
     ----------

@@ -218,10 +218,8 @@ class OutputPerturbation(GaussianAlgorithm, _WeightedMinimiserSum):
     budget : GaussianMu or ZeroConcentrated
     regularisation : float
         λ.
-    loss : str
-        Name of a loss; ``squared`` for real labels.
-    width, intercept_scaling, label_range
-        See :class:`~dpalgos.linear.LinearTrainer`.
+    loss, width, intercept_scaling, label_range
+        See :class:`EmpiricalRisk`.
 
     References
     ----------

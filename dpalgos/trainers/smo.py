@@ -490,7 +490,7 @@ class PublishedDualPerturbation(Machine, PureAlgorithm):
 
     Guarantee
     ---------
-    None: see the flaw.
+    None: see the flaw. Of the paper, only the idea is known.
 
     Parameters
     ----------

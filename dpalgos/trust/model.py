@@ -24,6 +24,8 @@ from dpalgos.secure.summation import (
 )
 from dpalgos.systems.system import Arrangement, Scope, sums_only
 
+Noises = Sequence[NoiseSource]
+
 EVERYONE = "all"
 """Whose release a joint one is: a curator's secret keys its noise."""
 
@@ -86,12 +88,7 @@ class TrustModel:
         return False
 
     def summation(
-        self,
-        algorithm: SumAlgorithm,
-        setting: Setting,
-        noises: Sequence[NoiseSource],
-        identity: str,
-        record: SumRecord | None,
+        self, algorithm: SumAlgorithm, setting: Setting, noises: Noises, identity: str, record: SumRecord | None
     ) -> Summation:
         """Return how the sums of a release are formed: with one noise by a curator, with each party's by the server.
 
@@ -113,7 +110,7 @@ class TrustModel:
 class _SumOfNoisySums:
     """Each party's sum with noise of its own, added up by the server."""
 
-    noises: Sequence[NoiseSource]
+    noises: Noises
 
     def release(self, step: str, contributions: Sequence[Ints], distribution: IntegerNoise) -> Ints:
         """Return the sum of all parties' noisy sums."""
@@ -292,12 +289,7 @@ class SecureAggregation(NoiseOfEach):
         return is_sum_algorithm(algorithm) and graph_for(self.tolerance(len(setting.sizes))) is None
 
     def summation(
-        self,
-        algorithm: SumAlgorithm,
-        setting: Setting,
-        noises: Sequence[NoiseSource],
-        identity: str,
-        record: SumRecord | None,
+        self, algorithm: SumAlgorithm, setting: Setting, noises: Noises, identity: str, record: SumRecord | None
     ) -> Summation:
         """Return the protocol in one process, parties and server simulated message by message."""
         return SecureSummation(

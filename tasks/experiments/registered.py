@@ -6,34 +6,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from dpalgos import guarantees
 from dpalgos.algorithms import Calibrated, Refused, admission, attained, is_sum_algorithm
-from dpalgos.guarantees import (
-    RELATIONS,
-    ApproximateDP,
-    Claim,
-    GaussianMu,
-    Guarantee,
-    Loss,
-    Neighbours,
-    PrivateSelection,
-    PureEpsilon,
-    Setting,
-    SlackGaussian,
-    Trust,
-    ZeroConcentrated,
-)
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, System
 
 PARTS = ("projections", "trainers", "evaluators")
-_EXAMPLES: tuple[Loss, ...] = (GaussianMu(1.0), PureEpsilon(1.0), ZeroConcentrated(0.03), ApproximateDP(1.0, 1e-5))
-_WORDS: dict[type[Loss], str] = {
-    PureEpsilon: "ε-DP",
-    GaussianMu: "μ-GDP",
-    ZeroConcentrated: "ρ-zCDP",
-    ApproximateDP: "(ε, δ)-DP",
-    PrivateSelection: "(ε, δ)-DP; all candidates μ-GDP",
-    SlackGaussian: "(s, μ): μ-GDP but for s of δ",
+_EXAMPLES: tuple[guarantees.Loss, ...] = (
+    guarantees.GaussianMu(1.0),
+    guarantees.PureEpsilon(1.0),
+    guarantees.ZeroConcentrated(0.03),
+    guarantees.ApproximateDP(1.0, 1e-5),
+)
+_WORDS: dict[type[guarantees.Loss], str] = {
+    guarantees.PureEpsilon: "ε-DP",
+    guarantees.GaussianMu: "μ-GDP",
+    guarantees.ZeroConcentrated: "ρ-zCDP",
+    guarantees.ApproximateDP: "(ε, δ)-DP",
+    guarantees.PrivateSelection: "(ε, δ)-DP; all candidates μ-GDP",
+    guarantees.SlackGaussian: "(s, μ): μ-GDP but for s of δ",
 }
 
 
@@ -45,23 +36,23 @@ def _built(kind: str, name: str) -> Any:
     return AlgorithmSpec(kind, name, parameters if budget is None else {**parameters, "budget": budget}).build()
 
 
-def example_guarantee(kind: str, name: str, trust: str) -> Guarantee:
+def example_guarantee(kind: str, name: str, trust: str) -> guarantees.Guarantee:
     """Return what a part guarantees in an example setting: which kind of loss, under which assumptions."""
     cls = lookup(kind, name)
-    sizes = (1000,) if trust == Trust.LOCAL else (1000, 1000, 1000)
-    setting = Setting(sizes=sizes, dimension=64, classes=10, neighbours=cls.relations[0], trust=trust)
-    guarantee: Guarantee = _built(kind, name).guarantee(setting)
+    sizes = (1000,) if trust == guarantees.Trust.LOCAL else (1000, 1000, 1000)
+    setting = guarantees.Setting(sizes=sizes, dimension=64, classes=10, neighbours=cls.relations[0], trust=trust)
+    guarantee: guarantees.Guarantee = _built(kind, name).guarantee(setting)
     return guarantee
 
 
-def _statement(guarantee: Guarantee) -> str | None:
+def _statement(guarantee: guarantees.Guarantee) -> str | None:
     if not guarantee.proved:
         return None
     kinds = dict.fromkeys(_WORDS[type(loss)] for loss in guarantee.losses)
     return " and ".join(kinds or ["costs nothing"]) + f", {guarantee.numerics}"
 
 
-def _claimed(claim: Claim | None) -> dict[str, str | None]:
+def _claimed(claim: guarantees.Claim | None) -> dict[str, str | None]:
     if claim is None:
         return {"claim": None, "theorem": None, "flaw": None}
     return {"claim": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw}
@@ -96,9 +87,9 @@ def describe_system(name: str) -> dict[str, Any]:
     """Return what there is to say of a system; it is proved if all its parts are, under its first trust model."""
     system: System = lookup("systems", name)
     trust, arrangement = next(iter(system.arrangements.items()))
-    guarantees = [example_guarantee(spec.kind, spec.name, trust) for spec in _parts_of(arrangement)]
-    proved = all(guarantee.proved for guarantee in guarantees)
-    statements = dict.fromkeys(str(_statement(guarantee)) for guarantee in guarantees)
+    examples = [example_guarantee(spec.kind, spec.name, trust) for spec in _parts_of(arrangement)]
+    proved = all(guarantee.proved for guarantee in examples)
+    statements = dict.fromkeys(str(_statement(guarantee)) for guarantee in examples)
     return {
         "name": name,
         "kind": "systems",
@@ -107,8 +98,8 @@ def describe_system(name: str) -> dict[str, Any]:
         "paper": system.paper or None,
         **_claimed(system.claim),
         "proved": "; ".join(statements) if proved else None,
-        "reason": next((guarantee.reason for guarantee in guarantees if not guarantee.proved), None),
-        "assumptions": sorted({text for guarantee in guarantees for text in guarantee.assumptions}),
+        "reason": next((guarantee.reason for guarantee in examples if not guarantee.proved), None),
+        "assumptions": sorted({text for guarantee in examples for text in guarantee.assumptions}),
         "trust": [str(trust) for trust in system.supported()],
         "parts": {
             str(trust): [f"{spec.kind.removesuffix('s')} {spec.name}" for spec in _parts_of(arrangement)]
@@ -264,10 +255,10 @@ section of each algorithm its argument; solvers' tolerances are those of as many
 several rows.
 `tests/dpalgos/test_contract.py` holds people of up to 1,024 rows against it.
 """
-_REFERENCE = Setting(sizes=(200,) * 10, dimension=10, classes=3, trust=Trust.CENTRAL)
+_REFERENCE = guarantees.Setting(sizes=(200,) * 10, dimension=10, classes=3, trust=guarantees.Trust.CENTRAL)
 
 
-def _cell(algorithm: Calibrated, relation: Neighbours) -> str:
+def _cell(algorithm: Calibrated, relation: guarantees.Neighbours) -> str:
     setting = replace(_REFERENCE, neighbours=relation)
     return f"{algorithm.sensitivity(setting):.4g} ({attained(algorithm, setting):.2f})"
 
@@ -275,15 +266,15 @@ def _cell(algorithm: Calibrated, relation: Neighbours) -> str:
 def _sensitivities() -> Iterator[str]:
     parties, rows = len(_REFERENCE.sizes), _REFERENCE.sizes[0]
     yield _TABLE.format(parties=parties, rows=rows, dimension=_REFERENCE.dimension, classes=_REFERENCE.classes)
-    yield "| algorithm | statistic and norm | " + " | ".join(RELATIONS) + " | of a person |"
-    yield "| --- " * (3 + len(RELATIONS)) + "|"
+    yield "| algorithm | statistic and norm | " + " | ".join(guarantees.RELATIONS) + " | of a person |"
+    yield "| --- " * (3 + len(guarantees.RELATIONS)) + "|"
     for kind in PARTS:
         for name in names(kind):
             algorithm, derived = _built(kind, name), lookup(kind, name).relations
             setting = replace(_REFERENCE, neighbours=derived[0])
             if not isinstance(algorithm, Calibrated) or not _built(kind, name).guarantee(setting).proved:
                 continue
-            cells = [_cell(algorithm, each) if each in derived else "refused" for each in RELATIONS]
+            cells = [_cell(algorithm, each) if each in derived else "refused" for each in guarantees.RELATIONS]
             cells.append("refused" if isinstance(admission(lookup(kind, name)), Refused) else "the same")
             yield f"| `{name}` | {algorithm.measured} | " + " | ".join(cells) + " |"
     yield ""

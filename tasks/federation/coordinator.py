@@ -27,27 +27,7 @@ from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import DatasetRef, ReleaseRef
 from storage.rounds import RoundStore
 from tasks.datasets.registration import find_dataset
-from tasks.federation.protocol import (
-    Answer,
-    Ask,
-    Evidence,
-    Purpose,
-    Request,
-    Roster,
-    Sent,
-    Signed,
-    Status,
-    described,
-    federated_manifest,
-    federated_plan,
-    keys_of,
-    packed,
-    run_name,
-    sent_numbers,
-    session_name,
-    shared_rows,
-    unpacked,
-)
+from tasks.federation import protocol
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
@@ -60,7 +40,7 @@ from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
 from tasks.tracking.results import Chained, RunResult, summarise
 
-Transport = Callable[[str, Request], Answer | None]
+Transport = Callable[[str, protocol.Request], protocol.Answer | None]
 """Brings a request to a party, by name, and its answer back; None where none came in time."""
 
 
@@ -94,7 +74,7 @@ class Federated(BaseModel, frozen=True):
 
 def federate(
     config: TrainingConfig,
-    roster: Roster,
+    roster: protocol.Roster,
     transport: Transport,
     *,
     measured_on: str | None = None,
@@ -194,16 +174,16 @@ class _Asking:
     """
 
     def __init__(
-        self, config: TrainingConfig, roster: Roster, transport: Transport, progress: Callable[[str], None]
+        self, config: TrainingConfig, roster: protocol.Roster, transport: Transport, progress: Callable[[str], None]
     ) -> None:
         self._config, self._roster, self._transport, self._progress = config, roster, transport, progress
-        self.said: tuple[Signed, ...] = ()
-        answers = self.ask_all(Ask.DESCRIBE)
+        self.said: tuple[protocol.Signed, ...] = ()
+        answers = self.ask_all(protocol.Ask.DESCRIBE)
         self.said = tuple(answer.signed for answer in answers.values() if answer.signed is not None)
-        self._found = described(self._roster, self.said)
-        self.run = run_name(self._config, self.said)
-        self.plan = federated_plan(self._config, self._found, self.run)
-        table = unpacked(next(iter(answers.values())).message)
+        self._found = protocol.described(self._roster, self.said)
+        self.run = protocol.run_name(self._config, self.said)
+        self.plan = protocol.federated_plan(self._config, self._found, self.run)
+        table = protocol.unpacked(next(iter(answers.values())).message)
         schema = parse_json(table, "a schema") if table else None
         if (identity(table=schema) if table else "") != self._found[0].table:
             raise RefusedError(f"party {self._roster.names[0]} has sent another schema than the one that it has signed")
@@ -214,8 +194,8 @@ class _Asking:
 
     def featured(self) -> DatasetRef:
         """Make the public maps that rows pass through here too, and return what stands for all of these rows."""
-        make_maps(shared_rows(self._config, self._found, self.run), self.plan.features)
-        return shared_rows(self._config, self._found, self.run, self.plan.features)
+        make_maps(protocol.shared_rows(self._config, self._found, self.run), self.plan.features)
+        return protocol.shared_rows(self._config, self._found, self.run, self.plan.features)
 
     def reserve(self) -> None:
         """Let everybody reserve, or nobody."""
@@ -223,20 +203,20 @@ class _Asking:
             if not release.reads_rows:
                 _store_public_map(release)
         try:
-            answers = self.ask_all(Ask.RESERVE)
+            answers = self.ask_all(protocol.Ask.RESERVE)
             for party, answer in answers.items():
-                if unpacked(answer.message).decode() != keys_of(self.plan.releases):
+                if protocol.unpacked(answer.message).decode() != protocol.keys_of(self.plan.releases):
                     raise RefusedError(f"party {party} derives another plan: it has another version of Unitball")
         except (RefusedError, StorageError):
-            self._ask(dict.fromkeys(self._roster.names, self.request(Ask.RETURN)))
+            self._ask(dict.fromkeys(self._roster.names, self.request(protocol.Ask.RETURN)))
             raise
 
     def commit(self) -> None:
         """Let everybody charge the run, and keep what they sign of it."""
-        answers = self.ask_all(Ask.COMMIT)
-        self._charges = tuple(self.require(answer, Purpose.CHARGE, self.run) for answer in answers.values())
+        answers = self.ask_all(protocol.Ask.COMMIT)
+        self._charges = tuple(self.require(answer, protocol.Purpose.CHARGE, self.run) for answer in answers.values())
 
-    def require(self, answer: Answer, purpose: Purpose, run: str) -> Signed:
+    def require(self, answer: protocol.Answer, purpose: protocol.Purpose, run: str) -> protocol.Signed:
         """Return what a party has signed.
 
         Raises
@@ -271,9 +251,9 @@ class _Asking:
         """Let the parties make their own of some releases, all at once."""
         alone = [release for release in releases if release.reads_rows and len(release.parties) == 1]
         missing = {release.parties[0]: release for release in alone if not open_releases().exists(release.key)}
-        answers = self._all({party: self.request(Ask.RELEASE, release) for party, release in missing.items()})
+        answers = self._all({party: self.request(protocol.Ask.RELEASE, release) for party, release in missing.items()})
         for party, release in missing.items():
-            said = self.require(answers[party], Purpose.RELEASE, self.run)
+            said = self.require(answers[party], protocol.Purpose.RELEASE, self.run)
             self._store(release, _checked(release, answers[party]), (party,), [(said,)])
 
     def took_part(self, releases: Sequence[PlannedRelease]) -> tuple[str, ...]:
@@ -287,12 +267,12 @@ class _Asking:
         release: PlannedRelease,
         artefact: Artefact,
         took_part: Sequence[str],
-        messages: Sequence[tuple[Signed, ...]],
+        messages: Sequence[tuple[protocol.Signed, ...]],
     ) -> None:
         """Store what parties have released: they have charged it, each in its own account, and have signed so."""
         # A run that an earlier version began has sums of which nothing was signed; it ends all the same.
         if all(messages):
-            evidence = Evidence(
+            evidence = protocol.Evidence(
                 config=self._config,
                 roster=self._roster,
                 descriptions=self.said,
@@ -302,13 +282,17 @@ class _Asking:
             )
             evidence.require(self.run, self.plan.releases, release, artefact)
             evidence.store(current_layout(), release.key)
-        open_releases().write(release.key, federated_manifest(release, artefact.kind, took_part), artefact.arrays())
+        open_releases().write(
+            release.key, protocol.federated_manifest(release, artefact.kind, took_part), artefact.arrays()
+        )
 
-    def kept(self, release: PlannedRelease, number: int, messages: Sequence[Signed]) -> tuple[Signed, ...]:
+    def kept(
+        self, release: PlannedRelease, number: int, messages: Sequence[protocol.Signed]
+    ) -> tuple[protocol.Signed, ...]:
         """Keep what parties have signed of a step, or of a block of steps, and return what was kept first."""
         written = json.dumps([one.model_dump() for one in messages]).encode()
         kept = RoundStore(current_layout().round(release.key)).put(f"signed-{number}", written)
-        return tuple(Signed.model_validate(one) for one in json.loads(kept))
+        return tuple(protocol.Signed.model_validate(one) for one in json.loads(kept))
 
     def _sums(self, release: PlannedRelease) -> tuple[list[Ints], Sequence[str]]:
         """Return the sums of a release, and whose numbers the last one holds."""
@@ -316,10 +300,10 @@ class _Asking:
             return self._secure_sums(release)
         sums = kept_sums(release)
         for step, length in list(enumerate(step_lengths(release)))[len(sums) :]:
-            answers = self.ask_all(Ask.SUM, release, step=step, sum_before=_last(sums))
-            session = session_name(self.run, release.key, step)
-            messages = [self.require(answer, Purpose.SUM, session) for answer in answers.values()]
-            parts = [sent_numbers(one.body, length, one.party) for one in self.kept(release, step, messages)]
+            answers = self.ask_all(protocol.Ask.SUM, release, step=step, sum_before=_last(sums))
+            session = protocol.session_name(self.run, release.key, step)
+            messages = [self.require(answer, protocol.Purpose.SUM, session) for answer in answers.values()]
+            parts = [protocol.sent_numbers(one.body, length, one.party) for one in self.kept(release, step, messages)]
             self._progress(f"sum {step + 1} of {len(step_lengths(release))}")
             sums.append(keep_sum(release, step, np.sum(parts, axis=0, dtype=np.int64)))
         return sums, self._roster.names
@@ -351,8 +335,8 @@ class _Asking:
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ask_all(
-        self, ask: Ask, release: PlannedRelease | None = None, *, step: int = 0, sum_before: str = ""
-    ) -> dict[str, Answer]:
+        self, ask: protocol.Ask, release: PlannedRelease | None = None, *, step: int = 0, sum_before: str = ""
+    ) -> dict[str, protocol.Answer]:
         """Ask every party the same, and return what they answer.
 
         Raises
@@ -365,9 +349,11 @@ class _Asking:
         request = self.request(ask, release, step=step, sum_before=sum_before)
         return self._all(dict.fromkeys(self._roster.names, request))
 
-    def _all(self, requests: Mapping[str, Request]) -> dict[str, Answer]:
+    def _all(self, requests: Mapping[str, protocol.Request]) -> dict[str, protocol.Answer]:
         answers = self._unrefused(requests)
-        missing = [party for party in requests if party not in answers or answers[party].status is not Status.DONE]
+        missing = [
+            party for party in requests if party not in answers or answers[party].status is not protocol.Status.DONE
+        ]
         if missing:
             reasons = "; ".join(answers[party].reason for party in missing if party in answers)
             (ask,) = {request.ask for request in requests.values()}
@@ -377,7 +363,7 @@ class _Asking:
             )
         return answers
 
-    def some(self, stage: Stage, requests: Mapping[str, Request]) -> list[Answer]:
+    def some(self, stage: Stage, requests: Mapping[str, protocol.Request]) -> list[protocol.Answer]:
         """Ask parties and return the answers of those that gave one.
 
         Raises
@@ -385,38 +371,38 @@ class _Asking:
         RefusedError
             If one refuses.
         """
-        came = [answer for answer in self._unrefused(requests).values() if answer.status is Status.DONE]
+        came = [answer for answer in self._unrefused(requests).values() if answer.status is protocol.Status.DONE]
         if lost := set(requests) - {answer.party for answer in came}:
             self._progress(f"{stage}: {', '.join(sorted(lost))} did not answer")
         return came
 
-    def _ask(self, requests: Mapping[str, Request]) -> dict[str, Answer | None]:
+    def _ask(self, requests: Mapping[str, protocol.Request]) -> dict[str, protocol.Answer | None]:
         asks = {str(request.ask) for request in requests.values()}
         self._progress(f"{', '.join(sorted(asks))}: {', '.join(requests)}")
         with ThreadPoolExecutor(max(len(requests), 1)) as pool:
             return dict(zip(requests, pool.map(self._transport, requests, requests.values()), strict=True))
 
-    def _unrefused(self, requests: Mapping[str, Request]) -> dict[str, Answer]:
+    def _unrefused(self, requests: Mapping[str, protocol.Request]) -> dict[str, protocol.Answer]:
         answers = {party: answer for party, answer in self._ask(requests).items() if answer is not None}
         for answer in answers.values():
-            if answer.status is Status.REFUSED:
+            if answer.status is protocol.Status.REFUSED:
                 raise RefusedError(answer.reason)
         return answers
 
     def request(
         self,
-        ask: Ask,
+        ask: protocol.Ask,
         release: PlannedRelease | None = None,
         *,
         step: int = 0,
         sum_before: str = "",
         block: int = 0,
         message: str = "",
-        advertisements: tuple[Signed, ...] = (),
-    ) -> Request:
+        advertisements: tuple[protocol.Signed, ...] = (),
+    ) -> protocol.Request:
         """Return a request: with the first look at its rows, a party is sent what they are seen through."""
-        looks = ask in (Ask.RELEASE, Ask.SUM, Ask.MASK) and not sum_before
-        return Request(
+        looks = ask in (protocol.Ask.RELEASE, protocol.Ask.SUM, protocol.Ask.MASK) and not sum_before
+        return protocol.Request(
             ask=ask,
             config=self._config,
             descriptions=self.said,
@@ -429,14 +415,14 @@ class _Asking:
             advertisements=advertisements,
         )
 
-    def _upstream(self, release: PlannedRelease) -> tuple[Sent, ...]:
+    def _upstream(self, release: PlannedRelease) -> tuple[protocol.Sent, ...]:
         own = {one.key for one in self.plan.releases if not one.reads_rows or len(one.parties) == 1}
-        return tuple(Sent.stored(key) for key in release.upstream if key not in own)
+        return tuple(protocol.Sent.stored(key) for key in release.upstream if key not in own)
 
 
 def _last(sums: Sequence[Ints]) -> str:
     """Return the last sum as it travels."""
-    return packed(bytes_of(sums[-1])) if sums else ""
+    return protocol.packed(bytes_of(sums[-1])) if sums else ""
 
 
 @dataclass
@@ -449,7 +435,7 @@ class _Posted:
     server: ServerRounds
     there: Sequence[str]
     sum_before: str = ""
-    advertisements: tuple[Signed, ...] = ()
+    advertisements: tuple[protocol.Signed, ...] = ()
 
     def ask(self, stage: Stage) -> list[bytes]:
         """Bring the server's requests to those parties that are still there."""
@@ -457,7 +443,7 @@ class _Posted:
         before = self.sum_before if stage is Stage.MASK else ""
         requests = {
             names[number]: self.asking.request(
-                Ask(stage.value),
+                protocol.Ask(stage.value),
                 self.release,
                 sum_before=before,
                 block=self.block,
@@ -469,8 +455,10 @@ class _Posted:
         }
         came = self.asking.some(stage, requests)
         if stage is Stage.ADVERTISE:
-            session = session_name(self.asking.run, self.release.key, self.block)
-            self.advertisements = tuple(self.asking.require(one, Purpose.ADVERTISEMENT, session) for one in came)
+            session = protocol.session_name(self.asking.run, self.release.key, self.block)
+            self.advertisements = tuple(
+                self.asking.require(one, protocol.Purpose.ADVERTISEMENT, session) for one in came
+            )
         if stage is Stage.SHARE:
             # Whose keys these are was decided before they were shown.
             self.asking.kept(self.release, self.block, self.advertisements)
@@ -505,7 +493,7 @@ def _store_public_map(release: PlannedRelease) -> None:
     store_release(release, made, {})
 
 
-def _checked(planned: PlannedRelease, answer: Answer) -> Artefact:
+def _checked(planned: PlannedRelease, answer: protocol.Answer) -> Artefact:
     """Return the artefact of a party's release, if it is of the algorithm and at the budget that were planned.
 
     Raises

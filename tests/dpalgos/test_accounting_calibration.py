@@ -1,4 +1,4 @@
-"""Calibration both ways, the split of a budget over stages, groups of rows, and neighbouring relations."""
+"""Calibration both ways, the split of a budget over stages, and groups of rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpalgos.accounting.composition import basic, components, compose
-from dpalgos.accounting.costs import allocate, group_loss, losses_under, scaled
+from dpalgos.accounting.costs import allocate, group_loss, scaled
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.guarantees import (
-    ApproximateDP,
-    GaussianMu,
-    Guarantee,
-    Loss,
-    Neighbours,
-    NoGuarantee,
-    PureEpsilon,
-    ZeroConcentrated,
-)
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
 from dpalgos.parameters import ParameterError
 
 DELTA = 1e-5
@@ -204,35 +195,6 @@ def test_a_groups_gaussian_is_the_shifted_gaussian_itself() -> None:
     # k rows move a sum by k sensitivities: the pair is N(0, 1) against N(k mu, 1), so nothing is lost or gained.
     profile = compose([group_loss(GaussianMu(0.1), 3)])
     assert profile.epsilon(DELTA) == compose([GaussianMu(3 * 0.1)]).epsilon(DELTA)
-
-
-@pytest.mark.parametrize("proved", [Neighbours.REPLACE_SPECIAL, Neighbours.ADD_REMOVE_ONE])
-def test_a_replaced_row_is_a_group_of_two(proved: Neighbours) -> None:
-    """μ → 2μ, ε → 2ε, ρ → 4ρ, δ → (1 + e^ε) δ; old charges under add-remove-one at the same price."""
-    losses = (GaussianMu(0.1), PureEpsilon(0.2), ZeroConcentrated(0.3), ApproximateDP(0.5, 1e-6))
-    *others, last = losses_under(Guarantee(losses=losses, neighbours=proved), Neighbours.REPLACE_ONE)
-    assert others == [GaussianMu(0.2), PureEpsilon(0.4), ZeroConcentrated(1.2)]
-    assert isinstance(last, ApproximateDP)
-    assert last.epsilon == 1.0
-    assert last.delta == pytest.approx((1 + math.exp(0.5)) * 1e-6, rel=1e-9)
-
-
-@pytest.mark.parametrize("relation", [Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL])
-def test_a_relation_in_force_costs_what_was_proved(relation: Neighbours) -> None:
-    guarantee = Guarantee(losses=(GaussianMu(0.1),), neighbours=relation)
-    assert losses_under(guarantee, relation) == guarantee.losses
-
-
-@pytest.mark.parametrize("proved", [Neighbours.REPLACE_ONE, Neighbours.ADD_REMOVE_ONE])
-def test_nothing_is_converted_to_replace_special(proved: Neighbours) -> None:
-    with pytest.raises(ParameterError, match=r"nothing is proved under replace-special.*neighbours=replace-special"):
-        losses_under(Guarantee(losses=(GaussianMu(0.1),), neighbours=proved), Neighbours.REPLACE_SPECIAL)
-
-
-@pytest.mark.parametrize("proved", list(Neighbours))
-def test_add_remove_is_no_relation_to_account_under(proved: Neighbours) -> None:
-    with pytest.raises(ParameterError, match=r"number of rows is public.*choose replace-special"):
-        losses_under(Guarantee(losses=(GaussianMu(0.1),), neighbours=proved), Neighbours.ADD_REMOVE_ONE)
 
 
 @pytest.mark.parametrize("act", [lambda: group_loss(0.5, 2), lambda: scaled(0.5, 2.0)])  # type: ignore[arg-type]  # no loss

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpalgos.accounting.costs import losses_under
 from dpalgos.algorithms import Calibrated, attained, is_sum_algorithm, moved, one_row_apart
 from dpalgos.guarantees import (
     RELATIONS,
+    ApproximateDP,
     GaussianMu,
     Guarantee,
     Neighbours,
@@ -368,3 +370,32 @@ def test_old_records_under_add_remove_can_still_be_read() -> None:
 
 def test_relations_count_the_records_that_are_not_null() -> None:
     assert [relation.records for relation in RELATIONS] == [2, 1]
+
+
+@pytest.mark.parametrize("proved", [Neighbours.REPLACE_SPECIAL, Neighbours.ADD_REMOVE_ONE])
+def test_a_replaced_row_is_a_group_of_two(proved: Neighbours) -> None:
+    """μ → 2μ, ε → 2ε, ρ → 4ρ, δ → (1 + e^ε) δ; old charges under add-remove-one at the same price."""
+    losses = (GaussianMu(0.1), PureEpsilon(0.2), ZeroConcentrated(0.3), ApproximateDP(0.5, 1e-6))
+    *others, last = losses_under(Guarantee(losses=losses, neighbours=proved), Neighbours.REPLACE_ONE)
+    assert others == [GaussianMu(0.2), PureEpsilon(0.4), ZeroConcentrated(1.2)]
+    assert isinstance(last, ApproximateDP)
+    assert last.epsilon == 1.0
+    assert last.delta == pytest.approx((1 + math.exp(0.5)) * 1e-6, rel=1e-9)
+
+
+@pytest.mark.parametrize("relation", [Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL])
+def test_a_relation_in_force_costs_what_was_proved(relation: Neighbours) -> None:
+    guarantee = Guarantee(losses=(GaussianMu(0.1),), neighbours=relation)
+    assert losses_under(guarantee, relation) == guarantee.losses
+
+
+@pytest.mark.parametrize("proved", [Neighbours.REPLACE_ONE, Neighbours.ADD_REMOVE_ONE])
+def test_nothing_is_converted_to_replace_special(proved: Neighbours) -> None:
+    with pytest.raises(ParameterError, match=r"nothing is proved under replace-special.*neighbours=replace-special"):
+        losses_under(Guarantee(losses=(GaussianMu(0.1),), neighbours=proved), Neighbours.REPLACE_SPECIAL)
+
+
+@pytest.mark.parametrize("proved", list(Neighbours))
+def test_add_remove_is_no_relation_to_account_under(proved: Neighbours) -> None:
+    with pytest.raises(ParameterError, match=r"number of rows is public.*choose replace-special"):
+        losses_under(Guarantee(losses=(GaussianMu(0.1),), neighbours=proved), Neighbours.ADD_REMOVE_ONE)

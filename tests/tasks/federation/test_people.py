@@ -31,8 +31,6 @@ from tasks.federation.protocol import (
     Answer,
     Ask,
     Description,
-    Purpose,
-    Request,
     Roster,
     Signed,
     fingerprint,
@@ -102,7 +100,7 @@ def test_parties_of_another_unit_are_refused_before_anybody_reserves(
 def signed_by(parties: Federation, party: str, description: Description) -> Signed:
     with isolated_root(parties.root(party)):
         key = identity_key(root_secret(current_layout()))
-    return Signed.by(key, Purpose.DESCRIPTION, "", party, description.written())
+    return Signed.by(key, protocol.Purpose.DESCRIPTION, "", party, description.written())
 
 
 def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
@@ -366,7 +364,7 @@ def test_a_number_of_rows_in_an_answer_is_seen(tmp_path: Path, monkeypatch: pyte
     """The mutant: a party says with each answer how many rows it holds."""
     honest = Party.answer
 
-    def telling(party: Party, request: Request) -> Answer:
+    def telling(party: Party, request: protocol.Request) -> Answer:
         stored = current_layout().datasets.rglob("*.parquet")
         rows = sum(pq.read_metadata(path).num_rows for path in stored)
         return honest(party, request).model_copy(update={"reason": str(rows)})
