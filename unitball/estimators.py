@@ -188,18 +188,12 @@ class FitGuarantee:
         return f"The model is {self.proved}. Not covered: {'; '.join(self.not_covered)}."
 
 
-Trained = tuple[RunPlan, list[Any], str]
-
-
 class _Target(NamedTuple):
     """Labels as algorithms take them, with names of their classes or the range that holds them."""
 
     labels: NDArray[Any]
     classes: tuple[str, ...] = ()
     label_range: tuple[float, float] | None = None
-
-
-"""The plan, what an encoded row passes through with the model last, and who pays."""
 
 
 class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -274,8 +268,13 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             self._set_coefficients(linear.weights, linear.intercept)
         return self
 
-    def _in_memory(self, config: TrainingConfig, features: Floats, target: _Target, grouped: Grouped | None) -> Trained:
-        """Plan a run over public rows and carry it out, its noise from a public seed or drawn afresh."""
+    def _in_memory(
+        self, config: TrainingConfig, features: Floats, target: _Target, grouped: Grouped | None
+    ) -> tuple[RunPlan, list[Any], str]:
+        """Plan a run over public rows and carry it out, its noise from a public seed or drawn afresh.
+
+        Returns the plan, what an encoded row passes through with the model last, and who pays.
+        """
         self._normalisation = resolve_normalisation(config, None)
         given = ArrayRows(features, target.labels) if grouped is None else grouped.weighed(features, target.labels)
         records = len(features) if grouped is None else grouped.records
@@ -313,7 +312,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     def _through_the_door(
         self, config: TrainingConfig, features: Floats, target: _Target, grouped: Grouped | None
-    ) -> Trained:
+    ) -> tuple[RunPlan, list[Any], str]:
         """Register encoded rows under an account and train on them as a flow does; the ledger is charged.
 
         Equal rows under equal parameters are the same release: it is charged once.

@@ -63,12 +63,7 @@ class RecordedSum:
     """
 
     def __init__(self, record: SumRecord | None, identity: str, step: str) -> None:
-        self._record, self._identity, self._step = record, identity, step
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether there is a record."""
-        return self._record is not None
+        self.record, self._identity, self._step = record, identity, step
 
     def require_unchanged(self, party: int, digest: bytes) -> None:
         """Refuse to mask another vector than the one that a party let be unmasked before.
@@ -84,7 +79,7 @@ class RecordedSum:
         RepeatedUseError
             If it is another one's.
         """
-        before = self._record.opened(party, self._step) if self._record is not None else None
+        before = self.record.opened(party, self._step) if self.record is not None else None
         if before is not None and not before.startswith(digest):
             raise RepeatedUseError(
                 f"party {party} has let the sum {self._step!r} of {self._identity!r} be unmasked before, and what it "
@@ -100,7 +95,7 @@ class RecordedSum:
         RepeatedUseError
             If the sum was fixed before for others.
         """
-        if self._record is not None and self._record.fix(self._step, survivors) != survivors:
+        if self.record is not None and self.record.fix(self._step, survivors) != survivors:
             raise RepeatedUseError(
                 f"the survivors of {self._step!r} of {self._identity!r} were fixed before and were others; a second "
                 "sum would reveal single inputs. Repeat it under a new identity (--repetition)"
@@ -123,7 +118,7 @@ class RecordedSum:
             If it let another sum of this step be unmasked before.
         """
         entry = vector + survivors
-        if self._record is not None and self._record.open(party, self._step, entry) != entry:
+        if self.record is not None and self.record.open(party, self._step, entry) != entry:
             raise RepeatedUseError(
                 f"party {party} refuses: it has let {self._step!r} of {self._identity!r} be unmasked before, for "
                 "other survivors or another vector; a second sum would reveal single inputs. Repeat it under a new "

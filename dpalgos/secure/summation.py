@@ -400,7 +400,7 @@ class _Calls:
         """Let everybody answer who has not dropped out by now."""
         gone = self.absences.get(stage, frozenset())
         requests = ((number, request) for number, request in self.server.requests(stage) if number not in gone)
-        if stage is Stage.UNMASK and self.recorded.is_kept:
+        if stage is Stage.UNMASK and self.recorded.record is not None:
             # Each waits for the disk; the waits of many parties overlap.
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 return list(pool.map(self._answer, requests))

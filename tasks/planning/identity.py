@@ -29,11 +29,6 @@ _DISTRIBUTIONS = {"sklearn": "scikit-learn", "skimage": "scikit-image"}
 _PARSING = threading.RLock()
 
 
-def _is_text(node: ast.AST) -> bool:
-    """Whether a statement is a string alone: a docstring, which does nothing."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
 def _joined(values: list[ast.expr]) -> list[ast.expr]:
     """Return the parts of an f-string with neighbouring texts made one; parsers differ in where they cut."""
     expressions: list[ast.expr] = []
@@ -57,7 +52,9 @@ def _normal(value: object) -> str:
         parts = (f"{name}={_normal(field)}" for name, field in fields.items() if field is not None and field != [])
         return f"{type(value).__name__}({''.join(parts)})"
     if isinstance(value, list):
-        return f"[{''.join(_normal(item) for item in value if not _is_text(item))}]"
+        # A string alone, such as a docstring, does nothing.
+        texts = [isinstance(item, ast.Expr) and isinstance(getattr(item.value, "value", None), str) for item in value]
+        return f"[{''.join(_normal(item) for item, text in zip(value, texts, strict=True) if not text)}]"
     return f"{value!r};"
 
 

@@ -121,11 +121,11 @@ def _served_by() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="threads are counted in /proc")
-@pytest.mark.parametrize("served", ["storage.readers.arrow_batches", "tasks.exports.verifying"])
-def test_servers_have_one_thread(served: str) -> None:
+@pytest.mark.parametrize("reader", ["storage.readers.arrow_batches", "tasks.exports.verifying"])
+def test_servers_have_one_thread(reader: str) -> None:
     with pytest.raises(StorageError, match="AttributeError"):
-        list(confined(f"{served}:nothing_of_that_name", place="F", memory=MEBIBYTE, seconds=9))
-    status = Path(f"/proc/{module._servers[served].process.pid}/status").read_text()
+        list(confined(f"{reader}:nothing_of_that_name", place="F", memory=MEBIBYTE, seconds=9))
+    status = Path(f"/proc/{module._servers[reader].process.pid}/status").read_text()
     assert "\nThreads:\t1\n" in status
 
 
