@@ -118,42 +118,37 @@ def sparse_products(pointers: Ints, rows: Ints, values: Floats, entries: Ints, p
             out[rows[place]] += point[q] * values[place]
 
 
-@compiled_in_order
-def tables_of_products(columns: Features, points: Floats, out: Floats) -> None:
-    """Write the inner products (s, n) of n rows, columns (d, n), with points (s, d), whose zeros cost nothing."""
-    for s in range(points.shape[0]):
-        dense_products(columns, points[s], out[s])
-
-
 @compiled
 def write_dots(left: Floats, right: NDArray[np.float32], start: int, stop: int, offset: int, out: Floats) -> None:
     """Write Σ_j left[k, j] r0[j] to out[k, r − start] for the rows r of right from start to stop.
 
-    ``left`` is (K, n), and so are the n columns of ``right`` from ``offset`` on.
+    ``left`` is (K, n), and so are the n columns of ``right`` from ``offset`` on. Two outputs share four widened rows.
     """
     outputs, n = left.shape
     m = stop - start
-    fours = m - m % 4
+    pairs, fours = outputs - outputs % 2, m - m % 4
     for q in range(0, fours, 4):
         r = start + q
         r0, r1 = right[r, offset : offset + n], right[r + 1, offset : offset + n]
         r2, r3 = right[r + 2, offset : offset + n], right[r + 3, offset : offset + n]
-        for k in range(outputs):
+        for k in range(0, pairs, 2):
             a0, a1, a2, a3 = 0.0, 0.0, 0.0, 0.0
+            b0, b1, b2, b3 = 0.0, 0.0, 0.0, 0.0
             for j in range(n):
-                a = left[k, j]
-                a0 += a * r0[j]
-                a1 += a * r1[j]
-                a2 += a * r2[j]
-                a3 += a * r3[j]
+                a, b = left[k, j], left[k + 1, j]
+                a0, b0 = a0 + a * r0[j], b0 + b * r0[j]
+                a1, b1 = a1 + a * r1[j], b1 + b * r1[j]
+                a2, b2 = a2 + a * r2[j], b2 + b * r2[j]
+                a3, b3 = a3 + a * r3[j], b3 + b * r3[j]
             out[k, q], out[k, q + 1], out[k, q + 2], out[k, q + 3] = a0, a1, a2, a3
-    for q in range(fours, m):
-        r0 = right[start + q, offset : offset + n]
-        for k in range(outputs):
-            a0 = 0.0
+            out[k + 1, q], out[k + 1, q + 1], out[k + 1, q + 2], out[k + 1, q + 3] = b0, b1, b2, b3
+    for k in range(outputs):
+        for q in range(fours if k < pairs else 0, m):
+            row = right[start + q, offset : offset + n]
+            total = 0.0
             for j in range(n):
-                a0 += left[k, j] * r0[j]
-            out[k, q] = a0
+                total += left[k, j] * row[j]
+            out[k, q] = total
 
 
 @compiled
@@ -163,20 +158,23 @@ def add_combinations(left: Floats, right: NDArray[np.float32], start: int, stop:
     ``left`` is (K, stop − start), ``out`` (K, n) for n columns of ``right`` from ``offset`` on.
     """
     outputs, n = out.shape
-    fours = stop - (stop - start) % 4
+    pairs, fours = outputs - outputs % 2, stop - (stop - start) % 4
     for r in range(start, fours, 4):
         r0, r1 = right[r, offset : offset + n], right[r + 1, offset : offset + n]
         r2, r3 = right[r + 2, offset : offset + n], right[r + 3, offset : offset + n]
-        for k in range(outputs):
-            q = r - start
+        q = r - start
+        for k in range(0, pairs, 2):
             a0, a1, a2, a3 = left[k, q], left[k, q + 1], left[k, q + 2], left[k, q + 3]
+            b0, b1, b2, b3 = left[k + 1, q], left[k + 1, q + 1], left[k + 1, q + 2], left[k + 1, q + 3]
             for j in range(n):
-                out[k, j] += a0 * r0[j] + a1 * r1[j] + a2 * r2[j] + a3 * r3[j]
-    for r in range(fours, stop):
-        r0 = right[r, offset : offset + n]
-        for k in range(outputs):
+                x0, x1, x2, x3 = r0[j], r1[j], r2[j], r3[j]
+                out[k, j] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
+                out[k + 1, j] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
+    for k in range(outputs):
+        for r in range(fours if k < pairs else start, stop):
+            a, row = left[k, r - start], right[r, offset : offset + n]
             for j in range(n):
-                out[k, j] += left[k, r - start] * r0[j]
+                out[k, j] += a * row[j]
 
 
 Numbers: TypeAlias = "NDArray[np.float32] | Floats | Ints"

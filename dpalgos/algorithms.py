@@ -719,10 +719,8 @@ def fit(
     """
     if isinstance(algorithm, DirectAlgorithm):
         return algorithm.fit(parties, setting, noise)
-    artefact: Artefact = run_sums(
-        cast(SumAlgorithm, algorithm), parties, setting, summation or TrustedSummation(noise), progress
-    )
-    return artefact
+    summation = summation or TrustedSummation(noise)
+    return cast(Artefact, run_sums(cast(SumAlgorithm, algorithm), parties, setting, summation, progress))
 
 
 def planned_artefact(algorithm: Algorithm, setting: Setting) -> Artefact:

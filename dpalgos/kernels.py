@@ -36,7 +36,8 @@ def _products(columns: Any, points: Any) -> Floats:
     from dpalgos import _compiled
 
     products = np.empty((points.shape[0], columns.shape[1]))
-    _compiled.tables_of_products(columns, points, products)
+    for point, out in zip(points, products, strict=True):
+        _compiled.dense_products(columns, point, out)
     return products
 
 
@@ -149,8 +150,10 @@ class KernelRows:
         self._all: Any = (
             np.ascontiguousarray(features, dtype=np.float64) if dense else features.tocsr().astype(np.float64)
         )
+        with np.errstate(over="ignore"):
+            single = dense and np.array_equal(self._all.astype(np.float32), self._all)
         # Rows once stored are float32, in which they take half the time to go through.
-        self._column_type: DTypeLike = np.float32 if dense and _holds_single(self._all) else np.float64
+        self._column_type: DTypeLike = np.float32 if single else np.float64
         self._all_squares = squared_norms(self._all)
         largest = float(kernel.diagonal(self._all_squares).max(initial=0.0))
         self._largest = largest
@@ -250,8 +253,3 @@ class KernelRows:
     def scores(self, at: Ints, support: Ints, coefficients: Floats) -> Floats:
         """Return Σ_s coefficients[s] k(x_t, x_support[s]) for the rows ``at``, active or not, in float64."""
         return self._kernel.scores(self._all[at], self._all[support], coefficients)
-
-
-def _holds_single(features: Floats) -> bool:
-    with np.errstate(over="ignore"):
-        return bool(np.array_equal(features.astype(np.float32), features))

@@ -151,8 +151,7 @@ class ReleaseStore:
 
     def manifest(self, key: str) -> dict[str, Any]:
         """Return what a release says of itself; its arrays are neither read nor verified."""
-        manifest: dict[str, Any] = self._body(key, self._part(key, _MANIFEST))["manifest"]
-        return manifest
+        return dict(self._body(key, self._part(key, _MANIFEST))["manifest"])
 
     def read(self, key: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return manifest and arrays of a release, its digests verified.
@@ -203,8 +202,7 @@ def _require_whole(body: Mapping[str, Any], data: bytes, place: Path | str) -> s
 
 def _stamped(manifest: Mapping[str, Any]) -> dict[str, Any]:
     # Through JSON and back, so that the digest is that of what will be read (tuples become lists, keys text).
-    plain: dict[str, Any] = json.loads(documents.canonical({**manifest, "format_version": FORMAT_VERSION}))
-    return plain
+    return dict(json.loads(documents.canonical({**manifest, "format_version": FORMAT_VERSION})))
 
 
 def _digest(manifest: Mapping[str, Any], data: bytes) -> str:

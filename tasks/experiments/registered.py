@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from dpalgos import guarantees
 from dpalgos.algorithms import Calibrated, Refused, admission, attained, is_sum_algorithm
@@ -41,8 +41,7 @@ def example_guarantee(kind: str, name: str, trust: str) -> guarantees.Guarantee:
     cls = lookup(kind, name)
     sizes = (1000,) if trust == guarantees.Trust.LOCAL else (1000, 1000, 1000)
     setting = guarantees.Setting(sizes=sizes, dimension=64, classes=10, neighbours=cls.relations[0], trust=trust)
-    guarantee: guarantees.Guarantee = _built(kind, name).guarantee(setting)
-    return guarantee
+    return cast(guarantees.Guarantee, _built(kind, name).guarantee(setting))
 
 
 def _statement(guarantee: guarantees.Guarantee) -> str | None:
