@@ -55,7 +55,7 @@ def main() -> None:
         with quick_flows():
             for night in range(arguments.nights):
                 config = TrainingConfig(
-                    dataset="iris", algorithm="noisy-gd", epsilon=0.5, parties=2, repetition=night, seed=1
+                    dataset="iris", algorithm="noisy-gd", epsilon=0.5, parties=2, replicate=night, seed=1
                 )
                 train(config)
                 seen.append(sizes(root))

@@ -119,7 +119,7 @@ def accuracy(dataset: str, epsilon: float, seed: int) -> float:
     from tasks.planning.configuration import TrainingConfig
 
     config = TrainingConfig(
-        dataset=dataset, algorithm="unitball", epsilon=epsilon, delta=DELTA, parties=1, repetition=seed
+        dataset=dataset, algorithm="unitball", epsilon=epsilon, delta=DELTA, parties=1, replicate=seed
     )
     found = chain_inline(config).result.accuracy
     assert found is not None

@@ -113,8 +113,9 @@ def posting(seconds: float) -> Transport:
                 deployment = client.read_deployment_by_name(f"{answer_request.name}/{party}")
             except ObjectNotFound:
                 return None
+            # By the names of fields that parties of all versions know.
             run = client.create_flow_run_from_deployment(
-                deployment.id, parameters={"request": request.model_dump(mode="json")}
+                deployment.id, parameters={"request": request.model_dump(mode="json", by_alias=True)}
             )
             while time.monotonic() < deadline:
                 state = client.read_flow_run(run.id).state

@@ -185,7 +185,7 @@ class ReleaseRef(BaseModel, frozen=True, extra="forbid"):
     Attributes
     ----------
     key : str
-        Its identity: a digest of data version, algorithm, parameters, code, upstream releases and repetition.
+        Its identity: a digest of data version, algorithm, parameters, code, upstream releases and replicate.
     kind : str
         What it decodes to: ``"projection"``, ``"linear-model"``, ``"statistic"``.
     party : str

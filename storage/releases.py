@@ -138,7 +138,7 @@ class ReleaseStore:
         if body["release"] != digest:
             raise StorageError(
                 f"release {key} is stored with other values (digest {body['release'][:12]}, now {digest[:12]}); a "
-                "release is never overwritten: ask for a new one with --repetition"
+                "release is never overwritten: ask for a new one with --replicate"
             )
         return digest
 

@@ -77,7 +77,7 @@ class RoundStore:
         if head != _MAGIC + b"%d" % FORMAT_VERSION or hashlib.sha256(body[_DIGEST:]).digest() != body[:_DIGEST]:
             raise DamagedError(
                 f"{path} is damaged: its digest does not match; restore it from a backup, or ask for another round "
-                "with --repetition"
+                "with --replicate"
             )
         return body[_DIGEST:]
 
@@ -167,7 +167,7 @@ class Journal:
             value = rest.partition(" ")[0]
             if not value or line != _line(name, bytes.fromhex(value)):
                 raise DamagedError(
-                    f"{self._path} is damaged: restore it from a backup, or ask for another release with --repetition"
+                    f"{self._path} is damaged: restore it from a backup, or ask for another release with --replicate"
                 )
             self._entries.setdefault(name, bytes.fromhex(value))
             self._read_to += len(line)

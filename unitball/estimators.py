@@ -203,6 +203,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     _process = PROCESS
     # Kept by pickling, too. What clones and fits is a search or a cross-validation, which scores in ways of its own.
     _cloned = False
+    # Of what was pickled when it was called ``repetition``, which such a state has instead.
+    replicate = 0
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         # What scikit-learn reads is the signature of each class itself; only the assignments can be shared.
@@ -236,6 +238,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             self._require_declared()
             if self._cloned:
                 _warn_of_scores()
+        if self.repetition != "deprecated":
+            warnings.warn("repetition is called replicate now: give that instead", FutureWarning, stacklevel=2)
         rows, y = self._rows(X, y)
         grouped = self._grouped(X, groups, len(y))
         self._encoding = self._encoder(rows)
@@ -249,7 +253,12 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             "parties": 1,
             "evaluation": False,
             "test_fraction": 0.0,
-            "repetition": self.repetition,
+            # By the name that says it; both together are refused.
+            **{
+                name: value
+                for name in ("replicate", "repetition")
+                if (value := getattr(self, name)) not in (0, "deprecated")
+            },
             "parameters": self._parameters(len(y) if grouped is None else grouped.records, features.shape[1]),
             "class_weight": self._class_weight(),
         }
@@ -502,7 +511,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
     ``fit`` on private rows declares, charges, draws and stores like any run: the ledger of ``root`` (or this process's
     own, where there is none) refuses what would exceed the account's cap, whoever fits: clones, pickled copies and
     searches of this process spend from one account by its name. Fitting again on equal rows with equal parameters gives
-    the same release and costs nothing; another ``repetition`` is a fresh one.
+    the same release and costs nothing; another ``replicate`` is a fresh one.
 
     There is no ``predict_proba``. The scores of a private model are no probabilities: clipping and noise change their
     scale, and calibrating them takes held-out rows, whose release is charged. ``unitball.train(…, roc=True)`` makes
@@ -539,7 +548,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         What the rows of a class weigh beside those that weigh 1, by label: public, above 0, 1 where left out.
         All are divided by the largest: a weight above 1 would raise the sensitivity.
         ``"balanced"`` weighs the classes by noisy counts, which take a twentieth of a gradient trainer's budget.
-    repetition : int
+    replicate : int
         Another number is another release, drawn and charged anew.
     random_state : int, RandomState or None
         Public seed of the noise; for public rows only.
@@ -551,6 +560,8 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         category is none.
     rows_per_person : int
         With ``groups``: the most rows of one person that are taken; public.
+    repetition : int
+        What ``replicate`` was called before; deprecated.
 
     Attributes
     ----------
@@ -600,11 +611,12 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         root: str | os.PathLike[str] | None = None,
         parameters: Mapping[str, Any] | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
-        repetition: int = 0,
+        replicate: int = 0,
         random_state: Any = None,
         rows_per_person: int = MOST_ROWS,
         disjoint_people: str = "",
         on_violation: str = "refuse",
+        repetition: int | str = "deprecated",
     ) -> None:
         super().__init__(locals())
 
@@ -654,8 +666,10 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
                 f"label {unknown[0]!r} is none of the classes {', '.join(map(repr, places))}; declare it or leave the "
                 "row out"
             )
-        indices = np.array([places[label] for label in known], dtype=np.int64)
-        return _Target(indices, classes=tuple(str(index) for index in range(len(places))))
+        return _Target(
+            np.array([places[label] for label in known], dtype=np.int64),
+            classes=tuple(str(index) for index in range(len(places))),
+        )
 
     def decision_function(self, X: Any) -> Floats:
         """Return scores: (m,) for two classes, positive for the second; (m, K) otherwise."""
@@ -696,8 +710,8 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
 
     Parameters
     ----------
-    epsilon, delta, algorithm, account, schema, bounds, public, root, parameters, repetition, random_state
-    rows_per_person, disjoint_people, on_violation
+    epsilon, delta, algorithm, account, schema, bounds, public, root, parameters, replicate, random_state
+    rows_per_person, disjoint_people, on_violation, repetition
         See :class:`PrivateClassifier`; the algorithm is ``"ridge-noisy-gd"`` by default.
     label_range : (low, high), optional
         Targets outside are clipped. Needed for private rows without schema.
@@ -731,11 +745,12 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
         public: bool = False,
         root: str | os.PathLike[str] | None = None,
         parameters: Mapping[str, Any] | None = None,
-        repetition: int = 0,
+        replicate: int = 0,
         random_state: Any = None,
         rows_per_person: int = MOST_ROWS,
         disjoint_people: str = "",
         on_violation: str = "refuse",
+        repetition: int | str = "deprecated",
     ) -> None:
         super().__init__(locals())
 
@@ -777,14 +792,12 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
 
 def _row_map(normalisation: str) -> RowMap:
     """Return a row-local normalisation as a function of rows."""
-    learnt: RowMap = lookup("normalisations", normalisation)().learn(())
-    return learnt
+    return cast(RowMap, lookup("normalisations", normalisation)().learn(()))
 
 
 def _require_pure(config: TrainingConfig, dataset: DatasetRef) -> None:
     parts = [lookup(part.kind, part.name) for part in resolve(config, dataset).parts.values()]
-    budgets = [part.budgets for part in parts if getattr(part, "budgets", ())]
-    if any(accepted[0] is not PureEpsilon for accepted in budgets):
+    if any(part.budgets[0] is not PureEpsilon for part in parts if getattr(part, "budgets", ())):
         raise ParameterError(
             f"{config.system} spends a delta and delta is 0; choose a delta, or an algorithm of pure epsilon"
         )

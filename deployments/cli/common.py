@@ -291,10 +291,17 @@ class _Option:
                 bool | None, typer.Option(flags, help=text, show_default=False, rich_help_panel=self.panel)
             ]
         many = get_origin(self.kind) in (tuple, *_MAPPINGS)
-        shown = "|".join([*self.words, _metavar(self.kind)])
         return Annotated[
             list[str] | None if many else str | None,
-            typer.Option(self.flag, help=text, show_default=False, metavar=shown, rich_help_panel=self.panel),
+            typer.Option(
+                self.flag,
+                help=text,
+                show_default=False,
+                metavar="|".join([*self.words, _metavar(self.kind)]),
+                rich_help_panel=self.panel,
+                # A name that the field had before is taken, and not shown.
+                hidden=self.place[-1] == self.field.serialization_alias,
+            ),
         ]
 
     def read(self, values: Any) -> Any:
@@ -325,9 +332,9 @@ def options_of(
 
     A parameter of the command's own that bears a field's name gives that field its value.
 
-    A field ``rows_per_party`` is ``--rows-per-party``; the fields of a nested model are options of their own. Lists
-    are written with commas or repeated, dictionaries as repeated ``NAME=VALUE``, in which values are JSON where they
-    parse as JSON.
+    A field ``rows_per_party`` is ``--rows-per-party``; by a name that it had before it is an option that help leaves
+    out. The fields of a nested model are options of their own. Lists are written with commas or repeated, dictionaries
+    as repeated ``NAME=VALUE``, in which values are JSON where they parse as JSON.
 
     Parameters
     ----------
@@ -414,13 +421,14 @@ def _options(
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from _options(kind, without, named, (*within, name), panel)
         else:
-            yield _Option(
-                flag=named.get(name, "--" + name.replace("_", "-")),
-                place=(*within, name),
-                kind=kind,
-                field=field,
-                panel=panel,
-            )
+            for called in getattr(field.validation_alias, "choices", [name]):
+                yield _Option(
+                    flag=named.get(called, "--" + called.replace("_", "-")),
+                    place=(*within, called),
+                    kind=kind,
+                    field=field,
+                    panel=panel,
+                )
 
 
 def _panel(model: type[BaseModel], name: str) -> str | None:
@@ -455,13 +463,12 @@ def _metavar(kind: Any) -> str:
 
 
 def _bounds(field: FieldInfo) -> str:
-    parts = [
+    return ", ".join(
         f"{sign} {getattr(bound, name)}"
         for bound in field.metadata
         for name, sign in _BOUNDS
         if getattr(bound, name, None) is not None
-    ]
-    return ", ".join(parts)
+    )
 
 
 def _shown(default: Any) -> str:

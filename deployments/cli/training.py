@@ -443,7 +443,7 @@ party.command(epilog="Example: unitball party ingest clinic --format csv --party
 _Dataset = Annotated[str, typer.Argument(help="The party's data set, ingested with one --party NAME=FILE.")]
 _Roster = Annotated[Path, typer.Option(help="YAML: parties: {NAME: FINGERPRINT}, brought by each party itself.")]
 _NOT_HERE = ("seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party")
-_NOR = ("parties", "deadline", "overrun", "tune")
+_NOR = ("parties", "deadline", "deadline_miss", "tune")
 _NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")
 
 

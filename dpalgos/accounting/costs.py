@@ -386,13 +386,13 @@ _ROUNDING = 1 + 1e-9
 
 @lru_cache(maxsize=4096)
 def loss_of_deadline_misses(losses: tuple[Loss, ...], probability: float) -> Loss:
-    """Return the loss to be composed with a release's own where its time is observed and an overrun is possible.
+    """Return the loss to be composed with a release's own where its time is observed and a deadline miss is possible.
 
     Guarantee
     ---------
     Let M be the release, dominated by a pair with hockey-stick divergence H_t, t > 0, in both orders, and
     ``f(a) = 1 - sup {P(S) : Q(S) <= a}`` its trade-off function. O is what is observed: M's output at the deadline, or,
-    with probability at most b on any rows, anything else at any other time. Whether there is an overrun may depend on
+    with probability at most b on any rows, anything else at any other time. Whether there is a miss may depend on
     the rows *and* on the output. Then for neighbours
 
     ``H_t(O) <= s + (1 - s) H_t   for all t > 0, in both orders``,   ``s = c / (1 - H_1)``,   ``c = b + 1 - f(b)``,
@@ -400,14 +400,14 @@ def loss_of_deadline_misses(losses: tuple[Loss, ...], probability: float) -> Los
     so O costs no more than M composed with (0, s)-DP.
 
     Proof. On time, O is M's distribution less a measure k <= Q of mass at most b, and on the first data at most P. An
-    event S and an overrun give ``H_t(O) <= b + sup_S [P(S) - t (Q - k)(S)]``. With g = dP/dQ, removing k gains t dk
+    event S and a miss give ``H_t(O) <= b + sup_S [P(S) - t (Q - k)(S)]``. With g = dP/dQ, removing k gains t dk
     where g > t, and elsewhere at most ``g - t + t dk/dQ <= g dk/dQ`` a point: everywhere at most ``g dk``, together at
     most
     ``sup {∫ g dk : k <= Q, k(1) <= b} = 1 - f(b)``. Hence ``H_t(O) <= H_t + c`` for all t. For t >= 1,
     ``c = s (1 - H_1) <= s (1 - H_t)``. For t < 1, ``H_t(P, Q) = 1 - t + t H_{1/t}(Q, P)`` on either side gives
     ``H_t(O) <= H_t + t c <= H_t + s t (1 - H_{1/t}(Q, P)) = H_t + s (1 - H_t)``.
 
-    The total variation b alone is not enough: on the other data all overruns may fall on outputs that are rare there
+    The total variation b alone is not enough: on the other data all misses may fall on outputs that are rare there
     and e^epsilon times likelier here. At one epsilon, c is ``(1 + e^epsilon) b`` for pure losses.
 
     f and H_1 are bounded by points (e, d) of the profile: ``1 - f(b) <= e^e b + d`` and

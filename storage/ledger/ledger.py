@@ -431,7 +431,7 @@ class Ledger:
         if restored:
             raise RefusedError(
                 "an older ledger was put back after this release was charged, and what was answered of it before is "
-                "not known any more; ask with another --repetition, which is charged anew"
+                "not known any more; ask with another --replicate, which is charged anew"
             )
 
     def count_answers(self, key: str, count: int) -> None:
@@ -450,7 +450,7 @@ class Ledger:
             if count < known:
                 raise RefusedError(
                     f"its notes of this release's sums were put back: there are {count}, and it has answered from "
-                    f"{known}; put the newest back, or ask with another --repetition, which is charged anew"
+                    f"{known}; put the newest back, or ask with another --replicate, which is charged anew"
                 )
             if count > known:
                 account = charge_of(entries, key).account

@@ -22,7 +22,7 @@ from storage.atomic import write_bytes
 from storage.documents import parse_yaml
 from storage.errors import InputError
 from storage.layout import path_component
-from tasks.planning.configuration import TrainingConfig, faults
+from tasks.planning.configuration import EARLIER_NAMES, TrainingConfig, faults
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_layout
 from tasks.tracking.results import RunResult
@@ -30,9 +30,9 @@ from tasks.tracking.results import RunResult
 _PARAMETER = "param."
 _SEEDS = "seeds"
 """An axis that sets the noise's seed and the partition's together, so that a spread shows both."""
-NOISE_AXES = (_SEEDS, "seed", "partition_seed", "repetition")
+NOISE_AXES = (_SEEDS, "seed", "partition_seed", "replicate", "repetition")
 """Axes that repeat a point rather than ask another question."""
-_AXES = (*TrainingConfig.model_fields, _SEEDS)
+_AXES = (*TrainingConfig.model_fields, _SEEDS, *EARLIER_NAMES)
 _MOST_POINTS = 100_000
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -167,7 +167,7 @@ class SweepSpec(Runs, Stated):
             yield from grid.items()
 
     def varied(self) -> list[str]:
-        """Return which parameters differ between points, as runs call them; repetitions by another seed are none.
+        """Return which parameters differ between points, as runs call them; replicates by another seed are none.
 
         A parameter that only some parts have (``param.NAME`` without the part) has no single name there.
         """

@@ -201,9 +201,9 @@ Not covered:
 - time, without `--deadline`: durations of tasks on private rows are not published by Unitball, but an engine that runs
   them knows when they started and ended. With it each release (and each party's part of a secure sum) appears a public
   number of seconds after its rows could be read; longer work is refused and not tried again, and the declared
-  probability of that (`--overrun`, on any rows) is charged as a delta of at least twice its size
+  probability of that (`--deadline-miss`, on any rows) is charged as a delta of at least twice its size
   (`dpalgos/accounting/costs.py` has the proof). Not covered even then: the use of processor, caches, memory and
-  files before the deadline, how soon a sleeping process is woken, and an overrun declared rarer than it is. Choose the
+  files before the deadline, how soon a sleeping process is woken, and a miss declared rarer than it is. Choose the
   deadline by runs on synthetic or public rows of the same sizes;
 - a ledger file that is replaced together with its high-water mark by somebody who may write both;
 - people in several accounts whose owners declared the people disjoint;

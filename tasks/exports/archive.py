@@ -221,7 +221,7 @@ def export_run(run: str) -> tuple[bytes, str, str]:
             if evidence is None:
                 raise InputError(
                     f"release {key[:12]} was made of parties' messages by an earlier version, which kept none of what "
-                    "they had signed; ask for the run once more with another --repetition"
+                    "they had signed; ask for the run once more with another --replicate"
                 )
             files[SIGNED] = evidence
         members |= {release_member(key, name): data for name, data in files.items()}

@@ -317,7 +317,7 @@ class Party:
         if notes.put(_SESSION, charged.session.key.encode()) != charged.session.key.encode():
             raise RefusedError(
                 "it has taken part in another run with these rows, this algorithm and this budget, and the same noise "
-                "hides one sum only; ask with another --repetition, which is charged anew"
+                "hides one sum only; ask with another --replicate, which is charged anew"
             )
         return charged, PartyRounds(release, self._number, request.block)
 

@@ -616,7 +616,8 @@ class Evidence(_Model):
 
     def store(self, layout: Layout, key: str) -> None:
         """Keep it with the coordinator; what was stored first stays."""
-        RoundStore(layout.round(key)).put(_NAME, self.model_dump_json().encode())
+        # An export holds it, which is verified by other versions, too.
+        RoundStore(layout.round(key)).put(_NAME, self.model_dump_json(by_alias=True).encode())
 
     def run(self) -> tuple[str, RunPlan]:
         """Return the run's name and its plan, derived from what the parties say of their rows.

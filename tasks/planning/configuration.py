@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     Discriminator,
@@ -71,6 +72,9 @@ _MOST_NAMES = 6
 _PUBLIC_DELTA = 1e-5
 # Result tables hold 64-bit integers.
 _MOST = 10**18
+# What fields were called before. Whatever says so is read, and Prefect's schema admits it. Identities, and what is
+# recorded under a field's name, keep the earlier one: nothing is charged anew, and earlier runs stay comparable.
+EARLIER_NAMES = {"repetition": "replicate", "overrun": "deadline_miss"}
 
 
 def _require_known(name: str, known: Sequence[str], what: str) -> None:
@@ -428,9 +432,11 @@ class HorizonSettings(BaseModel, frozen=True, extra="forbid"):
 class NoiseSettings(BaseModel, frozen=True, extra="forbid"):
     """Which draw of noise it is."""
 
-    repetition: Annotated[
+    replicate: Annotated[
         int,
         Field(
+            validation_alias=AliasChoices("replicate", "repetition"),
+            serialization_alias="repetition",
             ge=0,
             le=_MOST,
             description="Equal runs name the same releases and are charged once; a new number asks for fresh noise, "
@@ -455,9 +461,11 @@ class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):
             examples=[30.0],
         ),
     ] = None
-    overrun: Annotated[
+    deadline_miss: Annotated[
         float,
         Field(
+            validation_alias=AliasChoices("deadline_miss", "overrun"),
+            serialization_alias="overrun",
             gt=0,
             le=0.01,
             description="With --deadline: probability that a release misses it, whatever the rows; charged as delta.",
@@ -476,6 +484,7 @@ class TrainingConfig(
     DataSettings,
     frozen=True,
     extra="forbid",
+    json_schema_extra={"patternProperties": {f"^({'|'.join(EARLIER_NAMES)})$": {}}},
 ):
     """One training run, in sections; what people fill in is flat, and a function asks for the section that it needs."""
 
@@ -484,11 +493,10 @@ class TrainingConfig(
     def _dependent_defaults(cls, values: object) -> object:
         if not isinstance(values, dict):
             return values
-        defaults: dict[str, object] = {}
-        if values.get("trainer") is not None:
-            defaults["algorithm"] = None
-        if values.get("sizes") is not None:
-            defaults["partition"] = "sized"
+        if twice := [f"`{old}` and `{new}`" for old, new in EARLIER_NAMES.items() if {old, new} <= values.keys()]:
+            raise ValueError(f"{', '.join(twice)} are two names of one field: give the second alone")
+        implied = (("trainer", "algorithm", None), ("sizes", "partition", "sized"))
+        defaults = {name: value for given, name, value in implied if values.get(given) is not None}
         # The settings of secure aggregation may stand beside the others.
         flat = {name: values[name] for name in SecureSettings.model_fields if name in values}
         nested = values.get("secure", {})

@@ -212,7 +212,8 @@ def _all_modules() -> tuple[str, ...]:
 
 def _plain(value: object) -> object:
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+        # Fields that have another name since keep the one that identities know.
+        return value.model_dump(mode="json", by_alias=True)
     if isinstance(value, (set, frozenset)):
         return sorted(value)
     if isinstance(value, Path):

@@ -54,8 +54,9 @@ class Deadline(_Planned):
     seconds : float
         From the moment at which rows may be read; public, as everything that it was chosen by must be.
     overrun : float
-        Declared bound on the probability, on any rows, that an attempt at the release takes longer, above 0. Attempts
-        that are cut short for reasons outside the rows are to be counted in.
+        Declared bound on the probability of a deadline miss, as identities and manifests call it: that on any rows an
+        attempt at the release takes longer, above 0. Attempts that are cut short for reasons outside the rows are to
+        be counted in.
     """
 
     seconds: float
@@ -168,7 +169,8 @@ class _Identified(_Planned):
     partition : str
         How these rows are partitioned.
     repetition : int
-        Another number is another release, drawn and charged anew.
+        The run's replicate, as identities and manifests call it: another number is another release, drawn and charged
+        anew.
     seed : int or None
         Public noise seed.
     upstream : tuple of str
@@ -343,7 +345,7 @@ class PlannedRelease(_Identified):
             proved = replace(proved, assumptions=(*proved.assumptions, *self.outside))
         if self.deadline is None or not proved.proved:
             return proved
-        # Each party's own task may overrun, and any of them is seen.
+        # Each party's own task may miss it, and any of them is seen.
         attempts = len(self.parties) if self.in_rounds else 1
         return replace(
             proved,
@@ -780,7 +782,7 @@ class Draft:
         return PlannedRelease(
             partition=self.shards[0].partition,
             dataset=self.shards[0].dataset.version,
-            repetition=self.config.repetition,
+            repetition=self.config.replicate,
             seed=self.config.seed,
             code=code_version(*spec.classes(), lookup(trust.kind, trust.name)),
             label=label,
@@ -801,7 +803,7 @@ class Draft:
         """When releases of private rows appear; how long public rows take is nobody's secret."""
         if self.config.deadline is None or not self.shards[0].dataset.private:
             return None
-        return Deadline(seconds=self.config.deadline, overrun=self.config.overrun)
+        return Deadline(seconds=self.config.deadline, overrun=self.config.deadline_miss)
 
     def _trust(self, name: str) -> AlgorithmSpec:
         """Return the run's trust model with its settings, or another, which has none."""
@@ -838,7 +840,7 @@ class Draft:
         return PlannedCombination(
             partition=self.shards[0].partition,
             dataset=self.shards[0].dataset.version,
-            repetition=self.config.repetition,
+            repetition=self.config.replicate,
             seed=self.config.seed,
             code=code_version(lookup(spec.kind, spec.name)),
             label=label,
@@ -910,7 +912,7 @@ class Draft:
         )
 
     def _evaluation_losses(self, kinds: Sequence[type[Loss]]) -> tuple[Loss, ...]:
-        """Split the run's (epsilon, delta) equally; overruns of a deadline are paid first."""
+        """Split the run's (epsilon, delta) equally; deadline misses are paid first."""
         epsilon, delta, weights = (
             cast(float, self.config.epsilon),
             self.config.stated_delta,
@@ -919,12 +921,12 @@ class Draft:
         losses = allocate(kinds, weights, epsilon, delta).losses
         if self._deadline is None:
             return losses
-        # What less noise could reveal by overruns is more, so their price stays enough.
+        # What less noise could reveal by deadline misses is more, so their price stays enough.
         price = [loss_of_deadline_misses((loss,), self._deadline.overrun) for loss in losses]
         slack = math.fsum(loss.slack if isinstance(loss, SlackGaussian) else 1.0 for loss in price)
         if slack >= delta:
             raise ParameterError(
                 f"deadline misses of probability {self._deadline.overrun:g} cost {slack:.2g} of delta, which is "
-                f"{delta:g} in all: choose a larger --deadline and a smaller --overrun"
+                f"{delta:g} in all: choose a larger --deadline and a smaller --deadline-miss"
             )
         return allocate(kinds, weights, epsilon, delta - slack).losses

@@ -738,7 +738,8 @@ def _keys(config: TrainingConfig, number: int) -> list[str]:
     """
     unused = [name for name in _GAINED if getattr(config, name) in (None, {})]
     dumped = (
-        config.model_dump(mode="json", exclude={"evaluation", *unused[known:]}) for known in range(len(unused) + 1)
+        config.model_dump(mode="json", by_alias=True, exclude={"evaluation", *unused[known:]})
+        for known in range(len(unused) + 1)
     )
     return [identity(horizon=number, config=one) for one in dumped]
 

@@ -468,7 +468,7 @@ def wait_for_deadline(planned: PlannedRelease, begun: float | None = None) -> No
 
     Guarantee
     ---------
-    What happens afterwards begins at ``begun + seconds`` whatever the rows, but for overruns, whose probability is
+    What happens afterwards begins at ``begun + seconds`` whatever the rows, but for misses, whose probability is
     declared and charged (:func:`dpalgos.accounting.costs.loss_of_deadline_misses`). Idealised: how soon a sleeping
     process is woken does not depend on what it did before, and neither do the processor's caches and clock, the free
     memory and the other processes that it left. What observes the processor or the memory meanwhile is not covered.
@@ -487,6 +487,7 @@ def wait_for_deadline(planned: PlannedRelease, begun: float | None = None) -> No
     """
     if planned.deadline is None:
         return
+    # As roots have called the folder from the first: what was missed there is not tried again.
     missed = current_layout().private / "overruns" / planned.key
     left = 0.0 if begun is None else begun + planned.deadline.seconds - time.monotonic()
     if left < 0:

@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 # Where the search for the largest epsilon begins, in caps, for at a run's smaller delta its epsilon is larger than at
 # the cap's; when it ends, so that one per cent more is refused; and below what nothing is looked for.
 _MOST, _LARGEST, _CLOSE, _LEAST = 4.0, 1000.0, 1.004, 1e-4
-# A repetition that nobody asks for, so that what was paid already is no answer.
+# A replicate that nobody asks for, so that what was paid already is no answer.
 _ANOTHER = 10**18
 # Any budget of each kind: parameters are checked before it is known how the run's budget is split.
 _BUDGETS: dict[type[Loss], Loss] = {
@@ -155,7 +155,7 @@ def largest_epsilon(config: TrainingConfig) -> float:
     if settled(config).stated_delta > cap.delta:
         raise InputError(f"delta {config.stated_delta:g} is above the cap's: choose --delta {tenth(cap.delta):g}")
     most = min(_MOST * cap.epsilon, _LARGEST)
-    tried = settled(config).model_copy(update={"epsilon": config.epsilon or most, "repetition": _ANOTHER})
+    tried = settled(config).model_copy(update={"epsilon": config.epsilon or most, "replicate": _ANOTHER})
     try:
         plan = require_feasible(tried)
     except OverspendError as refusal:

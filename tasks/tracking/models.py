@@ -330,7 +330,7 @@ def _require_recorded(model: RegisteredModel, computed: str, digest: str) -> Non
     if computed != digest:
         raise DamagedError(
             f"the file of version {model.version} of {model.name} in MLflow is not the one that was logged; train with "
-            "the same configuration and another --repetition, or put MLflow's artifacts back from a back-up"
+            "the same configuration and another --replicate, or put MLflow's artifacts back from a back-up"
         )
 
 
@@ -776,7 +776,7 @@ def compare_models(
         code=code_version(lookup(spec.kind, spec.name), lookup(trust.kind, trust.name)),
         dataset=held_out.dataset.version,
         partition=held_out.partition,
-        repetition=new.config.repetition,
+        repetition=new.config.replicate,
         seed=None,
         upstream=tuple(reference.key for reference in path),
         algorithm=spec,

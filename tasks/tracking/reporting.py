@@ -288,7 +288,8 @@ def describe(
     """
     params: dict[str, object] = {
         name: value
-        for name, value in config.model_dump(mode="json").items()
+        # By the names that the parameters of earlier runs have, so that runs stay comparable.
+        for name, value in config.model_dump(mode="json", by_alias=True).items()
         if name not in ("dataset", "algorithm", "trust", "parameters") and value is not None
     }
     params["delta"] = config.stated_delta

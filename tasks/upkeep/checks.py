@@ -171,7 +171,7 @@ def _mark(layout: Layout) -> _Problems:
 def _releases(layout: Layout) -> _Problems:
     del layout
     for problem in check_releases():
-        yield problem, "restore it from a back-up, or ask for a new one with --repetition"
+        yield problem, "restore it from a back-up, or ask for a new one with --replicate"
 
 
 def _data_sets(layout: Layout) -> _Problems:

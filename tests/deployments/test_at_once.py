@@ -22,7 +22,7 @@ def test_from_schedule_event_and_form_at_once(served: Served, tmp_path: Path) ->
     served.unitball("ingest", "arrivals", "--format", "libsvm", "--path", path, "--public")
     served.ask(f"/deployments/{deployment['id']}/create_flow_run", parameters=deployment["parameters"])
     served.start_run(**deployment["parameters"]["config"])
-    other = served.start_run(dataset="wine", algorithm="noisy-gd", epsilon=1.0, repetition=9)
+    other = served.start_run(dataset="wine", algorithm="noisy-gd", epsilon=1.0, replicate=9)
 
     def ended() -> list[dict[str, Any]]:
         mine = [run for run in served.runs() if run["id"] not in earlier and dataset_of(run) == "arrivals"]

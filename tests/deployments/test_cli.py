@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from deployments.cli.entry_point import app, import_all
 from deployments.cli.services import _lines
 from storage.layout import Layout, environment_name
 from tasks.accounts.budget import PartyBudget, open_ledger
-from tasks.planning.configuration import SecureSettings, TrainingConfig
+from tasks.planning.configuration import EARLIER_NAMES, SecureSettings, TrainingConfig
 from tests.support.command_line import CommandLine, run_command
 from tests.support.data import files_of, idx_bytes, temporaries
 from tests.support.engines import Engine
@@ -209,7 +210,7 @@ def test_budget_of_a_public_set_is_what_its_runs_would_have_cost(shared: Command
         assert party["delta_spent"] == 1e-5
         (charge,) = party["charges"]
         assert charge["label"] == "model of all parties"
-    shared.trained("--dataset", "iris", "--algorithm", "noisy-gd", "--epsilon", 0.5, "--parties", 2, "--repetition", 1)
+    shared.trained("--dataset", "iris", "--algorithm", "noisy-gd", "--epsilon", 0.5, "--parties", 2, "--replicate", 1)
     more = shared.succeeds("budget", "iris")["parties"]
     assert all(0.5 < party["epsilon_spent"] <= 1.0 for party in more)
     assert "no cap" in shared("budget", "iris").out
@@ -302,14 +303,16 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--test-fraction", "0"], "test_fraction", 0),
         (["--partition-seed", "5"], "partition_seed", 5),
         (["--seed", "9"], "seed", 9),
-        (["--repetition", "4"], "repetition", 4),
+        (["--replicate", "4"], "replicate", 4),
+        (["--repetition", "4"], "replicate", 4),
         (["--no-evaluation"], "evaluation", False),
         (["--roc"], "roc", True),
         (["--mirror"], "mirror", True),
         (["--no-mirror"], "mirror", False),
         (["--roc", "--aim", "recall=0.8"], "aim", "recall=0.8"),
         (["--deadline", "30"], "deadline", 30.0),
-        (["--overrun", "1e-8"], "overrun", 1e-8),
+        (["--deadline-miss", "1e-8"], "deadline_miss", 1e-8),
+        (["--overrun", "1e-8"], "deadline_miss", 1e-8),
         (["--class-weight", "honest=0.04"], "class_weight", {"honest": 0.04}),
         (["--class-weight", "balanced"], "class_weight", "balanced"),
         (["--class-weight", "balanced=0.5"], "class_weight", {"balanced": 0.5}),
@@ -357,7 +360,7 @@ def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(unitball: CommandLine
 
 def test_every_option_of_train_is_tested_or_named_elsewhere() -> None:
     """A new option must not go untested: this list is to be extended together with the tests."""
-    fields = {*TrainingConfig.model_fields, *SecureSettings.model_fields} - {"parameters", "secure"}
+    fields = {*TrainingConfig.model_fields, *SecureSettings.model_fields, *EARLIER_NAMES} - {"parameters", "secure"}
     tested = {"path", "format", "public", "root", "json", "param", "explain", "plan", "dask"} | fields
     (command,) = [one for one in app.registered_commands if one.callback is training.train]
     assert command.callback is not None
@@ -377,6 +380,13 @@ def test_every_command_has_help_with_an_example_json_and_root(commands: CommandL
         assert "UNITBALL_ROOT" in text, name
         # Services run until Ctrl-C and have no result.
         assert ("--json" in text) != (name == "serve"), name
+
+
+@pytest.mark.parametrize("name", ["train", "compare", "schedule", "federate"])
+def test_help_shows_no_earlier_name(name: str, commands: CommandLine) -> None:
+    shown = commands(name, "--help").out
+    assert "--replicate" in shown
+    assert not re.search("repetition|overrun", shown, re.IGNORECASE)
 
 
 def test_without_a_command_the_help_is_shown(commands: CommandLine) -> None:
@@ -419,7 +429,7 @@ def test_explain_says_what_would_run_and_why_and_runs_nothing(unitball: CommandL
         return set((unitball.root / "releases").glob("*"))
 
     before = releases()
-    arguments = ("train", "--dataset", "digits", "--epsilon", 1, "--repetition", 77, "--explain")
+    arguments = ("train", "--dataset", "digits", "--epsilon", 1, "--replicate", 77, "--explain")
     explained = unitball.succeeds(*arguments)
     assert explained["system"] == "unitball"
     assert "8 x 8" in explained["reasons"][0]
@@ -493,8 +503,8 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     assert report["parties"][4]["party"] == "test"
 
     spent = []
-    for repetition in range(1, 12):
-        outcome = unitball("train", *arguments, "--repetition", repetition, "--json")
+    for replicate in range(1, 12):
+        outcome = unitball("train", *arguments, "--replicate", replicate, "--json")
         if outcome.code:
             break
         spent.append(outcome.json["epsilon_spent"])
@@ -507,7 +517,7 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     assert before["epsilon_spent"] <= 2.0
 
     largest = float(outcome.err.split("would still fit a plan of this kind is ")[1].split(" ")[0])
-    fitting = (*arguments[:-1], largest, "--repetition", 99)
+    fitting = (*arguments[:-1], largest, "--replicate", 99)
     assert unitball.trained(*fitting)["epsilon_spent"] <= largest
     assert unitball.succeeds("budget", "clinic")["epsilon_spent"] <= 2.0
     assert "one more run of unitball at" in unitball("budget", "clinic").out
@@ -589,7 +599,9 @@ def test_private_rows_do_not_come_back_as_public(commands: CommandLine, tmp_path
         (["--epsilon", "1", "--parties", "0"], ["parties"]),
         (["--epsilon", "1", "--test-fraction", "1"], ["--test-fraction", "less than 1"]),
         (["--epsilon", "1", "--seed", "-1"], ["seed"]),
-        (["--epsilon", "1", "--repetition", "-1"], ["repetition"]),
+        (["--epsilon", "1", "--replicate", "-1"], ["--replicate"]),
+        (["--epsilon", "1", "--repetition", "-1"], ["--repetition"]),
+        (["--epsilon", "1", "--repetition", "3", "--replicate", "3"], ["--repetition and --replicate", "one field"]),
         (["--epsilon", "1", "--param", "regularisation"], ["NAME=VALUE"]),
         (["--epsilon", "1", "--param", "clip=1", "--param", "clip=2"], ["clip", "twice"]),
         (
@@ -800,7 +812,7 @@ def test_secrets_that_are_missing_or_reachable(unitball: CommandLine, tmp_path: 
     assert path.stat().st_mode & 0o777 == 0o600
 
     path.chmod(0o644)
-    unitball("train", *arguments, "--repetition", 1).refused(2, str(path), "0644", "chmod 600")
+    unitball("train", *arguments, "--replicate", 1).refused(2, str(path), "0644", "chmod 600")
     assert charges_of(unitball, "clinic") == charged
     path.chmod(0o600)
 
@@ -808,7 +820,7 @@ def test_secrets_that_are_missing_or_reachable(unitball: CommandLine, tmp_path: 
     for file in Layout(unitball.root).release(result["releases"][0]).iterdir():
         file.unlink()
     aside = path.rename(tmp_path / "kept")
-    unitball("train", *arguments).refused(2, "secret", "all", "missing", "--repetition")
+    unitball("train", *arguments).refused(2, "secret", "all", "missing", "--replicate")
     assert not path.exists()
     assert charges_of(unitball, "clinic") == charged
     aside.rename(path)

@@ -11,7 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import is_valid
 
+from flows.federated_training import train
+from flows.party import answer_request
 from storage.layout import Layout
 from tests.support.engines import Engine
 from tests.support.leaks import found_in, needles_of
@@ -55,6 +59,19 @@ def test_a_bad_value_of_every_deployment_is_refused(
     assert all(part in said for part in named.split(".")), said
     if name in ENUMERATED:
         assert ENUMERATED[name] in json.dumps(found["parameter_openapi_schema"])
+
+
+def test_a_fields_earlier_name_is_taken_and_no_field_of_the_form() -> None:
+    """As programs ask for runs, and as a coordinator asks parties of any version."""
+    for flow in (train, answer_request):
+        schema = parameter_schema(flow).model_dump_for_openapi()
+        for name in ("repetition", "replicate", "repetitoin"):
+            given = {"config": {"dataset": "iris", name: 1}}
+            parameters = given if flow is train else {"request": {**given, "ask": "reserve"}}
+            assert is_valid(parameters, schema) is (name != "repetitoin"), (flow, name)
+        fields = schema["definitions"]["TrainingConfig"]["properties"]
+        assert {"replicate", "deadline_miss"} < set(fields)
+        assert not {"repetition", "overrun"} & set(fields)
 
 
 ALGORITHM = "noisy-gd"

@@ -64,7 +64,7 @@ def test_a_bad_value_is_refused_by_its_name(field: str, value: Any, served: Serv
 @pytest.mark.nightly
 def test_runs_of_one_data_set_go_one_after_the_other(served: Served) -> None:
     config = {"dataset": "digits", "algorithm": "noisy-gd", "epsilon": 1.0}
-    first, second = served.start_run(**config), served.start_run(**config, repetition=1)
+    first, second = served.start_run(**config), served.start_run(**config, replicate=1)
     for run_id in (first, second):
         run = served.finished(run_id)
         assert run["state_type"] == "COMPLETED", run["state"]["message"]

@@ -103,7 +103,7 @@ def covariance(law: Callable[[float], Any], wrong: Neighbours | None) -> Callabl
         relation = wrong if mutant and wrong else Neighbours.REPLACE_ONE
         factor = 0.5 if mutant and not wrong else 1.0
         noise, stream = law(factor * gram_sensitivity(RADIUS, relation) / MU), seeded(seed)
-        # The noise of each entry beside the diagonal of one large matrix serves as one repetition.
+        # The noise of each entry beside the diagonal of one large matrix serves as one replicate.
         draws = noise.sample(packed_size(DIMENSION), stream)[~np.equal(*np.triu_indices(DIMENSION))]
         return (total + draws) / gram_sensitivity(RADIUS, Neighbours.REPLACE_ONE)
 

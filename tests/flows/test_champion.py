@@ -43,8 +43,8 @@ def trained(root: Path, dataset: str = "clinic", at_most: float = 1.0, **config:
 
     A model of next to no budget is good one time in ten, by chance.
     """
-    for repetition in range(30):
-        asked = configured(dataset, **{**SPLIT, **config, "repetition": repetition})
+    for replicate in range(30):
+        asked = configured(dataset, **{**SPLIT, **config, "replicate": replicate})
         chained = chain_inline(asked)
         if right_share(dataset, next(iter(chained.models.values()))) <= at_most:
             track_run(root, run_report(asked, chained))

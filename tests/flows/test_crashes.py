@@ -155,7 +155,7 @@ def test_the_checks_notice_a_second_charge_and_other_noise(twins: Twins) -> None
     expected = twins.undisturbed(**NOISY)
     Layout(twins.disturbed).party_secret("all").unlink()
     assert outcome(**NOISY)[1] != expected[1]
-    assert outcome(**NOISY, repetition=1)[2] != expected[2]
+    assert outcome(**NOISY, replicate=1)[2] != expected[2]
 
 
 # ── at once ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +173,7 @@ def test_processes_that_race_for_the_last_of_a_budget(twins: Twins) -> None:
     """Epsilon 2.9 fits the cap of 3 once."""
 
     def run(number: int) -> str:
-        return followed(**NOISY, epsilon=2.9, repetition=number).run_key
+        return followed(**NOISY, epsilon=2.9, replicate=number).run_key
 
     answers = race(3, run)
     assert sorted(answers).count("OverspendError") == 2

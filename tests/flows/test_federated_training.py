@@ -67,7 +67,7 @@ def test_the_second_run_computes_nothing(shared: Path) -> None:
     result = train(config())
     assert result.cached is True
     assert charges("digits") == paid
-    assert train(config(repetition=1)).cached is False
+    assert train(config(replicate=1)).cached is False
 
 
 @pytest.mark.parametrize("lost", ["private/parties", "private/datasets", "releases"])
@@ -100,14 +100,14 @@ def test_damaged_rows_are_dealt_again(shared: Path) -> None:
     first = train(config())
     for path in Layout(shared).parties.glob("*/shards/**/*.parquet"):
         flip(path)
-    assert comparable(train(config(repetition=2))) != comparable(first)
+    assert comparable(train(config(replicate=2))) != comparable(first)
     assert comparable(train(config())) == comparable(first)
 
 
 def test_listeners_are_told_of_every_stage(shared: Path) -> None:
     told: list[tuple[str, str]] = []
     with listen(lambda stage, label, _: told.append((stage, label))):
-        train(config(repetition=7))
+        train(config(replicate=7))
     stages = [stage for stage, _ in told]
     assert stages.count("reduction") == 3
     assert stages.count("training") == 3
@@ -124,7 +124,7 @@ def test_a_comparison_stops_at_the_first_refusal(engine: Engine, tracked_root: P
     configs = [
         TrainingConfig(algorithm="noisy-gd", epsilon=1.0, **words),
         TrainingConfig(algorithm="non-private", **words),
-        TrainingConfig(algorithm="noisy-gd", epsilon=1.0, repetition=1, **words),
+        TrainingConfig(algorithm="noisy-gd", epsilon=1.0, replicate=1, **words),
     ]
     with pytest.raises(RefusedError, match="non-private"):
         compare(configs)
@@ -170,16 +170,16 @@ def test_some_thirty_nights_end_on_the_night_that_was_forecast(
     monkeypatch.setattr(prefect.events, "emit_event", lambda **event: sent.append(event))
     ingest_private(tmp_path / "input", epsilon_cap=1.0)
     nightly: dict[str, Any] = {"algorithm": "noisy-gd", "epsilon": 0.182, "parties": 1, "dimension": 2}
-    followed(**nightly, repetition=0)
+    followed(**nightly, replicate=0)
     left = budget_history("clinic").runs_left
     assert left is not None
     assert 25 <= left <= 35, "as many nights as the title says"
     for night in range(1, left + 1):
-        followed(**nightly, repetition=night)
+        followed(**nightly, replicate=night)
     nights = len({key for key, _ in charges()})
     assert nights == left + 1
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    state = train(TrainingConfig(dataset="clinic", evaluation=False, **nightly, repetition=nights), return_state=True)
+    state = train(TrainingConfig(dataset="clinic", evaluation=False, **nightly, replicate=nights), return_state=True)
     assert (str(state.type.value), state.name) == ("FAILED", "BudgetExhausted")
     assert len(charges()) == nights
     (event,) = sent

@@ -282,7 +282,7 @@ def test_the_next_horizon_reads_new_rows_and_costs_a_maximum(root: Path, tmp_pat
     unit = release.build().inner.class_sums(release.setting).unit  # type: ignore[attr-defined]  # of running sums
     assert sum(frozen(release, party, 1)[:, -1].sum() for party in ("0", "1")) == 90 * unit
     # Another stream over the same rows adds up.
-    tonight(horizon=2, repetition=1)
+    tonight(horizon=2, replicate=1)
     assert spent() > 1.3 * price
 
 
@@ -519,7 +519,7 @@ def test_where_sums_of_all_nights_have_no_room_the_factor_has_as_many_bands_as_f
     assert 0.5 < np.std((released(release)[-1] - exact) / law.sigma) < 1.6
     monkeypatch.setattr(planning, "_LARGEST_STATE", one - 1)
     with pytest.raises(ParameterError, match="fewer features"):
-        tonight(repetition=1)
+        tonight(replicate=1)
 
 
 @pytest.mark.parametrize("trust", ["central", "secagg"])

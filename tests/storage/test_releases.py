@@ -103,7 +103,7 @@ def test_a_release_is_never_overwritten(store: ReleaseStore, layout: Layout) -> 
     digest = store.write("k1", MANIFEST, _arrays())
     before = files_of(layout.releases)
     assert store.write("k1", MANIFEST, _arrays()) == digest
-    with pytest.raises(StorageError, match=r"k1 is stored with other values .*never overwritten.*--repetition"):
+    with pytest.raises(StorageError, match=r"k1 is stored with other values .*never overwritten.*--replicate"):
         store.write("k1", MANIFEST, _arrays(132))
     with pytest.raises(StorageError, match="other values"):
         store.write("k1", {**MANIFEST, "text": "x"}, _arrays())

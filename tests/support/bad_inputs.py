@@ -28,7 +28,7 @@ ODD_NAMES = (
 )
 
 NUMBERS = ("--epsilon", "--delta", "--test-fraction")
-COUNTS = ("--parties", "--rows-per-party", "--dimension", "--repetition", "--seed", "--partition-seed", "--dropouts")
+COUNTS = ("--parties", "--rows-per-party", "--dimension", "--replicate", "--seed", "--partition-seed", "--dropouts")
 NAMES = ("--dataset", "--algorithm", "--projection", "--trainer", "--aggregation", "--partition", "--normalisation")
 
 SCHEMAS = {
@@ -69,7 +69,7 @@ SWEEPS = {
     "no name": "grid: {epsilon: [1]}",
     "an absurd grid": "name: a\ngrid: {epsilon: [1], parties: ["
     + ",".join(map(str, range(1, 2000)))
-    + "], repetition: ["
+    + "], replicate: ["
     + ",".join(map(str, range(2000)))
     + "]}",
     "an odd epsilon": "name: a\ngrid: {epsilon: [.nan]}",

@@ -179,7 +179,7 @@ def test_a_charged_evaluation_that_does_not_fit_refuses_the_run(root: Path, tmp_
     followed(algorithm="noisy-gd", epsilon=1.0, evaluation=True)
     before = charges()
     with pytest.raises(OverspendError):
-        followed(algorithm="noisy-gd", epsilon=1.0, evaluation=True, repetition=1)
+        followed(algorithm="noisy-gd", epsilon=1.0, evaluation=True, replicate=1)
     assert charges() == before
 
 

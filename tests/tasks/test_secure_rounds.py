@@ -256,7 +256,7 @@ def test_a_party_masks_one_vector_only(root: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("algorithm", ["secagg-output-perturbation", "noisy-gd"])
-def test_a_repetition_in_one_process_meets_the_same_survivors(
+def test_a_replicate_in_one_process_meets_the_same_survivors(
     algorithm: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared, release = charged({**ONE, "algorithm": algorithm})

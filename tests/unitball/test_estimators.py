@@ -98,7 +98,7 @@ def test_private_rows_go_through_the_door(rows: tuple[Any, Any]) -> None:
     # Equal rows and parameters are the same release; a fresh one is a charge that the account, of one fit, refuses.
     assert np.array_equal(clone(model).fit(*rows).coef_, model.coef_)
     with pytest.raises(BudgetError, match="above the cap"):
-        clone(model).set_params(repetition=1).fit(*rows)
+        clone(model).set_params(replicate=1).fit(*rows)
     with pytest.raises(BudgetError, match="public seed"):
         clone(model).set_params(random_state=1).fit(*rows)
 
@@ -106,9 +106,32 @@ def test_private_rows_go_through_the_door(rows: tuple[Any, Any]) -> None:
 def test_clones_pickles_and_pipelines_spend_from_one_account(rows: tuple[Any, Any]) -> None:
     unitball.open_account("clinic", epsilon=1.6, delta=1e-6)
     private().fit(*rows)
-    make_pipeline(FunctionTransformer(), pickle.loads(pickle.dumps(private(repetition=1)))).fit(*rows)  # noqa: S301 - our own
+    make_pipeline(FunctionTransformer(), pickle.loads(pickle.dumps(private(replicate=1)))).fit(*rows)  # noqa: S301 - our own
     with pytest.raises(BudgetError):
-        clone(private(repetition=2)).fit(*rows)
+        clone(private(replicate=2)).fit(*rows)
+
+
+def test_the_earlier_name_of_a_parameter_is_the_same_release(rows: tuple[Any, Any]) -> None:
+    unitball.open_account("clinic", epsilon=1.2, delta=1e-6)
+    model = private(replicate=3).fit(*rows)
+    with pytest.warns(FutureWarning, match="replicate"):
+        again = clone(private().set_params(repetition=3)).fit(*rows)
+    assert np.array_equal(again.coef_, model.coef_)
+    assert list(again.charges_["key"]) == list(model.charges_["key"])
+    with pytest.warns(FutureWarning), pytest.raises(ParameterError, match="two names of one field"):
+        private(replicate=3, repetition=3).fit(*rows)
+
+
+def test_what_was_pickled_under_the_earlier_name_goes_on(rows: tuple[Any, Any]) -> None:
+    model = private(replicate=3).fit(*rows)
+    earlier = private()
+    state = {name: value for name, value in model.__getstate__().items() if name != "replicate"}
+    earlier.__dict__.clear()
+    earlier.__setstate__({**state, "repetition": 3})
+    assert np.array_equal(earlier.predict(rows[0]), model.predict(rows[0]))
+    assert (earlier.get_params()["repetition"], earlier.get_params()["replicate"]) == (3, 0)
+    assert "repetition=3" in repr(earlier)
+    assert np.array_equal(clone(earlier).fit(*rows).coef_, model.coef_)
 
 
 def test_a_search_charges_each_fit_and_ends_with_the_reason(rows: tuple[Any, Any]) -> None:
@@ -218,7 +241,7 @@ def test_cross_validation_warns_once_whatever_scores(rows: tuple[Any, Any], scor
         warnings.simplefilter("error")
         _warn_of_scores.cache_clear()
         clone(private(epsilon=0.3, public=True)).fit(*rows)
-        private(epsilon=0.3, repetition=1).fit(*rows)
+        private(epsilon=0.3, replicate=1).fit(*rows)
 
 
 def test_a_roots_ledger_is_charged(rows: tuple[Any, Any], tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_private_run_from_a_notebook(tracked_root: Path, tmp_path: Path) -> No
     assert budget.attrs["cap"]["epsilon"] == 1.2
     assert list(unitball.results("SELECT algorithm FROM runs")["algorithm"]) == ["noisy-gd"]
     with pytest.raises(OverspendError):
-        unitball.train("clinic", algorithm="noisy-gd", epsilon=1.0, parties=2, repetition=1)
+        unitball.train("clinic", algorithm="noisy-gd", epsilon=1.0, parties=2, replicate=1)
 
 
 def test_another_root_is_named(root: Path, tmp_path: Path) -> None:

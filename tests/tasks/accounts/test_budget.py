@@ -98,7 +98,7 @@ def test_parties_of_one_partition_do_not_add_up_and_partitions_do(clinic: Privat
     two = spent()
     assert one < two
     # Another partition of the same rows: whoever sits where, both are paid.
-    prepare(**NOISY, partition_seed=1, repetition=1, epsilon=0.3).charge()
+    prepare(**NOISY, partition_seed=1, replicate=1, epsilon=0.3).charge()
     three = spent()
     assert two < three
     # One more party's share of a local release costs only that party.
@@ -114,10 +114,10 @@ def test_runs_left_counts_runs_like_the_last(clinic: PrivateRows) -> None:
     assert left > 2
     assert fitting == left + 1
     for night in range(1, left + 1):
-        prepare(**NOISY, epsilon=0.5, repetition=night).charge()
+        prepare(**NOISY, epsilon=0.5, replicate=night).charge()
     assert runs_left("clinic") == 0
     with pytest.raises(OverspendError):
-        prepare(**NOISY, epsilon=0.5, repetition=left + 1).charge()
+        prepare(**NOISY, epsilon=0.5, replicate=left + 1).charge()
     assert spent() <= 2.0
 
 
@@ -213,7 +213,7 @@ def test_new_rows_do_not_refill_the_account(edit: Any, clinic: PrivateRows) -> N
     assert (find_dataset("clinic").version == versions) is (edit is the_same)
     assert spent() >= before
     with pytest.raises(OverspendError):
-        prepare(**NOISY, epsilon=1.9, repetition=1).charge()
+        prepare(**NOISY, epsilon=1.9, replicate=1).charge()
 
 
 def test_a_rotated_key_does_not_refill_the_account(clinic: PrivateRows) -> None:
@@ -221,7 +221,7 @@ def test_a_rotated_key_does_not_refill_the_account(clinic: PrivateRows) -> None:
     current_layout().party_secret("all").unlink()
     before = spent()
     with pytest.raises(OverspendError):
-        prepare(**NOISY, epsilon=1.9, repetition=1).charge()
+        prepare(**NOISY, epsilon=1.9, replicate=1).charge()
     assert spent() == before
 
 
@@ -282,9 +282,9 @@ def test_a_raised_cap_is_the_old_cap_and_a_new_filter(clinic: PrivateRows) -> No
     assert before < 0.7
     # 1.2 would have fitted beside what was spent, by a rule that carries rests over.
     with pytest.raises(OverspendError, match="largest epsilon"):
-        prepare(**NOISY, epsilon=1.2, repetition=1).charge()
+        prepare(**NOISY, epsilon=1.2, replicate=1).charge()
     # The new filter has its own part of delta, a 32nd, so that less than 1 fits at the run's delta.
-    prepare(**NOISY, epsilon=0.6, repetition=1).charge()
+    prepare(**NOISY, epsilon=0.6, replicate=1).charge()
     assert 2.6 < spent() < 2.7
     assert runs_left("clinic") == 1
 
@@ -298,11 +298,11 @@ def test_a_cap_is_lowered_to_what_is_spent_and_the_theorem_stays(clinic: Private
     assert report["cap"] == {"epsilon": 1.2, "delta": 1e-4}
     assert (report["promised"] or {})["epsilon"] == 2.0
     with pytest.raises(OverspendError):
-        prepare(**NOISY, epsilon=1.0, repetition=1).charge()
+        prepare(**NOISY, epsilon=1.0, replicate=1).charge()
     # Up to the old height no filter is opened, and what was charged counts as it did.
     change_cap("clinic", 2.0, "less prudence")
     assert spent() == pytest.approx(report["epsilon_spent"])
-    prepare(**NOISY, epsilon=0.9, repetition=1).charge()
+    prepare(**NOISY, epsilon=0.9, replicate=1).charge()
 
 
 def test_the_series_of_deltas_is_the_one_recorded_at_opening(clinic: PrivateRows) -> None:
@@ -432,7 +432,7 @@ def test_random_histories_stay_below_the_cap(root: Path, tmp_path: Path, random:
     admitted = 0
     for number in range(25):
         try:
-            prepare(**NOISY, epsilon=float(random.choice([0.05, 0.2, 0.6])), repetition=number).charge()
+            prepare(**NOISY, epsilon=float(random.choice([0.05, 0.2, 0.6])), replicate=number).charge()
             admitted += 1
         except OverspendError:
             assert spent() > 0.3
@@ -507,7 +507,7 @@ def test_runs_keep_the_accounts_relation_unless_they_name_their_own(root: Path, 
 def test_a_run_under_replace_special_pays_twice_where_the_account_keeps_replace_one(clinic: PrivateRows) -> None:
     direct = prepare(**NOISY)
     direct.charge()
-    special = prepare(**NOISY, neighbours="replace-special", repetition=1)
+    special = prepare(**NOISY, neighbours="replace-special", replicate=1)
     outcome = (
         AccountingPolicy()
         .decide(History(), priced(special.plan), partition="p", delta=1e-5, terms=AccountTerms())

@@ -28,7 +28,7 @@ NOISY: dict[str, Any] = {"algorithm": "noisy-gd", "epsilon": 0.5}
 
 
 def night(number: int) -> None:
-    prepare(**NOISY, repetition=number).charge()
+    prepare(**NOISY, replicate=number).charge()
 
 
 def test_each_point_is_what_the_report_said_then(root: Path, tmp_path: Path) -> None:

@@ -464,7 +464,7 @@ def test_one_party_takes_part_in_one_session_with_the_same_noise(parties: Federa
 
     parties.meddle = another_session
     given: dict[str, Any] = {"dataset": "another", "epsilon": 1.0, **SECURE}
-    with pytest.raises(RefusedError, match="--repetition"):
+    with pytest.raises(RefusedError, match="--replicate"):
         parties.run(**given)
 
 
@@ -673,7 +673,7 @@ def test_what_was_committed_before_an_older_ledger_was_accepted_is_not_answered(
     said = parties.transport("berlin", answered(parties, Ask.MASK, place=0)[0])
     assert said is not None
     assert said.status == "refused", said
-    assert "--repetition" in said.reason
+    assert "--replicate" in said.reason
 
 
 def forged(sent: Sent, folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Sent:

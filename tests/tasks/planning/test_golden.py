@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from dpalgos.guarantees import Neighbours
 from dpalgos.keystream import KeyedNoise, public_secret
@@ -27,10 +28,12 @@ from storage.fingerprints import row_fingerprints, row_patterns
 from storage.layout import Layout
 from storage.people import identifiers, keyed_digests
 from storage.source import ReadOptions, read_source
+from tasks.experiments.records import Point
 from tasks.federation.protocol import Description, Signed, run_name
 from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import fix_terms
+from tasks.planning.plans import plan_run
 from tasks.preparation import rows as preparation
 from tasks.release.door import read_release
 from tests.storage.reader_samples import SAMPLES
@@ -58,7 +61,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "published": {"dataset": "synthetic", "algorithm": "fed-dpdr-dpml-published"},
     "pure": {"dataset": "synthetic", "algorithm": "dpml", "delta": 0.0},
     "replace-special": {"dataset": "synthetic", "algorithm": "noisy-gd", "neighbours": "replace-special"},
-    "other repetition": {"dataset": "synthetic", "algorithm": "noisy-gd", "repetition": 2, "seed": 7},
+    "other replicate": {"dataset": "synthetic", "algorithm": "noisy-gd", "replicate": 2, "seed": 7},
     "projection and trainer": {"dataset": "synthetic", "projection": "analyze-gauss", "trainer": "class-means"},
 }
 RUNS: dict[str, dict[str, Any]] = {
@@ -208,6 +211,39 @@ def test_federated_runs(kept: dict[str, Any]) -> None:
         body = Description(**about, **more).written()
         message = Signed(party="north", body=body, key="0" * 64, signature="")
         _check(kept, "federated", name, run_name(config, [message]))
+
+
+@pytest.mark.parametrize("replicate", ["repetition", "replicate"])
+@pytest.mark.parametrize("miss", ["overrun", "deadline_miss"])
+def test_names_are_those_of_a_fields_earlier_name(replicate: str, miss: str, kept: dict[str, Any]) -> None:
+    """Values of the version before ``replicate`` and ``deadline_miss`` were called so: nothing is charged anew."""
+    shards = shards_of(dataset_of(classes=3, dimension=12, visibility="private"))
+    given: dict[str, Any] = {"dataset": "synthetic", "epsilon": 1.0, "delta": 1e-6, replicate: 3}
+    timed = TrainingConfig.model_validate({**given, "algorithm": "noisy-gd", "deadline": 30.0, miss: 1e-8})
+    plan = plan_run(timed, shards[:-1], shards[-1])
+    nightly = TrainingConfig.model_validate({**given, "horizon": 2, "trust": "central", "trainer": "class-means"})
+    horizon = Horizon(number=1, nights=2, participations=1, separation=1)
+    terms = fix_terms(nightly, horizon, shards, relation=Neighbours.REPLACE_ONE).release
+    found = {
+        "releases": [plan.run_key, *(release.key for release in plan.releases)],
+        "horizon": [*preparation._keys(nightly, 1), terms.stream_key, *terms.night_keys],
+        "federated": [run_name(timed, []), run_name(nightly, [])],
+        "point": Point(label="a series", axes={}, config=timed).key,
+    }
+    _check(kept, "identities", "replicate and deadline miss", found)
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "value"),
+    [({"repetition": 3}, "replicate", 3), ({"overrun": 1e-8}, "deadline_miss", 1e-8)],
+)
+def test_a_configuration_with_an_earlier_name_is_read(given: dict[str, Any], field: str, value: float) -> None:
+    config = TrainingConfig.model_validate_json(json.dumps(given))
+    assert getattr(config, field) == value
+    assert config == TrainingConfig(**{field: value})
+    assert json.loads(config.model_dump_json(by_alias=True)).items() >= given.items()
+    with pytest.raises(ValidationError, match=f"`{next(iter(given))}` and `{field}` are two names of one field"):
+        TrainingConfig.model_validate({**given, field: value})
 
 
 FILES = (("a", 400), ("b", 600))

@@ -92,7 +92,7 @@ CHANGES: list[dict[str, Any]] = [
     {"epsilon": 2.0},
     {"delta": 1e-6},
     {"dimension": 3},
-    {"repetition": 1},
+    {"replicate": 1},
     {"seed": 1},
     {"seed": 2},
     {"parameters": {"regularisation": 0.02}},

@@ -50,7 +50,7 @@ def shards_of_another(what: str, own: Prepared) -> list[ShardRef]:
 @pytest.mark.parametrize("what", ["account", "partition", "data version", "party"])
 @pytest.mark.parametrize("charged", [True, False])
 def test_another_shard_of_the_same_size_is_refused(what: str, charged: bool, root: Path) -> None:
-    prepared = prepare(**FEDERATED, repetition=int(charged))
+    prepared = prepare(**FEDERATED, replicate=int(charged))
     if charged:
         prepared.charge()
     shards = shards_of_another(what, prepared)
@@ -81,11 +81,11 @@ def test_a_part_of_a_secure_sum_is_bound_as_well(what: str, root: Path) -> None:
 
 
 def test_what_is_made_of_other_releases_is_refused(root: Path) -> None:
-    first, second = prepare(**FEDERATED, repetition=3), prepare(**FEDERATED, repetition=4)
+    first, second = prepare(**FEDERATED, replicate=3), prepare(**FEDERATED, replicate=4)
     made, others = first.make(), second.make()
     assert first.plan.basis is not None
     assert second.plan.basis is not None
-    model = prepare(**FEDERATED, repetition=3, parameters={"trainer.regularisation": 0.5}).plan.models[0]
+    model = prepare(**FEDERATED, replicate=3, parameters={"trainer.regularisation": 0.5}).plan.models[0]
     assert model.upstream == (first.plan.basis.key,)
     before = charges()
     for wrong in ([], [others[second.plan.basis.key]], [made[key] for key in (*model.upstream, *model.upstream)]):
@@ -117,7 +117,7 @@ def test_no_release_bears_anothers_identity(changes: dict[str, Any], root: Path)
 
 
 def test_the_account_that_was_charged_is_the_rows_own(root: Path) -> None:
-    prepared = prepare(**FEDERATED, repetition=5)
+    prepared = prepare(**FEDERATED, replicate=5)
     prepared.charge()
     release = prepared.plan.projections[0]
     forged = release.model_copy(update={"account": "other"})
@@ -127,7 +127,7 @@ def test_the_account_that_was_charged_is_the_rows_own(root: Path) -> None:
 
 
 def test_one_artefact_a_release(root: Path) -> None:
-    prepared = prepare(**FEDERATED, repetition=6)
+    prepared = prepare(**FEDERATED, replicate=6)
     release = prepared.plan.projections[0]
     with door.open_release(release, prepared.shards.of(release.parties)) as opened:
         artefact = opened.fit()

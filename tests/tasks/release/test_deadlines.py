@@ -1,4 +1,4 @@
-"""A public deadline hides how long the work on private rows took, and its overruns are charged."""
+"""A public deadline hides how long the work on private rows took, and its misses are charged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Any:
             )
         )
         # The release's code and its upstream modules are loaded before anything is timed.
-        one = prepare(**NOISY, repetition=99)
+        one = prepare(**NOISY, replicate=99)
         door.make_release(one.plan.models[0], one.shards.training)
         yield folder / "root"
 
@@ -82,14 +82,14 @@ def seconds_of(name: str, **config: Any) -> float:
 
 
 def test_durations_tell_of_rows_without_a_deadline_and_not_with_one(root: Path, slow: None) -> None:
-    assert seconds_of("neighbour", repetition=1) - seconds_of("clinic", repetition=1) > DELAY / 2
-    hidden = [seconds_of(name, repetition=2, deadline=SECONDS) for name in ("clinic", "neighbour")]
+    assert seconds_of("neighbour", replicate=1) - seconds_of("clinic", replicate=1) > DELAY / 2
+    hidden = [seconds_of(name, replicate=2, deadline=SECONDS) for name in ("clinic", "neighbour")]
     assert min(hidden) >= SECONDS
     assert abs(hidden[0] - hidden[1]) < DELAY / 3, hidden
 
 
-def test_an_overrun_is_refused_now_and_later_and_its_charge_stands(root: Path, slow: None) -> None:
-    prepared = prepare("neighbour", **NOISY, repetition=3, deadline=DELAY / 2)
+def test_a_miss_is_refused_now_and_later_and_its_charge_stands(root: Path, slow: None) -> None:
+    prepared = prepare("neighbour", **NOISY, replicate=3, deadline=DELAY / 2)
     release = model_of(prepared)
     before = digests()
     with pytest.raises(deadlines.DeadlineMissError, match="larger --deadline") as caught:
@@ -104,7 +104,7 @@ def test_an_overrun_is_refused_now_and_later_and_its_charge_stands(root: Path, s
         door.make_release(release, prepared.shards.of(release.parties))
     assert time.monotonic() - begin < DELAY
     assert charges("neighbour") == booked
-    larger = prepare("neighbour", **NOISY, repetition=3, deadline=SECONDS)
+    larger = prepare("neighbour", **NOISY, replicate=3, deadline=SECONDS)
     assert model_of(larger).key != release.key
     door.make_release(model_of(larger), larger.shards.of(release.parties))
     assert len(charges("neighbour")) == len(booked) + 1
@@ -120,7 +120,7 @@ def test_nothing_is_stored_or_sent_before_the_deadline(root: Path, monkeypatch: 
 
     monkeypatch.setattr(deadlines, "wait_for_deadline", waited)
     monkeypatch.setattr(door, "store_release", lambda *rest: seen.append("stored"))
-    prepared = prepare(**NOISY, repetition=4, deadline=SECONDS)
+    prepared = prepare(**NOISY, replicate=4, deadline=SECONDS)
     prepared.charge()
     release = model_of(prepared)
 
@@ -133,7 +133,7 @@ def test_nothing_is_stored_or_sent_before_the_deadline(root: Path, monkeypatch: 
         opened.store(opened.fit())
     assert seen == ["worked", "waited", "stored"]
     seen.clear()
-    secure = prepare(**{**NOISY, "trust": "secagg"}, repetition=4, deadline=SECONDS, parties=3)
+    secure = prepare(**{**NOISY, "trust": "secagg"}, replicate=4, deadline=SECONDS, parties=3)
     secure.charge()
     joint = model_of(secure)
     with door.open_release(joint, secure.shards.training[:1]) as opened:
@@ -143,14 +143,14 @@ def test_nothing_is_stored_or_sent_before_the_deadline(root: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("trust", ["central", "secagg"])
-def test_overruns_are_charged_within_the_target(root: Path, trust: str) -> None:
+def test_misses_are_charged_within_the_target(root: Path, trust: str) -> None:
     given = {**NOISY, "trust": trust, "test_fraction": 0.2}
     plain = prepare(**given).plan
-    plan = prepare(**given, deadline=SECONDS, overrun=1e-8).plan
+    plan = prepare(**given, deadline=SECONDS, deadline_miss=1e-8).plan
     for release in plan.releases:
-        *_, overruns = release.guarantee().losses
-        assert isinstance(overruns, SlackGaussian)
-        assert 2e-8 <= overruns.slack < 1e-6
+        *_, misses = release.guarantee().losses
+        assert isinstance(misses, SlackGaussian)
+        assert 2e-8 <= misses.slack < 1e-6
     for losses_of_party in plan.losses_by_party().values():
         assert 0.99 < compose(losses_of_party).epsilon(1e-5) <= 1.0
     (model,) = plan.models

@@ -149,8 +149,8 @@ def test_the_stored_copy_is_the_release(clinic: Path, monkeypatch: pytest.Monkey
     prepared.make()
 
 
-def test_a_repetition_is_fresh_noise_and_a_fresh_charge(clinic: Path) -> None:
-    first, second = prepare(**NOISY), prepare(**NOISY, repetition=1)
+def test_a_replicate_is_fresh_noise_and_a_fresh_charge(clinic: Path) -> None:
+    first, second = prepare(**NOISY), prepare(**NOISY, replicate=1)
     first.make()
     second.make()
     assert len(charges()) == 2
@@ -214,7 +214,7 @@ def test_what_was_stored_needs_no_secret(clinic: Path) -> None:
 def test_a_fresh_release_after_a_loss_is_drawn_from_a_fresh_secret(clinic: Path) -> None:
     prepare(**NOISY).make()
     current_layout().party_secret("all").unlink()
-    prepare(**NOISY, repetition=1).make()
+    prepare(**NOISY, replicate=1).make()
     assert len(charges()) == 2
 
 
@@ -222,7 +222,7 @@ def test_a_secret_that_others_can_read_is_refused_before_the_charge(clinic: Path
     prepare(**NOISY).make()
     current_layout().party_secret("all").chmod(0o640)
     with pytest.raises(SecretError, match=r"0640.*chmod 600"):
-        prepare(**NOISY, repetition=1).charge()
+        prepare(**NOISY, replicate=1).charge()
     assert len(charges()) == 1
 
 

@@ -107,10 +107,10 @@ def test_what_the_account_cannot_pay_is_refused_and_what_is_paid_is_not(tmp_path
     assert charges() == []
     prepare("clinic", algorithm="noisy-gd").charge()
     paid = charges()
-    # Asked again it costs nothing; a new repetition would.
+    # Asked again it costs nothing; a new replicate would.
     check("clinic")
     with pytest.raises(OverspendError, match="would still fit"):
-        check("clinic", repetition=1)
+        check("clinic", replicate=1)
     assert charges() == paid
     assert open_ledger().verify({}) == []
 
@@ -152,15 +152,15 @@ def test_one_more_run_is_told_before_it_is_asked_for(tmp_path: Path) -> None:
     assert {charge.plan.delta for charge in open_ledger().charges("clinic")} == {1e-7}
     after = largest_epsilon(asked)
     assert 0.0 < after < whole
-    check("clinic", epsilon=after, repetition=7)
+    check("clinic", epsilon=after, replicate=7)
     with pytest.raises(OverspendError):
-        check("clinic", epsilon=1.01 * after, repetition=7)
+        check("clinic", epsilon=1.01 * after, replicate=7)
     with pytest.raises(InputError, match="above the cap's"):
         largest_epsilon(asked.model_copy(update={"delta": 1e-5}))
     with pytest.raises(RefusedError, match=r"choose --delta 1e-07"):
         check("clinic", delta=0.1)
     with pytest.raises(OverspendError, match=r"above the cap's: choose --delta 1e-07"):
-        check("clinic", delta=1e-5, epsilon=0.9, repetition=8)
+        check("clinic", delta=1e-5, epsilon=0.9, replicate=8)
 
 
 def test_no_engine_is_imported() -> None:

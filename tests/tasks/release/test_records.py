@@ -128,8 +128,8 @@ def test_a_step_that_was_opened_is_not_opened_with_another_value(
     assert digests() == {}
     monkeypatch.undo()
     monkeypatch.setenv("UNITBALL_ROOT", str(clinic))
-    # Another repetition is another release: fresh streams for everybody, paid in full.
-    made(prepare(**SEVERAL, repetition=1))
+    # Another replicate is another release: fresh streams for everybody, paid in full.
+    made(prepare(**SEVERAL, replicate=1))
     assert len(open_ledger().charges("clinic")) == 2
 
 
@@ -194,7 +194,7 @@ def test_a_changed_line_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "j"
     Journal(path).add("x", b"one")
     path.write_bytes(path.read_bytes().replace(b"x ", b"z "))
-    with pytest.raises(DamagedError, match="--repetition"):
+    with pytest.raises(DamagedError, match="--replicate"):
         Journal(path).get("x")
 
 

@@ -69,7 +69,7 @@ def test_reading_checking_and_training_say_their_share(
             epsilon=1.0,
             delta=1e-7,
             evaluation=True,
-            repetition=1,
+            replicate=1,
             deadline=60.0,
             parameters={"iterations": 5},
         )

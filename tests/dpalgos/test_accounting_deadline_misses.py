@@ -1,4 +1,4 @@
-"""What overruns cost: a searched worst case stays below the bound, and the probability alone would not."""
+"""What deadline misses cost: a searched worst case stays below the bound, and the probability alone would not."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dpalgos.guarantees import GaussianMu, NoGuarantee, PureEpsilon, SlackGaussi
 
 
 def worst(epsilon: float, probability: float, t: float) -> float:
-    """Return the hockey-stick divergence of randomised response where overruns fall on the rare output."""
+    """Return the hockey-stick divergence of randomised response where misses fall on the rare output."""
     high = math.exp(epsilon) / (1 + math.exp(epsilon))
     mine, theirs = (high, 1 - high), (1 - high - probability, high)
-    # On the first data overruns happen on the output that speaks for the other data, and are seen.
+    # On the first data misses happen on the output that speaks for the other data, and are seen.
     first = (mine[0], mine[1] - probability, probability)
     second = (theirs[0], theirs[1], 0.0)
     return sum(max(0.0, p - t * q) for p, q in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize(("epsilon", "probability"), product((0.1, 1.0, 3.0), (1e-3, 1e-6)))
-def test_the_worst_overruns_cost_no_more_than_is_charged(epsilon: float, probability: float) -> None:
+def test_the_worst_misses_cost_no_more_than_is_charged(epsilon: float, probability: float) -> None:
     loss = loss_of_deadline_misses((PureEpsilon(epsilon),), probability)
     assert isinstance(loss, SlackGaussian)
     high = math.exp(epsilon) / (1 + math.exp(epsilon))
