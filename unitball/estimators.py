@@ -710,11 +710,13 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
 
     Parameters
     ----------
-    epsilon, delta, algorithm, account, schema, bounds, public, root, parameters, replicate, random_state
-    rows_per_person, disjoint_people, on_violation, repetition
-        See :class:`PrivateClassifier`; the algorithm is ``"ridge-noisy-gd"`` by default.
+    epsilon, delta
+        See :class:`PrivateClassifier`.
     label_range : (low, high), optional
         Targets outside are clipped. Needed for private rows without schema.
+    bounds, schema, on_violation, algorithm, parameters, public, random_state, replicate, account, root
+    rows_per_person, disjoint_people, repetition
+        See :class:`PrivateClassifier`; the algorithm is ``"ridge-noisy-gd"`` by default.
 
     Attributes
     ----------
@@ -737,19 +739,19 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
         epsilon: float = 1.0,
         delta: float = 1e-6,
         *,
-        algorithm: str | None = None,
-        account: str | None = None,
-        schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-        bounds: Sequence[Any] | None = None,
         label_range: Sequence[float] | None = None,
-        public: bool = False,
-        root: str | os.PathLike[str] | None = None,
+        bounds: Sequence[Any] | None = None,
+        schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        on_violation: str = "refuse",
+        algorithm: str | None = None,
         parameters: Mapping[str, Any] | None = None,
-        replicate: int = 0,
+        public: bool = False,
         random_state: Any = None,
+        replicate: int = 0,
+        account: str | None = None,
+        root: str | os.PathLike[str] | None = None,
         rows_per_person: int = MOST_ROWS,
         disjoint_people: str = "",
-        on_violation: str = "refuse",
         repetition: int | str = "deprecated",
     ) -> None:
         super().__init__(locals())

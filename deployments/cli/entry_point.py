@@ -245,8 +245,6 @@ def _one_line(error: BaseException) -> str:
     from tasks.planning.configuration import faults
 
     text = "; ".join(faults(error)) if isinstance(error, ValidationError) else str(error)
-    # Code that releases are identified by keeps its text, and with it a flag's earlier name.
-    text = text.replace("another --repetition", "another --replicate").replace("(--repetition)", "(--replicate)")
     return printable(text) or type(error).__name__
 
 

@@ -275,7 +275,7 @@ class Wire:
         if not data.startswith(head):
             raise MessageError(
                 f"a {cls.__name__} of this protocol's version belongs here; a round that another version of Unitball "
-                "began is ended with that one, or repeated under a new identity (--repetition)"
+                "began is ended with that one, or repeated under a new identity (--replicate)"
             )
         try:
             message = cast(Self, adapter.validate_json(data[len(head) :]))

@@ -84,7 +84,7 @@ class RecordedSum:
             raise RepeatedUseError(
                 f"party {party} has let the sum {self._step!r} of {self._identity!r} be unmasked before, and what it "
                 "contributes has changed since; a second sum would be a second release. Ask for one, with a fresh "
-                "charge, by another --repetition"
+                "charge, by another --replicate"
             )
 
     def fix(self, survivors: tuple[int, ...]) -> None:
@@ -98,7 +98,7 @@ class RecordedSum:
         if self.record is not None and self.record.fix(self._step, survivors) != survivors:
             raise RepeatedUseError(
                 f"the survivors of {self._step!r} of {self._identity!r} were fixed before and were others; a second "
-                "sum would reveal single inputs. Repeat it under a new identity (--repetition)"
+                "sum would reveal single inputs. Repeat it under a new identity (--replicate)"
             )
 
     def open(self, party: int, vector: bytes, survivors: bytes) -> None:
@@ -122,7 +122,7 @@ class RecordedSum:
             raise RepeatedUseError(
                 f"party {party} refuses: it has let {self._step!r} of {self._identity!r} be unmasked before, for "
                 "other survivors or another vector; a second sum would reveal single inputs. Repeat it under a new "
-                "identity (--repetition)"
+                "identity (--replicate)"
             )
 
 
@@ -255,7 +255,7 @@ class Party:
         if state.parameters != parameters:
             raise RepeatedUseError(
                 f"party {self._number} has joined this session under other parameters; repeat it under a new identity "
-                "(--repetition)"
+                "(--replicate)"
             )
         return protocol.advertise(state)
 
@@ -282,7 +282,7 @@ class Party:
         if self._memory.keep(stage, state) != state:
             raise RepeatedUseError(
                 f"party {self._number} has already answered in this round with another value; a second one could "
-                "reveal its input. Repeat the round under a new identity (--repetition)"
+                "reveal its input. Repeat the round under a new identity (--replicate)"
             )
 
 

@@ -384,7 +384,7 @@ def _charged_secret(layout: Layout, contributor: str, identifier: str, release: 
     whose = "the curator's secret" if contributor == EVERYONE else f"the secret of party {contributor}"
     way_out = (
         f"Its noise is never drawn from another: restore {layout.party_secret(contributor)} "
-        f"(or {environment_name(contributor)}), or ask for a fresh release and a fresh charge with another --repetition"
+        f"(or {environment_name(contributor)}), or ask for a fresh release and a fresh charge with another --replicate"
     )
     try:
         secret = require_secret(layout, contributor)

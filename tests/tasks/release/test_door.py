@@ -188,7 +188,7 @@ def test_a_lost_secret_never_redraws_noise(trust: str, whose: str, clinic: Path,
     forget(only(prepared).key)
     for _ in range(2):
         prepared.charge()
-        with pytest.raises(SecretError, match=f"of all parties was charged under {whose}.*missing.*--repetition"):
+        with pytest.raises(SecretError, match=f"of all parties was charged under {whose}.*missing.*--replicate"):
             prepared.make()
         assert not path.exists(), "a new secret in the lost one's place would hide the loss"
     # Another secret in its place is not the one that the charge remembers.

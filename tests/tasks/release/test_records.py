@@ -123,7 +123,7 @@ def test_a_step_that_was_opened_is_not_opened_with_another_value(
         raise AssertionError("a second sum is opened")
 
     monkeypatch.setattr(at_party, "unmask", unmask)
-    with pytest.raises(RepeatedUseError, match=r"party 0 has let the sum 'sum-0' .* --repetition"):
+    with pytest.raises(RepeatedUseError, match=r"party 0 has let the sum 'sum-0' .* --replicate"):
         made(prepared)
     assert digests() == {}
     monkeypatch.undo()
