@@ -142,9 +142,16 @@ def write_dots(left: Floats, right: NDArray[np.float32], start: int, stop: int, 
                 a3, b3 = a3 + a * r3[j], b3 + b * r3[j]
             out[k, q], out[k, q + 1], out[k, q + 2], out[k, q + 3] = a0, a1, a2, a3
             out[k + 1, q], out[k + 1, q + 1], out[k + 1, q + 2], out[k + 1, q + 3] = b0, b1, b2, b3
-    for k in range(outputs):
-        for q in range(fours if k < pairs else 0, m):
-            row = right[start + q, offset : offset + n]
+        for k in range(pairs, outputs):
+            a0, a1, a2, a3 = 0.0, 0.0, 0.0, 0.0
+            for j in range(n):
+                a = left[k, j]
+                a0, a1 = a0 + a * r0[j], a1 + a * r1[j]
+                a2, a3 = a2 + a * r2[j], a3 + a * r3[j]
+            out[k, q], out[k, q + 1], out[k, q + 2], out[k, q + 3] = a0, a1, a2, a3
+    for q in range(fours, m):
+        row = right[start + q, offset : offset + n]
+        for k in range(outputs):
             total = 0.0
             for j in range(n):
                 total += left[k, j] * row[j]
@@ -170,11 +177,15 @@ def add_combinations(left: Floats, right: NDArray[np.float32], start: int, stop:
                 x0, x1, x2, x3 = r0[j], r1[j], r2[j], r3[j]
                 out[k, j] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
                 out[k + 1, j] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
-    for k in range(outputs):
-        for r in range(fours if k < pairs else start, stop):
-            a, row = left[k, r - start], right[r, offset : offset + n]
+        for k in range(pairs, outputs):
+            a0, a1, a2, a3 = left[k, q], left[k, q + 1], left[k, q + 2], left[k, q + 3]
             for j in range(n):
-                out[k, j] += a * row[j]
+                out[k, j] += a0 * r0[j] + a1 * r1[j] + a2 * r2[j] + a3 * r3[j]
+    for r in range(fours, stop):
+        row = right[r, offset : offset + n]
+        for k in range(outputs):
+            for j in range(n):
+                out[k, j] += left[k, r - start] * row[j]
 
 
 Numbers: TypeAlias = "NDArray[np.float32] | Floats | Ints"

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import scipy
@@ -324,8 +324,7 @@ def make_loss(loss: str, width: float | None = None) -> ScoreLoss:
         raise UnknownNameError(f"no loss is called {loss!r}; nearest: {', '.join(near)}")
     if width is not None and _LOSSES[loss] not in (HuberHinge, SmoothedHinge):
         raise ParameterError(f"the loss {loss!r} has no width; leave it out")
-    loss_function: ScoreLoss = _LOSSES[loss]() if width is None else _LOSSES[loss](width=width)
-    return loss_function
+    return cast(ScoreLoss, _LOSSES[loss]() if width is None else _LOSSES[loss](width=width))
 
 
 # Up to this many columns the Hessian of each weight row is formed and factorised; beyond, conjugate gradients.

@@ -175,8 +175,7 @@ class _Case:
             parties = [ArrayRows(rows.features[i::3], rows.labels[i::3], block=16) for i in range(3)]
         sizes = tuple(party.count for party in parties)
         setting = dataclasses.replace(self.setting, sizes=sizes, classes=classes, trust=guarantees.Trust(trust))
-        artefact: Artefact = fit(self.build(), parties, setting, KeyedNoise(public_secret(seed), "contract"))
-        return artefact
+        return fit(self.build(), parties, setting, KeyedNoise(public_secret(seed), "contract"))
 
 
 def _require(holds: object, broken: str) -> None:

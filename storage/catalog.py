@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from storage.arrivals import Arrival
 from storage.documents import file_digest, verify_file
@@ -438,8 +438,7 @@ class Catalog:
             for entry in found(self._database, Kind.COMPARISON, subject=model)
             if entry.content["version"] == version
         ]
-        outcome: Mapping[str, Any] | None = comparisons[-1]["outcome"] if comparisons else None
-        return outcome
+        return cast(Mapping[str, Any] | None, comparisons[-1]["outcome"] if comparisons else None)
 
     def record_champion(self, model: str, version: str, *, back: bool = False) -> None:
         """Record that a version is champion now, or with ``back`` is so again, the one after it being none any more."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -664,8 +664,7 @@ def declared_table(layout: Layout, ref: DatasetRef) -> Mapping[str, Any] | None:
 
     None where rows had no declared schema, or were stored before it was kept. It is declared and says nothing of rows.
     """
-    table: Mapping[str, Any] | None = _load(layout, ref.version).get("table")
-    return table
+    return cast(Mapping[str, Any] | None, _load(layout, ref.version).get("table"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,8 +237,7 @@ class Fingerprints:
     def comparable(self, prints: _Prints) -> _Prints:
         """Return fingerprints without that of a row of zeros, such as a null record: it is nobody's."""
         (nobody,) = row_fingerprints(np.zeros((1, 1)), self._key)
-        kept: _Prints = prints[prints != nobody]
-        return kept
+        return np.asarray(prints[prints != nobody])
 
 
 def _load(path: Path) -> _Prints:

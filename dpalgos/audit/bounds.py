@@ -516,8 +516,7 @@ def likelihood_ratios(scores: Floats, members: NDArray[np.bool_]) -> Floats:
     squares = (residual**2).sum(axis=1)
     variance = (squares.sum() - squares) / (residual.size - residual.shape[1])
     variance = np.maximum(variance, 1e-12 * max(float(np.square(scores).mean()), 1e-300))[:, None]
-    ratios: Floats = ((scores - means[1]) ** 2 - (scores - means[0]) ** 2) / (2.0 * variance)
-    return ratios
+    return np.asarray(((scores - means[1]) ** 2 - (scores - means[0]) ** 2) / (2.0 * variance))
 
 
 def attack(ratios: Floats, members: NDArray[np.bool_]) -> Attack:

@@ -227,8 +227,7 @@ def _line_numbers(text: bytes) -> NDArray[np.int64]:
         closed = np.cumsum(characters == ord('"'))[np.minimum(ends, len(text) - 1)] % 2 == 0
         ends, lines = ends[closed], lines[closed]
     starts = np.concatenate([[0], ends[:-1] + 1])
-    rows: NDArray[np.int64] = lines[(starts < ends) & (characters[starts] != ord("\r"))]
-    return rows
+    return np.asarray(lines[(starts < ends) & (characters[starts] != ord("\r"))])
 
 
 def parquet_rows(

@@ -250,8 +250,7 @@ class Scorer:
         """
         if isinstance(self.pipeline[0], TableEncoder):
             return scores_of(self.pipeline, data)
-        predicted: Floats = self.pipeline.predict(data)
-        return predicted
+        return np.asarray(self.pipeline.predict(data))
 
 
 def _load_pyfunc(path: str) -> Scorer:

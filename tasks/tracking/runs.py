@@ -360,8 +360,7 @@ def runs_with(client: MlflowClient, experiment: str, tag: str, value: str) -> li
     import mlflow
 
     # Unlike a client's, MLflow's own function reads on to the last page.
-    runs: list[Run] = mlflow.search_runs([experiment], f"tags.`{tag}` = '{value}'", output_format="list")
-    return runs
+    return list(mlflow.search_runs([experiment], f"tags.`{tag}` = '{value}'", output_format="list"))
 
 
 def _remove(client: MlflowClient, run: Run) -> None:
