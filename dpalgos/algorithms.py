@@ -719,8 +719,10 @@ def fit(
     """
     if isinstance(algorithm, DirectAlgorithm):
         return algorithm.fit(parties, setting, noise)
-    summation = summation or TrustedSummation(noise)
-    return cast(Artefact, run_sums(cast(SumAlgorithm, algorithm), parties, setting, summation, progress))
+    return cast(
+        Artefact,
+        run_sums(cast(SumAlgorithm, algorithm), parties, setting, summation or TrustedSummation(noise), progress),
+    )
 
 
 def planned_artefact(algorithm: Algorithm, setting: Setting) -> Artefact:

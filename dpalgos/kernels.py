@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -186,8 +186,7 @@ class KernelRows:
             place = self._make(position)
         self.clock += 1
         self.used[place] = self.clock
-        row: Features = self.held[place]
-        return row
+        return cast(Features, self.held[place])
 
     def _make(self, position: int) -> int:
         place = int(self.used.argmin())

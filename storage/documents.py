@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
 import struct
 import zipfile
@@ -267,7 +268,8 @@ def _require_size(size: int, most: int, place: str) -> None:
         raise InputError(f"{place} is longer than {most:,} bytes, as no document of Unitball is")
 
 
-_verified: dict[tuple[str, int, int], str] = {}
+# Of files as they were; whoever has written one has read its digest from it, and need not read it again.
+_digests: dict[tuple[int, int, int, int], str] = {}
 
 
 def canonical(value: Any) -> bytes:
@@ -345,13 +347,17 @@ def load_manifest(path: Path, *, version: int) -> dict[str, Any]:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of a file, read once a process and state of the file."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        state = os.fstat(file.fileno())
+        key = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
+        if key not in _digests:
+            _digests[key] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _digests[key]
 
 
 def verify_file(path: Path, digest: str, way_out: str = "restore it from a back-up or ingest again") -> None:
-    """Check a file against its digest, once a process and state of the file.
+    """Check a file against its digest (:func:`file_digest`).
 
     Raises
     ------
@@ -359,11 +365,8 @@ def verify_file(path: Path, digest: str, way_out: str = "restore it from a back-
         If it is missing or differs, naming it.
     """
     try:
-        state = path.stat()
-        key = (str(path), state.st_mtime_ns, state.st_size)
-        if key not in _verified:
-            _verified[key] = file_digest(path)
+        intact = file_digest(path) == digest
     except OSError as error:
         raise DamagedError(f"{path} is missing or cannot be read: {error.strerror}; {way_out}") from error
-    if _verified[key] != digest:
+    if not intact:
         raise DamagedError(f"{path} is damaged: its digest does not match; {way_out}")

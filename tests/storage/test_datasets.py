@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -320,23 +322,35 @@ def test_a_newer_format_is_refused(layout: Layout) -> None:
 
 
 def test_digests_are_verified_once_a_state_of_the_file(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What wrote a file has read it for its digest; it is read again where it may be another, and never otherwise."""
     ref = stored(layout, source_of(synthetic(40, 3, seed=22)))
-    read: list[Path] = []
-    digest = documents.file_digest
+    read: list[object] = []
+    digest = hashlib.file_digest
 
-    def counted(path: Path) -> str:
-        read.append(path)
-        return digest(path)
+    def counted(file: Any, kind: str) -> Any:
+        read.append(file)
+        return digest(file, kind)
 
-    monkeypatch.setattr(documents, "file_digest", counted)
+    monkeypatch.setattr(hashlib, "file_digest", counted)
     for _ in range(3):
         open_dataset(layout, ref)
-    assert len(read) == 1
-    path = read[0]
+    assert not read
+    (path,) = layout.dataset(ref.version).rglob("part-*.parquet")
     flip(path)
     flip(path)
     open_dataset(layout, ref)
-    assert len(read) == 2
+    assert len(read) == 1
+    flip(path)
+    with pytest.raises(DamagedError, match="digest does not match"):
+        open_dataset(layout, ref)
+    flip(path)
+    other = path.with_name("other")
+    shutil.copy2(path, other)
+    flip(other)
+    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    other.replace(path)
+    with pytest.raises(DamagedError, match="digest does not match"):
+        open_dataset(layout, ref)
 
 
 def test_fingerprints_of_parts_follow_their_rows(layout: Layout, tmp_path: Path) -> None:
