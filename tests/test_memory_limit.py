@@ -30,6 +30,7 @@ from storage.rowfiles import RowFormat, RowWriter, StoredRows, WrittenRows
 from tasks.tracking.flavor import predict_file
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support import forks
+from tests.support.nights import by_night
 
 _ROWS, _FEATURES, _CLASSES = 140_000, 250, 3
 _LIMIT = 4 * _ROWS * _FEATURES // 4
@@ -115,7 +116,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux forgets a peak when asked")
-@pytest.mark.parametrize("keep", [False, True], ids=["limit", "mutant-keeps-all"])
+@pytest.mark.parametrize("keep", by_night([False, True], {True}), ids=["limit", "mutant-keeps-all"])
 def test_a_pass_takes_blocks_and_not_all_rows(rows: Path, keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNITBALL_MEMORY", str(_LIMIT))
     assert 4 * _LIMIT == 4 * _ROWS * _FEATURES

@@ -78,6 +78,7 @@ def test_nearly_as_little_noise_as_an_accountant_of_one_plan_asks_for() -> None:
     assert multiplier < 0.75 * math.sqrt(steps) / MU, "sampling saves noise"
 
 
+@pytest.mark.nightly
 def test_less_noise_is_not_proved() -> None:
     multiplier = noise_multiplier(0.1, 50, SLACK, MU)
     reach = 1.3 * MU * (MU / 2 + math.sqrt(-2 * math.log(SLACK)))

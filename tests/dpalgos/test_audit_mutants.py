@@ -180,6 +180,7 @@ def test_a_mistake_is_caught(name: str) -> None:
     assert report.verdict is Verdict.VIOLATES, report
 
 
+@pytest.mark.nightly
 def test_noise_that_is_used_twice_is_caught() -> None:
     report = audited(SOUND["descent"], 0.99, ReusedStream)
     assert report.verdict is Verdict.VIOLATES, report

@@ -96,6 +96,7 @@ def leaking_fit(opened: OpenRelease) -> Artefact:
     return cast(Artefact, fitted)
 
 
+@pytest.mark.nightly
 def test_exact_statistics_beside_a_release_are_caught(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A norm, a class's count, how many rows are no null records, and a spectrum: each is named."""
     monkeypatch.setattr(OpenRelease, "fit", leaking_fit)

@@ -45,6 +45,7 @@ def test_what_is_sound_is_consistent(root: Path, monkeypatch: pytest.MonkeyPatch
     assert found.chain.verdict is not Verdict.VIOLATES
 
 
+@pytest.mark.nightly
 def test_a_suspicion_that_does_not_come_again_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a sound system whose first audit alarms."""
     honest = audit_system
