@@ -843,6 +843,7 @@ def test_a_secret_that_is_no_secret(commands: CommandLine, monkeypatch: pytest.M
 # ── as a process of its own ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.nightly
 def test_a_process_of_its_own(engine: Engine, tmp_path: Path) -> None:
     """As a person starts it: engine included, nothing but the object on stdout, no traceback of Prefect's beside it."""
     root = tmp_path / "root"

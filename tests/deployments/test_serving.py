@@ -83,6 +83,7 @@ def _dataset_of(run: dict[str, Any]) -> str | None:
     return dataset
 
 
+@pytest.mark.nightly
 def test_triggered_run(served: Served, tmp_path: Path) -> None:
     """A new version starts a run where its owner has said so; of a set without a schedule none does."""
 
