@@ -28,6 +28,7 @@ from dpalgos.rows import (
     Shares,
     accumulate,
     clip_to_unit_ball,
+    for_each,
     null_labels,
     pieces,
     sanitise,
@@ -673,8 +674,15 @@ class GradientSums:
         memory = reserve(self._kept(rows.count * setting.rows_per_person, setting))
         if memory is None:
             return rows
-        blocks = tuple(self._encoded(seen(block), rows.count, setting) for block in rows.blocks())
-        return EncodedRows(blocks, (memory,))
+        encoded: dict[int, EncodedBlock] = {}
+
+        def encode(numbered: tuple[int, Block]) -> None:
+            number, block = numbered
+            encoded[number] = self._encoded(block, rows.count, setting)
+
+        # What has seen them may count: in this thread alone.
+        for_each(encode, enumerate(map(seen, rows.blocks())))
+        return EncodedRows(tuple(block for _, block in sorted(encoded.items())), (memory,))
 
     @staticmethod
     def merge(parties: Sequence[Rows | EncodedRows]) -> list[Rows | EncodedRows]:

@@ -374,7 +374,7 @@ def accumulate(new: Callable[[], _Total], add: Callable[[_Total, _Item], None], 
     """Add items to accumulators, one a core, and return those; what they hold together must not depend on who got what.
 
     Items are asked for one after another in the caller's thread, while the cores work on those before: never more than
-    two above the number of cores at once, so that reading and computing overlap and memory stays flat. Whole numbers
+    three above the number of cores at once, so that reading and computing overlap and memory stays flat. Whole numbers
     add up to the same in any order.
     """
     remaining = iter(items)
@@ -400,7 +400,8 @@ def accumulate(new: Callable[[], _Total], add: Callable[[_Total, _Item], None], 
     with ThreadPoolExecutor(cores()) as pool:
         for item in chain(few, remaining):
             waiting.append(pool.submit(work, item))
-            if len(waiting) > cores():
+            # One waits while the next is read: without it a core would be idle for as long as reading takes.
+            if len(waiting) > cores() + 1:
                 waiting.popleft().result()
         for future in waiting:
             future.result()

@@ -40,6 +40,7 @@ from storage.rowfiles import (
     RowWriter,
     StoredRows,
     WrittenRows,
+    ahead,
 )
 from storage.schema import parse_schema
 from storage.source import Block, Source, Tally, canonical_label, most_rows, undeclared
@@ -49,8 +50,8 @@ MANIFEST = "dataset.json"
 _UNREGISTERED = "unregistered"
 _PARTS = ("train", "test")
 _SPARSE_FROM = 1024
-# Rows that are brought into the unit ball at a time.
-_PIECE_ROWS = 1024
+# Numbers that are brought into the unit ball at a time.
+_PIECE_ENTRIES = 1 << 16
 # Numbers that NumPy adds up at once.
 _SUMMED = 8192
 
@@ -65,8 +66,9 @@ def into_unit_ball(features: NDArray[np.float64]) -> NDArray[np.float32]:
     """
     stored = np.empty(features.shape, dtype=np.float32)
     # What is made on the way is several times as large as the rows.
-    for start in range(0, len(features), _PIECE_ROWS):
-        stored[start : start + _PIECE_ROWS] = _rounded(features[start : start + _PIECE_ROWS])
+    rows = max(16, _PIECE_ENTRIES // max(1, features.shape[1]))
+    for start in range(0, len(features), rows):
+        stored[start : start + rows] = _rounded(features[start : start + rows])
     return stored
 
 
@@ -762,10 +764,14 @@ def transform_dataset(
         prints = Fingerprints(root_secret(layout), columns=False, folder=stage.path) if ref.private else None
         for part in [part for part in _PARTS if part in body["parts"]]:
             writer = RowWriter(stage.path / part, row_format, row_objects(layout))
-            for features, labels, counted, whose in _counted_blocks(layout, ref.version, body, part):
-                mapped = _mapped(
-                    row_map(features.astype(np.float64)), (len(labels), size), normalisation, unit_ball=unit_ball
+            passing = (
+                (
+                    _mapped(row_map(block[0].astype(np.float64)), (len(block[0]), size), normalisation, unit_ball),
+                    *block[1:],
                 )
+                for block in _counted_blocks(layout, ref.version, body, part)
+            )
+            for mapped, labels, counted, whose in ahead(passing):
                 if prints is not None:
                     prints.add(mapped[counted], whose)
                 writer.write(row_format.encode(mapped, labels))
@@ -786,7 +792,7 @@ def transform_dataset(
         return _publish(layout, stage, target.version, {**kept, **changed}, prints)
 
 
-def _mapped(rows: NDArray[np.float64], shape: tuple[int, int], name: str, *, unit_ball: bool) -> NDArray[np.float32]:
+def _mapped(rows: NDArray[np.float64], shape: tuple[int, int], name: str, unit_ball: bool) -> NDArray[np.float32]:
     if rows.shape != shape:
         raise StorageError(f"the row map {name!r} gives an array of shape {rows.shape}, expected {shape}")
     if unit_ball:

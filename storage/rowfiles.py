@@ -3,10 +3,12 @@
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +33,8 @@ _DECODED_ENTRIES = 1 << 18
 _PART_BYTES = 1 << 27
 # Numbers by which compression is judged.
 _SAMPLE = 1 << 16
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +381,17 @@ class StoredRows:
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the SHA-256 of the rows, kept with them; for keying noise, never published."""
         return np.frombuffer(bytes.fromhex(self.content), dtype=np.uint8)
+
+
+def ahead(items: Iterable[_Item]) -> Iterator[_Item]:
+    """Yield items in order, each made in another thread while the one before it is worked on; no more are held."""
+    # One context for all of them, as if they were made here: it bounds what readers take in.
+    making, remaining, end = copy_context(), iter(items), object()
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(making.run, lambda: next(remaining, end))
+        while (item := following.result()) is not end:
+            following = pool.submit(making.run, lambda: next(remaining, end))
+            yield cast(_Item, item)
 
 
 def _numbers(array: Any) -> Any:

@@ -25,7 +25,7 @@ from storage.layout import Layout, path_component
 from storage.objects import objects_of, row_objects
 from storage.people import Positions, shares
 from storage.refs import DatasetRef, ShardRef
-from storage.rowfiles import RowFormat, RowWriter, StoredRows
+from storage.rowfiles import RowFormat, RowWriter, StoredRows, ahead
 
 FORMAT_VERSION = 1
 MANIFEST = "shard.json"
@@ -210,7 +210,7 @@ class _Partitioning:
                 number: RowWriter(stages[number].path, self.format, row_objects(self.layout, party))
                 for number, party in group.items()
             }
-            for partitioned in self._passing(group):
+            for partitioned in ahead(self._passing(group)):
                 for number, batch in partitioned:
                     writers[number].write(batch)
                 row_bytes = max(
@@ -344,8 +344,8 @@ def write_mapped(
         target.parent.mkdir(mode=0o700, exist_ok=True)
     with staging(target.parent, durable=False) as stage, writing(target):
         writer = RowWriter(stage.path, kept)
-        for features, labels, shares in rows.blocks():
-            writer.write(kept.encode(mapped(features), labels, shares))
+        for batch in ahead(kept.encode(mapped(features), labels, shares) for features, labels, shares in rows.blocks()):
+            writer.write(batch)
         body = {"of": rows.content, "format": kept.to_json(), "rows": asdict(writer.close())}
         (stage.path / MAPPED_MANIFEST).write_bytes(documents.dump_manifest(body, version=FORMAT_VERSION))
         stage.publish(target, lambda: open_mapped(layout, shard, rows, key) is not None)

@@ -31,6 +31,7 @@ from storage.source import (
     canonical_label,
     cells_of,
     confirm,
+    count_lines,
     open_text,
     reading,
     register_reader,
@@ -89,7 +90,7 @@ def expected_rows(path: Path) -> int | None:
         if path.suffix in COMPRESSED or not path.is_file():
             return None
         with path.open("rb") as file:
-            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 22), b""))
+            return sum(count_lines(chunk) for chunk in iter(lambda: file.read(1 << 22), b""))
     except (OSError, InputError):
         return None
 
@@ -152,18 +153,17 @@ def chunked(read: Iterator[tuple[int, list[str]]], names: Sequence[str], rows: i
 
 def _arrow_rows(path: Path, schema: Schema, names: Sequence[str], rows: int) -> Generator[Table, None, int | None]:
     """Yield rows column by column; return after how many of them Python has to read on, None where all are read."""
-    done = passed = 0
+    done, passed, longest = 0, 0, csv.field_size_limit()
     if schema.skip_lines_beginning or not schema.needed:
         return done
     try:
         with open_text(path, schema.encoding) as file:
             for text in _whole_lines(file):
+                quotes = b'"' in text
                 table = arrow_csv.read_csv(
                     pa.BufferReader(text),
                     # In one piece where cells may hold line breaks: between pieces pyarrow ends a row there.
-                    read_options=arrow_csv.ReadOptions(
-                        column_names=names, block_size=len(text) if b'"' in text else None
-                    ),
+                    read_options=arrow_csv.ReadOptions(column_names=names, block_size=len(text) if quotes else None),
                     parse_options=arrow_csv.ParseOptions(delimiter=schema.delimiter),
                     convert_options=arrow_csv.ConvertOptions(
                         column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
@@ -174,13 +174,16 @@ def _arrow_rows(path: Path, schema: Schema, names: Sequence[str], rows: int) -> 
                     raise pa.ArrowInvalid("rows that pyarrow and Python end otherwise")
                 # The line of names.
                 begin = int(schema.header and not passed)
-                passed += text.count(b"\n")
+                passed += count_lines(text)
                 for start in range(begin, len(table), rows):
                     piece = table.slice(start, rows).combine_chunks()
                     cells = {name: piece.column(name).chunk(0) for name in names}
-                    quoted = ((one, '"' if one in schema.needed else '^ +"') for one in names if b'"' in text)
+                    quoted = ((one, '"' if one in schema.needed else '^ +"') for one in names if quotes)
                     if any(pc.any(pc.match_substring_regex(cells[one], mark)).as_py() for one, mark in quoted) or (
-                        any(pc.max(pc.binary_length(one)).as_py() > csv.field_size_limit() for one in piece.columns)
+                        any(
+                            one.nbytes > longest and pc.max(pc.binary_length(one)).as_py() > longest
+                            for one in piece.columns
+                        )
                     ):
                         raise pa.ArrowInvalid("a quotation mark that Python reads otherwise, or a cell it refuses")
                     yield Table(cells, lines[start : start + rows], str(path))
@@ -207,8 +210,8 @@ def _whole_lines(file: IO[bytes]) -> Iterator[bytes]:
         # block ends; pyarrow's does neither, and leaves out a mark of the order of bytes wherever a block begins.
         if (
             (not end and not whole)
-            or text.count(b"\r") != text.count(b"\r\n")
-            or text.count(b'"') % 2
+            or (b"\r" in text and text.count(b"\r") != text.count(b"\r\n"))
+            or (b'"' in text and text.count(b'"') % 2)
             or (begun and text.startswith(BOM_UTF8))
         ):
             raise pa.ArrowInvalid("a line longer than a block, or one that Python reads otherwise")
