@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from dpalgos.registry import register
-from dpalgos.rows import Floats, clip_to_unit_ball, pieces, squared_norms
+from dpalgos.rows import Floats, clip_to_unit_ball, squared_norms
 
 RowMap: TypeAlias = Callable[[Floats], Floats]
 """A map of rows (m, d), each looked at alone."""
@@ -49,14 +49,6 @@ class UnitNorm(RowLocal):
 
     def __call__(self, features: Floats) -> Floats:
         """Return rows of norm 1."""
-        units = np.empty(features.shape)
-        # What is made on the way is several times as large as the rows: as much as a core's cache holds.
-        for part in pieces(*features.shape):
-            units[part] = self._units(features[part])
-        return units
-
-    @staticmethod
-    def _units(features: Floats) -> Floats:
         finite = np.where(np.isfinite(features).all(axis=1, keepdims=True), features, 0.0)
         # Dividing by the largest entry first keeps squares from overflowing and underflowing.
         largest = np.abs(finite).max(axis=1, keepdims=True, initial=0.0)

@@ -41,7 +41,16 @@ def privacy_audit(request: AuditRequest | None = None) -> list[Examined]:
     """
     subject = request or AuditRequest()
     outcomes = [
-        record_audit(audit(one.algorithm, subject, one.epsilon, one.delta, _relation(one), chain_inline))
+        record_audit(
+            audit(
+                one.algorithm,
+                subject,
+                one.epsilon,
+                one.delta,
+                Neighbours(one.neighbours) if one.neighbours in set(Neighbours) else Neighbours.REPLACE_ONE,
+                chain_inline,
+            )
+        )
         for one in _in_use(subject)
     ]
     for one in outcomes:
@@ -69,7 +78,3 @@ def _in_use(request: AuditRequest) -> list[InUse]:
     return [
         one.model_copy(update={name: value for name, value in settings.items() if value is not None}) for one in used
     ]
-
-
-def _relation(one: InUse) -> Neighbours:
-    return Neighbours(one.neighbours) if one.neighbours in set(Neighbours) else Neighbours.REPLACE_ONE

@@ -202,7 +202,11 @@ class _Partitioning:
             stages: dict[int, Staging] = {}
             for number, party in group.items():
                 folder = self.layout.shard(party, self.partition, self.ref.version).parent
-                _private_folder(self.layout, folder)
+                with writing(folder):
+                    self.layout.parties.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    missing = [folder, *folder.parents]
+                    for step in reversed(missing[: missing.index(self.layout.parties)]):
+                        step.mkdir(mode=0o700, exist_ok=True)
                 # Not durable: after a power cut the digest tells, and the shard is written again.
                 stages[number] = stack.enter_context(staging(folder, durable=False))
             stack.enter_context(writing(self.layout.parties))
@@ -253,14 +257,6 @@ class _Partitioning:
                 (int(local[start]), partitioned.slice(start, stop - start))
                 for start, stop in zip(starts, [*starts[1:], len(local)], strict=True)
             ]
-
-
-def _private_folder(layout: Layout, folder: Path) -> None:
-    with writing(folder):
-        layout.parties.mkdir(mode=0o700, parents=True, exist_ok=True)
-        missing = [folder, *folder.parents]
-        for step in reversed(missing[: missing.index(layout.parties)]):
-            step.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_shard(layout: Layout, shard: ShardRef) -> StoredRows:

@@ -159,7 +159,7 @@ def _arrow_rows(path: Path, schema: Schema, names: Sequence[str], rows: int) -> 
     try:
         with open_text(path, schema.encoding) as file:
             for text in _whole_lines(file):
-                quotes = b'"' in text
+                quotes = names if b'"' in text else ()
                 table = arrow_csv.read_csv(
                     pa.BufferReader(text),
                     # In one piece where cells may hold line breaks: between pieces pyarrow ends a row there.
@@ -178,12 +178,12 @@ def _arrow_rows(path: Path, schema: Schema, names: Sequence[str], rows: int) -> 
                 for start in range(begin, len(table), rows):
                     piece = table.slice(start, rows).combine_chunks()
                     cells = {name: piece.column(name).chunk(0) for name in names}
-                    quoted = ((one, '"' if one in schema.needed else '^ +"') for one in names if quotes)
-                    if any(pc.any(pc.match_substring_regex(cells[one], mark)).as_py() for one, mark in quoted) or (
-                        any(
-                            one.nbytes > longest and pc.max(pc.binary_length(one)).as_py() > longest
-                            for one in piece.columns
-                        )
+                    if any(
+                        pc.any(pc.match_substring_regex(cells[one], '"' if one in schema.needed else '^ +"')).as_py()
+                        for one in quotes
+                    ) or any(
+                        one.nbytes > longest and pc.max(pc.binary_length(one)).as_py() > longest
+                        for one in piece.columns
                     ):
                         raise pa.ArrowInvalid("a quotation mark that Python reads otherwise, or a cell it refuses")
                     yield Table(cells, lines[start : start + rows], str(path))

@@ -136,10 +136,6 @@ def _text(name: str, path: Path) -> Iterator[tuple[str, Value]]:
     yield name, path.read_bytes().decode("utf-8", "replace")
 
 
-def _json(name: str, path: Path) -> Iterator[tuple[str, Value]]:
-    yield from _fields(name, json.loads(path.read_bytes()))
-
-
 def _arrays(name: str, path: Path) -> Iterator[tuple[str, Value]]:
     with np.load(path, allow_pickle=False) as arrays:
         for part in arrays.files:
@@ -160,7 +156,12 @@ def _database(name: str, path: Path) -> Iterator[tuple[str, Value]]:
             yield from _fields(f"{name} {table.name}", [dict(row) for row in rows])
 
 
-_READERS = {".json": _json, ".npz": _arrays, ".parquet": _table, ".sqlite": _database}
+_READERS = {
+    ".json": lambda name, path: _fields(name, json.loads(path.read_bytes())),
+    ".npz": _arrays,
+    ".parquet": _table,
+    ".sqlite": _database,
+}
 
 
 def _fields(name: str, value: object) -> Iterator[tuple[str, Value]]:

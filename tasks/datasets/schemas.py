@@ -103,7 +103,9 @@ def draft_schema(
     place = require_file(path)
     known = {"file": path.name, "path": path, "output": output}
     if path.suffix in PARQUET:
-        names = _parquet_names(place)
+        with open_parquet(place, 0) as file:
+            kinds = ((field.name, str(field.type).split("[")[0].rstrip("3264")) for field in file.schema)
+            names = [(name, _ARROW.get(kind, "todo")) for name, kind in kinds]
         text = _HEAD.format(source="its names and types", **known)
     else:
         layout, names = _text_layout(place)
@@ -193,11 +195,6 @@ def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
             )
         if cell == twice:
             raise InputError(f"{path}, line 1: column {cell!r} is named twice; rename one in the file")
-
-
-def _parquet_names(path: Path) -> list[tuple[str, str]]:
-    with open_parquet(path, 0) as file:
-        return [(field.name, _ARROW.get(str(field.type).split("[")[0].rstrip("3264"), "todo")) for field in file.schema]
 
 
 Flags = NDArray[np.bool_]

@@ -26,7 +26,7 @@ from dpalgos.models import opened
 from dpalgos.normalisation import RowMap
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, construct, lookup
-from dpalgos.rows import Array, Features, Floats, fits
+from dpalgos.rows import Array, Features, Floats, fits, pieces
 from storage.arrivals import Arrival
 from storage.catalog import Horizon
 from storage.datasets import dataset_ref, is_complete, open_dataset, origins, transform_dataset, transformed_ref
@@ -79,10 +79,12 @@ def map_rows(dataset: DatasetRef, name: str) -> DatasetRef:
         If a map that looks at other rows is asked for on private data.
     """
     cls = admitted_normalisation(name, dataset.name, private=dataset.private)
+    learnt = row_map(dataset, name)
     return transform_dataset(
         current_layout(),
         dataset,
-        row_map(dataset, name),
+        # What is made on the way is several times as large as the rows: as much as a core's cache holds.
+        lambda rows: np.concatenate([learnt(rows[part]) for part in pieces(*rows.shape)]),
         normalisation=name,
         recipe=identity(source=source_digest(cls)),
         unit_ball=cls.unit_ball,
