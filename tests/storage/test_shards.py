@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from itertools import count, islice
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -17,7 +21,7 @@ from storage import shards
 from storage.errors import InputError, StorageError
 from storage.layout import Layout
 from storage.refs import DatasetRef, Labels, ShardRef
-from storage.rowfiles import RowFormat, StoredRows
+from storage.rowfiles import RowFormat, StoredRows, ahead
 from storage.shards import MANIFEST, open_shard, write_shards
 from tests.support.data import files_of, flip, gathered, source_of, stored, synthetic, temporaries
 
@@ -218,3 +222,51 @@ def test_a_shard_that_is_not_there_is_named(layout: Layout) -> None:
     ref = stored(layout, source_of(synthetic(20, 4, seed=122)))
     with pytest.raises(StorageError, match="does not exist"):
         open_shard(layout, ShardRef(dataset=ref, partition="even", party="0", rows=10))
+
+
+def test_the_next_item_is_made_beside_the_one_before_and_no_more() -> None:
+    """In order, in one context, never more than one ahead; an error comes out after what was before it."""
+    made: list[int] = []
+    bound: ContextVar[int] = ContextVar("bound")
+    bound.set(3)
+
+    def items() -> Iterator[int]:
+        token = bound.set(bound.get() + 1)
+        for number in range(bound.get() + 1):
+            made.append(number)
+            yield number
+        # Fails where each item is made in a context of its own.
+        bound.reset(token)
+        raise InputError("after the last")
+
+    taken = []
+    reading = ahead(items())
+    for number in islice(reading, 5):
+        assert len(made) <= number + 2
+        taken.append(number)
+    assert taken == made == [0, 1, 2, 3, 4]
+    with pytest.raises(InputError, match="after the last"):
+        next(reading)
+    assert bound.get() == 3
+    assert [*ahead(iter(()))] == []
+
+
+def test_what_is_read_ahead_ends_with_its_reader() -> None:
+    """Whoever stops early, by an error too, leaves no thread, and what was read is closed."""
+    closed, before = Event(), threading.active_count()
+
+    def items() -> Iterator[int]:
+        try:
+            yield from count()
+        finally:
+            closed.set()
+
+    def stops() -> None:
+        for number in ahead(items()):
+            if number == 2:
+                raise InputError("stop")
+
+    with pytest.raises(InputError, match="stop"):
+        stops()
+    assert threading.active_count() == before
+    assert closed.is_set()
