@@ -336,14 +336,18 @@ def _unitball(*arguments: str, root: Path | None = None) -> int:
     """Run the command line as a process of its own; return the peak of its memory in bytes."""
     environment = {**os.environ, **({} if root is None else {"UNITBALL_ROOT": str(root)})}
     command = [sys.executable, "-c", "from deployments.cli import main; main()", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise RuntimeError(f"unitball {' '.join(arguments)} ended with {process.returncode}")
-    return used.ru_maxrss * 1024
+    # Started by an empty process: what the starter holds counts as held by what it starts.
+    starter = [sys.executable, "-I", "-S", "-c", _STARTER]
+    done = subprocess.run([*starter, *command], stdout=subprocess.PIPE, env=environment, check=True)
+    return int(done.stdout) * 1024
 
 
+_STARTER = """import os, sys
+silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+_, status, used = os.wait4(os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=silent), 0)
+print(used.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
 _EMPTY = {"an empty process": lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)}
 _TRAIN = ("train", "--dataset", "digits", "--algorithm", "noisy-gd")
 
@@ -497,7 +501,8 @@ def measure(name: str, repeat: int, interpreter: str | None) -> tuple[str, dict[
         If something that the row needs is missing.
     """
     title, make = _ROWS[name]
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    # What runs in this process ends before its folder does.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _ENGINE:
         beside = make(Path(folder))
         if interpreter is not None and name in PEERS:
             try:
