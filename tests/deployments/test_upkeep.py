@@ -114,7 +114,11 @@ def _make_older(database: Path, days: int) -> None:
         for table in (*_OF_RUNS, *_OF_EVENTS):
             columns = [row[1] for row in opened.execute(f"PRAGMA table_info({table})") if row[2].upper() == "TIMESTAMP"]
             columns += [row[1] for row in opened.execute(f"PRAGMA table_info({table})") if row[2].upper() == "DATETIME"]
-            moved = ", ".join(f"{name} = strftime('%Y-%m-%d %H:%M:%f', {name}, '-{days} days')" for name in columns)
+            # To the microsecond: states of one run that follow at once would be one in milliseconds.
+            moved = ", ".join(
+                f"{name} = strftime('%Y-%m-%d %H:%M:%S', substr({name}, 1, 19), '-{days} days') || substr({name}, 20)"
+                for name in columns
+            )
             opened.execute(f"UPDATE {table} SET {moved}")
 
 
