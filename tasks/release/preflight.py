@@ -461,8 +461,8 @@ def _memory(
     for level in {release.upstream for release, _ in works}:
         side_by_side = [(release, work) for release, work in works if release.upstream == level]
         summing = [
-            # Blocks of rows that are held come one by one; sums have as many on their way as there are cores, and two.
-            reading + work.sums * cores + 8 * block * release.setting.dimension * 2 * (1 if work.held else cores + 1)
+            # Blocks of rows that are held come one by one; sums have as many on their way as there are cores, and three.
+            reading + work.sums * cores + 8 * block * release.setting.dimension * 2 * (1 if work.held else cores + 2)
             for release, work in side_by_side
         ]
         held = sorted(work.held for _, work in side_by_side)[-_AT_ONCE:]

@@ -69,7 +69,7 @@ def memory_of(limit: int, to_store: int = 0, **config: Any) -> float:
 
 def test_memory_in_closed_form() -> None:
     """Three numbers a feature of a block that is read in float32, two in float64 for each block on its way."""
-    blocks = _BLOCK * _WIDTH * (3 * 4 + 2 * 8 * (SPEEDS.cores + 1))
+    blocks = _BLOCK * _WIDTH * (3 * 4 + 2 * 8 * (SPEEDS.cores + 2))
     kept = 4 * _ROWS * (_WIDTH + 3 + 4)
     descent: dict[str, Any] = {"algorithm": "noisy-gd"}
     assert memory_of(limit=2**40, **descent) == blocks + kept
