@@ -60,7 +60,7 @@ def unit_rows(rows: int, dimension: int) -> NDArray[np.float32]:
 
 
 def test_a_streamed_covariance_costs_at_most_twice_one_in_memory(tmp_path: Path) -> None:
-    layout, features = RowFormat(784, Labels.CLASSES), unit_rows(8_000, 784)
+    layout, features = RowFormat(784, Labels.CLASSES), unit_rows(16_000, 784)
     writer = RowWriter(tmp_path, layout)
     writer.write(layout.encode(features, np.zeros(len(features), dtype=np.int32)))
     rows = StoredRows.open(tmp_path, layout, writer.close())
