@@ -461,7 +461,7 @@ def _memory(
     for level in {release.upstream for release, _ in works}:
         side_by_side = [(release, work) for release, work in works if release.upstream == level]
         summing = [
-            # Blocks of rows that are held come one by one; sums have as many on their way as there are cores, and three.
+            # Blocks of held rows come one by one; sums have as many on their way as there are cores, and three.
             reading + work.sums * cores + 8 * block * release.setting.dimension * 2 * (1 if work.held else cores + 2)
             for release, work in side_by_side
         ]
