@@ -32,7 +32,10 @@ _Prints = NDArray[np.uint64]
 
 
 def _nonzero(features: Any) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]], NDArray[np.float32]]:
-    """Return where each row begins, and columns and values of its entries that are not zero."""
+    """Return where each row begins, and columns and values of its entries that are not zero.
+
+    Where no row has a zero, the columns are those of one of them: all rows share them.
+    """
     if sparse.issparse(features):
         matrix = sparse.csr_matrix(features, dtype=np.float32)
         matrix.sum_duplicates()
@@ -41,15 +44,20 @@ def _nonzero(features: Any) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]
     dense = np.ascontiguousarray(features, dtype=np.float32)
     if dense.all():
         starts = np.arange(len(dense) + 1, dtype=np.int64) * dense.shape[1]
-        return starts, np.tile(np.arange(dense.shape[1]), len(dense)), dense.reshape(-1)
+        return starts, np.arange(dense.shape[1]), dense.reshape(-1)
     rows, columns = np.nonzero(dense)
     starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))]).astype(np.int64)
     return starts, columns, dense[rows, columns]
 
 
-def _hashed(parts: Iterator[bytes], key: bytes) -> _Prints:
-    digests = b"".join(hashlib.blake2b(part, key=key, digest_size=8).digest() for part in parts)
-    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+def _hashed(parts: Iterator[bytes], key: bytes, before: bytes = b"") -> _Prints:
+    """Return the digest of each part with what is before all of them, which is hashed once."""
+    begun, digests = hashlib.blake2b(before, key=key, digest_size=8), list[bytes]()
+    for part in parts:
+        digest = begun.copy()
+        digest.update(part)
+        digests.append(digest.digest())
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
 def row_fingerprints(features: Any, key: bytes) -> _Prints:
@@ -64,8 +72,9 @@ def row_fingerprints(features: Any, key: bytes) -> _Prints:
     starts, columns, values = _nonzero(features)
     places = np.ascontiguousarray(columns, dtype="<i4").tobytes()
     numbers = np.ascontiguousarray(values, dtype="<f4").tobytes()
-    bounds = pairwise((4 * starts).tolist())
-    return _hashed((places[start:stop] + numbers[start:stop] for start, stop in bounds), key)
+    bounds, shared = pairwise((4 * starts).tolist()), len(columns) < len(values)
+    parts = (numbers[start:stop] if shared else places[start:stop] + numbers[start:stop] for start, stop in bounds)
+    return _hashed(parts, key, places if shared else b"")
 
 
 def row_patterns(features: Any, key: bytes) -> _Prints:
@@ -105,6 +114,7 @@ class _Spool:
     """Fingerprints as they pass, in a file without a name: in memory only while they are asked for."""
 
     def __init__(self, folder: Path | None) -> None:
+        # No context manager: it is open as long as this lives.
         self._file: IO[bytes] = io.BytesIO() if folder is None else TemporaryFile(dir=folder)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
 
@@ -116,6 +126,7 @@ class _Spool:
         self._file.flush()
         whole = np.empty(self._file.tell() // 8, dtype=np.uint64)
         self._file.seek(0)
+        # Both kinds of file have it; the type that they share does not.
         self._file.readinto(whole)  # type: ignore[attr-defined]
         return whole
 

@@ -190,8 +190,7 @@ class Roster:
         digests : uint64 array (m,)
             Of the rows' people, all of whom are in the roster.
         """
-        number = self.files.index(file)
-        entries = np.flatnonzero(self.file == number)
+        entries = np.flatnonzero(self.file == self.files.index(file))
         known = self.digest[entries]
         first = np.unique(self.digest, return_index=True)[1]
         counted = np.isin(entries, first)

@@ -590,8 +590,7 @@ def require_open(reservation: Reservation) -> None:
 
 def _reservations(entries: Entries, account: str) -> list[tuple[Entry, Kind | None]]:
     """Return each reservation of an account and how it ended."""
-    kinds = (Kind.RESERVATION, Kind.COMMITMENT, Kind.RETURN)
-    opened = entries.find(*kinds, account=account)
+    opened = entries.find(Kind.RESERVATION, Kind.COMMITMENT, Kind.RETURN, account=account)
     ended = {entry.content["reservation"]: entry.kind for entry in opened if entry.kind is not Kind.RESERVATION}
     return [(one, ended.get(one.sequence)) for one in opened if one.kind is Kind.RESERVATION]
 

@@ -730,8 +730,7 @@ def _read_meta(connection: Connection, *, lock: bool) -> dict[str, str]:
     if lock and connection.dialect.name != "sqlite":
         connection.execute(_LOCKED_META)
     # Read after the lock is granted: what waited for it does not see rows that its last holder added.
-    rows = connection.execute(_META)
-    return {row.name: row.value for row in rows}
+    return {row.name: row.value for row in connection.execute(_META)}
 
 
 def _version(meta: Mapping[str, str], place: str) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,7 @@ from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, names
 from dpalgos.resources import memory_limit, set_memory_limit
-from dpalgos.rows import ArrayRows
+from dpalgos.rows import ArrayRows, Block
 from dpalgos.trainers.discriminant import DiscriminantDescent
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 from tests.dpalgos.parameters import PARAMETERS
@@ -468,6 +470,25 @@ def test_what_is_kept_counts_against_one_limit_and_is_given_back() -> None:
         assert isinstance(sums.prepare(rows, setting), EncodedRows)
     finally:
         set_memory_limit(limit)
+
+
+def test_what_sees_the_blocks_that_are_kept_sees_each_once_in_order_and_in_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dpalgos.rows.cores", lambda: 4)
+    rows = dataclasses.replace(blobs(900, 5, 3, 4), block=10)
+    setting = Setting(sizes=(900,), dimension=5, classes=3)
+    met: list[tuple[int, float]] = []
+
+    def seen(block: Block) -> Block:
+        # Adding takes a while: from several threads some of it would be lost.
+        before = met.copy()
+        time.sleep(1e-4)
+        met[:] = [*before, (threading.get_ident(), float(block[0][0, 0]))]
+        return block
+
+    assert isinstance(NoisyGradientDescent(budget=MU).sums(setting).prepare(rows, setting, seen), EncodedRows)
+    assert met == [(threading.get_ident(), float(first)) for first in rows.features[::10, 0]]
 
 
 def block_arrays(block: Any) -> list[Any]:

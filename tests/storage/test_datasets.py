@@ -382,6 +382,26 @@ def test_row_fingerprints_are_keyed_and_do_not_know_the_storage() -> None:
     assert not np.isin(dense, row_fingerprints(np.roll(features, 1, axis=1), b"k" * 32)).any()
 
 
+@pytest.mark.parametrize("rows", [0, 1, 2, 30])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_a_fingerprint_is_the_keyed_digest_of_columns_and_values_whatever_rows_are_beside(
+    rows: int, zeros: bool
+) -> None:
+    features = (synthetic(30, 6, seed=26)[0][:rows] + 2.0).astype(np.float32)
+    # One zero in one row: the others are whole, and keep the fingerprints that they have without it.
+    features[-1:, 2] *= not zeros
+    expected = [
+        hashlib.blake2b(
+            np.flatnonzero(row).astype("<i4").tobytes() + row[row != 0].astype("<f4").tobytes(),
+            key=b"k" * 32,
+            digest_size=8,
+        ).digest()
+        for row in features
+    ]
+    assert row_fingerprints(features, b"k" * 32).astype("<u8").tobytes() == b"".join(expected)
+    assert row_fingerprints(sparse.csr_matrix(features), b"k" * 32).astype("<u8").tobytes() == b"".join(expected)
+
+
 def test_what_was_private_cannot_become_public(layout: Layout) -> None:
     features, labels = synthetic(1000, 6, seed=26)
     fresh, _ = synthetic(1000, 6, seed=27)
