@@ -242,7 +242,7 @@ def _ingest_part(
     writer = RowWriter(folder, layout, put)
     origins: list[tuple[str, int]] = []
     seen: set[int] = set()
-    for read in source.parts[part]:
+    for read in ahead(source.parts[part]):
         block, digests = (read, None) if passing is None else passing.meet(part, read)
         features = _finite(block, source, part, writer.rows)
         labels = _labels(block, source, part, writer.rows)

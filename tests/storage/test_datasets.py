@@ -37,6 +37,7 @@ from storage.fingerprints import row_fingerprints
 from storage.layout import Layout, root_secret
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import RowFormat, RowWriter, StoredRows
+from storage.source import Block, Source
 from tests.support.data import files_of, flip, gathered, source_of, stored, synthetic, temporaries
 
 
@@ -234,6 +235,28 @@ def test_bad_labels_are_refused_by_their_place(layout: Layout) -> None:
         labels = np.array([0.0] * 29 + [bad], dtype=object)
         with pytest.raises(InputError, match=rf"train row 30: label {bad} is outside the declared range \[-1, 2\]"):
             stored(layout, source_of((features, labels), label_range=(-1.0, 2.0)))
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_what_is_refused_is_refused_first_although_the_next_rows_are_read_beside_it(
+    layout: Layout, private: bool
+) -> None:
+    """A reader a block ahead fails, too: what is said is what was wrong with the block before, and no more is read."""
+    read = []
+
+    class Failing:
+        def __iter__(self) -> Any:
+            for number in range(4):
+                read.append(number)
+                if number == 2:
+                    raise InputError("the file ends within a row")
+                yield Block(np.full((5, 3), math.nan if number == 1 else 0.5), np.arange(5) % 2)
+
+    failing = Source(format="synthetic", place="here", dimension=3, classes=("0", "1"), parts={"train": Failing()})
+    with pytest.raises(InputError, match="here, train row 6: feature 1 is nan"):
+        stored(layout, failing, private=private)
+    assert read == [0, 1, 2]
+    assert list(layout.datasets.iterdir()) == []
 
 
 def test_empty_and_one_class_sets_are_refused(layout: Layout) -> None:
