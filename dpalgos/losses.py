@@ -470,7 +470,7 @@ def rounding_bound(problem: Problem, *, slope: Floats, weight: Floats, linear: F
 
 
 def certified_minimiser(problem: Problem, tolerance: float) -> Floats:
-    """Return weights whose exact gradient has at most this norm, a weight row or jointly as in :class:`Solution`.
+    """Return weights whose exact gradient has at most this norm, of each weight row where the loss is separable.
 
     The certificate is :meth:`Problem.certified_gradient`; where :func:`minimise` has not earned it, gradient descent
     goes on until it has.

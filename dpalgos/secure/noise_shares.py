@@ -76,7 +76,7 @@ def mu_of_shares(sensitivity: float, sigma: float, shares: int, dimension: int) 
     sigma : float
         Parameter of each party's discrete Gaussian, in grid units.
     shares : int
-        How many of them are in the sum and unknown (:attr:`Tolerance.unknown_shares`).
+        How many of them are in the sum and unknown (:attr:`dpalgos.secure.messages.Tolerance.unknown_shares`).
     dimension : int
         Coordinates of the sum.
 
@@ -103,8 +103,8 @@ def share_sigma(total_sigma: float, *, shares: int, dimension: int, sensitivity:
     distance D >= 1. The theorem's bound is a D + b, and a + b <= 1/total_sigma by calibration at D = 1, so
     a D + b <= D (a + b) <= D / total_sigma.
 
-    Hence an algorithm's guarantee under ``secagg`` is the same as under ``central``; :meth:`Tolerance.assumptions` says
-    against whom.
+    Hence an algorithm's guarantee under ``secagg`` is the same as under ``central``;
+    :meth:`dpalgos.secure.messages.Tolerance.assumptions` says against whom.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ def share_distribution(distribution: object, shares: int, dimension: int) -> Noi
         (:class:`SymmetricRadialShare`), DiscreteLaplace (:class:`~dpalgos.secure.noise_shares.LaplaceShare`) or
         :class:`TruexGaussian`.
     shares : int
-        :attr:`Tolerance.unknown_shares`.
+        :attr:`dpalgos.secure.messages.Tolerance.unknown_shares`.
     dimension : int
         Coordinates of the sum.
 

@@ -157,9 +157,9 @@ the flaw is named, the published algorithm runs on public data only, and its sou
 - **Composition.** A run's releases are one plan, known beforehand and composed tightly. A plan enters an account by a
   bound on its whole trade-off curve (least mu, least rho, or its tight epsilon at the delta it states), never by one
   (epsilon, delta) point; across plans only filters that hold under full adaptivity count
-  (`dpalgos/accounting/composition.py` and `filters.py` have the proofs, [accounting](accounting.md) the numbers). What
+  (`dpalgos/accounting/composition.py` and `spending.py` have the proofs, [accounting](accounting.md) the numbers). What
   is guaranteed of an account is its cap; "spent" is a reading. Raising a cap opens a new filter with its own part of
-  delta (`successive.py`). A party pays for what reads its rows; partitions of the same rows add up.
+  delta (`ClosedFilter` in `spending.py`). A party pays for what reads its rows; partitions of the same rows add up.
 - **Exactly once.** A release is charged before noise exists and keyed by its identity; see [design](design.md).
 - **Numerics.** `exact`: the noise is drawn in integers and the guarantee holds for the released bits, up to a total
   variation below 2⁻¹⁰⁰ a draw. `idealised`: floating-point noise, the guarantee holds in real arithmetic; on private
