@@ -9,6 +9,7 @@ from rich.console import Console
 
 from deployments.cli.training import _guessing, results_table
 from tasks.tracking.results import shown_metric, shown_metrics
+from tests.support.command_line import CommandLine
 from tests.tasks.tracking.test_figures import a_result
 
 
@@ -50,3 +51,15 @@ def test_a_model_that_hardly_predicts_a_rare_class_says_what_does(high: float, r
     metrics = {"balanced_accuracy": 0.54, "balanced_accuracy_high": high, "majority_rate_low": rate}
     said = " ".join(_guessing([a_result(metrics=metrics, classes=("honest", "fraud"))]))
     assert ("--class-weight balanced" in said) is says
+
+
+@pytest.mark.parametrize("words", [("results",), ("datasets", "iris", "--sql")], ids=" ".join)
+def test_a_query_that_takes_longer_than_the_variable_says_is_stopped(
+    words: tuple[str, ...], commands: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of the operations page, by the command lines that it shows."""
+    if words[0] == "datasets":
+        assert commands("ingest", "iris", "--public").code == 0
+    monkeypatch.setenv("UNITBALL_SQL_SECONDS", "0.2")
+    endless = "SELECT count(*) FROM range(10000000000) a, range(10000) b"
+    commands(*words, endless).refused(2, "longer than 0.2 s", "UNITBALL_SQL_SECONDS")
