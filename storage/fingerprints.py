@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage.atomic import write_bytes
+from storage.column_order import ColumnOrder, Order, orders_agree
 from storage.errors import StorageError
 from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, Layout
 
@@ -194,6 +195,7 @@ class Fingerprints:
         self._compared = patterns
         self._cells = cells
         self.columns = ColumnSketches() if patterns and columns else None
+        self._order = ColumnOrder(key) if patterns and columns else None
         self._exact, self._patterns, self._whose = (_Spool(folder) for _ in range(3))
 
     def add(self, features: Any, whose: _Prints | None = None) -> _Prints:
@@ -211,6 +213,9 @@ class Fingerprints:
             self.columns.add(features)
         if whose is not None:
             self._whose.add(whose)
+        elif self._order is not None:
+            # Not of people's rows: one with many of them would decide.
+            self._order.add(features)
         return exact
 
     def save(self, folder: Path, *, exact: bool = True) -> None:
@@ -220,12 +225,15 @@ class Fingerprints:
                 data = io.BytesIO()
                 np.save(data, prints, allow_pickle=False)
                 write_bytes(folder / name, data.getvalue(), mode=0o600)
-        if self.columns is not None:
-            self.columns.save(folder / COLUMNS, self._key)
+        if self.columns is not None and self._order is not None:
+            save_columns(folder / COLUMNS, self._key, self.columns.numbers(), self._order.order())
 
     def columns_agree(self, path: Path) -> bool:
-        """Whether columns agree with those that were sketched; of rows that were lost before, there are no sketches."""
-        return self.columns is not None and path.exists() and self.columns.agree(load_sketches(path, self._key))
+        """Whether columns agree with stored ones, by sketch or by order; of rows that were lost there are neither."""
+        if self.columns is None or self._order is None or not path.exists():
+            return False
+        sketches, order = load_columns(path, self._key)
+        return self.columns.agree(sketches) or orders_agree(self._order.order(), order, ADMITTED_SHARE)
 
     def kinds(self) -> tuple[_Prints, _Prints]:
         """Return the distinct exact fingerprints and the distinct patterns, sorted; of people each one's least.
@@ -407,12 +415,10 @@ class ColumnSketches:
         even = _even()
         return [one for one in sketches if one and _evidence(one[0] - even, one[1], 1.0 / one[2]) < _REGULAR]
 
-    def save(self, path: Path, key: bytes) -> None:
-        """Write number of rows and sketch of each column that counts, enciphered under the root's secret."""
+    def numbers(self) -> _Floats:
+        """Return number of rows and sketch of each column that counts, a row each."""
         rows = [np.concatenate([[rows], sketch]) for sketch, _, rows in self._sketches]
-        nonce = secrets.token_bytes(12)
-        data = np.array(rows, dtype="<f8").tobytes()
-        write_bytes(path, nonce + _cipher(key).encrypt(nonce, data, None), mode=0o600)
+        return np.array(rows, dtype=np.float64).reshape(-1, 1 + len(_MIRROR))
 
     def agree(self, known: _Floats) -> bool:
         """Whether two of these columns and two of the known ones are closer than other people's can be."""
@@ -430,16 +436,31 @@ class ColumnSketches:
         return bool(min(alike.any(axis=0).sum(), alike.any(axis=1).sum()) >= 2)
 
 
-def load_sketches(path: Path, key: bytes) -> _Floats:
-    """Return what :meth:`ColumnSketches.save` wrote."""
+def save_columns(path: Path, key: bytes, sketches: _Floats, order: Order) -> None:
+    """Write columns' sketches and the fingerprints of their order, enciphered under the root's secret."""
+    data, nonce = io.BytesIO(), secrets.token_bytes(12)
+    prints = np.concatenate([*order.columns, np.zeros(0, dtype=np.uint64)])
+    sizes = np.array([order.level, *map(len, order.columns)], dtype=np.int64)
+    np.savez(data, sketches=sketches, sizes=sizes, prints=prints)
+    write_bytes(path, nonce + _cipher(key).encrypt(nonce, data.getvalue(), None), mode=0o600)
+
+
+def load_columns(path: Path, key: bytes) -> tuple[_Floats, Order]:
+    """Return what :func:`save_columns` wrote.
+
+    Raises
+    ------
+    StorageError
+    """
     try:
         data = path.read_bytes()
-        sketches = np.frombuffer(_cipher(key).decrypt(data[:12], data[12:], None), dtype="<f8")
+        with np.load(io.BytesIO(_cipher(key).decrypt(data[:12], data[12:], None)), allow_pickle=False) as arrays:
+            level, *sizes = arrays["sizes"].tolist()
+            return arrays["sketches"], Order(np.split(arrays["prints"], np.cumsum(sizes, dtype=np.int64))[:-1], level)
     except (OSError, ValueError, InvalidTag) as error:
         raise StorageError(
             f"{path} is damaged ({error!r}); remove it: the next ingestion makes it again from the rows"
         ) from error
-    return sketches.reshape(-1, 1 + len(_MIRROR)).astype(np.float64)
 
 
 def _cipher(key: bytes) -> ChaCha20Poly1305:

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
+from storage.column_order import ColumnOrder, Order, orders_agree
 from storage.errors import RefusedError, StorageError
-from storage.fingerprints import ColumnSketches, load_sketches, row_patterns
+from storage.fingerprints import ADMITTED_SHARE, ColumnSketches, load_columns, row_patterns, save_columns
 from storage.layout import COLUMNS, FINGERPRINTS
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Kind, reading
@@ -94,6 +95,12 @@ COPIES: dict[str, Callable[[Rows, np.random.Generator], Rows]] = {
     "a constant added": _features(lambda cells, random: np.column_stack([cells, np.ones(len(cells))])),
     "one per cent removed, scaled": lambda rows, random: random.permutation(rows)[:396] * [*[0.7] * 8, 1],
     "most of these": _mostly_negated,
+    "tanh": _features(lambda cells, random: np.tanh(cells)),
+    "cubes": _features(lambda cells, random: cells**3),
+    "mirrored curves, columns permuted": _features(lambda cells, random: np.exp(-cells[:, ::-1])),
+    "cubes of the second half, appended": lambda rows, random: _appended(
+        np.column_stack([rows[200:, :-1] ** 3, rows[200:, -1]]), random
+    ),
 }
 
 
@@ -160,8 +167,8 @@ def _sketched(table: Rows) -> ColumnSketches:
 
 
 def _agree(one: Rows, other: Rows, path: Path) -> bool:
-    _sketched(one).save(path, b"k" * 32)
-    return _sketched(other).agree(load_sketches(path, b"k" * 32))
+    save_columns(path, b"k" * 32, _sketched(one).numbers(), Order([], 4))
+    return _sketched(other).agree(load_columns(path, b"k" * 32)[0])
 
 
 def _made(random: np.random.Generator) -> Rows:
@@ -187,8 +194,8 @@ def _made(random: np.random.Generator) -> Rows:
 def test_no_alarm_at_a_thousand_pairs_of_unrelated_tables(tmp_path: Path, random: np.random.Generator) -> None:
     tables = [_sketched(_made(random)) for _ in range(46)]
     for number, table in enumerate(tables):
-        table.save(tmp_path / str(number), b"k" * 32)
-    known = [load_sketches(tmp_path / str(number), b"k" * 32) for number in range(len(tables))]
+        save_columns(tmp_path / str(number), b"k" * 32, table.numbers(), Order([], 4))
+    known = [load_columns(tmp_path / str(number), b"k" * 32)[0] for number in range(len(tables))]
     pairs = [(one, other) for one in range(len(tables)) for other in range(one)]
     assert len(pairs) > 1000
     assert not any(tables[one].agree(known[other]) for one, other in pairs)
@@ -207,10 +214,55 @@ def test_columns_are_recognised_whatever_their_size(tmp_path: Path, random: np.r
         assert not _agree(table[::2], table[1::2], tmp_path / "sketches")
 
 
+def _ordered(table: Rows, block: int = 300) -> Order:
+    found = ColumnOrder(b"k" * 32)
+    for start in range(0, len(table), block):
+        found.add(table[start : start + block])
+    return found.order()
+
+
+def test_curves_through_columns_keep_the_order_of_their_rows(random: np.random.Generator) -> None:
+    """Whatever blocks rows come in, in part, behind other rows; other people's rows, and the same ones shuffled, not.
+
+    Sorted, counted and repeated columns are like that in anybody's table, and do not count.
+    """
+    table = _made(np.random.default_rng(3)).astype(np.float32).astype(np.float64)
+    table = np.concatenate([table, table[random.permutation(len(table))]])
+    known = _ordered(table)
+    assert all(
+        (one == other).all()
+        for block in (1, 64, 65, 10_000)
+        for one, other in zip(known.columns, _ordered(table, block).columns, strict=True)
+    )
+    cycles = np.column_stack([np.arange(2000) // 7, np.arange(2000) % 7, np.arange(2000) % 2, np.zeros(2000)])
+    assert [len(column) for column in _ordered(cycles).columns] == [0, 0, 0, 0]
+    for copy in (table, np.cbrt(table), -np.log1p(table - table.min(axis=0)), table[len(table) // 2 :]):
+        assert orders_agree(_ordered(copy), known, ADMITTED_SHARE)
+        assert orders_agree(known, _ordered(copy), ADMITTED_SHARE)
+    assert not orders_agree(_ordered(random.permutation(table)), known, ADMITTED_SHARE)
+    # Of a long table fewer windows are kept; it is compared with a short one at its rate.
+    long = random.normal(size=(700_000, 2))
+    part, whole = _ordered(long[300_000:304_000] ** 3), _ordered(long, 50_000)
+    assert (part.level, whole.level) == (4, 5)
+    assert max(map(len, whole.columns)) <= 1 << 15
+    assert orders_agree(part, whole, ADMITTED_SHARE)
+    # A single column in common is no table that comes back.
+    one = np.column_stack([table[:, 2], random.normal(size=(len(table), 4))])
+    assert not orders_agree(_ordered(one), known, ADMITTED_SHARE)
+
+
+def test_no_two_of_a_hundred_unrelated_tables_agree_in_their_order(random: np.random.Generator) -> None:
+    tables = [_ordered(_made(random)) for _ in range(100)]
+    assert sum(len(column) >= 10 for table in tables for column in table.columns) > 100
+    assert not any(
+        orders_agree(tables[one], tables[other], ADMITTED_SHARE) for one in range(len(tables)) for other in range(one)
+    )
+
+
 def test_sketches_tell_nothing_without_the_secret(tmp_path: Path, random: np.random.Generator) -> None:
-    _sketched(random.normal(size=(300, 3))).save(tmp_path / "sketches", b"k" * 32)
+    save_columns(tmp_path / "sketches", b"k" * 32, _sketched(random.normal(size=(300, 3))).numbers(), Order([], 4))
     with pytest.raises(StorageError, match="the next ingestion makes it again"):
-        load_sketches(tmp_path / "sketches", b"l" * 32)
+        load_columns(tmp_path / "sketches", b"l" * 32)
     assert (tmp_path / "sketches").stat().st_mode & 0o777 == 0o600
 
 
@@ -293,6 +345,27 @@ def test_most_rows_keep_their_pattern_when_they_are_scaled(random: np.random.Gen
 def test_other_rows_of_the_same_kind_are_taken_in(clinic: Path, tmp_path: Path, random: np.random.Generator) -> None:
     fresh = np.column_stack([random.normal(size=(400, 8)), np.arange(400) % 2])
     assert ingest(request_for(write_csv(tmp_path / "other.csv", fresh), "other")).account == "other"
+
+
+def _turned(cells: Rows, random: np.random.Generator) -> Rows:
+    return np.asarray(cells @ np.linalg.qr(random.normal(size=(cells.shape[1],) * 2))[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_turned, lambda cells, random: cells.round(), lambda cells, random: random.permutation(np.tanh(cells))],
+    ids=["columns turned together", "values cut to steps", "a curve and another order"],
+)
+def test_what_the_page_says_is_not_seen_is_not(
+    clinic: Path,
+    rows: Rows,
+    change: Callable[[Rows, np.random.Generator], Rows],
+    tmp_path: Path,
+    random: np.random.Generator,
+) -> None:
+    """Whoever mends one of these finds the sentence in docs/security.md here."""
+    path = write_csv(tmp_path / "copy.csv", _features(change)(rows, random))
+    assert ingest(request_for(path, "other")).account == "other"
 
 
 def _of(whose: object, line: str) -> str:
