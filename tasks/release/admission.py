@@ -1,5 +1,6 @@
 """Who may read which rows, what it costs, and under which secrets: called for a plan and again for each release."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +12,7 @@ from dpalgos.registry import lookup, names
 from dpalgos.trust.model import EVERYONE
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
-from storage.errors import InputError, OverspendError, RefusedError, SecretError
+from storage.errors import InputError, OverspendError, RefusedError, SecretError, StorageError
 from storage.layout import Layout, environment_name, party_secret, require_secret
 from storage.ledger.charges import PlanRequest, ReleaseCharge
 from storage.ledger.ledger import Ledger
@@ -305,7 +306,17 @@ def _charge(ledger: Ledger, releases: Mapping[str, PlannedRelease], run: str) ->
     contributors = list(dict.fromkeys(contributor for release in unpaid for contributor in release.noise_contributors))
     identifiers = key_identifiers(unpaid[0].seed, contributors) if unpaid else {}
     outcome = ledger.charge(request, identifiers)
+    _record_stored(ledger, outcome.charged)
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
+
+
+def _record_stored(ledger: Ledger, charged: Sequence[str]) -> None:
+    """Record what is stored of releases that were charged just now: an older ledger has forgotten its digests."""
+    store = open_releases()
+    for key in filter(store.exists, charged):
+        # What is damaged is said where it is read.
+        with contextlib.suppress(StorageError):
+            ledger.record_output(key, store.digest_of(*store.read(key)))
 
 
 def _unpaid(releases: Mapping[str, PlannedRelease], ledger: Ledger) -> list[PlannedRelease]:

@@ -226,7 +226,7 @@ def test_curves_through_columns_keep_the_order_of_their_rows(random: np.random.G
 
     Sorted, counted and repeated columns are like that in anybody's table, and do not count.
     """
-    table = _made(np.random.default_rng(3)).astype(np.float32).astype(np.float64)
+    table: Rows = np.asarray(_made(np.random.default_rng(3)), dtype=np.float32).astype(np.float64)
     table = np.concatenate([table, table[random.permutation(len(table))]])
     known = _ordered(table)
     assert all(
@@ -234,11 +234,13 @@ def test_curves_through_columns_keep_the_order_of_their_rows(random: np.random.G
         for block in (1, 64, 65, 10_000)
         for one, other in zip(known.columns, _ordered(table, block).columns, strict=True)
     )
-    cycles = np.column_stack([np.arange(2000) // 7, np.arange(2000) % 7, np.arange(2000) % 2, np.zeros(2000)])
+    places = np.arange(2000.0)
+    cycles: Rows = np.column_stack([places // 7, places % 7, places % 2, 0 * places])
     assert [len(column) for column in _ordered(cycles).columns] == [0, 0, 0, 0]
     for copy in (table, np.cbrt(table), -np.log1p(table - table.min(axis=0)), table[len(table) // 2 :]):
-        assert orders_agree(_ordered(copy), known, ADMITTED_SHARE)
-        assert orders_agree(known, _ordered(copy), ADMITTED_SHARE)
+        mapped = np.asarray(copy, dtype=np.float64)
+        assert orders_agree(_ordered(mapped), known, ADMITTED_SHARE)
+        assert orders_agree(known, _ordered(mapped), ADMITTED_SHARE)
     assert not orders_agree(_ordered(random.permutation(table)), known, ADMITTED_SHARE)
     # Of a long table fewer windows are kept; it is compared with a short one at its rate.
     long = random.normal(size=(700_000, 2))
