@@ -1,5 +1,6 @@
 """The ledger: what every account has spent, charged before any noise exists, exactly once a release."""
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -554,6 +555,8 @@ class Ledger:
                     "seen": newest.link.sequence if newest is not None else None,
                     "stated": asdict(stated) if stated is not None else None,
                     "accounts": recorded,
+                    # Unlike that of any other time the same back-up was put in place.
+                    "epoch": secrets.token_hex(16),
                 },
             )
         return tuple(recorded)
