@@ -292,7 +292,7 @@ def partition(dataset: DatasetRef, config: TrainingConfig) -> Shards:
 
 @step(task_run_name="rows of {release.label}", cached=False)
 def arrive(config: PartitionSettings, night: Night, release: PlannedRelease) -> tuple[ShardRef, ...]:
-    """Write what arrived in a night to the parties' own stores; each notes what and where, for the nights that follow."""
+    """Write what arrived in a night to the parties' own stores; each notes what and where, for later nights."""
     shards = partition_night(config, night)
     for shard in shards:
         note_arrival(release, shard)

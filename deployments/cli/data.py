@@ -111,7 +111,11 @@ def ingest(
         lines.append(f"{which}; {rows} new rows of people who came before are in no night yet (for you alone to know)")
     if (compared := rows_there_before(name, reference)) is not None:
         night, rows, before = compared
-        came = f"{before} of which were there before (for you alone to know)" if before else "none of which was there before"
+        came = (
+            f"{before} of which were there before (for you alone to know)"
+            if before
+            else "none of which was there before"
+        )
         lines.append(f"night {night} of the horizon: {rows} new rows, {came}" if night else _NO_NIGHT)
     if schedule is not None and schedule.on_new_version:
         epsilon = schedule.config.epsilon

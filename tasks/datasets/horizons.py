@@ -297,10 +297,10 @@ def rows_left_out(name: str, version: DatasetRef) -> tuple[int, int] | None:
 
 
 def rows_there_before(name: str, version: DatasetRef) -> tuple[int, int, int] | None:
-    """Return a version's night (0 where it is none), how many rows are new in it, and how many of these were there before.
+    """Return a version's night (0 where it is none), how many rows are new in it, and how many of these were before.
 
-    For the owner alone: the last number is an exact statistic of the rows. None where rows are people's, of whom nothing
-    is compared between people, where no horizon has begun, and of the first version of all.
+    For the owner alone: the last number is an exact statistic of the rows. None where rows are people's, which are
+    compared within each person, where no horizon has begun, and of the first version of all.
     """
     layout, horizons = current_layout(), open_catalog().horizons(name)
     if version.person or not horizons or horizons[0].versions[:1] == (version.version,):

@@ -302,7 +302,11 @@ def made_of(trainer: AlgorithmSpec, trust: AlgorithmSpec, normalisation: str) ->
     normalisation : str
         Of the rows.
     """
-    classes = (lookup(trainer.kind, trainer.name), lookup(trust.kind, trust.name), lookup("normalisations", normalisation))
+    classes = (
+        lookup(trainer.kind, trainer.name),
+        lookup(trust.kind, trust.name),
+        lookup("normalisations", normalisation),
+    )
     return mathematics_version(*classes, NightSum)
 
 

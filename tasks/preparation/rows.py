@@ -736,9 +736,7 @@ def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix
     )
 
 
-def _require_bound(
-    terms: StreamTerms, horizon: Horizon, unreleased: Sequence[Night], stored: Sequence[bool]
-) -> None:
+def _require_bound(terms: StreamTerms, horizon: Horizon, unreleased: Sequence[Night], stored: Sequence[bool]) -> None:
     """Refuse nights that are stored of other rows than the horizon's, and to go on under keys that mean others now."""
     versions = tuple(arrival.version for arrival in horizon.arrivals)
     tonight, released = unreleased[-1], [night for night, there in enumerate(stored, 1) if there]

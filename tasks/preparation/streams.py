@@ -15,7 +15,7 @@ ledger is refused. Nothing goes on under a key of another epoch.
 
 *Without that* (as it was): a horizon begins again under the keys of the lost one, its stored nights are taken for those
 that come now, and rows that came in night 2 of the lost one and come in night 3 now stand in the sums of both, which
-moves the releases by ‖Ĉ(e₂ + e₃)‖ Δ: 1.69 times the horizon's μ at 5 nights, 1.90 times at 365, where √2 was booked.
+moves the releases by ‖Ĉ(e₂ + e₃)‖ Δ: 1.69 times the horizon's μ at 5 nights, 1.89 times at 365, where √2 was booked.
 
 *What a restored horizon loses.* Let the lost ledger's books say at their end (by the high-water mark) that no row has
 spent more than M, and call *life 1* all that was released until then, *life 2* what follows. In life 1 each row takes
@@ -83,9 +83,11 @@ class Arrived(BaseModel, frozen=True, extra="forbid"):
         return identity(**self.model_dump(mode="json"))
 
     def __str__(self) -> str:
+        # Without the digest of positions: which rows are new depends on what rows hold.
+        rows = f"{self.shard.rows} {self.shard.dataset.unit.several}"
         return (
-            f"{self.shard.rows} {self.shard.dataset.unit.several} of version {self.version[:12]} at positions "
-            f"{self.positions[:12]}, code {self.made_of}{f', epoch {self.epoch[:12]}' if self.epoch else ''}"
+            f"{rows} of version {self.version[:12]}, made of {self.shard.dataset.version[:12]}, code {self.made_of}, "
+            f"epoch {self.epoch[:12] or 'none'}"
         )
 
 
@@ -145,9 +147,10 @@ def arrival_noted(release: PlannedRelease, shard: ShardRef, night: int) -> Arriv
 
 def _require_same(release: PlannedRelease, night: int, noted: Arrived, named: Arrived) -> None:
     if noted != named:
+        asked = str(named) if str(named) != str(noted) else f"{named} at other positions"
         raise RefusedError(
             f"party {noted.shard.party} holds other rows as night {night} of this horizon than the plan names: noted "
-            f"are {noted}; asked for are {named}. The ledger or the party's folder was put back as it was before. "
+            f"are {noted}; asked for are {asked}. The ledger or the party's folder was put back as it was before. "
             f"{restarting(release)}"
         )
 
@@ -179,9 +182,9 @@ def unpack_sum(release: PlannedRelease, night: int, noted: Arrived, kept: bytes)
     digest = noted.digest.encode()
     if kept[: len(digest)] != digest:
         raise RefusedError(
-            f"party {noted.shard.party} holds a sum of night {night} that was formed of other rows (digest "
-            f"{kept[:12]!r}) than its note names ({noted}, digest {digest[:12]!r}): its private folder was put "
-            f"together of several. Restore it from one back-up. Or: {restarting(release)}"
+            f"party {noted.shard.party} holds a sum of night {night} that was formed of other rows than its note names "
+            f"({noted}): its private folder was put together of several. Restore it from one back-up. Or: "
+            f"{restarting(release)}"
         )
     return kept[len(digest) :]
 
@@ -204,8 +207,8 @@ def require_current(release: PlannedRelease, dataset: DatasetRef) -> None:
     stream = cast(Stream, release.stream)
     if dataset.private and stream.epoch != open_catalog().epoch():
         raise RefusedError(
-            "an older ledger was put back since this horizon began, and what was released of it meanwhile is in nobody's "
-            f"books but as a sum: none of its nights is drawn any more. {restarting(release)}"
+            "an older ledger was put back since this horizon began, and what was released of it meanwhile is in no "
+            f"books: none of its nights is drawn any more. {restarting(release)}"
         )
 
 
@@ -227,18 +230,19 @@ def require_on_record(release: PlannedRelease, dataset: DatasetRef, *, fixed: bo
     RefusedError
         Naming what is there, the price and the way out.
     """
-    if not dataset.private:
+    keys = release.night_keys
+    if not dataset.private or open_ledger().is_charged(keys[0]):
         return
-    found = []
+    found, kinds = [], (_SUM,) if fixed else (_SUM, _ARRIVED)
     for party in release.parties:
-        names = notes_of(release, party).names()
-        if there := sorted({int(one.partition("-")[2]) for one in names if one.startswith(_SUM if fixed else (_SUM, _ARRIVED))}):
+        names = [one for one in notes_of(release, party).names() if one.startswith(kinds)]
+        if there := sorted({int(one.partition("-")[2]) for one in names}):
             found.append(f"party {party} has notes of {_nights(there)}")
     store = open_releases()
-    if there := [night for night, key in enumerate(release.night_keys, 1) if store.exists(key)]:
-        found.append(f"{_nights(there)} {'is' if len(there) == 1 else 'are'} stored as releases")
-    # In this order: whoever forms a sum has charged before.
-    if found and not open_ledger().is_charged(release.night_keys[0]):
+    if there := [night for night, key in enumerate(keys, 1) if store.exists(key)]:
+        found.append(f"{_nights(there)} {'is' if len(there) == 1 else 'are'} stored")
+    # Again, for somebody else may just have charged, and whoever forms a sum has charged before.
+    if found and not open_ledger().is_charged(keys[0]):
         raise RefusedError(
             f"the ledger has no charge of this horizon, and it has been: {'; '.join(found[:3])}. An older ledger was "
             f"put in place; what these nights are of is not known any more. {restarting(release)}"

@@ -459,8 +459,8 @@ class NightRows:
         if noted is None:
             raise StorageError(
                 f"party {self._shard.party} has no note of which rows are those of night {night}, and so no sum of "
-                "them: restore its private folder from a back-up; if they were removed for good, the horizon ends here, "
-                "and the next one begins with the versions after its last night"
+                "them: restore its private folder from a back-up; if they were removed for good, the horizon ends "
+                "here, and the next one begins with the versions after its last night"
             )
         return noted
 
