@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from dpalgos.accounting.costs import PlanCost
+from dpalgos.accounting.spending import worst_totals
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.trainers.continual import NightSum
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
@@ -39,6 +40,7 @@ from tests.flows.test_nightly import arrive, frozen, lines, spent, tonight
 from tests.support.command_line import CommandLine
 from tests.support.nights import spanning
 from tests.support.private_rows import CLASSES, DIMENSION, ingestion, write_rows
+from tests.tasks.test_people import bring_in, visits
 
 NIGHTS = 5
 A, B, C = slice(0, 30), slice(30, 50), slice(50, 60)
@@ -85,7 +87,7 @@ def lost(factor: ToeplitzFactor, *nights: int) -> float:
 def booked() -> float:
     """mu that the account has booked for every row, in units of the horizon's."""
     plans = open_ledger().history("clinic").plans
-    totals = budget.worst_totals(budget._summed(open_ledger().history("clinic")))
+    totals = worst_totals(budget._summed(open_ledger().history("clinic")))
     one = max(PlanCost.from_json(dict(plan.costs["horizon 1"])).totals.mu_squared for plan in plans if plan.releases)
     return math.sqrt(totals.mu_squared / one)
 
@@ -240,14 +242,14 @@ def test_people_keep_their_separation(
 ) -> None:
     """Who came in night 2 of the lost horizon, with turns two nights apart, would come in night 3 of this one."""
     given: dict[str, Any] = {"horizon": NIGHTS, "participations": 2, "separation": 2, "trust": trust}
-    first, second, third = people.visits([1] * 6), people.visits([1] * 5, first=6), people.visits([1] * 4, first=11)
+    first, second, third = visits([1] * 6), visits([1] * 5, first=6), visits([1] * 4, first=11)
     folder = tmp_path / "input"
     if not bound:
         _untied(monkeypatch)
-    people.bring_in(folder, first)
+    bring_in(folder, first)
     back_up(tmp_path / "back-up")
     people.night(**given)
-    people.bring_in(folder, [*first, *second])
+    bring_in(folder, [*first, *second])
     people.night(**given)
     put_back(tmp_path / "back-up")
     if bound:
@@ -255,9 +257,9 @@ def test_people_keep_their_separation(
             people.night(**given)
         given["replicate"] = 1
     people.night(**given)
-    people.bring_in(folder, [*first, *third])
+    bring_in(folder, [*first, *third])
     people.night(**given)
-    people.bring_in(folder, [*first, *third, *second])
+    bring_in(folder, [*first, *third, *second])
     release, _ = people.night(**given)
     # Who is new in night 3 stands in the mutant's night 2 as well, and not two nights apart.
     assert people.counted(release) == pytest.approx([6, 4 if bound else 5, 5], rel=1e-3)
@@ -364,8 +366,7 @@ def test_rows_that_would_be_seen_through_another_map_are_not_added(
     given = {**GIVEN, "features": "random-fourier", "parameters": {"features.frequencies": 8}}
     arrive(rows[A], tmp_path)
     tonight(**given)
-    honest = arranged.code_version
-    monkeypatch.setattr(arranged, "code_version", lambda *classes: honest(*classes)[::-1])
+    monkeypatch.setattr(arranged, "code_version", lambda *classes: "e" * 16)
     arrive(rows, tmp_path)
     with pytest.raises(RefusedError, match=r"would be seen through other features.*--replicate 1"):
         tonight(**given)
