@@ -423,6 +423,8 @@ def test_the_way_out_is_a_command(unitball: CommandLine, tmp_path: Path) -> None
     assert not set(again["releases"]) & set(first["releases"])
     assert booked() == pytest.approx(math.sqrt(2), rel=1e-9)
     assert "restored ledger" in unitball("budget", "clinic").out
+    unitball.succeeds("export", again["run_key"], "-o", tmp_path / "night.zip")
+    assert unitball("verify", tmp_path / "night.zip").code == 0
     said = unitball("schedule", "clinic", "--nightly", *asked[3:], *way_out[0].split())
     assert "one charge for 3 nights" in said.out
 
