@@ -493,6 +493,7 @@ class Ledger:
 
         For every account that the marks know, the difference between what it had spent by the newest mark and what
         this ledger says is recorded as one plan charged to every row; accounts that the ledger lacks are opened again.
+        The entry begins an epoch of its own (:meth:`storage.catalog.Catalog.epoch`), also where it records nothing.
 
         Parameters
         ----------

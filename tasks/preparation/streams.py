@@ -116,11 +116,13 @@ def note_arrival(release: PlannedRelease, shard: ShardRef) -> None:
     _require_same(release, stream.night, Arrived.model_validate_json(data), now)
 
 
-def arrival_noted(release: PlannedRelease, shard: ShardRef, night: int) -> Arrived | None:
+def arrival_noted(notes: PrivateNotes, release: PlannedRelease, shard: ShardRef, night: int) -> Arrived | None:
     """Return what a party has noted of a night up to a release's own; None where nothing.
 
     Parameters
     ----------
+    notes : PrivateNotes
+        The party's, of this stream.
     release : PlannedRelease
     shard : ShardRef
         The party's rows of the release's own night.
@@ -131,7 +133,7 @@ def arrival_noted(release: PlannedRelease, shard: ShardRef, night: int) -> Arriv
     RefusedError
         If it is not of the version, the code and the epoch that the release names, or of its own night not this shard.
     """
-    data, stream = notes_of(release, shard.party).get(f"{_ARRIVED}{night}"), cast(Stream, release.stream)
+    data, stream = notes.get(f"{_ARRIVED}{night}"), cast(Stream, release.stream)
     if data is None:
         return None
     noted = Arrived.model_validate_json(data)

@@ -455,7 +455,7 @@ class NightRows:
         return cast(Ints, np.load(io.BytesIO(frozen), allow_pickle=False))
 
     def _noted(self, night: int) -> Arrived:
-        noted = arrival_noted(self._planned, self._shard, night)
+        noted = arrival_noted(self._notes, self._planned, self._shard, night)
         if noted is None:
             raise StorageError(
                 f"party {self._shard.party} has no note of which rows are those of night {night}, and so no sum of "
