@@ -126,11 +126,13 @@ def _nights(config: TrainingConfig, registered: DatasetRef) -> _Arranged:
     normalisation = resolve_normalisation(config, default_normalisation(config.dataset))
     nights = begin_nights(config, registered, normalisation)
     tonight = nights.unreleased[-1]
-    plan = plan_night(nights.terms, config, tonight.night, tonight.shards, nights.arrived, tonight.features)
+    plan = plan_night(
+        nights.terms, config, tonight.night, tonight.shards, tonight.versions, nights.arrived, tonight.features
+    )
     *maps, (last, _), (model, running_sum) = plan.training.items()
     nodes, rows = dict(maps), {}
     for night in nights.unreleased:
-        release = planned_night(nights.terms, night.night, night.shards)
+        release = planned_night(nights.terms, night.night, night.shards, night.versions)
         mapped = normalise(night.registered, normalisation)
         if night.features:
             extract_features(mapped, night.features)

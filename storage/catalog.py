@@ -346,6 +346,15 @@ class Catalog:
         with reading(self._database) as entries:
             return [entry.content for entry in entries.find(Kind.STREAM, account=account)]
 
+    def epoch(self) -> str:
+        """Return since which restoration of the ledger it is; empty where none was.
+
+        What has been released under a key before an older ledger was put in place is not known of anything that this
+        ledger says, so keys of what begins afterwards hold this.
+        """
+        restored = found(self._database, Kind.RESTORE)
+        return str(restored[-1].content.get("epoch", restored[-1].sequence)) if restored else ""
+
     def stream(self, keys: Collection[str]) -> Mapping[str, Any] | None:
         """Return what is released night after night under one of some keys, None where nothing was fixed."""
         fixed = [entry.content for entry in found(self._database, Kind.STREAM) if entry.subject in keys]

@@ -93,7 +93,12 @@ class PrivateNotes(RoundStore):
 
     def count(self) -> int:
         """Return how many notes there are."""
-        return sum(not path.name.startswith(".") for path in self._folder.iterdir()) if self._folder.is_dir() else 0
+        return len(self.names())
+
+    def names(self) -> list[str]:
+        """Return the names of all notes, sorted."""
+        there = self._folder.iterdir() if self._folder.is_dir() else ()
+        return sorted(path.name for path in there if not path.name.startswith("."))
 
     def discard(self, name: str) -> None:
         """Remove what nothing will ask for again; nothing stored under the name is fine."""

@@ -65,10 +65,12 @@ def _is_increasing(positions: NDArray[np.int64]) -> bool:
     return bool((positions[1:] > positions[:-1]).all())
 
 
-def _digest(part: str, positions: NDArray[np.int64]) -> str:
-    ordered = positions if _is_increasing(positions) else np.sort(positions)
+def _digest(part: str, positions: NDArray[np.int64], among: NDArray[np.int64] | None = None) -> str:
     digest = hashlib.sha256(part.encode())
-    digest.update(np.ascontiguousarray(ordered, dtype="<i8").data)
+    for numbers in (positions, *(() if among is None else (among,))):
+        ordered = numbers if _is_increasing(numbers) else np.sort(numbers)
+        digest.update(len(ordered).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(ordered, dtype="<i8").data)
     return digest.hexdigest()
 
 
@@ -114,7 +116,7 @@ def write_shards(
     positions_of = {party: np.asarray(positions, dtype=np.int64) for party, positions in assignment.items()}
     records = {"train": ref.rows, "test": ref.test_rows}[part] if ref.person else rows.count
     owners = _owners(positions_of, records, ref.name, allow_empty)
-    digests = {party: _digest(part, positions) for party, positions in positions_of.items()}
+    digests = {party: _digest(part, positions, among) for party, positions in positions_of.items()}
     sizes = {party: len(positions) for party, positions in positions_of.items()}
     people, kept, counts = open_people(layout, ref), rows.format, None
     if people is not None:
@@ -270,6 +272,18 @@ def open_shard(layout: Layout, shard: ShardRef) -> StoredRows:
     folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
     body = documents.load_manifest(folder / MANIFEST, version=FORMAT_VERSION)
     return StoredRows.from_json(folder, body, objects_of(layout))
+
+
+def digest_of_positions(layout: Layout, shard: ShardRef) -> str:
+    """Return the digest of which positions of its data set's rows a shard holds; for its party alone.
+
+    Raises
+    ------
+    StorageError
+        If the shard is not stored.
+    """
+    folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
+    return str(documents.load_manifest(folder / MANIFEST, version=FORMAT_VERSION)["positions"])
 
 
 def _place(layout: Layout, shard: ShardRef, key: str) -> Path:

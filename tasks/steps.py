@@ -47,7 +47,8 @@ from tasks.preparation.rows import (
     partition_night,
     partition_rows,
 )
-from tasks.release.door import charge_plan, combine, make_release, note_arrival
+from tasks.preparation.streams import note_arrival
+from tasks.release.door import charge_plan, combine, make_release
 from tasks.release.metrics import Evaluation, measure
 from tasks.release.rounds import Rounds
 from tasks.runtime.events import Event, account_resource, announce, log_event
@@ -291,10 +292,10 @@ def partition(dataset: DatasetRef, config: TrainingConfig) -> Shards:
 
 @step(task_run_name="rows of {release.label}", cached=False)
 def arrive(config: PartitionSettings, night: Night, release: PlannedRelease) -> tuple[ShardRef, ...]:
-    """Write what arrived in a night to the parties' own stores; each notes where, for the nights that follow."""
+    """Write what arrived in a night to the parties' own stores; each notes what and where, for later nights."""
     shards = partition_night(config, night)
     for shard in shards:
-        note_arrival(release.stream_key, night.night, shard)
+        note_arrival(release, shard)
     unit = night.registered.unit.several
     say("arrival", f"{sum(shard.rows for shard in shards)} {unit}, {release.label}")
     return shards

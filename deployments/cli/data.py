@@ -85,7 +85,7 @@ def ingest(
 ) -> Answer:
     """Bring rows in: validated, stored, registered under an account."""
     from tasks.datasets import registration
-    from tasks.datasets.horizons import rows_left_out
+    from tasks.datasets.horizons import rows_left_out, rows_there_before
     from tasks.datasets.schedules import schedule_of
     from tasks.runtime.stores import open_catalog
 
@@ -109,11 +109,22 @@ def ingest(
         night, rows = left_out
         which = f"night {night} of the horizon" if night else "no night of the horizon: nobody is new"
         lines.append(f"{which}; {rows} new rows of people who came before are in no night yet (for you alone to know)")
+    if (compared := rows_there_before(name, reference)) is not None:
+        night, rows, before = compared
+        came = (
+            f"{before} of which were there before (for you alone to know)"
+            if before
+            else "none of which was there before"
+        )
+        lines.append(f"night {night} of the horizon: {rows} new rows, {came}" if night else _NO_NIGHT)
     if schedule is not None and schedule.on_new_version:
         epsilon = schedule.config.epsilon
         lines.append(f"a new version starts federated-training/{name} where it is served: epsilon {epsilon}")
     duplicates = None if report.duplicates is None else asdict(report.duplicates)
     return Answer({**reference.model_dump(mode="json"), "counts": report.counts, "duplicates": duplicates}, lines)
+
+
+_NO_NIGHT = "no night of the horizon: no row is new"
 
 
 def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The ledger: what every account has spent, charged before any noise exists, exactly once a release."""
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -492,6 +493,7 @@ class Ledger:
 
         For every account that the marks know, the difference between what it had spent by the newest mark and what
         this ledger says is recorded as one plan charged to every row; accounts that the ledger lacks are opened again.
+        The entry begins an epoch of its own (:meth:`storage.catalog.Catalog.epoch`), also where it records nothing.
 
         Parameters
         ----------
@@ -554,6 +556,8 @@ class Ledger:
                     "seen": newest.link.sequence if newest is not None else None,
                     "stated": asdict(stated) if stated is not None else None,
                     "accounts": recorded,
+                    # Unlike that of any other time the same back-up was put in place.
+                    "epoch": secrets.token_hex(16),
                 },
             )
         return tuple(recorded)

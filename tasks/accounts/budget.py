@@ -34,6 +34,7 @@ from storage.ledger.charges import (
     ChargeRecord,
     Decision,
     History,
+    PlanRecord,
     PlanRequest,
     ReleaseCharge,
     require_cap,
@@ -87,7 +88,7 @@ class AccountingPolicy:
         ValueError
             For an unknown relation, and for add-remove-one.
         """
-        prices = self.prices(new, delta, terms)
+        prices, partition = self.prices(new, delta, terms), _now(history, partition)
         if terms.cap is None:
             return Decision(admitted=True, costs=_written(prices[0]))
         now = _Status.of(history, terms.cap, terms)
@@ -207,15 +208,38 @@ def _read_costs(written: Mapping[str, Mapping[str, object]]) -> dict[str, PlanCo
 
 
 def _summed(history: History, start: int = 0, end: float = math.inf) -> SummedHistory:
-    """Add up the plans that were charged from one entry to another, and after the last of all what is set aside."""
+    """Add up the plans that were charged from one entry to another, and after the last of all what is set aside.
+
+    Plans before and after a restoration of the ledger are in different partitions (:func:`restore_ledger`).
+    """
     first, last = (bisect_left(history.plans, place, key=lambda plan: plan.sequence) for place in (start, end))
-    done, summed = history.notes.get((start, end), (first, SummedHistory()))
+    done, summed, restored = history.notes.get((start, end)) or (
+        first,
+        SummedHistory(),
+        _restored(history.plans[:first]),
+    )
     for plan in history.plans[done:last]:
-        summed = summed.with_plan(plan.partition, _read_costs(plan.costs))
-    history.notes[start, end] = last, summed
+        restored = restored if plan.releases else plan.partition
+        summed = summed.with_plan(_since(restored, plan.partition), _read_costs(plan.costs))
+    history.notes[start, end] = last, summed, restored
     for plan in () if end < math.inf else history.pending:
-        summed = summed.with_plan(plan.partition, _read_costs(plan.costs))
+        summed = summed.with_plan(_since(restored, plan.partition), _read_costs(plan.costs))
     return cast(SummedHistory, summed)
+
+
+def _restored(plans: Sequence[PlanRecord]) -> str:
+    """Return the partition of the last plan that a restoration recorded, empty where there is none."""
+    return next((one.partition for one in reversed(plans) if not one.releases), "")
+
+
+def _since(restored: str, partition: str) -> str:
+    """Return what a partition is added up as, after a restoration if there was one."""
+    return f"{partition} since {restored}" if restored else partition
+
+
+def _now(history: History, partition: str) -> str:
+    """Return what one more plan's partition is added up as."""
+    return _since(_restored(history.plans), partition)
 
 
 def relation_of(dataset: str) -> Neighbours:
@@ -465,10 +489,10 @@ def runs_left(account: str, plan: PlanRequest | None = None) -> int | None:
         return None
     if plan is None:
         last = history.plans[-1]
-        priced = last.partition, _read_costs(last.costs)
+        priced = _now(history, last.partition), _read_costs(last.costs)
     else:
         policy = AccountingPolicy().for_group(found.group_size)
-        priced = plan.partition, policy.prices(plan.releases, plan.delta, found)[0]
+        priced = _now(history, plan.partition), policy.prices(plan.releases, plan.delta, found)[0]
     now = _Status.of(history, found.cap, found)
     return repeats_left(now.summed, priced, now.limit)
 
@@ -533,6 +557,16 @@ def check_releases() -> list[str]:
 
 def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> tuple[str, ...]:
     """Accept a ledger older than its high-water marks, by recording what it lacks as spent; return the accounts.
+
+    *What is booked, and why it is enough.* A row is in one part (party, horizon) of each partition, and an account has
+    spent the sum over partitions of the largest part. Let the lost ledger's parts have come to b_p by the mark, these
+    to a_p; of the b_p only the largest sum is known, M. What is booked for every row is M less the largest sum of the
+    a_p. A row of part p has lost b_p, up to M, and from now on loses what part p is charged, c_p. So plans after a
+    restoration are in partitions of their own: the account has then spent max_p a_p + (M − max_p a_p) + max_p c_p,
+    which is no less than b_p + c_p, whichever part the row is in. (In the partitions of before it was max_p (a_p + c_p)
+    + M − max_p a_p: where the lost ledger had charged one horizon and the older one another, of the same μ, nothing was
+    missing, and rows of the first could be charged again for nothing.) Of a horizon that begins again:
+    :mod:`tasks.preparation.streams`.
 
     Parameters
     ----------

@@ -296,6 +296,22 @@ def rows_left_out(name: str, version: DatasetRef) -> tuple[int, int] | None:
     return night, int(np.count_nonzero((whose >= 0) & ~np.isin(whose, np.concatenate([[], *taking_part]))))
 
 
+def rows_there_before(name: str, version: DatasetRef) -> tuple[int, int, int] | None:
+    """Return a version's night (0 where it is none), how many rows are new in it, and how many of these were before.
+
+    For the owner alone: the last number is an exact statistic of the rows. None where rows are people's, which are
+    compared within each person, where no horizon has begun, and of the first version of all.
+    """
+    layout, horizons = current_layout(), open_catalog().horizons(name)
+    if version.person or not horizons or horizons[0].versions[:1] == (version.version,):
+        return None
+    found = _compared(layout, horizons, version)
+    known = (one for horizon in horizons for one in horizon.arrivals)
+    # Rows that came after a horizon's last night are in the first of the next one.
+    night = next((one.night for one in known if one.version == version.version), 1 if len(found.positions) else 0)
+    return night, len(found.positions), found.returning
+
+
 def positions_of(version: DatasetRef, arrival: Arrival, name: str) -> NDArray[np.int64]:
     """Return the positions of a night's rows among the training rows of the version that they came with."""
     positions = _compared(current_layout(), open_catalog().horizons(name), version).positions

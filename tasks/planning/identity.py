@@ -189,16 +189,34 @@ def code_version(*classes: type) -> str:
         our mathematics, for whatever is no release.
     """
     roots = (*_DOOR, *(cls.__module__ for cls in classes), *(() if classes else _all_modules()))
-    plugins = {cls.__module__.split(".", maxsplit=1)[0] for cls in classes} - {_OWN}
+    parts, others = _sources(roots, _plugins(classes))
+    return _version({**parts, "distributions": {name: _distribution(name) for name in others | _plugins(classes)}})
+
+
+@cache
+def mathematics_version(*classes: type) -> str:
+    """Return the version of our own code that some classes' numbers are made by, 16 hex digits.
+
+    Unlike :func:`code_version` without the door, and without the versions of other packages.
+    """
+    return _version(_sources(tuple(cls.__module__ for cls in classes), _plugins(classes))[0])
+
+
+def _plugins(classes: tuple[type, ...]) -> set[str]:
+    return {cls.__module__.split(".", maxsplit=1)[0] for cls in classes} - {_OWN}
+
+
+def _sources(roots: tuple[str, ...], plugins: set[str]) -> tuple[dict[str, object], set[str]]:
+    """Return the digests of the modules that importing ``roots`` runs and of the data beside them; other packages."""
     modules, others = _closure(roots, frozenset({_OWN, *_DOOR, *plugins}))
     # What lies beside the modules of a package; a module without one has no data.
     sources = {name: source for name in modules if (source := _source_of(name)) is not None}
     packages = {name if source.name == "__init__.py" else name.rpartition(".")[0] for name, source in sources.items()}
-    parts = {
-        "modules": modules,
-        "data": {name: digests for name in packages & sources.keys() if (digests := _data_files(sources[name].parent))},
-        "distributions": {name: _distribution(name) for name in others | plugins},
-    }
+    data = {name: digests for name in packages & sources.keys() if (digests := _data_files(sources[name].parent))}
+    return {"modules": modules, "data": data}, others
+
+
+def _version(parts: dict[str, object]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -7,7 +7,7 @@ from typing import cast
 
 from pydantic import BaseModel
 
-from dpalgos.accounting.costs import allocate
+from dpalgos.accounting.costs import PlanCost, allocate
 from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
@@ -16,10 +16,10 @@ from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.systems.system import Scope
 from dpalgos.trainers.continual import NightSum, require_gaussian_sum
 from storage.catalog import Horizon
-from storage.errors import InputError
+from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ShardRef
 from tasks.planning.configuration import HorizonSettings, TrainingConfig
-from tasks.planning.identity import code_version, identity
+from tasks.planning.identity import code_version, identity, mathematics_version
 from tasks.planning.plans import (
     Draft,
     FeatureStep,
@@ -95,6 +95,7 @@ def fix_terms(
     *,
     relation: Neighbours,
     features: Sequence[FeatureStep] = (),
+    epoch: str = "",
 ) -> StreamTerms:
     """Return what a horizon releases, from its first night's public facts.
 
@@ -109,6 +110,8 @@ def fix_terms(
         The account's, in force where the configuration names none.
     features : sequence of FeatureStep
         Public maps that rows have passed through.
+    epoch : str
+        Of the ledger (:meth:`storage.catalog.Catalog.epoch`).
 
     Raises
     ------
@@ -170,8 +173,12 @@ def fix_terms(
         bands=factor.bands,
         participations=factor.participations,
         separation=factor.separation,
-        rows=identity(normalisation=dataset.normalisation, features=[step.key for step in features])[:32],
+        rows=_maps_of(dataset, features),
+        made_of=made_of(trainer, trust, dataset.normalisation),
+        # Public rows give the same releases in every root, and nobody pays for them.
+        epoch=epoch if dataset.private else "",
         arrived=tuple(shard.rows for shard in shards),
+        versions=(),
     )
     release = draft.release(trainer, budget, shards, setting, upstream, label)
     release = release.model_copy(update={"code": _code(trainer, trust), "stream": stream})
@@ -283,7 +290,78 @@ def _code(trainer: AlgorithmSpec, trust: AlgorithmSpec) -> str:
     return code_version(lookup(trainer.kind, trainer.name), lookup(trust.kind, trust.name), NightSum)
 
 
-def planned_night(terms: StreamTerms, night: int, shards: Sequence[ShardRef]) -> PlannedRelease:
+def made_of(trainer: AlgorithmSpec, trust: AlgorithmSpec, normalisation: str) -> str:
+    """Return the version of the code that a night's noise, unit and integers are made by, 16 hex digits.
+
+    Of the mathematics alone, as :func:`~tasks.planning.identity.code_version` reads it. Not of the numerical
+    libraries': what they change in last bits is before the clip and the grid, and sums are frozen once they are formed.
+
+    Parameters
+    ----------
+    trainer, trust : AlgorithmSpec
+    normalisation : str
+        Of the rows.
+    """
+    classes = (
+        lookup(trainer.kind, trainer.name),
+        lookup(trust.kind, trust.name),
+        lookup("normalisations", normalisation),
+    )
+    return mathematics_version(*classes, NightSum)
+
+
+def restarting(release: PlannedRelease) -> str:
+    """Return how a stream that cannot go on is begun again, and what that costs, in words.
+
+    Under another replicate all nights have other keys. They are charged once more, at the price that the present ones
+    were charged at, since the budget is part of either's keys.
+    """
+    stream = cast(Stream, release.stream)
+    epsilon = PlanCost.of(release.guarantee().losses, release.delta).totals.epsilon
+    return (
+        f"Begin the horizon again under new keys, which charges it once more (epsilon {epsilon:.4g} at delta "
+        f"{release.delta:g} for {stream.nights} nights): the same command with --replicate {release.repetition + 1}"
+    )
+
+
+def require_code(release: PlannedRelease, normalisation: str) -> None:
+    """Refuse a night whose noise, unit or integers would be made by other code than its horizon began with.
+
+    Raises
+    ------
+    RefusedError
+    """
+    stream = cast(Stream, release.stream)
+    if (now := made_of(release.algorithm, release.trust, normalisation)) != stream.made_of:
+        raise RefusedError(
+            f"the horizon of {release.label} began with version {stream.made_of} of the code of its noise and sums, "
+            f"and this is version {now}: under one key a night means one thing. Go on with the Unitball that it began "
+            f"with. Or: {restarting(release)}"
+        )
+
+
+def require_maps(release: PlannedRelease, dataset: DatasetRef, features: Sequence[FeatureStep]) -> None:
+    """Refuse a night whose rows would pass through other maps than those of its horizon's first night.
+
+    Raises
+    ------
+    RefusedError
+    """
+    if (now := _maps_of(dataset, features)) != cast(Stream, release.stream).rows:
+        raise RefusedError(
+            f"rows of {release.label} would be seen through other features ({now[:12]}) than those of the horizon's "
+            "first night: a map or a library that it is made with has changed since. Go on with the versions that it "
+            f"began with. Or: {restarting(release)}"
+        )
+
+
+def _maps_of(dataset: DatasetRef, features: Sequence[FeatureStep]) -> str:
+    return identity(normalisation=dataset.normalisation, features=[step.key for step in features])[:32]
+
+
+def planned_night(
+    terms: StreamTerms, night: int, shards: Sequence[ShardRef], versions: tuple[str, ...]
+) -> PlannedRelease:
     """Return the release of one night.
 
     Parameters
@@ -293,6 +371,8 @@ def planned_night(terms: StreamTerms, night: int, shards: Sequence[ShardRef]) ->
         From 1.
     shards : sequence of ShardRef
         The parties' rows of that night, in order.
+    versions : tuple of str
+        The registered version of each night up to that one.
 
     Raises
     ------
@@ -314,7 +394,9 @@ def planned_night(terms: StreamTerms, night: int, shards: Sequence[ShardRef]) ->
             "label": f"night {night} of {stream.nights}",
             "code": _code(first.algorithm, first.trust),
             "dataset": dataset.version,
-            "stream": stream.model_copy(update={"night": night, "arrived": tuple(shard.rows for shard in shards)}),
+            "stream": stream.model_copy(
+                update={"night": night, "arrived": tuple(shard.rows for shard in shards), "versions": versions}
+            ),
         }
     )
 
@@ -324,6 +406,7 @@ def plan_night(
     config: TrainingConfig,
     night: int,
     shards: Sequence[ShardRef],
+    versions: tuple[str, ...],
     arrived: tuple[int, ...],
     features: Sequence[FeatureStep] = (),
 ) -> RunPlan:
@@ -336,6 +419,8 @@ def plan_night(
     night : int
     shards : sequence of ShardRef
         Of that night.
+    versions : tuple of str
+        The registered version of each night up to that one.
     arrived : tuple of int
         Rows of each party so far.
     features : sequence of FeatureStep
@@ -345,7 +430,7 @@ def plan_night(
     ParameterError
         If more rows have arrived than sums of the horizon can hold, or than its noise is made for.
     """
-    tonight = planned_night(terms, night, shards)
+    tonight = planned_night(terms, night, shards, versions)
     stream, budget = cast(Stream, tonight.stream), tonight.budget
     assert budget is not None
     inner, expected = one_night(tonight.algorithm, budget, stream.factor), tonight.setting.sizes

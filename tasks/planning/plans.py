@@ -130,8 +130,16 @@ class Stream(_Planned):
         See :class:`~dpalgos.mechanisms.factorisation.ToeplitzFactor`.
     rows : str
         Identity of what rows pass through before they are stored: normalisation and public features.
+    made_of : str
+        Version of the code that a night's noise, unit and integers are made by
+        (:func:`tasks.planning.nights.made_of`).
+    epoch : str
+        Since which restoration of the ledger the stream is (:meth:`storage.catalog.Catalog.epoch`); empty of public
+        rows, and where the ledger was never restored.
     arrived : tuple of int
         Records of this night at each party.
+    versions : tuple of str
+        The registered version of each night so far, this one's last: whose rows the release is a sum of.
     """
 
     partition: str
@@ -142,7 +150,10 @@ class Stream(_Planned):
     participations: int
     separation: int
     rows: str
+    made_of: str
     arrived: tuple[int, ...]
+    versions: tuple[str, ...]
+    epoch: str = Field(default="", exclude_if=not_)
 
     @property
     def factor(self) -> ToeplitzFactor:
@@ -252,15 +263,16 @@ class PlannedRelease(_Identified):
         """The identity; of a night, by its horizon and number."""
         return super().key if self.stream is None else self._keys_of([self.stream.night])[0]
 
-    def _keys_of(self, nights: Iterable[int]) -> tuple[str, ...]:
+    def _keys_of(self, nights: Iterable[int], **changed: object) -> tuple[str, ...]:
         parts = self.model_dump(mode="json", exclude={"label", *self._outside()})
-        stream = {**parts.pop("stream"), "arrived": None}
+        # Which rows a night has is no part of its key, and is compared wherever it is taken for that night.
+        stream = {**parts.pop("stream"), "arrived": None, "versions": None, **changed}
         return tuple(identity(**parts, stream={**stream, "night": night}) for night in nights)
 
     @property
     def stream_key(self) -> str:
-        """What all nights of the stream have in common."""
-        return self._keys_of([0])[0]
+        """What all nights of the stream have in common, and those that a lost ledger knew of under the same terms."""
+        return self._keys_of([0], epoch=None)[0]
 
     @property
     def night_keys(self) -> tuple[str, ...]:

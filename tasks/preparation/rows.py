@@ -41,9 +41,10 @@ from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_peop
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import AlgorithmSettings, PartitionSettings, TrainingConfig, split_features
 from tasks.planning.identity import code_version, identity, source_digest
-from tasks.planning.nights import StreamTerms, fix_terms, night_partition
+from tasks.planning.nights import StreamTerms, fix_terms, night_partition, planned_night, require_maps
 from tasks.planning.plans import FeatureStep, Shards
 from tasks.planning.resolution import admitted_normalisation, parameters_of
+from tasks.preparation.streams import require_current, require_on_record, require_same_versions
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_releases
@@ -639,6 +640,8 @@ class Night(BaseModel, frozen=True, extra="forbid"):
         From 1.
     registered : DatasetRef
         The version that the rows came with.
+    versions : tuple of str
+        Those of all nights up to this one.
     features : tuple of FeatureStep
     shards : tuple of ShardRef
         The parties' rows, or people whose turn it is; a party may have none.
@@ -646,6 +649,7 @@ class Night(BaseModel, frozen=True, extra="forbid"):
 
     night: int
     registered: DatasetRef
+    versions: tuple[str, ...]
     features: tuple[FeatureStep, ...]
     shards: tuple[ShardRef, ...]
 
@@ -681,7 +685,8 @@ def begin_nights(config: TrainingConfig, version: DatasetRef, normalisation: str
     ------
     InputError, RefusedError, ParameterError
         As :func:`tasks.datasets.horizons.find_horizon`, :func:`tasks.datasets.horizons.require_appended` and
-        :func:`tasks.planning.nights.fix_terms` do.
+        :func:`tasks.planning.nights.fix_terms` do; and if what is kept of the horizon is not of the rows, the code or
+        the ledger that it would go on with (:mod:`tasks.preparation.streams`).
     """
     # What cannot be released opens no horizon.
     drafted = preview_nights(config, version, normalisation)
@@ -708,8 +713,10 @@ def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix
         kept = catalog.stream(_keys(unsaid.model_copy(update={"delta": unsaid.stated_delta}), horizon.number))
     if kept is None:
         first = _night(config, horizon, horizon.arrivals[0], normalisation)
-        relation = relation_of(config.dataset)
-        terms = fix_terms(config, horizon, first.shards, relation=relation, features=first.features)
+        relation, epoch = relation_of(config.dataset), catalog.epoch()
+        terms = fix_terms(config, horizon, first.shards, relation=relation, features=first.features, epoch=epoch)
+        # Somebody else may just have fixed it.
+        require_on_record(terms.release, first.registered, fixed=catalog.stream(keys) is not None)
         if fix:
             kept = catalog.fix_stream(config.dataset, keys[0], terms.model_dump(mode="json"))
             terms = StreamTerms.model_validate(kept)
@@ -719,6 +726,7 @@ def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix
     stored = [store.exists(one) for one in terms.release.night_keys[:last]]
     pending = [arrival for arrival in horizon.arrivals if arrival.night == last or not stored[arrival.night - 1]]
     unreleased = tuple(_night(config, horizon, arrival, normalisation) for arrival in pending)
+    _require_bound(terms, horizon, unreleased, stored)
     people = bool(unreleased[-1].registered.person)
     each = [_sizes(config, horizon, night, people=people) for night in range(1, last + 1)]
     return Nights(
@@ -726,6 +734,20 @@ def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix
         unreleased=unreleased,
         arrived=tuple(sum(sizes) for sizes in zip(*each, strict=True)),
     )
+
+
+def _require_bound(terms: StreamTerms, horizon: Horizon, unreleased: Sequence[Night], stored: Sequence[bool]) -> None:
+    """Refuse nights that are stored of other rows than the horizon's, and to go on under keys that mean others now."""
+    versions = tuple(arrival.version for arrival in horizon.arrivals)
+    tonight, released = unreleased[-1], [night for night, there in enumerate(stored, 1) if there]
+    if released:
+        require_same_versions(planned_night(terms, released[-1], tonight.shards, versions[: released[-1]]))
+    for night in unreleased:
+        if not stored[night.night - 1]:
+            release, rows = planned_night(terms, night.night, night.shards, night.versions), night.shards[0].dataset
+            require_on_record(release, rows, fixed=True)
+            require_current(release, rows)
+            require_maps(release, rows, night.features)
 
 
 # What configurations have gained since there are horizons, in order.
@@ -760,7 +782,8 @@ def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisa
         ShardRef(dataset=stored, partition=partition, party=party, rows=rows)
         for party, rows in zip(parties, sizes, strict=True)
     )
-    return Night(night=arrival.night, registered=registered, features=features, shards=shards)
+    versions = tuple(one.version for one in horizon.arrivals[: arrival.night])
+    return Night(night=arrival.night, registered=registered, versions=versions, features=features, shards=shards)
 
 
 def _uses_own_files(config: PartitionSettings, files: Sequence[object]) -> bool:

@@ -31,12 +31,21 @@ from storage.confined import kept_memory
 from storage.errors import RefusedError, StorageError
 from storage.layout import Layout
 from storage.refs import ReleaseRef, ShardRef
-from storage.rounds import Journal, PrivateNotes
+from storage.rounds import Journal
 from storage.shards import open_shard
 from tasks.accounts.budget import open_ledger
 from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
 from tasks.preparation.rows import kept_rows, public_map, seen_through
+from tasks.preparation.streams import (
+    Arrived,
+    arrival_noted,
+    notes_of,
+    pack_sum,
+    require_current,
+    require_positions,
+    unpack_sum,
+)
 from tasks.release.admission import admit, noises_of, require_upstream
 from tasks.runtime.cluster import map_over_workers, on_dask_worker
 from tasks.runtime.progress import say
@@ -362,19 +371,14 @@ def _contribution(shard: ShardRef, contribution: Callable[[Rows], Ints], part: R
         return contribution(part)
 
 
-def note_arrival(stream_key: str, night: int, shard: ShardRef) -> None:
-    """Let a party remember, for good, where the rows of one of its nights are."""
-    notes = PrivateNotes(current_layout().party_round(shard.party, stream_key))
-    notes.put(f"arrived-{night}", shard.model_dump_json().encode())
-
-
 class NightRows:
     """A party's rows of one night of a stream (:class:`~dpalgos.rows.Rows`), and its nights before.
 
     A night's sum is kept write-once in the party's private folder: what a night has added to one release it adds to all
-    later ones, whatever becomes of the rows, of libraries and of the code. A night that the party missed is formed when
-    it is next asked for. Where the factor has fewer bands than the horizon nights, sums that no later night asks for
-    are removed.
+    later ones, whatever becomes of the rows and of libraries. It is bound to the rows that it was formed of: one of
+    other rows than the plan names is refused (:mod:`tasks.preparation.streams`). A night that the party missed is
+    formed when it is next asked for. Where the factor has fewer bands than the horizon nights, sums that no later night
+    asks for are removed.
 
     Parameters
     ----------
@@ -389,8 +393,8 @@ class NightRows:
     def __init__(self, planned: PlannedRelease, shard: ShardRef, maps: RowMaps) -> None:
         assert planned.stream is not None
         self._night, self._dimension, self._maps = planned.stream.night, planned.setting.dimension, maps
-        self._shard = shard
-        self._notes = PrivateNotes(current_layout().party_round(shard.party, planned.stream_key))
+        self._planned, self._shard = planned, shard
+        self._notes = notes_of(planned, shard.party)
         self._before = planned.night_keys[: planned.stream.night - 1]
         # The night before was the last that asked for it, and is released.
         self._expired = planned.stream.night - planned.stream.factor.kept_nights
@@ -435,25 +439,30 @@ class NightRows:
         ------
         StorageError
             If a night was neither frozen nor are its rows stored.
+        RefusedError
+            If it was frozen, or came, with other rows than the plan names.
         """
-        kept = self._notes.get(f"sum-{night}")
+        noted, kept = self._noted(night), self._notes.get(f"sum-{night}")
         if kept is None:
+            require_positions(self._planned, noted, night)
             data = io.BytesIO()
-            np.save(data, form(self._rows if night == self._night else self._earlier(night)), allow_pickle=False)
-            kept = self._notes.put(f"sum-{night}", data.getvalue())
+            rows = self._rows if night == self._night else rows_of(noted.shard, self._maps, self._dimension)
+            np.save(data, form(rows), allow_pickle=False)
+            kept = self._notes.put(f"sum-{night}", pack_sum(noted, data.getvalue()))
             if night == self._night:
                 self._notes.discard(f"sum-{self._expired}")
-        return cast(Ints, np.load(io.BytesIO(kept), allow_pickle=False))
+        frozen = unpack_sum(self._planned, night, noted, kept)
+        return cast(Ints, np.load(io.BytesIO(frozen), allow_pickle=False))
 
-    def _earlier(self, night: int) -> Rows:
-        noted = self._notes.get(f"arrived-{night}")
+    def _noted(self, night: int) -> Arrived:
+        noted = arrival_noted(self._notes, self._planned, self._shard, night)
         if noted is None:
             raise StorageError(
-                f"party {self._shard.party} has neither its sum of night {night} nor a note of where that night's rows "
-                "are: restore its private folder from a back-up; if they were removed for good, the horizon ends here, "
-                "and the next one begins with the versions after its last night"
+                f"party {self._shard.party} has no note of which rows are those of night {night}, and so no sum of "
+                "them: restore its private folder from a back-up; if they were removed for good, the horizon ends "
+                "here, and the next one begins with the versions after its last night"
             )
-        return rows_of(ShardRef.model_validate_json(noted), self._maps, self._dimension)
+        return noted
 
 
 # ── deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -674,6 +683,8 @@ def open_release(
         if shards:
             require_upstream(planned, upstream)
             maps = fitting_maps(planned, shards, upstream)
+        if planned.stream is not None and shards:
+            require_current(planned, shards[0].dataset)
         admit([planned], shards, run=planned.name)
         reached("charged")
     with redacted(planned.key, planned.label, private=any(shard.dataset.private for shard in shards)):

@@ -234,7 +234,7 @@ def _tonight(config: TrainingConfig, dataset: DatasetRef) -> RunPlan:
     """Return the plan of the night that a run would be, its whole horizon affordable."""
     nights = preview_nights(config, dataset, resolve_normalisation(config, default_normalisation(config.dataset)))
     night = nights.unreleased[-1]
-    plan = plan_night(nights.terms, config, night.night, night.shards, nights.arrived, night.features)
+    plan = plan_night(nights.terms, config, night.night, night.shards, night.versions, nights.arrived, night.features)
     require_admissible(plan, night.shards)
     return plan
 

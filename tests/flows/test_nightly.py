@@ -26,7 +26,7 @@ from dpalgos.trainers.continual import FollowTheRegularisedLeader, NightSum, sta
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
 from storage.ledger.ledger import OutputOutcome
-from storage.refs import ShardRef, Visibility
+from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
 from tasks.accounts.budget import budget_report, check_releases, open_ledger
@@ -38,6 +38,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.plans import PlannedRelease
 from tasks.preparation import rows as arranged
+from tasks.preparation.streams import Arrived
 from tasks.release import door as checkpoints
 from tasks.release.door import maps_of, rows_of
 from tasks.release.preflight import require_feasible
@@ -85,7 +86,8 @@ def released(release: PlannedRelease) -> list[Ints]:
 def frozen(release: PlannedRelease, party: str, night: int) -> Ints:
     """A party's own sum of a night."""
     path = current_layout().party_round(party, release.stream_key) / f"sum-{night}"
-    data = path.read_bytes().partition(b"\n")[2][32:]
+    # Behind the head of a note and the digest of the rows that it is a sum of.
+    data = path.read_bytes().partition(b"\n")[2][32 + 64 :]
     return np.asarray(np.load(io.BytesIO(data)))
 
 
@@ -576,7 +578,7 @@ def shards_of(release: PlannedRelease, party: str) -> list[tuple[int, Rows]]:
     assert release.stream is not None
     notes = PrivateNotes(current_layout().party_round(party, release.stream_key))
     nights = range(1, release.stream.night + 1)
-    shards = [ShardRef.model_validate_json(notes.require(f"arrived-{night}")) for night in nights]
+    shards = [Arrived.model_validate_json(notes.require(f"arrived-{night}")).shard for night in nights]
     return [(night, rows_of(shard, (), DIMENSION)) for night, shard in zip(nights, shards, strict=True)]
 
 

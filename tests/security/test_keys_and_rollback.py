@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dpalgos.accounting.spending import worst_totals
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours
 from storage.errors import InputError, OverspendError, RefusedError, SecretError, StorageError
 from storage.layout import FINGERPRINTS, PATTERNS
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
 from storage.ledger.entries import Kind, reading
 from storage.ledger.ledger import ChargeOutcome
+from tasks.accounts import budget
 from tasks.accounts.budget import budget_report, open_ledger, restore_ledger
 from tasks.datasets.registration import ingest
 from tasks.runtime.settings import current_layout, current_root, marks_folder
@@ -22,9 +25,11 @@ from tests.security.conftest import request_for
 from tests.support.command_line import CommandLine
 
 
-def charge(key: str, mu: float = 0.1, account: str = "clinic", partition: str = "even") -> ChargeOutcome:
+def charge(
+    key: str, mu: float = 0.1, account: str = "clinic", partition: str = "even", party: str = "0"
+) -> ChargeOutcome:
     guarantee = Guarantee(losses=(GaussianMu(mu),), neighbours=Neighbours.REPLACE_ONE).to_json()
-    release = ReleaseCharge(key=key, parties=("0",), guarantee=guarantee)
+    release = ReleaseCharge(key=key, parties=(party,), guarantee=guarantee)
     return open_ledger().charge(PlanRequest(account, partition, (release,), 1e-5), {})
 
 
@@ -167,6 +172,45 @@ def test_restoring_does_not_refill(clinic: Path, tmp_path: Path) -> None:
         return 50
 
     assert 1 <= charged_until_refused() < 10
+
+
+def booked() -> float:
+    """mu of the rows that have paid most."""
+    return math.sqrt(worst_totals(budget._summed(open_ledger().history("clinic"))).mu_squared)
+
+
+def _as_it_was(restored: str, partition: str) -> str:
+    return partition
+
+
+@pytest.mark.parametrize("mutant", [False, True])
+def test_a_part_that_only_the_lost_ledger_had_charged_is_not_charged_for_nothing(
+    clinic: Path, tmp_path: Path, mutant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One party, or horizon, is in the back-up and the other in what was lost: both ledgers have spent the same."""
+    if mutant:
+        monkeypatch.setattr(budget, "_since", _as_it_was)
+    charge("first", 0.3)
+    _back_up(tmp_path / "back-up")
+    charge("second", 0.3, party="1")
+    assert booked() == pytest.approx(0.3)
+    _put_back(tmp_path / "back-up", "ledger.sqlite", "ledger.head")
+    restore_ledger("the disk was lost", None, None)
+    charge("again", 0.3, party="1")
+    # Of party 1 both the lost release and this one were seen.
+    lost = math.sqrt(2) * 0.3
+    assert (booked() >= lost) is not mutant
+    assert booked() == pytest.approx(0.3 if mutant else lost)
+    if mutant:
+        return
+    # What is charged from here on is divided among parties as ever, also where a cap was raised since.
+    charge("other", 0.3, party="0")
+    assert booked() == pytest.approx(lost)
+    budget.change_cap("clinic", 4.0, "more is wanted")
+    charge("later", 0.2, party="0")
+    charge("later too", 0.2, party="1")
+    assert booked() == pytest.approx(math.hypot(lost, 0.2))
+    assert open_ledger().verify() == []
 
 
 def test_an_account_that_the_back_up_lacks_is_opened_again(
