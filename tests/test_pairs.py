@@ -225,7 +225,7 @@ def test_a_run_is_exported_and_charged_again_after_a_restore(name: str, root: Pa
     restore_ledger("the disk was lost", None, None)
     assert spent() >= before
     if name == "nights":
-        with pytest.raises(RefusedError, match="horizon.*--replicate 1"):
+        with pytest.raises(RefusedError, match=r"horizon.*--replicate 1"):
             followed("clinic", **config)
         config["replicate"] = 1
         result = followed("clinic", **config)
