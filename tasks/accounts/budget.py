@@ -56,19 +56,7 @@ _NO_TERMS = AccountTerms()
 
 @dataclass(frozen=True, slots=True)
 class AccountingPolicy:
-    """The accountant as the ledger sees it: prices plans and decides, from charges alone.
-
-    Parameters
-    ----------
-    rows_per_person : int
-        Group size of the account.
-    """
-
-    rows_per_person: int = 1
-
-    def for_group(self, size: int) -> Self:
-        """Return the policy for people of up to ``size`` rows."""
-        return replace(self, rows_per_person=size)
+    """The accountant as the ledger sees it: prices plans and decides, from charges alone."""
 
     def decide(
         self, history: History, new: Sequence[ReleaseCharge], *, partition: str, delta: float, terms: AccountTerms
@@ -92,7 +80,7 @@ class AccountingPolicy:
             return Decision(admitted=True, costs=_written(prices[0]))
         now = _Status.of(history, terms.cap, terms)
         decision = admit(now.summed, (partition, prices[0]), now.limit, otherwise=prices[1:])
-        after = _summed(history).with_plan(partition, decision.costs)
+        after = _summed(history, terms).with_plan(partition, decision.costs)
         return Decision(
             admitted=decision.admitted and now.broken is None,
             costs=_written({party: decision.costs.get(party, cost) for party, cost in prices[0].items()}),
@@ -123,15 +111,23 @@ class AccountingPolicy:
         relation = Neighbours(terms.relation).in_force()
         guarantees = [(one.parties, Guarantee.from_json(dict(one.guarantee))) for one in _counted_once(new)]
         releases = [(parties, losses_under(guarantee, relation)) for parties, guarantee in guarantees]
-        priced = [price(releases, delta, rows_per_person=self.rows_per_person)]
+        priced = [price(releases, delta, rows_per_person=terms.group_size)]
         if any(as_selected(losses) for _, losses in releases):
             selected = [(parties, as_selected(losses) or losses) for parties, losses in releases]
-            priced.append(price(selected, delta, rows_per_person=self.rows_per_person))
+            # As the only plan of a row it is read off the whole curve, however it is added up with others.
+            priced.append(
+                {
+                    party: replace(cost, losses=priced[0][party].losses)
+                    for party, cost in price(selected, delta, rows_per_person=terms.group_size).items()
+                }
+            )
         return priced
 
-    def lacking(self, history: History, totals: Mapping[str, float | None]) -> dict[str, object]:
+    def lacking(
+        self, history: History, totals: Mapping[str, float | None], terms: AccountTerms = _NO_TERMS
+    ) -> dict[str, object]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
-        now = worst_totals(_summed(history))._asdict()
+        now = worst_totals(_summed(history, terms))._asdict()
         wanted = {name: math.inf if value is None else float(value) for name, value in totals.items()}
         # A difference is rounded up; from nothing it is exact.
         lacks = {
@@ -206,10 +202,10 @@ def _read_costs(written: Mapping[str, Mapping[str, object]]) -> dict[str, PlanCo
     return costs
 
 
-def _summed(history: History, start: int = 0, end: float = math.inf) -> SummedHistory:
+def _summed(history: History, terms: AccountTerms, start: int = 0, end: float = math.inf) -> SummedHistory:
     """Add up the plans that were charged from one entry to another, and after the last of all what is set aside."""
     first, last = (bisect_left(history.plans, place, key=lambda plan: plan.sequence) for place in (start, end))
-    done, summed = history.notes.get((start, end), (first, SummedHistory()))
+    done, summed = history.notes.get((start, end), (first, SummedHistory(groups=terms.group_size > 1)))
     for plan in history.plans[done:last]:
         summed = summed.with_plan(plan.partition, _read_costs(plan.costs))
     history.notes[start, end] = last, summed
@@ -273,7 +269,7 @@ class _Status:
         bounds = [*(starts[closed.changes] for closed in in_force.earlier), starts[in_force.changes]]
         broken = None
         for closed, start, end in zip(in_force.earlier, bounds, bounds[1:], strict=False):
-            held = status(_summed(history, start, end), FilterCap(closed.epsilon, closed.delta))
+            held = status(_summed(history, terms, start, end), FilterCap(closed.epsilon, closed.delta))
             if not held.admitted:
                 broken = (
                     "a raised cap opens a new filter, and earlier charges have spent the delta that is kept for it: "
@@ -281,7 +277,7 @@ class _Status:
                 )
         return cls(
             limit=FilterCap(cap.epsilon, in_force.delta, earlier=in_force.earlier_epsilon, reserved=in_force.reserved),
-            summed=_summed(history, bounds[-1]),
+            summed=_summed(history, terms, bounds[-1]),
             promised=in_force.promised,
             broken=broken,
         )
@@ -337,7 +333,9 @@ class AccountReading:
 def read_account(history: History, cap: Cap | None, terms: AccountTerms) -> AccountReading:
     """Return what a history costs under a cap, or for public data at :data:`PUBLIC_DELTA`."""
     now = _Status.of(history, cap, terms) if cap else None
-    total = spent(now.summed, now.limit.delta, now.limit.reserved) if now else spent(_summed(history), PUBLIC_DELTA)
+    total = (
+        spent(now.summed, now.limit.delta, now.limit.reserved) if now else spent(_summed(history, terms), PUBLIC_DELTA)
+    )
     earlier = now.limit.earlier if now else 0.0
     worst: dict[str, float] = {}
     for parties in total.parties.values():
@@ -467,8 +465,7 @@ def runs_left(account: str, plan: PlanRequest | None = None) -> int | None:
         last = history.plans[-1]
         priced = last.partition, _read_costs(last.costs)
     else:
-        policy = AccountingPolicy().for_group(found.group_size)
-        priced = plan.partition, policy.prices(plan.releases, plan.delta, found)[0]
+        priced = plan.partition, AccountingPolicy().prices(plan.releases, plan.delta, found)[0]
     now = _Status.of(history, found.cap, found)
     return repeats_left(now.summed, priced, now.limit)
 

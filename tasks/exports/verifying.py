@@ -466,10 +466,8 @@ def _guarantees(contents: _Contents) -> str:
     return "derived here from each algorithm, as charged"
 
 
-def _charged_with(
-    contents: _Contents, plan: Mapping[str, Any]
-) -> tuple[AccountingPolicy, list[ReleaseCharge], AccountTerms]:
-    """Return what was charged with a plan, the policy that priced it, and the account's terms."""
+def _charged_with(contents: _Contents, plan: Mapping[str, Any]) -> tuple[list[ReleaseCharge], AccountTerms]:
+    """Return what was charged with a plan, and the account's terms."""
     content = plan["content"]
     account = contents.only(Kind.ACCOUNT, plan["account"])["content"]
     _refute_if(
@@ -499,8 +497,10 @@ def _charged_with(
         for one in charges
     ]
     # Accounts of the first version name neither.
-    terms = AccountTerms(relation=account.get("relation", DEFAULT_RELATION), deltas=account.get("deltas", {}))
-    return AccountingPolicy(size), releases, terms
+    terms = AccountTerms(
+        relation=account.get("relation", DEFAULT_RELATION), deltas=account.get("deltas", {}), group_size=size
+    )
+    return releases, terms
 
 
 def _prices(contents: _Contents) -> str:
@@ -511,8 +511,8 @@ def _prices(contents: _Contents) -> str:
         f"the plan with number {strange} is missing, or nothing was charged with it",
     )
     for plan in contents.of(Kind.PLAN):
-        policy, releases, terms = _charged_with(contents, plan)
-        proved = policy.prices(releases, plan["content"]["delta"], terms)
+        releases, terms = _charged_with(contents, plan)
+        proved = AccountingPolicy().prices(releases, plan["content"]["delta"], terms)
         prices = [_plain({party: cost.to_json() for party, cost in one.items()}) for one in proved]
         # Of two prices that are proved, the ledger recorded the one that left more of what the account had then.
         differing = [_differing(costs, plan["content"]["costs"]) for costs in prices]
@@ -593,9 +593,9 @@ def _cap(contents: _Contents) -> str:
             raise _UncheckedError("the rows are public; no budget is kept of them")
         changes = [one["content"]["cap"] for one in contents.of(Kind.CAP) if one["sequence"] < number]
         cap, after = Cap(**[opened["cap"], *changes][-1]), details["spent_after"]
-        policy, releases, terms = _charged_with(contents, plan)
+        releases, terms = _charged_with(contents, plan)
         # With nothing charged before it.
-        decided = policy.decide(
+        decided = AccountingPolicy().decide(
             History(), releases, partition=content["partition"], delta=content["delta"], terms=replace(terms, cap=cap)
         )
         alone = _plain(decided.details)

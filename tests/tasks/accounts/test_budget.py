@@ -449,8 +449,8 @@ def charged(
     """Charge one release proved under a relation to an account under another, nothing before it."""
     guarantee = Guarantee(losses=(GaussianMu(mu),), neighbours=proved)
     charge = ReleaseCharge(key="k", parties=("0",), guarantee=guarantee.to_json())
-    policy, terms = AccountingPolicy().for_group(group), AccountTerms(relation=relation)
-    decision = policy.decide(History(), [charge], partition="p", delta=1e-5, terms=replace(terms, cap=Cap(2.0, 1e-4)))
+    terms = AccountTerms(relation=relation, group_size=group, cap=Cap(2.0, 1e-4))
+    decision = AccountingPolicy().decide(History(), [charge], partition="p", delta=1e-5, terms=terms)
     return PlanRecord(partition="p", costs=decision.costs), decision
 
 
