@@ -195,6 +195,20 @@ RESERVED = 1 / 16
 """Of an account's delta, what is kept for the filters that raises open: half for the first, half of the rest each."""
 
 
+GAUSSIAN_PART = (1 - RESERVED) * _FAVOURITE
+"""Of an account's delta at opening, the favourite filter's part until a raise: 105/128.
+
+The delta at which a plan of Gaussian losses alone is best stated. Such a plan enters the Gaussian-DP filter by mu^2,
+and its delta by nothing; what it is stated at only says how much mu an epsilon buys. Under a cap (epsilon, delta) the
+filter holds up to the mu with ``delta_mu(epsilon) = GAUSSIAN_PART delta``, so one run of the cap's epsilon stated at
+this delta asks for exactly that mu: at a smaller delta it would ask for less, and leave room that no other filter can
+use. It always fits alone: read at the whole delta its epsilon is less.
+
+Rounding. 15/16, 7/8 and their product have few bits and are exact; the product with an account's delta is rounded once,
+and is the same number as in :func:`shares` times delta, where Gaussian-DP is the favourite.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
     """A filter that a raise has closed: it stays within (``epsilon``, ``delta``).

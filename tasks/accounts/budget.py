@@ -40,7 +40,6 @@ from storage.ledger.charges import (
 )
 from storage.ledger.ledger import Ledger
 from tasks.datasets.registration import find_dataset
-from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.runtime.plots import BLUE, RED, png_of, styled_figure
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
@@ -224,13 +223,10 @@ def tenth(delta: float) -> float:
     return float(f"{delta / 10:.6g}")
 
 
-def settled(config: TrainingConfig) -> TrainingConfig:
-    """Return a configuration that names its delta: where it does not, a tenth of the cap's of the rows' account."""
-    if config.delta is not None:
-        return config
-    find_dataset(config.dataset)
-    cap = open_catalog().account_of(config.dataset).cap
-    return config.model_copy(update={"delta": config.stated_delta if cap is None else tenth(cap.delta)})
+def opening_cap(dataset: str) -> Cap | None:
+    """Return the cap with which a data set's account was opened, whatever it was changed to since; None if public."""
+    account = open_catalog().account_of(dataset)
+    return account.changes[0].before if account.changes else account.cap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
