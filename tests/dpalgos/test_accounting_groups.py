@@ -176,7 +176,7 @@ some_plans = st.lists(st.one_of(a_gaussian_plan, a_gaussian_plan, a_pure_plan), 
 @given(plans=some_plans, rows=st.integers(2, 3))
 @settings(max_examples=30, deadline=None, derandomize=True)
 def test_every_placement_is_covered_by_one_bound(plans: Plans, rows: int) -> None:
-    """Whatever plans were chosen, one filter's sum bounds the person's: what holds on every path of an adaptive choice."""
+    """Whatever plans were chosen, one filter's sum bounds the person's: so on every path of an adaptive choice."""
     assert uncovered(plans, rows) == []
 
 

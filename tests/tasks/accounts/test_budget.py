@@ -31,6 +31,7 @@ from tasks.accounts.budget import (
     budget_report,
     change_cap,
     open_ledger,
+    read_account,
     relation_of,
     runs_left,
     verify_ledger,
@@ -169,6 +170,24 @@ def test_a_selection_is_booked_as_what_leaves_more_and_stays_booked() -> None:
     many = [replace(new[0], guarantee=Guarantee((PrivateSelection(0.01, 1e-9, 20 * mu, 64, 2.0**-10),)).to_json())]
     cheaper = policy.decide(History(), many, partition="even", delta=1e-9, terms=AccountTerms(cap=cap))
     assert cheaper.costs["0"]["slack"] == 1e-9
+
+
+@pytest.mark.parametrize(("candidates", "share"), [(2, 0.882), (8, 0.919)])
+def test_the_only_plan_is_read_off_the_selections_curve_however_it_is_booked(candidates: int, share: float) -> None:
+    """At the cap's delta, not at the plan's: it is less, and a cap of that much admits it."""
+    point = PrivateSelection(1.0, 1e-6, candidate_mu(1.0, 1e-6, candidates, 0.5), candidates, 0.5)
+    new, policy = one_release(point), AccountingPolicy()
+    for cap, fits in ((share + 1e-3, True), (share - 1e-3, False)):
+        terms = AccountTerms(cap=Cap(cap, 1e-5))
+        decision = policy.decide(History(), new, partition="even", delta=1e-6, terms=terms)
+        assert decision.admitted is fits
+        assert decision.details["spent_after"] == pytest.approx(share, abs=1e-3)
+        for costs in policy.prices(new, 1e-6):
+            record = PlanRecord("even", {party: cost.to_json() for party, cost in costs.items()})
+            assert read_account(History([record]), terms.cap, terms).epsilon == pytest.approx(share, abs=1e-3)
+            # A second plan, and filters add up what was booked: no curve is left.
+            two = read_account(History([record, record]), terms.cap, terms).epsilon
+            assert two is None or two > 1.2
 
 
 # ── what never refills ───────────────────────────────────────────────────────────────────────────────────────────────
