@@ -204,8 +204,9 @@ filter holds up to the mu with ``delta_mu(epsilon) = GAUSSIAN_PART delta``, so o
 this delta asks for exactly that mu: at a smaller delta it would ask for less, and leave room that no other filter can
 use. It always fits alone: read at the whole delta its epsilon is less.
 
-Rounding. 15/16, 7/8 and their product have few bits and are exact; the product with an account's delta is rounded once,
-and is the same number as in :func:`shares` times delta, where Gaussian-DP is the favourite.
+Rounding. 15/16, 7/8 and their product have few bits and are exact. The product with an account's delta is rounded once,
+and is the same number as in :func:`shares` times delta where Gaussian-DP is the favourite, so a run that is stated at
+it, or below, fits the filter.
 """
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from dpalgos.accounting.composition import as_selected
 from dpalgos.accounting.costs import PlanCost, Totals, losses_under, price
 from dpalgos.accounting.spending import (
+    GAUSSIAN_PART,
     RESERVED,
     FilterCap,
     SummedHistory,
@@ -25,7 +26,16 @@ from dpalgos.accounting.spending import (
     status,
     worst_totals,
 )
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, NoGuarantee, ZeroConcentrated
+from dpalgos.guarantees import (
+    ApproximateDP,
+    GaussianMu,
+    Guarantee,
+    Loss,
+    Neighbours,
+    NoGuarantee,
+    ZeroConcentrated,
+    rounded_down,
+)
 from storage.catalog import DisjointLine
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import (
@@ -221,6 +231,14 @@ def relation_of(dataset: str) -> Neighbours:
 def tenth(delta: float) -> float:
     """Return the delta of a run that leaves room for others under a cap of this delta."""
     return float(f"{delta / 10:.6g}")
+
+
+def gaussian_delta(delta: float) -> float:
+    """Return the delta of a run of Gaussian losses alone under a cap of this delta: six digits, so that it is said whole.
+
+    Rounded down, so that under a cap of the run's own epsilon the filter holds all of it.
+    """
+    return rounded_down(GAUSSIAN_PART * delta, 6)
 
 
 def opening_cap(dataset: str) -> Cap | None:

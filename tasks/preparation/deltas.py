@@ -1,11 +1,10 @@
 """The delta of a run that names none: by what its releases cost, before rows are read."""
 
-from dpalgos.accounting.spending import GAUSSIAN_PART
 from dpalgos.guarantees import GaussianMu
 from dpalgos.parameters import ParameterError
 from dpalgos.secure.primitives import SecureAggregationError
 from storage.errors import InputError, RefusedError
-from tasks.accounts.budget import opening_cap, relation_of, tenth
+from tasks.accounts.budget import gaussian_delta, opening_cap, relation_of, tenth
 from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import is_gaussian
@@ -26,7 +25,7 @@ def settled(config: TrainingConfig) -> TrainingConfig:
     cap = opening_cap(config.dataset)
     if cap is None:
         return config.model_copy(update={"delta": config.stated_delta})
-    gaussian = config.model_copy(update={"delta": GAUSSIAN_PART * cap.delta})
+    gaussian = config.model_copy(update={"delta": gaussian_delta(cap.delta)})
     return gaussian if _spends_no_delta(gaussian) else config.model_copy(update={"delta": tenth(cap.delta)})
 
 

@@ -12,7 +12,7 @@ from dpalgos.accounting.profiles import epsilon_of_mu, mu_from_epsilon_delta
 from dpalgos.accounting.spending import GAUSSIAN_PART, RESERVED, FilterCap, SummedHistory, admit, shares
 from dpalgos.guarantees import GaussianMu, Loss
 from storage.errors import OverspendError
-from tasks.accounts.budget import change_cap, open_ledger, tenth
+from tasks.accounts.budget import change_cap, gaussian_delta, open_ledger, tenth
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation import rows
 from tasks.preparation.deltas import settled
@@ -21,7 +21,7 @@ from tests.support.chains import configured, ingest_private, prepare
 
 CAP = 1e-4
 NOISY: dict[str, Any] = {"algorithm": "noisy-gd", "trust": "central"}
-PART, TENTH = GAUSSIAN_PART * CAP, tenth(CAP)
+PART, TENTH = gaussian_delta(CAP), tenth(CAP)
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +161,12 @@ def _cost(loss: Loss, delta: float) -> PlanCost:
     return PlanCost.of([loss], GAUSSIAN_PART * delta)
 
 
-def test_the_parts_are_exact() -> None:
-    assert GAUSSIAN_PART == 105 / 128
+def test_the_part_is_exact_and_the_delta_is_said_whole() -> None:
+    """What is printed and given again with --delta is the same number, and so the same release."""
     assert GAUSSIAN_PART.as_integer_ratio() == (105, 128)
+    for cap in (1e-4, 1e-5, 1e-6, 3.3e-7, 1 / 3 * 1e-6):
+        assert float(f"{gaussian_delta(cap):g}") == gaussian_delta(cap)
+        assert (1 - 2e-6) * GAUSSIAN_PART * cap < gaussian_delta(cap) <= GAUSSIAN_PART * cap
 
 
 @pytest.mark.parametrize(("epsilon", "more"), [(0.1, 0.162), (0.3, 0.140), (1.0, 0.119), (3.0, 0.099)])

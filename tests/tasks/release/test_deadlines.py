@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from dpalgos.accounting.composition import compose
-from dpalgos.accounting.spending import GAUSSIAN_PART
 from dpalgos.algorithms import fit
 from dpalgos.guarantees import SlackGaussian
 from storage.errors import RefusedError
 from storage.refs import Visibility
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.budget import gaussian_delta, open_ledger
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.plans import PlannedRelease
@@ -153,7 +152,7 @@ def test_misses_are_charged_within_the_target(root: Path, trust: str) -> None:
         assert isinstance(misses, SlackGaussian)
         assert 2e-8 <= misses.slack < 1e-6
     # A deadline's plan takes a tenth of the cap's delta, without one it takes what Gaussian-DP leaves of it.
-    assert (plan.delta, plain.delta) == (1e-4, GAUSSIAN_PART * 1e-3)
+    assert (plan.delta, plain.delta) == (1e-4, gaussian_delta(1e-3))
     for losses_of_party in plan.losses_by_party().values():
         assert 0.99 < compose(losses_of_party).epsilon(plan.delta) <= 1.0
     (model,) = plan.models

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from dpalgos.accounting.spending import GAUSSIAN_PART
 from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.budget import gaussian_delta, open_ledger
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.rows import map_rows, mapped_ref, partition_rows, planned_shards
@@ -150,7 +149,7 @@ def test_one_more_run_is_told_before_it_is_asked_for(tmp_path: Path) -> None:
     assert whole > 1.0, "at a part of the cap's delta, with the whole account before it"
     # A delta that was not named is that of Gaussian-DP, here and in the run.
     chain_inline(asked.model_copy(update={"epsilon": 0.9}))
-    assert {charge.plan.delta for charge in open_ledger().charges("clinic")} == {GAUSSIAN_PART * 1e-6}
+    assert {charge.plan.delta for charge in open_ledger().charges("clinic")} == {gaussian_delta(1e-6)}
     after = largest_epsilon(asked)
     assert 0.0 < after < whole
     check("clinic", epsilon=after, replicate=7)
