@@ -234,7 +234,7 @@ def tenth(delta: float) -> float:
 
 
 def gaussian_delta(delta: float) -> float:
-    """Return the delta of a run of Gaussian losses alone under a cap of this delta: six digits, so that it is said whole.
+    """Return the delta of a run of Gaussian losses alone under a cap of this delta: six digits, as it is printed.
 
     Rounded down, so that under a cap of the run's own epsilon the filter holds all of it.
     """

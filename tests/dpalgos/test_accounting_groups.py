@@ -130,10 +130,17 @@ class Plan:
     def really(self, placement: Placement) -> Totals:
         """Return each quantity that a person of this placement pays, in closed form: Gaussian or pure losses."""
         losses = paid(self.releases, placement)
-        squares = sum(one.mu**2 if isinstance(one, GaussianMu) else mu_of_pure(one.epsilon) ** 2 for one in losses)  # type: ignore[union-attr]  # pure
-        rho = sum(one.mu**2 / 2 if isinstance(one, GaussianMu) else rho_of_pure(one.epsilon) for one in losses)  # type: ignore[union-attr]  # pure
+        squares, rho = (sum(each) for each in zip(*map(_added, losses), strict=True)) if losses else (0.0, 0.0)
         spends = self.delta if any(isinstance(one, GaussianMu) for one in losses) else 0.0
         return Totals(squares, rho, 0.0, compose(losses).epsilon(spends), spends)
+
+
+def _added(loss: Loss) -> tuple[float, float]:
+    """Return mu^2 and rho of a Gaussian or pure loss."""
+    if isinstance(loss, GaussianMu):
+        return loss.mu**2, loss.mu**2 / 2
+    assert isinstance(loss, PureEpsilon)
+    return mu_of_pure(loss.epsilon) ** 2, rho_of_pure(loss.epsilon)
 
 
 Plans = Sequence[Plan]
@@ -228,11 +235,10 @@ def test_a_measured_run_costs_a_person_what_its_dearest_party_pays(rows: int, be
 def test_an_account_of_groups_admits_and_repeats_alike() -> None:
     """What is admitted one by one is what is told at once, and is within the cap."""
     cap = FilterCap(3.0, D, reserved=1 / 16)
-    for releases in (
-        [(["0", "1"], [GaussianMu(0.1)]), (["test"], [GaussianMu(0.05)])],
-        [(["0", "1"], [PureEpsilon(0.1)])],
-        [(["0"], [GaussianMu(0.1)]), (["1"], [PureEpsilon(0.1)])],
-    ):
+    measured: Releases = [(["0", "1"], [GaussianMu(0.1)]), (["test"], [GaussianMu(0.05)])]
+    pure: Releases = [(["0", "1"], [PureEpsilon(0.1)])]
+    mixed: Releases = [(["0"], [GaussianMu(0.1)]), (["1"], [PureEpsilon(0.1)])]
+    for releases in (measured, pure, mixed):
         plan = ("even", price(releases, 1e-8, rows_per_person=2))
         count, history = repeats_left(SummedHistory(groups=True), plan, cap), SummedHistory(groups=True)
         assert 2 < count < 200

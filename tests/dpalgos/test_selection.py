@@ -154,7 +154,7 @@ def gaussian_scores(mu: float, candidates: int, probability: float) -> tuple[Arr
         beaten = factors.prod(axis=0) / factors
         made = probability * density * beaten
         made[0] += (1.0 - probability) ** candidates * density[0]
-        return np.asarray(made * cell)
+        return np.asarray(made * float(cell), dtype=np.float64)
 
     return side(mu, 0.0), side(0.0, mu)
 
@@ -194,10 +194,8 @@ def test_a_tuned_plan_alone_is_read_at_whichever_delta(candidates: int, share: f
     assert compose([point]).epsilon(1e-6) == pytest.approx(1.0, rel=1e-8)
     assert compose([point.selected]).epsilon(1e-5) > 0.999
     other = GaussianMu(0.05)
-    beside = compose([point, other]).epsilon(1e-5)
-    assert beside == min(
-        compose(each).epsilon(1e-5) for each in ([point.selected, other], [point.all_candidates, other])
-    )
+    beside, ways = compose([point, other]).epsilon(1e-5), (point.selected, point.all_candidates)
+    assert beside == min(compose([way, other]).epsilon(1e-5) for way in ways)
     # A person of two rows: each candidate costs twice the mu, and the selection among them has its own curve.
     twice = group_loss(point, 2)
     assert isinstance(twice, PrivateSelection)

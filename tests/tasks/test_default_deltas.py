@@ -10,7 +10,7 @@ import pytest
 from dpalgos.accounting.costs import PlanCost, allocate
 from dpalgos.accounting.profiles import epsilon_of_mu, mu_from_epsilon_delta
 from dpalgos.accounting.spending import GAUSSIAN_PART, RESERVED, FilterCap, SummedHistory, admit, shares
-from dpalgos.guarantees import GaussianMu, Loss
+from dpalgos.guarantees import GaussianMu
 from storage.errors import OverspendError
 from tasks.accounts.budget import change_cap, gaussian_delta, open_ledger, tenth
 from tasks.planning.configuration import TrainingConfig
@@ -89,7 +89,12 @@ def test_a_gaussian_run_is_told_by_the_delta_that_it_takes(sets: None) -> None:
 
 def test_rows_are_held_out_by_a_tenth_whatever_the_run_takes(sets: None, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
-    monkeypatch.setattr(rows, "held_out_fraction", lambda *of: seen.append(of[3]) or 0.25)
+
+    def noted(rows: int, classes: int, epsilon: float, delta: float) -> float:
+        seen.append(delta)
+        return 0.25
+
+    monkeypatch.setattr(rows, "held_out_fraction", noted)
     names = {
         prepare(**given, evaluation=True).shards.training[0].partition
         for given in (NOISY, {"algorithm": "dpml"}, {**NOISY, "delta": PART}, {**NOISY, "delta": 1e-7})
@@ -139,7 +144,7 @@ def test_where_gaussian_dp_has_the_small_part_the_refusal_names_what_fits(root: 
 def test_a_run_of_the_whole_cap_fits_a_fresh_account(epsilon: float, delta: float) -> None:
     """Alone at the whole delta it needs less; and what it asks for is what the filter holds, to the last digits."""
     cap = FilterCap(epsilon, delta, reserved=RESERVED)
-    (loss,) = allocate([GaussianMu], [1.0], epsilon, GAUSSIAN_PART * delta).losses
+    loss = _whole(epsilon, GAUSSIAN_PART * delta)
     plan = ("even", {"0": _cost(loss, delta)})
     alone = admit(SummedHistory(), plan, cap)
     assert alone.admitted
@@ -150,14 +155,20 @@ def test_a_run_of_the_whole_cap_fits_a_fresh_account(epsilon: float, delta: floa
     assert shares(two.first, delta, RESERVED)["gdp"] * delta == GAUSSIAN_PART * delta
     assert admit(two, ("even", {"0": half}), cap).after.epsilon == pytest.approx(epsilon, rel=1e-9)
     # A mutant that states it at more asks for more than the filter holds.
-    (more,) = allocate([GaussianMu], [1.0], epsilon, 0.9 * delta).losses
+    more = _whole(epsilon, 0.9 * delta)
     more_than_half = _cost(GaussianMu(more.mu / 2**0.5), delta)
     assert not admit(
         SummedHistory().with_plan("even", {"0": more_than_half}), ("even", {"0": more_than_half}), cap
     ).admitted
 
 
-def _cost(loss: Loss, delta: float) -> PlanCost:
+def _whole(epsilon: float, delta: float) -> GaussianMu:
+    (loss,) = allocate([GaussianMu], [1.0], epsilon, delta).losses
+    assert isinstance(loss, GaussianMu)
+    return loss
+
+
+def _cost(loss: GaussianMu, delta: float) -> PlanCost:
     return PlanCost.of([loss], GAUSSIAN_PART * delta)
 
 
