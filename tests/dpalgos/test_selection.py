@@ -37,7 +37,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import LinearModel
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
-from dpalgos.rows import Array, NoiseSource, RandomStream
+from dpalgos.rows import Array, Floats, NoiseSource, RandomStream
 from dpalgos.testing import blobs
 from dpalgos.trainers import tuned
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
@@ -139,7 +139,7 @@ def _randomised_delta(of: float, epsilon: float) -> float:
     return max(0.0, (math.exp(of) - math.exp(epsilon)) / (1.0 + math.exp(of)))
 
 
-def gaussian_scores(mu: float, candidates: int, probability: float) -> tuple[Array, Array]:
+def gaussian_scores(mu: float, candidates: int, probability: float) -> tuple[Floats, Floats]:
     """Return densities of the released (candidate, score), (N, cells), of two sides: the first is better or the others.
 
     Each candidate's score is N(0, 1) on one side and N(mu, 1) on the other, the first candidate's the other way around.
@@ -147,7 +147,7 @@ def gaussian_scores(mu: float, candidates: int, probability: float) -> tuple[Arr
     scores = np.linspace(-12.0, 12.0 + mu, 40_001)
     cell = scores[1] - scores[0]
 
-    def side(first: float, others: float) -> Array:
+    def side(first: float, others: float) -> Floats:
         means = np.array([first, *[others] * (candidates - 1)])[:, None]
         density = np.exp(-((scores - means) ** 2) / 2.0) / math.sqrt(2.0 * math.pi)
         factors = 1.0 - probability + probability * ndtr(scores - means)
