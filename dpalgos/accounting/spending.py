@@ -461,6 +461,10 @@ class _Account:
         return _TotalCost(Totals(*map(math.fsum, self.sums)), self.plans, self.losses if self.plans == 1 else ())
 
 
+# Whom a plan of groups is charged to besides the parties it read; parties have names.
+_EVERYBODY = ""
+
+
 @dataclass(frozen=True)
 class SummedHistory:
     """An account's history, added up plan by plan, so that one more costs the same after a thousand as after ten.
@@ -506,7 +510,23 @@ class SummedHistory:
     @functools.cached_property
     def total_costs(self) -> Mapping[str, Mapping[str, _TotalCost]]:
         """What each party's rows have paid in each partition, each sum rounded once."""
-        return {name: _with_common(parties, self.plans) for name, parties in self.accounts.items()}
+        return {name: self._with_common(name, parties) for name, parties in self.accounts.items()}
+
+    def _with_common(self, partition: str, parties: Mapping[str, _Account]) -> dict[str, _TotalCost]:
+        paid = {party: account.total_cost() for party, account in parties.items() if party != _EVERYBODY}
+        if not self.groups:
+            return paid
+        common, alone = self.unread(partition), self.plans == 1
+        # Of several plans none is anybody's only one.
+        return {
+            party: _TotalCost(total.totals.plus(common.totals), self.plans, total.losses if alone else ())
+            for party, total in paid.items()
+        }
+
+    def unread(self, partition: str) -> _TotalCost:
+        """Return what the rows of a party have paid that no plan has read: what everybody of the partition has."""
+        everybody = self.accounts.get(partition, {}).get(_EVERYBODY)
+        return _TotalCost() if everybody is None else _TotalCost(everybody.total_cost().totals, self.plans)
 
     def with_plan(self, partition: str, costs: Mapping[str, PlanCost]) -> SummedHistory:
         """Return the history with one more plan."""
@@ -554,10 +574,6 @@ def _nonzero(costs: Mapping[str, PlanCost]) -> dict[str, PlanCost]:
     return {party: cost for party, cost in costs.items() if not cost.is_zero}
 
 
-# Whom a plan of groups is charged to besides the parties it read; parties have names.
-_EVERYBODY = ""
-
-
 def _of_groups(costs: Mapping[str, PlanCost]) -> dict[str, PlanCost]:
     """Return a plan's costs as they are added up where one person may have rows in several parties."""
     if not costs:
@@ -576,19 +592,6 @@ def _own_part(totals: Totals, *, gaussian: bool) -> Totals:
 def _common_part(worst: Totals, *, gaussian: bool) -> Totals:
     """Return what of a plan of groups every party pays, from the largest that one pays."""
     return Totals(epsilon=worst.epsilon, delta=worst.delta) if gaussian else worst
-
-
-def _with_common(parties: Mapping[str, _Account], plans: int) -> dict[str, _TotalCost]:
-    """Return what each party has paid, with what everybody has; of several plans none is anybody's only one."""
-    paid = {party: account.total_cost() for party, account in parties.items()}
-    if (everybody := paid.pop(_EVERYBODY, None)) is None:
-        return paid
-    return {
-        party: _TotalCost(total.totals.plus(everybody.totals), total.plans, total.losses)
-        if plans == 1
-        else _TotalCost(total.totals.plus(everybody.totals), plans)
-        for party, total in paid.items()
-    }
 
 
 def _summed(history: History | SummedHistory) -> SummedHistory:
@@ -610,7 +613,7 @@ class _Candidate:
     def of(cls, summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], cap: FilterCap) -> _Candidate:
         before = summed.total_costs.get(partition, {})
         return cls(
-            frozenset((before.get(party, _TotalCost()), costs.get(party)) for party in (*before, *costs)),
+            frozenset((before.get(party, summed.unread(partition)), costs.get(party)) for party in (*before, *costs)),
             summed.elsewhere(partition),
             shares(summed.first or costs.values(), cap.delta, cap.reserved),
             summed.groups,

@@ -248,3 +248,18 @@ def test_an_account_of_groups_admits_and_repeats_alike() -> None:
         assert not admit(history, plan, cap).admitted
         assert status(history, cap).admitted
         assert repeats_left(history, plan, cap) == 0
+
+
+def test_a_party_that_is_read_for_the_first_time_has_paid_what_everybody_has() -> None:
+    """A pure plan of one party is everybody's: what fits after it is what is admitted, whichever party comes next."""
+    cap = FilterCap(3.0, D, reserved=1 / 16)
+    history = SummedHistory(groups=True)
+    for _ in range(3):
+        history = history.with_plan("even", price([(["0"], [PureEpsilon(0.05)])], 0.0, rows_per_person=2))
+    plan = ("even", price([(["1"], [GaussianMu(0.1)])], 1e-8, rows_per_person=2))
+    count = repeats_left(history, plan, cap)
+    assert count > 1
+    for _ in range(count):
+        assert admit(history, plan, cap).admitted
+        history = history.with_plan(*plan)
+    assert not admit(history, plan, cap).admitted
