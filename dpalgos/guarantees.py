@@ -130,9 +130,11 @@ class SlackGaussian(Bounded):
 class PrivateSelection(Bounded):
     """The best of several candidates, of which secret coins say which compete (:mod:`dpalgos.accounting.profiles`).
 
-    Two guarantees of the same release, and both hold: ``(epsilon, delta)`` as a selection; and, since the release is a
-    post-processing of all candidates and of coins that look at no row, the Gaussian-DP of their composition
-    (:attr:`all_candidates`). One plan by itself is told by the first, what filters add up by the second.
+    Guarantees of the same release, and all hold: ``(epsilon, delta)`` as a selection, and the curve of which that is
+    one point (:class:`~dpalgos.accounting.profiles.SelectionProfile`); and, since the release is a post-processing of
+    all candidates and of coins that look at no row, the Gaussian-DP of their composition (:attr:`all_candidates`). One
+    plan by itself is told by the curve, read at whichever delta; what filters add up by the point or by the
+    composition.
 
     Parameters
     ----------

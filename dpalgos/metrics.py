@@ -307,7 +307,7 @@ def held_out_fraction(rows: int, classes: int, epsilon: float, delta: float) -> 
       0.1, which is an assumption and no bound: what is too small a value for costs precision, not privacy;
     - the measured accuracy, the trace of K^2 noisy counts over m, has the standard deviation
       sqrt(a (1 - a) / m + K sigma^2 / m^2), with a (1 - a) at most 1/4 and sigma = sqrt(2) / mu, the noise of a count
-      under replace-one at the (epsilon, delta) of the whole run.
+      under replace-one at (epsilon, delta).
 
     The result is the fraction of 1/3, 1/4, 1/6, 1/8, … at which their sum is least. It falls as n, epsilon grow (the
     derivative of the second price in f shrinks with n and mu), and held-out rows are chosen so that those of a smaller
@@ -320,8 +320,12 @@ def held_out_fraction(rows: int, classes: int, epsilon: float, delta: float) -> 
     classes : int
         K; 0 where numbers are predicted, for which the rule of two classes is taken: the sums of errors are as many
         noisy numbers, of a sensitivity of the same order.
-    epsilon, delta : float
+    epsilon : float
         What a run spends in all.
+    delta : float
+        At which epsilon is turned into noise. A constant of the account, a tenth of its cap's, and not the run's own:
+        the result is public and costs nothing, so it need not be the delta that is spent; and runs of one epsilon hold
+        out the same rows whatever delta each of them takes, so that their partitions are one and do not add up.
 
     Raises
     ------

@@ -15,7 +15,7 @@ from dpalgos.secure.rounds import carry_out as carry_out_rounds
 from dpalgos.secure.summation import Masking
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
-from tasks.accounts.budget import relation_of, settled
+from tasks.accounts.budget import relation_of
 from tasks.datasets.registration import default_normalisation
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import plan_night, planned_night
@@ -30,6 +30,7 @@ from tasks.planning.plans import (
     plan_run,
 )
 from tasks.planning.resolution import resolve_normalisation
+from tasks.preparation.deltas import settled
 from tasks.preparation.rows import begin_nights, partition_test_rows, plan_features
 from tasks.release.metrics import Evaluation
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused

@@ -11,11 +11,11 @@ from pydantic import BaseModel
 from dpalgos.registry import lookup
 from flows.federated_training import chain_inline
 from storage.errors import InputError
-from tasks.accounts.budget import settled
 from tasks.datasets.registration import find_dataset
 from tasks.experiments.records import Block, Plot, Point, PointResult, SweepSpec, point_result
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
+from tasks.preparation.deltas import settled
 from tasks.runtime.cluster import task_runner, threads
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout, current_root

@@ -20,9 +20,10 @@ import pandas as pd
 from dpalgos.accounting.spending import RESERVED
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, ROW, Cap
-from tasks.accounts.budget import budget_report, open_ledger, settled
+from tasks.accounts.budget import budget_report, open_ledger
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
+from tasks.preparation.deltas import settled
 from tasks.release.preflight import require_feasible
 from tasks.runtime.engine import on_running_server, quick_flows
 from tasks.runtime.settings import ROOT_VARIABLE, current_root, isolated_root, restoring

@@ -299,9 +299,7 @@ def budget(
     algorithm: Annotated[
         str, typer.Option(help="System of which the largest run that still fits is named.")
     ] = _RECOMMENDED,
-    delta: Annotated[
-        float | None, typer.Option(help="Delta of that run; if empty a tenth of the cap's, as in train.")
-    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta of that run; if empty what train takes by itself.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Draw spending against caps over time: a .png, or an .html page with a table.")
     ] = None,
@@ -333,7 +331,7 @@ def budget(
 
 def _one_more(report: BudgetReport, algorithm: str, delta: float | None) -> tuple[dict[str, object], str]:
     """Return the largest epsilon of one more run, or why there is none, for machines and for people."""
-    from tasks.accounts.budget import settled
+    from tasks.preparation.deltas import settled
     from tasks.release.preflight import largest_epsilon
 
     config = settled(TrainingConfig(dataset=report["dataset"], algorithm=algorithm, delta=delta))

@@ -214,8 +214,8 @@ def schedule(
 ) -> Answer:
     """Set a schedule or a trigger for training on a data set; `unitball serve` applies it when it starts."""
     from deployments.runner import outlook
-    from tasks.accounts.budget import settled
     from tasks.datasets.schedules import NIGHTLY, Schedule, remove_schedule, set_schedule
+    from tasks.preparation.deltas import settled
     from tasks.release.preflight import require_feasible
 
     timing = None

@@ -36,6 +36,7 @@ from dpalgos.accounting.profiles import (
     GaussianProfile,
     LeastProfile,
     PrivacyProfile,
+    SelectionProfile,
     ZeroConcentratedProfile,
     atom_count,
     bisected,
@@ -313,11 +314,18 @@ def basic(parts: Components) -> PrivacyProfile:
 @lru_cache(maxsize=64)
 def _composed(losses: tuple[Loss, ...]) -> PrivacyProfile:
     if selected := as_selected(losses):
-        # Two guarantees of the same releases: the lower delta at each epsilon is one too.
+        # Guarantees of the same releases: the lowest delta at each epsilon is one too.
         together = tuple(loss.all_candidates if isinstance(loss, PrivateSelection) else loss for loss in losses)
-        return LeastProfile((_composed(selected), _composed(together)))
+        return LeastProfile((_composed(selected), _composed(together), *_selection_curve(losses)))
     parts = components(losses)
     return _tight(parts) if parts.unproved is None else _BasicProfile(math.inf, 1.0, ())
+
+
+def _selection_curve(losses: tuple[Loss, ...]) -> tuple[PrivacyProfile, ...]:
+    """Return the whole curve of a private selection that is alone; beside other losses one point of it is composed."""
+    if len(losses) == 1 and isinstance(loss := losses[0], PrivateSelection):
+        return (SelectionProfile(loss.mu, loss.candidates, loss.chance),)
+    return ()
 
 
 def as_selected(losses: Sequence[Loss]) -> tuple[Loss, ...]:

@@ -59,9 +59,8 @@ def group_loss(loss: Loss, rows: int) -> Loss:
     - of Gaussian-DP with slack nothing is known: what is revealed with probability s to the first neighbour is, to the
       next, revealed by outputs that the Gaussian part makes likelier, so (k s, k mu) does not follow.
 
-    The k rows may lie in several parties for what :mod:`dpalgos.accounting.spending` adds up: each of these quantities
-    s(k) is convex with s(0) = 0, so ``s(a) <= (a/k) s(k)``; a person with ``a_p`` rows at party p costs at most
-    ``sum over p of (a_p / k) S_p(k)``, which is at most the maximum of S_p(k) over the parties.
+    The k rows may lie in several parties: what is charged then is told by :func:`price` of one plan, and by
+    :mod:`dpalgos.accounting.spending` over plans.
 
     Raises
     ------
@@ -494,11 +493,11 @@ class PlanCost:
     Parameters
     ----------
     losses : tuple of Loss
-        What the plan's releases cost this party, Gaussian and zCDP ones merged. A
-        :class:`~dpalgos.guarantees.PrivateSelection` here says that its mu was charged to the filters below; an
-        (epsilon, delta) that stands in its place, that its delta was.
+        What the plan's releases cost this party, Gaussian and zCDP ones merged: what is composed, read at whichever
+        delta, where it is the only plan that touches a row.
     totals : Totals
-        What the filters add up.
+        What the filters add up. Of a :class:`~dpalgos.guarantees.PrivateSelection` that is either the mu of all its
+        candidates or its delta.
     """
 
     losses: tuple[Loss, ...]
@@ -530,6 +529,11 @@ class PlanCost:
     def is_zero(self) -> bool:
         """Whether nothing was released that depends on the party's rows."""
         return not any(self.totals[:-1])
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether every loss is Gaussian and is added up as such, so that mu^2 says all of it."""
+        return self.totals.slack == 0 and all(isinstance(loss, GaussianMu) for loss in self.losses)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; the inverse of :meth:`from_json`."""
@@ -606,13 +610,26 @@ def price(
 
     Notes
     -----
-    Several rows a person. Each loss is replaced by that of a group. Where one person's rows may lie in several parties,
-    a party's own cost is a bound for all of the person's rows if every release reads one party or all and the parties'
-    costs are equal: take the i-th of equal losses at each party, and let a_p be the person's rows there,
-    ``sum a_p = k``. Together these releases are no easier to tell apart than one release for k rows: for Gaussians
-    ``sum a_p^2 <= k^2``, so for rho; pure epsilons add up to ``k epsilon``; (epsilon, delta) to
-    ``(k epsilon, delta sum g(a_p))`` with g convex, g(0) = 0, so ``sum g(a_p) <= g(k)``. Otherwise every party is
-    charged the composition of all the plan's releases, which needs no argument.
+    Several rows a person. Each loss is replaced by that of a group. A person may have rows in several parties: let a_p
+    be how many at party p, ``sum a_p = k``, and ``A_r = sum over p in r of a_p`` how many of them release r reads. What
+    a party is charged must bound all placements.
+
+    *Where every loss is Gaussian* each party pays for the releases that read its own rows, with k mu each. Release r is
+    A_r mu_r-Gaussian-DP for this person (:func:`group_loss`), so all of them together cost
+
+        ``q(a) = sum over r of mu_r^2 A_r^2``,
+
+    a sum of squares of linear functions and so convex in a. With e_p for all k rows at party p, ``a = sum (a_p/k) e_p``
+    is a mean, so ``q(a) <= sum over p of (a_p/k) q(e_p) <= max over p of q(e_p)``, and q(e_p) is what party p pays:
+    the worst place for k rows is one party, whatever releases there are. That a mean bounds it is what makes it hold
+    over plans too (:mod:`dpalgos.accounting.spending`). Nothing of this is used for other losses.
+
+    *Otherwise* a party's own cost is a bound for all of the person's rows if every release reads one party or all and
+    the parties' costs are equal: take the i-th of equal losses at each party. Together these releases are no easier to
+    tell apart than one release for k rows: for Gaussians ``sum a_p^2 <= k^2``, so for rho; pure epsilons add up to
+    ``k epsilon``; (epsilon, delta) to ``(k epsilon, delta sum g(a_p))`` with g convex, g(0) = 0, so
+    ``sum g(a_p) <= g(k)``. And where even that does not hold every party is charged the composition of all the plan's
+    releases, which needs no argument.
     """
     losses_by_party = _billed(releases, rows_per_person=rows_per_person)
     # Parties of one plan mostly pay the same; each distinct cost is priced once.
@@ -632,10 +649,14 @@ def _billed(
     for parties, losses in releases:
         for party in dict.fromkeys(parties):
             losses_by_party.setdefault(party, []).extend(losses)
-    if rows_per_person > 1 and not _alike(releases, losses_by_party):
+    if rows_per_person > 1 and not _all_gaussian(losses_by_party) and not _alike(releases, losses_by_party):
         everything = tuple(loss for _, losses in releases for loss in losses)
         return dict.fromkeys(losses_by_party, everything)
     return {party: tuple(losses_of_party) for party, losses_of_party in losses_by_party.items()}
+
+
+def _all_gaussian(losses_by_party: Mapping[str, Sequence[Loss]]) -> bool:
+    return all(isinstance(loss, GaussianMu) for losses in losses_by_party.values() for loss in losses)
 
 
 def _alike(

@@ -766,15 +766,58 @@ def selection_delta(delta: Curve, epsilon: float, candidates: int, probability: 
         For numbers out of range.
     """
     require_epsilon(epsilon)
+    shift, weight = _selection_terms(delta, candidates, probability)
+    return min(1.0, weight * delta(epsilon - shift)) if epsilon >= shift else 1.0
+
+
+def _selection_terms(delta: Curve, candidates: int, probability: float) -> tuple[float, float]:
+    """Return c and W of the guarantee of a private selection, rounded up."""
     Bound(1, whole=True).require("candidates", candidates)
     require_chance(probability)
     if candidates == 1:
-        return delta(epsilon)
-    left = epsilon - (candidates - 1) * entry_epsilon(delta, probability) * (1.0 + _ROUNDING)
-    if left < 0.0:
-        return 1.0
-    weight = (probability * candidates + (1.0 - probability) ** candidates) * (1.0 + _ROUNDING)
-    return min(1.0, weight * delta(left))
+        return 0.0, 1.0
+    shift = (candidates - 1) * entry_epsilon(delta, probability) * (1.0 + _ROUNDING)
+    return shift, (probability * candidates + (1.0 - probability) ** candidates) * (1.0 + _ROUNDING)
+
+
+@lru_cache(maxsize=256)
+def _gaussian_selection_terms(mu: float, candidates: int, probability: float) -> tuple[float, float]:
+    return _selection_terms(GaussianProfile(mu).delta, candidates, probability)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionProfile:
+    """The curve of the selection among mu-Gaussian-DP candidates: (ε + c, W δ_μ(ε))-DP for every ε at once.
+
+    It is of one pair of data sets, neighbours or a group apart, for which every candidate is mu-Gaussian-DP; the (ε, δ)
+    that a selection was calibrated to is one of its points.
+
+    Parameters
+    ----------
+    mu : float
+        Of each candidate, its score included.
+    candidates : int
+        N.
+    chance : float
+        p with which a candidate enters, in (0, 1).
+    """
+
+    mu: float
+    candidates: int
+    chance: float
+
+    def epsilon(self, delta: float) -> float:
+        """Return the smallest epsilon at which :meth:`delta` is at most delta, rounded up; infinite without one."""
+        require_delta(delta)
+        shift, weight = _gaussian_selection_terms(self.mu, self.candidates, self.chance)
+        each = max(math.nextafter(delta / weight, 0.0), 0.0)
+        return (GaussianProfile(self.mu).epsilon(each) + shift) * (1.0 + 1e-15)
+
+    def delta(self, epsilon: float) -> float:
+        """Return an upper bound on delta, rounded up; 1 where nothing is proved."""
+        require_epsilon(epsilon)
+        shift, weight = _gaussian_selection_terms(self.mu, self.candidates, self.chance)
+        return min(1.0, weight * GaussianProfile(self.mu).delta(epsilon - shift)) if epsilon >= shift else 1.0
 
 
 @lru_cache(maxsize=256)

@@ -17,6 +17,31 @@ party of every partition; since partitions may cross in any way, nothing less is
 sums, so a filter that holds for the bound holds for every row. With a single partition each party is judged by its own
 sums, with the filter that is best for it: that filter is chosen for the row's party, so the argument of
 filters (:class:`Filter`) applies row by row.
+
+Groups
+------
+Where one person has up to k rows and no column says which, these may lie in several parties. Who the person is, and so
+how many rows a_p lie at party p of a partition, is fixed before the first plan. Three things change.
+
+*One filter for all parties.* A person in two parties is protected by no filter that holds for one of them only. So the
+largest of each quantity over the parties is compared, and with it one filter holds for every person.
+
+*Gaussian plans* are charged to the parties they read (:func:`dpalgos.accounting.costs.price`). Given all that was
+released before, plan t costs this person ``q_t(a) <= sum over p of (a_p/k) q_t(e_p)``, and the ledger adds up
+``S_p = sum over t of q_t(e_p)`` for party p. Adding up over plans, on every path of an adaptive choice,
+
+    ``sum over t of q_t(a) <= sum over p of (a_p/k) S_p <= max over p of S_p``,
+
+for mu^2 and for rho. The Gaussian-DP and zCDP filters ask for nothing but a bound on the sum that holds on every path,
+so they hold for the person. The mean over parties has the same weights a_p/k in every plan because the partition is
+the same; another partition has other weights, and its maximum is added. Of basic sums each party pays the largest
+epsilon and delta: a person in two parties pays the delta of every plan that reads either.
+
+*All other plans* are charged to every party of the partition, whether or not it was read, at the largest cost, and so
+are the parts of a mixture that do not add up like that.
+
+The only plan of an account is one composition: Gaussian-DP of ``max over p of q(e_p)``, or for other losses what
+:func:`~dpalgos.accounting.costs.price` shows of parties that pay alike.
 """
 
 from __future__ import annotations
@@ -168,6 +193,21 @@ def within_any(totals: Totals, epsilon: float, delta: float, parts: Mapping[str,
 
 RESERVED = 1 / 16
 """Of an account's delta, what is kept for the filters that raises open: half for the first, half of the rest each."""
+
+
+GAUSSIAN_PART = (1 - RESERVED) * _FAVOURITE
+"""Of an account's delta at opening, the favourite filter's part until a raise: 105/128.
+
+The delta at which a plan of Gaussian losses alone is best stated. Such a plan enters the Gaussian-DP filter by mu^2,
+and its delta by nothing; what it is stated at only says how much mu an epsilon buys. Under a cap (epsilon, delta) the
+filter holds up to the mu with ``delta_mu(epsilon) = GAUSSIAN_PART delta``, so one run of the cap's epsilon stated at
+this delta asks for exactly that mu: at a smaller delta it would ask for less, and leave room that no other filter can
+use. It always fits alone: read at the whole delta its epsilon is less.
+
+Rounding. 15/16, 7/8 and their product have few bits and are exact. The product with an account's delta is rounded once,
+and is the same number as in :func:`shares` times delta where Gaussian-DP is the favourite, so a run that is stated at
+it, or below, fits the filter.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,6 +461,10 @@ class _Account:
         return _TotalCost(Totals(*map(math.fsum, self.sums)), self.plans, self.losses if self.plans == 1 else ())
 
 
+# Whom a plan of groups is charged to besides the parties it read; parties have names.
+_EVERYBODY = ""
+
+
 @dataclass(frozen=True)
 class SummedHistory:
     """An account's history, added up plan by plan, so that one more costs the same after a thousand as after ten.
@@ -432,20 +476,27 @@ class SummedHistory:
     accounts : mapping of partition to mapping of party to what its rows have paid
     first : tuple of PlanCost
         What the first plan that cost anything cost its parties.
+    groups : bool
+        Whether one person may have rows in several parties of a partition.
+    plans : int
+        How many plans cost anything.
     """
 
     accounts: Mapping[str, Mapping[str, _Account]] = field(default_factory=dict)
     first: tuple[PlanCost, ...] = ()
+    groups: bool = False
+    plans: int = 0
 
     @classmethod
-    def of(cls, history: Iterable[tuple[str, Mapping[str, PlanCost]]]) -> SummedHistory:
+    def of(cls, history: Iterable[tuple[str, Mapping[str, PlanCost]]], *, groups: bool = False) -> SummedHistory:
         """Add a history up."""
         paid: dict[str, dict[str, list[PlanCost]]] = {}
         first: tuple[PlanCost, ...] = ()
+        plans = 0
         for partition, costs in history:
             nonzero = _nonzero(costs)
-            first = first or tuple(nonzero.values())
-            for party, cost in nonzero.items():
+            first, plans = first or tuple(nonzero.values()), plans + bool(nonzero)
+            for party, cost in (_of_groups(nonzero) if groups else nonzero).items():
                 paid.setdefault(partition, {}).setdefault(party, []).append(cost)
         accounts = {
             name: {
@@ -454,26 +505,45 @@ class SummedHistory:
             }
             for name, parties in paid.items()
         }
-        return cls(accounts, first)
+        return cls(accounts, first, groups, plans)
 
     @functools.cached_property
     def total_costs(self) -> Mapping[str, Mapping[str, _TotalCost]]:
         """What each party's rows have paid in each partition, each sum rounded once."""
+        return {name: self._with_common(name, parties) for name, parties in self.accounts.items()}
+
+    def _with_common(self, partition: str, parties: Mapping[str, _Account]) -> dict[str, _TotalCost]:
+        paid = {party: account.total_cost() for party, account in parties.items() if party != _EVERYBODY}
+        if not self.groups:
+            return paid
+        common, alone = self.unread(partition), self.plans == 1
+        # Of several plans none is anybody's only one.
         return {
-            name: {party: paid.total_cost() for party, paid in parties.items()}
-            for name, parties in self.accounts.items()
+            party: _TotalCost(total.totals.plus(common.totals), self.plans, total.losses if alone else ())
+            for party, total in paid.items()
         }
+
+    def unread(self, partition: str) -> _TotalCost:
+        """Return what the rows of a party have paid that no plan has read: what everybody of the partition has."""
+        everybody = self.accounts.get(partition, {}).get(_EVERYBODY)
+        return _TotalCost() if everybody is None else _TotalCost(everybody.total_cost().totals, self.plans)
 
     def with_plan(self, partition: str, costs: Mapping[str, PlanCost]) -> SummedHistory:
         """Return the history with one more plan."""
         nonzero, before = _nonzero(costs), self.accounts.get(partition, {})
         if not nonzero:
             return self
+        charged = _of_groups(nonzero) if self.groups else nonzero
         # Most parties have paid the same and pay the same; each distinct sum is formed once.
-        requested = {party: (before.get(party, _Account()), cost) for party, cost in nonzero.items()}
+        requested = {party: (before.get(party, _Account()), cost) for party, cost in charged.items()}
         formed = {(account, cost): account.with_cost(cost) for account, cost in set(requested.values())}
         changed = {party: formed[pair] for party, pair in requested.items()}
-        return SummedHistory({**self.accounts, partition: {**before, **changed}}, self.first or tuple(nonzero.values()))
+        return SummedHistory(
+            {**self.accounts, partition: {**before, **changed}},
+            self.first or tuple(nonzero.values()),
+            self.groups,
+            self.plans + 1,
+        )
 
     def elsewhere(self, partition: str) -> _TotalCost:
         """Return the worst that a row may have paid in the other partitions."""
@@ -482,8 +552,8 @@ class SummedHistory:
         )
 
     def rows(self) -> list[_TotalCost]:
-        """Return costs that bound every row's: the parties' own, or one for all where partitions cross."""
-        if len(self.total_costs) == 1:
+        """Return costs that bound every row's, or person's: the parties' own, or one for all where they may meet."""
+        if len(self.total_costs) == 1 and not (self.groups and self.plans > 1):
             (total_costs,) = self.total_costs.values()
             return list(set(total_costs.values()))
         return [_worst(_largest(total_costs.values()) for total_costs in self.total_costs.values())]
@@ -504,6 +574,26 @@ def _nonzero(costs: Mapping[str, PlanCost]) -> dict[str, PlanCost]:
     return {party: cost for party, cost in costs.items() if not cost.is_zero}
 
 
+def _of_groups(costs: Mapping[str, PlanCost]) -> dict[str, PlanCost]:
+    """Return a plan's costs as they are added up where one person may have rows in several parties."""
+    if not costs:
+        return {}
+    gaussian = all(cost.is_gaussian for cost in costs.values())
+    worst = functools.reduce(Totals.largest, (cost.totals for cost in costs.values()))
+    own = {party: PlanCost(cost.losses, _own_part(cost.totals, gaussian=gaussian)) for party, cost in costs.items()}
+    return {**own, _EVERYBODY: PlanCost((), _common_part(worst, gaussian=gaussian))}
+
+
+def _own_part(totals: Totals, *, gaussian: bool) -> Totals:
+    """Return what of a plan of groups the party pays whose rows it read: see the module's docstring."""
+    return Totals(mu_squared=totals.mu_squared, rho=totals.rho) if gaussian else _ZERO
+
+
+def _common_part(worst: Totals, *, gaussian: bool) -> Totals:
+    """Return what of a plan of groups every party pays, from the largest that one pays."""
+    return Totals(epsilon=worst.epsilon, delta=worst.delta) if gaussian else worst
+
+
 def _summed(history: History | SummedHistory) -> SummedHistory:
     return history if isinstance(history, SummedHistory) else SummedHistory.of(history)
 
@@ -516,25 +606,44 @@ class _Candidate:
     parties: frozenset[tuple[_TotalCost, PlanCost | None]]
     elsewhere: _TotalCost
     parts: Mapping[str, float]
+    groups: bool
+    first: bool
 
     @classmethod
     def of(cls, summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], cap: FilterCap) -> _Candidate:
         before = summed.total_costs.get(partition, {})
         return cls(
-            frozenset((before.get(party, _TotalCost()), costs.get(party)) for party in (*before, *costs)),
+            frozenset((before.get(party, summed.unread(partition)), costs.get(party)) for party in (*before, *costs)),
             summed.elsewhere(partition),
             shares(summed.first or costs.values(), cap.delta, cap.reserved),
+            summed.groups,
+            summed.plans == 0,
         )
 
     def fits(self, paid: Callable[[PlanCost], Totals], cap: FilterCap, plans: int) -> bool:
         """Whether so many plans, for which parties pay this in all, are within the cap."""
-        rows = {
-            before if cost is None else before.with_plans(paid(cost), cost.losses, plans)
-            for before, cost in self.parties
-        }
+        if self.groups:
+            rows = self._groups(paid, plans)
+        else:
+            rows = {
+                before if cost is None else before.with_plans(paid(cost), cost.losses, plans)
+                for before, cost in self.parties
+            }
         if self.elsewhere.plans > 0:
             rows = {_largest(rows).beside(self.elsewhere)}
         return cap.room >= 0 and all(one.within(cap.room, cap.delta, self.parts) for one in rows)
+
+    def _groups(self, paid: Callable[[PlanCost], Totals], plans: int) -> set[_TotalCost]:
+        costs = [cost for _, cost in self.parties if cost is not None]
+        gaussian = all(cost.is_gaussian for cost in costs)
+        common = _common_part(functools.reduce(Totals.largest, map(paid, costs), _ZERO), gaussian=gaussian)
+        rows = {
+            before.with_plans(common, (), plans)
+            if cost is None
+            else before.with_plans(_own_part(paid(cost), gaussian=gaussian).plus(common), cost.losses, plans)
+            for before, cost in self.parties
+        }
+        return rows if self.first and plans == 1 else {_largest(rows)}
 
 
 def _largest(total_costs: Iterable[_TotalCost]) -> _TotalCost:

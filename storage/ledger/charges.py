@@ -64,12 +64,15 @@ class AccountTerms:
         The series of deltas that later caps may spend, fixed at opening; the policy's own JSON.
     changes : tuple of CapChange
         Oldest first.
+    group_size : int
+        The most rows one person has in it; 1 unless declared.
     """
 
     cap: Cap | None = None
     relation: str = DEFAULT_RELATION
     deltas: Mapping[str, Any] = field(default_factory=dict)
     changes: tuple[CapChange, ...] = ()
+    group_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,15 +213,12 @@ class ChargePolicy(Protocol):
     Must be a pure function of its arguments, and must raise for anything it does not understand.
     """
 
-    def for_group(self, size: int) -> ChargePolicy:
-        """Return the policy under which one person has up to `size` rows."""
-
     def decide(
         self, history: History, new: Sequence[ReleaseCharge], *, partition: str, delta: float, terms: AccountTerms
     ) -> Decision:
         """Price the new releases and compare with the account's cap; where there is none, everything is admitted."""
 
-    def lacking(self, history: History, totals: Mapping[str, Any]) -> Mapping[str, Any]:
+    def lacking(self, history: History, totals: Mapping[str, Any], terms: AccountTerms) -> Mapping[str, Any]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
 
     def stated(self, epsilon: float, delta: float) -> Mapping[str, Any]:
@@ -235,8 +235,6 @@ class Account(AccountTerms):
     disjoint_people : bool
         Whether its owner declared that no person in it is in any account of `disjoint_from`.
     disjoint_from : tuple of str
-    group_size : int
-        The most rows one person has in it; 1 unless declared.
     idealised_allowed : bool
         Whether its owner accepts guarantees that hold in real arithmetic only (floating-point noise).
     unit : str
@@ -246,7 +244,6 @@ class Account(AccountTerms):
     name: str
     disjoint_people: bool = False
     disjoint_from: tuple[str, ...] = ()
-    group_size: int = 1
     idealised_allowed: bool = False
     unit: str = ROW
 

@@ -478,9 +478,8 @@ class Ledger:
         partition: str,
         delta: float,
     ) -> Decision:
-        policy = self._policy.for_group(account.group_size)
         history = history_of(entries, account.name)
-        decision = policy.decide(history, new, partition=partition, delta=delta, terms=account)
+        decision = self._policy.decide(history, new, partition=partition, delta=delta, terms=account)
         unpriced = {party for release in new for party in release.parties} - set(decision.costs)
         if decision.admitted and unpriced:
             raise StorageError(f"the accounting gave no price for party {min(unpriced)!r}; nothing was charged")
@@ -567,7 +566,7 @@ class Ledger:
         # Not less what is set aside: that may be returned.
         history = replace(history_of(entries, account.name), pending=())
         cost = (
-            self._policy.lacking(history, totals)
+            self._policy.lacking(history, totals, account)
             if totals
             else self._policy.stated(stated.epsilon, stated.delta)
             if stated is not None

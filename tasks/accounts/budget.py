@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from dpalgos.accounting.composition import as_selected
 from dpalgos.accounting.costs import PlanCost, Totals, losses_under, price
 from dpalgos.accounting.spending import (
+    GAUSSIAN_PART,
     RESERVED,
     FilterCap,
     SummedHistory,
@@ -25,7 +26,16 @@ from dpalgos.accounting.spending import (
     status,
     worst_totals,
 )
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, NoGuarantee, ZeroConcentrated
+from dpalgos.guarantees import (
+    ApproximateDP,
+    GaussianMu,
+    Guarantee,
+    Loss,
+    Neighbours,
+    NoGuarantee,
+    ZeroConcentrated,
+    rounded_down,
+)
 from storage.catalog import DisjointLine
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import (
@@ -41,7 +51,6 @@ from storage.ledger.charges import (
 )
 from storage.ledger.ledger import Ledger
 from tasks.datasets.registration import find_dataset
-from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.runtime.plots import BLUE, RED, png_of, styled_figure
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
@@ -57,19 +66,7 @@ _NO_TERMS = AccountTerms()
 
 @dataclass(frozen=True, slots=True)
 class AccountingPolicy:
-    """The accountant as the ledger sees it: prices plans and decides, from charges alone.
-
-    Parameters
-    ----------
-    rows_per_person : int
-        Group size of the account.
-    """
-
-    rows_per_person: int = 1
-
-    def for_group(self, size: int) -> Self:
-        """Return the policy for people of up to ``size`` rows."""
-        return replace(self, rows_per_person=size)
+    """The accountant as the ledger sees it: prices plans and decides, from charges alone."""
 
     def decide(
         self, history: History, new: Sequence[ReleaseCharge], *, partition: str, delta: float, terms: AccountTerms
@@ -93,7 +90,7 @@ class AccountingPolicy:
             return Decision(admitted=True, costs=_written(prices[0]))
         now = _Status.of(history, terms.cap, terms)
         decision = admit(now.summed, (partition, prices[0]), now.limit, otherwise=prices[1:])
-        after = _summed(history).with_plan(partition, decision.costs)
+        after = _summed(history, terms).with_plan(partition, decision.costs)
         return Decision(
             admitted=decision.admitted and now.broken is None,
             costs=_written({party: decision.costs.get(party, cost) for party, cost in prices[0].items()}),
@@ -124,15 +121,23 @@ class AccountingPolicy:
         relation = Neighbours(terms.relation).in_force()
         guarantees = [(one.parties, Guarantee.from_json(dict(one.guarantee))) for one in _counted_once(new)]
         releases = [(parties, losses_under(guarantee, relation)) for parties, guarantee in guarantees]
-        priced = [price(releases, delta, rows_per_person=self.rows_per_person)]
+        priced = [price(releases, delta, rows_per_person=terms.group_size)]
         if any(as_selected(losses) for _, losses in releases):
             selected = [(parties, as_selected(losses) or losses) for parties, losses in releases]
-            priced.append(price(selected, delta, rows_per_person=self.rows_per_person))
+            # As the only plan of a row it is read off the whole curve, however it is added up with others.
+            priced.append(
+                {
+                    party: replace(cost, losses=priced[0][party].losses)
+                    for party, cost in price(selected, delta, rows_per_person=terms.group_size).items()
+                }
+            )
         return priced
 
-    def lacking(self, history: History, totals: Mapping[str, float | None]) -> dict[str, object]:
+    def lacking(
+        self, history: History, totals: Mapping[str, float | None], terms: AccountTerms = _NO_TERMS
+    ) -> dict[str, object]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
-        now = worst_totals(_summed(history))._asdict()
+        now = worst_totals(_summed(history, terms))._asdict()
         wanted = {name: math.inf if value is None else float(value) for name, value in totals.items()}
         # A difference is rounded up; from nothing it is exact.
         lacks = {
@@ -207,7 +212,7 @@ def _read_costs(written: Mapping[str, Mapping[str, object]]) -> dict[str, PlanCo
     return costs
 
 
-def _summed(history: History, start: int = 0, end: float = math.inf) -> SummedHistory:
+def _summed(history: History, terms: AccountTerms, start: int = 0, end: float = math.inf) -> SummedHistory:
     """Add up the plans that were charged from one entry to another, and after the last of all what is set aside.
 
     Plans before and after a restoration of the ledger are in different partitions (:func:`restore_ledger`).
@@ -215,7 +220,7 @@ def _summed(history: History, start: int = 0, end: float = math.inf) -> SummedHi
     first, last = (bisect_left(history.plans, place, key=lambda plan: plan.sequence) for place in (start, end))
     done, summed, restored = history.notes.get((start, end)) or (
         first,
-        SummedHistory(),
+        SummedHistory(groups=terms.group_size > 1),
         _restored(history.plans[:first]),
     )
     for plan in history.plans[done:last]:
@@ -252,13 +257,18 @@ def tenth(delta: float) -> float:
     return float(f"{delta / 10:.6g}")
 
 
-def settled(config: TrainingConfig) -> TrainingConfig:
-    """Return a configuration that names its delta: where it does not, a tenth of the cap's of the rows' account."""
-    if config.delta is not None:
-        return config
-    find_dataset(config.dataset)
-    cap = open_catalog().account_of(config.dataset).cap
-    return config.model_copy(update={"delta": config.stated_delta if cap is None else tenth(cap.delta)})
+def gaussian_delta(delta: float) -> float:
+    """Return the delta of a run of Gaussian losses alone under a cap of this delta: six digits, as it is printed.
+
+    Rounded down, so that under a cap of the run's own epsilon the filter holds all of it.
+    """
+    return rounded_down(GAUSSIAN_PART * delta, 6)
+
+
+def opening_cap(dataset: str) -> Cap | None:
+    """Return the cap with which a data set's account was opened, whatever it was changed to since; None if public."""
+    account = open_catalog().account_of(dataset)
+    return account.changes[0].before if account.changes else account.cap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +307,7 @@ class _Status:
         bounds = [*(starts[closed.changes] for closed in in_force.earlier), starts[in_force.changes]]
         broken = None
         for closed, start, end in zip(in_force.earlier, bounds, bounds[1:], strict=False):
-            held = status(_summed(history, start, end), FilterCap(closed.epsilon, closed.delta))
+            held = status(_summed(history, terms, start, end), FilterCap(closed.epsilon, closed.delta))
             if not held.admitted:
                 broken = (
                     "a raised cap opens a new filter, and earlier charges have spent the delta that is kept for it: "
@@ -305,7 +315,7 @@ class _Status:
                 )
         return cls(
             limit=FilterCap(cap.epsilon, in_force.delta, earlier=in_force.earlier_epsilon, reserved=in_force.reserved),
-            summed=_summed(history, bounds[-1]),
+            summed=_summed(history, terms, bounds[-1]),
             promised=in_force.promised,
             broken=broken,
         )
@@ -361,7 +371,9 @@ class AccountReading:
 def read_account(history: History, cap: Cap | None, terms: AccountTerms) -> AccountReading:
     """Return what a history costs under a cap, or for public data at :data:`PUBLIC_DELTA`."""
     now = _Status.of(history, cap, terms) if cap else None
-    total = spent(now.summed, now.limit.delta, now.limit.reserved) if now else spent(_summed(history), PUBLIC_DELTA)
+    total = (
+        spent(now.summed, now.limit.delta, now.limit.reserved) if now else spent(_summed(history, terms), PUBLIC_DELTA)
+    )
     earlier = now.limit.earlier if now else 0.0
     worst: dict[str, float] = {}
     for parties in total.parties.values():
@@ -491,8 +503,7 @@ def runs_left(account: str, plan: PlanRequest | None = None) -> int | None:
         last = history.plans[-1]
         priced = _now(history, last.partition), _read_costs(last.costs)
     else:
-        policy = AccountingPolicy().for_group(found.group_size)
-        priced = _now(history, plan.partition), policy.prices(plan.releases, plan.delta, found)[0]
+        priced = _now(history, plan.partition), AccountingPolicy().prices(plan.releases, plan.delta, found)[0]
     now = _Status.of(history, found.cap, found)
     return repeats_left(now.summed, priced, now.limit)
 

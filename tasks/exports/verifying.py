@@ -92,6 +92,8 @@ class Verified(BaseModel, frozen=True, ser_json_inf_nan="constants"):
         The run's key, and what it was made with and of, as the key has it; None where that cannot be read.
     epsilon, delta : float or None
         What is proved of the run, derived here; None where nothing is.
+    unit : str or None
+        Of whom that is: a row, or a person, as was declared; the check of the same name says on whose word.
     checks : tuple of Check
     words : dict of str to str
         Who says what of this without a proof.
@@ -103,6 +105,7 @@ class Verified(BaseModel, frozen=True, ser_json_inf_nan="constants"):
     dataset: str | None
     epsilon: float | None
     delta: float | None
+    unit: str | None
     checks: tuple[Check, ...]
     words: Mapping[str, str]
 
@@ -263,9 +266,9 @@ def verify(path: Path, *, signer: str | None = None) -> Verified:
     What follows where all holds: the releases are those the archive was made of, and their identities are digests of
     what the manifests say; the algorithms that these name guarantee what was charged, *as the code that is installed
     here derives it*; the plans cost what the ledger recorded; the run's epsilon is the composition of its releases.
-    What does not follow, and rests on the word of whoever holds the signing key: that the rows were those, that the
-    noise was drawn and kept secret, that no other release was made, and what else the account has spent. Where the
-    ledger itself is at hand, with its key, its entries are compared as well.
+    What does not follow, and rests on the word of whoever holds the signing key: that the rows were those, whether a
+    record is a row or all of a person's, that the noise was drawn and kept secret, that no other release was made, and
+    what else the account has spent. Where the ledger itself is at hand, with its key, its entries are compared as well.
 
     Parameters
     ----------
@@ -303,13 +306,18 @@ def verify_archive(archive: Archive, *, signer: str | None = None) -> Verified:
         dataset=None if identity is None else identity.dataset.name,
         epsilon=None if proved is None else proved.epsilon,
         delta=None if proved is None else proved.delta,
+        unit=None if identity is None else str(identity.dataset.unit),
         checks=tuple(checks),
         words=_words(contents, archive.signer) if identity else {},
     )
 
 
-def _made(what: str, word: str, look: Callable[[_Contents], str], contents: _Contents) -> Check:
+def _made(
+    what: str, rests_on: str | Callable[[_Contents], str], look: Callable[[_Contents], str], contents: _Contents
+) -> Check:
+    word = ""
     try:
+        word = rests_on if isinstance(rests_on, str) else rests_on(contents)
         return Check(what=what, holds=True, detail=look(contents), word=word)
     except _UncheckedError as reason:
         return Check(what=what, holds=None, detail=str(reason), word=word)
@@ -323,17 +331,23 @@ def _made(what: str, word: str, look: Callable[[_Contents], str], contents: _Con
 def _words(contents: _Contents, signer: str) -> dict[str, str]:
     """Return who says what without a proof."""
     if not contents.evidence:
-        beyond = "which rows these are and how many, that the noise was drawn as the code has it and kept secret, "
+        beyond = f"which rows these are and how many, {_of_unit(contents)}, "
+        beyond += "that the noise was drawn as the code has it and kept secret, "
         beyond += "the ledger's entries, what else was released and spent, audits, packages"
         return {f"the signer ({signer[:16]}…)": beyond}
     first = next(iter(contents.evidence.values()))
     secure = contents.plan.trust == Trust.SECAGG
     own = "its public keys of the secure sums" if secure else "its own release, or its noisy sums"
-    own = f"which rows it has and how many, its noise, that it has charged the run, {own}"
+    own = f"which rows it has and how many, {_of_unit(contents)}, its noise, that it has charged the run, {own}"
     words = {f"party {party} ({first.roster.parties[party][:16]}…)": own for party in first.roster.names}
     secure_part = "that the sums are those that the parties' messages open, " if secure else ""
     words[f"the coordinator, who signed ({signer[:16]}…)"] = f"{secure_part}who the parties are, audits, packages"
     return words
+
+
+def _of_unit(contents: _Contents) -> str:
+    dataset = contents.plan.identity.dataset
+    return f"that one record is all of one person ({dataset.person})" if dataset.person else "whose rows these are"
 
 
 def _members(contents: _Contents) -> str:
@@ -466,10 +480,8 @@ def _guarantees(contents: _Contents) -> str:
     return "derived here from each algorithm, as charged"
 
 
-def _charged_with(
-    contents: _Contents, plan: Mapping[str, Any]
-) -> tuple[AccountingPolicy, list[ReleaseCharge], AccountTerms]:
-    """Return what was charged with a plan, the policy that priced it, and the account's terms."""
+def _charged_with(contents: _Contents, plan: Mapping[str, Any]) -> tuple[list[ReleaseCharge], AccountTerms]:
+    """Return what was charged with a plan, and the account's terms."""
     content = plan["content"]
     account = contents.only(Kind.ACCOUNT, plan["account"])["content"]
     _refute_if(
@@ -499,8 +511,10 @@ def _charged_with(
         for one in charges
     ]
     # Accounts of the first version name neither.
-    terms = AccountTerms(relation=account.get("relation", DEFAULT_RELATION), deltas=account.get("deltas", {}))
-    return AccountingPolicy(size), releases, terms
+    terms = AccountTerms(
+        relation=account.get("relation", DEFAULT_RELATION), deltas=account.get("deltas", {}), group_size=size
+    )
+    return releases, terms
 
 
 def _prices(contents: _Contents) -> str:
@@ -511,8 +525,8 @@ def _prices(contents: _Contents) -> str:
         f"the plan with number {strange} is missing, or nothing was charged with it",
     )
     for plan in contents.of(Kind.PLAN):
-        policy, releases, terms = _charged_with(contents, plan)
-        proved = policy.prices(releases, plan["content"]["delta"], terms)
+        releases, terms = _charged_with(contents, plan)
+        proved = AccountingPolicy().prices(releases, plan["content"]["delta"], terms)
         prices = [_plain({party: cost.to_json() for party, cost in one.items()}) for one in proved]
         # Of two prices that are proved, the ledger recorded the one that left more of what the account had then.
         differing = [_differing(costs, plan["content"]["costs"]) for costs in prices]
@@ -575,7 +589,34 @@ def _epsilon(contents: _Contents) -> str:
         f"the run states delta {proved_epsilon.delta:g}, and its horizon was charged at another",
     )
     price = f"epsilon {proved_epsilon.epsilon:.6g} at delta {proved_epsilon.delta:g}"
-    return f"{price} for a {proved_epsilon.unit}, composed here from the releases"
+    return f"{price} for one record, composed here from the releases; what a record is, is declared (unit)"
+
+
+def _unit(contents: _Contents) -> str:
+    """Say what a record is declared to be, and what of that follows from the archive: the rows are not in it."""
+    dataset = contents.plan.identity.dataset
+    stated = contents.run["proved"]
+    _refute_if(
+        stated is not None and (stated.get("person") or "") != dataset.person,
+        "the run states another unit than its key names",
+    )
+    of_account = "" if contents.evidence else f", and the account is of unit {PERSON if dataset.person else ROW}"
+    if dataset.person:
+        return (
+            f"one record is a {dataset.unit}, declared. Checked here: the releases' algorithms take people, with up to "
+            f"{dataset.rows_per_person} row(s) of each{of_account}. Not in the archive: that the column names people, "
+            "and that all rows of one stand under one name"
+        )
+    sizes = {one["content"]["group_size"] for one in contents.of(Kind.ACCOUNT)}
+    groups = "" if contents.evidence else f", priced for people of up to {max(sizes, default=1)} row(s)"
+    return (
+        f"one record is a row, declared. Checked here: the releases are made for single rows{of_account}{groups}. Not "
+        "in the archive: how many rows a person has, of whom whoever has several loses more than this epsilon"
+    )
+
+
+def _declared_by(contents: _Contents) -> str:
+    return _PARTIES if contents.evidence else _SIGNER
 
 
 def _cap(contents: _Contents) -> str:
@@ -593,9 +634,9 @@ def _cap(contents: _Contents) -> str:
             raise _UncheckedError("the rows are public; no budget is kept of them")
         changes = [one["content"]["cap"] for one in contents.of(Kind.CAP) if one["sequence"] < number]
         cap, after = Cap(**[opened["cap"], *changes][-1]), details["spent_after"]
-        policy, releases, terms = _charged_with(contents, plan)
+        releases, terms = _charged_with(contents, plan)
         # With nothing charged before it.
-        decided = policy.decide(
+        decided = AccountingPolicy().decide(
             History(), releases, partition=content["partition"], delta=content["delta"], terms=replace(terms, cap=cap)
         )
         alone = _plain(decided.details)
@@ -687,7 +728,7 @@ def _environment(contents: _Contents) -> str:
     return f"{lock}; the same packages are installed here"
 
 
-_LOOKS: tuple[tuple[str, str, Callable[[_Contents], str]], ...] = (
+_LOOKS: tuple[tuple[str, str | Callable[[_Contents], str], Callable[[_Contents], str]], ...] = (
     ("members", _HERE, _members),
     ("digests", _SIGNER, _digests),
     ("identities", _HERE, _identities),
@@ -695,6 +736,7 @@ _LOOKS: tuple[tuple[str, str, Callable[[_Contents], str]], ...] = (
     ("guarantees", _HERE, _guarantees),
     ("prices", _HERE, _prices),
     ("epsilon", _HERE, _epsilon),
+    ("unit", _declared_by, _unit),
     ("cap", _SIGNER, _cap),
     ("parties", _PARTIES, _parties),
     ("chain of entries", _SIGNER, _chain),

@@ -213,7 +213,8 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
         Field(
             ge=0,
             lt=1,
-            description="Delta of the whole run; if empty a tenth of the cap's, and 1e-5 on public rows.",
+            description="Delta of the whole run; if empty 105/128 of the cap's where all losses are Gaussian, which "
+            "spend none, otherwise a tenth; 1e-5 on public rows.",
             examples=[1e-6],
         ),
     ] = None

@@ -654,6 +654,52 @@ def plan_run(
     InputError
         For a target dimension above the data's.
     """
+    draft, stages = _drafted(config, shards, held_out, relation, features)
+    if not stages:
+        return draft.plan({}, {})
+    allocation = _allocate(draft.resolved, config, stages)
+    budgets = dict(zip(stages, allocation.losses, strict=True))
+    if allocation.composed > allocation.epsilon and draft.plan(budgets, {}).proved:
+        # What papers give each of their stages is more than the target together; proved stages share delta as well.
+        allocation = _allocate(draft.resolved, config, stages, share_delta=True)
+        budgets = dict(zip(stages, allocation.losses, strict=True))
+    budgets = _tightened(draft, budgets, allocation)
+    losses = [loss_to_json(budgets[stage]) for stage in stages]
+    return draft.plan(budgets, {**allocation.to_json(), "stages": list(stages), "losses": losses})
+
+
+def is_gaussian(
+    config: TrainingConfig,
+    shards: Sequence[ShardRef],
+    held_out: ShardRef | None = None,
+    *,
+    relation: Neighbours = Neighbours.REPLACE_ONE,
+    features: Sequence[FeatureStep] = (),
+) -> bool:
+    """Whether every loss of the plan that :func:`plan_run` would return is Gaussian: it spends no delta.
+
+    Which kinds of losses there are does not depend on how much of each, so no budget is fitted to the target.
+
+    Raises
+    ------
+    ParameterError, UnknownNameError, InputError
+        As :func:`plan_run` does.
+    """
+    draft, stages = _drafted(config, shards, held_out, relation, features)
+    budgets = dict(zip(stages, _allocate(draft.resolved, config, stages).losses, strict=True)) if stages else {}
+    plan = draft.plan(budgets, {})
+    kinds = {type(loss) for one in plan.releases if one.reads_rows for loss in one.guarantee().losses}
+    return kinds == {GaussianMu}
+
+
+def _drafted(
+    config: TrainingConfig,
+    shards: Sequence[ShardRef],
+    held_out: ShardRef | Sequence[ShardRef] | None,
+    relation: Neighbours,
+    features: Sequence[FeatureStep],
+) -> tuple[Draft, dict[str, type[Loss]]]:
+    """Return everything about a run but its budgets, and which stages draw noise, each with the kind it takes."""
     if config.horizon is not None:
         raise ParameterError(
             "a horizon is released night by night by `unitball train` and `unitball schedule`, and by nothing else: "
@@ -672,18 +718,7 @@ def plan_run(
         features=tuple(features),
     )
     accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in resolved.parts.items() if part in _STAGES}
-    stages = {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}
-    if not stages:
-        return draft.plan({}, {})
-    allocation = _allocate(resolved, config, stages)
-    budgets = dict(zip(stages, allocation.losses, strict=True))
-    if allocation.composed > allocation.epsilon and draft.plan(budgets, {}).proved:
-        # What papers give each of their stages is more than the target together; proved stages share delta as well.
-        allocation = _allocate(resolved, config, stages, share_delta=True)
-        budgets = dict(zip(stages, allocation.losses, strict=True))
-    budgets = _tightened(draft, budgets, allocation)
-    losses = [loss_to_json(budgets[stage]) for stage in stages]
-    return draft.plan(budgets, {**allocation.to_json(), "stages": list(stages), "losses": losses})
+    return draft, {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}
 
 
 def _allocate(

@@ -36,7 +36,7 @@ from storage.refs import DatasetRef, ShardRef
 from storage.releases import ReleaseStore
 from storage.rowfiles import StoredRows
 from storage.shards import has_mapped, open_mapped, open_shard, write_mapped, write_shards
-from tasks.accounts.budget import relation_of, settled
+from tasks.accounts.budget import opening_cap, relation_of, tenth
 from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_people, positions_of, require_appended
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import AlgorithmSettings, PartitionSettings, TrainingConfig, split_features
@@ -504,18 +504,31 @@ def _test_fraction(dataset: DatasetRef, config: TrainingConfig) -> float:
     """Return the share of rows to hold out: as asked for, or by a rule from public numbers."""
     if dataset.test_rows:
         return 0.0
-    if not dataset.private and config.test_fraction is None:
+    if config.test_fraction is not None:
+        return config.test_fraction
+    if not dataset.private:
         return _PUBLIC_FRACTION
-    return private_fraction(config, dataset.rows, len(dataset.classes))
+    cap = opening_cap(dataset.name)
+    # The account's own, so that all its runs of one epsilon hold out the same rows, whatever delta each takes: another
+    # partition of the same rows would be charged on top.
+    return private_fraction(config, dataset.rows, len(dataset.classes), None if cap is None else tenth(cap.delta))
 
 
-def private_fraction(config: TrainingConfig, rows: int, classes: int) -> float:
-    """Return the share of private rows to hold out: as asked for, or by a rule from public numbers."""
+def private_fraction(config: TrainingConfig, rows: int, classes: int, delta: float | None = None) -> float:
+    """Return the share of private rows to hold out: as asked for, or by a rule from public numbers.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    rows, classes : int
+    delta : float, optional
+        A tenth of the cap's; the run's own where nobody here knows a cap.
+    """
     if config.test_fraction is not None:
         return config.test_fraction
     if not config.evaluation or config.epsilon is None or not rows:
         return 0.0
-    return held_out_fraction(rows, classes, config.epsilon, config.stated_delta)
+    return held_out_fraction(rows, classes, config.epsilon, config.stated_delta if delta is None else delta)
 
 
 def _held_out(dataset: DatasetRef, fraction: float, seed: int, files: Sequence[tuple[str, int]]) -> NDArray[np.int64]:
@@ -707,10 +720,6 @@ def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix
     catalog, last = open_catalog(), len(horizon.arrivals)
     keys = _keys(config, horizon.number)
     kept = catalog.stream(keys)
-    unsaid = config.model_copy(update={"delta": None})
-    if kept is None and settled(unsaid).delta == config.delta:
-        # What runs took by themselves before they took a tenth of the cap's.
-        kept = catalog.stream(_keys(unsaid.model_copy(update={"delta": unsaid.stated_delta}), horizon.number))
     if kept is None:
         first = _night(config, horizon, horizon.arrivals[0], normalisation)
         relation, epoch = relation_of(config.dataset), catalog.epoch()

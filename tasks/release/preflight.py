@@ -21,12 +21,13 @@ from storage.confined import kept_memory
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ShardRef
 from storage.rowfiles import RowFormat
-from tasks.accounts.budget import open_ledger, relation_of, settled, tenth
+from tasks.accounts.budget import open_ledger, relation_of, tenth
 from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import plan_night
 from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards, plan_run
 from tasks.planning.resolution import resolve, resolve_normalisation
+from tasks.preparation.deltas import settled
 from tasks.preparation.rows import (
     are_kept,
     featured_ref,
@@ -152,10 +153,10 @@ def largest_epsilon(config: TrainingConfig) -> float:
     cap = open_catalog().account_of(config.dataset).cap
     if cap is None:
         raise InputError(f"{config.dataset} is public: its runs have no cap, and any epsilon fits")
-    if settled(config).stated_delta > cap.delta:
-        raise InputError(f"delta {config.stated_delta:g} is above the cap's: choose --delta {tenth(cap.delta):g}")
     most = min(_MOST * cap.epsilon, _LARGEST)
-    tried = settled(config).model_copy(update={"epsilon": config.epsilon or most, "replicate": _ANOTHER})
+    tried = settled(config.model_copy(update={"epsilon": config.epsilon or most, "replicate": _ANOTHER}))
+    if tried.stated_delta > cap.delta:
+        raise InputError(f"delta {tried.stated_delta:g} is above the cap's: choose --delta {tenth(cap.delta):g}")
     try:
         plan = require_feasible(tried)
     except OverspendError as refusal:

@@ -25,11 +25,12 @@ from dpalgos.registry import AlgorithmSpec, lookup
 from storage.catalog import WITHDRAWN, AuditRecord, Catalog, VersionRecord
 from storage.errors import DamagedError, InputError, RefusedError
 from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
-from tasks.accounts.budget import budget_report, open_ledger, relation_of, settled
+from tasks.accounts.budget import budget_report, open_ledger, relation_of
 from tasks.datasets.schedules import Charged
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
 from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan
+from tasks.preparation.deltas import settled
 from tasks.release.door import make_release, maps_of, read_release, rows_of
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.flavor import load_pipeline, model_digest

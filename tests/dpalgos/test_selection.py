@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost, group_loss
 from dpalgos.accounting.profiles import (
     GaussianProfile,
+    SelectionProfile,
     candidate_mu,
     entry_epsilon,
     mu_from_epsilon_delta,
@@ -35,7 +37,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import LinearModel
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
-from dpalgos.rows import Array, NoiseSource, RandomStream
+from dpalgos.rows import Array, Floats, NoiseSource, RandomStream
 from dpalgos.testing import blobs
 from dpalgos.trainers import tuned
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
@@ -135,6 +137,71 @@ def test_a_factor_less_would_not_cover_it() -> None:
 
 def _randomised_delta(of: float, epsilon: float) -> float:
     return max(0.0, (math.exp(of) - math.exp(epsilon)) / (1.0 + math.exp(of)))
+
+
+def gaussian_scores(mu: float, candidates: int, probability: float) -> tuple[Floats, Floats]:
+    """Return densities of the released (candidate, score), (N, cells), of two sides: the first is better or the others.
+
+    Each candidate's score is N(0, 1) on one side and N(mu, 1) on the other, the first candidate's the other way around.
+    """
+    scores = np.linspace(-12.0, 12.0 + mu, 40_001)
+    cell = scores[1] - scores[0]
+
+    def side(first: float, others: float) -> Floats:
+        means = np.array([first, *[others] * (candidates - 1)])[:, None]
+        density = np.exp(-((scores - means) ** 2) / 2.0) / math.sqrt(2.0 * math.pi)
+        factors = 1.0 - probability + probability * ndtr(scores - means)
+        beaten = factors.prod(axis=0) / factors
+        made = probability * density * beaten
+        made[0] += (1.0 - probability) ** candidates * density[0]
+        return np.asarray(made * float(cell), dtype=np.float64)
+
+    return side(mu, 0.0), side(0.0, mu)
+
+
+@pytest.mark.parametrize(("candidates", "mu"), [(2, 0.3), (8, 0.3), (8, 1.0)])
+def test_the_whole_curve_covers_gaussian_candidates(candidates: int, mu: float) -> None:
+    """By integration at every epsilon; the curve of one candidate (a mutant) does not cover it."""
+    left, right = gaussian_scores(mu, candidates, 0.5)
+    curve, one = SelectionProfile(mu, candidates, 0.5), GaussianProfile(mu)
+    exact = [
+        max(float(np.maximum(a - math.exp(epsilon) * b, 0.0).sum()) for a, b in ((left, right), (right, left)))
+        for epsilon in EPSILONS
+    ]
+    assert all(delta <= curve.delta(epsilon) + 1e-9 for delta, epsilon in zip(exact, EPSILONS, strict=True))
+    assert any(delta > one.delta(epsilon) + 1e-4 for delta, epsilon in zip(exact, EPSILONS, strict=True))
+
+
+@pytest.mark.parametrize("candidates", [1, 2, 8, 64])
+def test_the_curve_is_that_of_the_price(candidates: int) -> None:
+    mu = candidate_mu(1.0, 1e-6, candidates, 0.5)
+    curve = SelectionProfile(mu, candidates, 0.5)
+    for epsilon in EPSILONS.tolist():
+        assert curve.delta(epsilon) == selection_delta(GaussianProfile(mu).delta, epsilon, candidates, 0.5)
+    for delta in (1e-12, 1e-6, 1e-5, 1e-3):
+        epsilon = curve.epsilon(delta)
+        assert curve.delta(epsilon) <= delta
+        assert curve.delta(epsilon * (1 - 1e-9)) > delta or epsilon == 0.0
+    assert curve.epsilon(1e-6) == pytest.approx(1.0, rel=1e-8)
+    assert curve.epsilon(0.0) == math.inf
+
+
+@pytest.mark.parametrize(("candidates", "share"), [(2, 0.882), (8, 0.919)])
+def test_a_tuned_plan_alone_is_read_at_whichever_delta(candidates: int, share: float) -> None:
+    """Calibrated at a tenth of the cap's delta, it costs less at the cap's; beside another loss a point is composed."""
+    point = PrivateSelection(1.0, 1e-6, candidate_mu(1.0, 1e-6, candidates, 0.5), candidates, 0.5)
+    assert compose([point]).epsilon(1e-5) == pytest.approx(share, abs=1e-3)
+    assert compose([point]).epsilon(1e-6) == pytest.approx(1.0, rel=1e-8)
+    assert compose([point.selected]).epsilon(1e-5) > 0.999
+    other = GaussianMu(0.05)
+    beside, ways = compose([point, other]).epsilon(1e-5), (point.selected, point.all_candidates)
+    assert beside == min(compose([way, other]).epsilon(1e-5) for way in ways)
+    # A person of two rows: each candidate costs twice the mu, and the selection among them has its own curve.
+    twice = group_loss(point, 2)
+    assert isinstance(twice, PrivateSelection)
+    curve = SelectionProfile(2 * point.mu, candidates, 0.5)
+    least = min(curve.epsilon(1e-5), *(compose([one]).epsilon(1e-5) for one in (twice.selected, twice.all_candidates)))
+    assert compose([twice]).epsilon(1e-5) == least
 
 
 def test_what_a_candidate_may_cost() -> None:
@@ -302,10 +369,10 @@ def test_a_selection_that_is_taken_apart_is_what_it_was() -> None:
     loss = tuning(4)
     assert loss_from_json(loss_to_json(loss)) == loss
     assert PlanCost.from_json(PlanCost.of([loss], 1e-5).to_json()).losses == (loss,)
-    # Both guarantees hold, so a plan by itself has the better of them at each delta.
-    profile = compose([loss])
+    # All guarantees hold, so a plan by itself has the best of them at each delta.
+    profile, curve = compose([loss]), SelectionProfile(loss.mu, loss.candidates, loss.chance)
     assert profile.epsilon(1e-5) == pytest.approx(1.0)
-    assert profile.epsilon(1e-7) == pytest.approx(compose([loss.all_candidates]).epsilon(1e-7))
+    assert profile.epsilon(1e-7) == curve.epsilon(1e-7) < compose([loss.all_candidates]).epsilon(1e-7)
     several = group_loss(loss, 3)
     assert isinstance(several, PrivateSelection)
     assert several.mu == pytest.approx(3 * loss.mu)

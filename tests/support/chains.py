@@ -16,6 +16,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import Node, PlannedCombination, RunPlan, Shards, carry_out, plan_run
 from tasks.planning.resolution import resolve_normalisation
+from tasks.preparation.deltas import settled
 from tasks.release.door import charge_plan, make_release
 from tasks.runtime.settings import current_layout
 from tasks.steps import aggregate, normalise, partition
@@ -74,7 +75,7 @@ def configured(dataset: str = "clinic", **config: Any) -> TrainingConfig:
 
 def prepare(dataset: str = "clinic", **config: Any) -> Prepared:
     """Normalise, partition and plan; epsilon 1 and two parties unless said otherwise."""
-    settings = configured(dataset, **config)
+    settings = settled(configured(dataset, **config))
     name = resolve_normalisation(settings, default_normalisation(dataset))
     mapped = normalise.fn(find_dataset(dataset), name)
     shards = partition.fn(mapped, settings)

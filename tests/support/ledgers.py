@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,6 @@ from storage.ledger.ledger import Ledger
 class SumOfEpsilons:
     """Basic composition: the sum over plans, the largest over parties; within a partition only."""
 
-    group: int = 1
-
-    def for_group(self, size: int) -> SumOfEpsilons:
-        return replace(self, group=size)
-
     def decide(
         self, history: History, new: Sequence[ReleaseCharge], *, partition: str, delta: float, terms: AccountTerms
     ) -> Decision:
@@ -38,7 +33,7 @@ class SumOfEpsilons:
         costs: dict[str, dict[str, float]] = {}
         for release in new:
             for party in release.parties:
-                costs.setdefault(party, {"epsilon": 0.0})["epsilon"] += self.group * release.guarantee["epsilon"]
+                costs.setdefault(party, {"epsilon": 0.0})["epsilon"] += terms.group_size * release.guarantee["epsilon"]
         everybody = spent.pop("every row", 0.0)
         spent = {party: paid + everybody for party, paid in spent.items()} or {"0": everybody}
         before = max(spent.values(), default=0.0)
@@ -47,7 +42,7 @@ class SumOfEpsilons:
         reason = "" if cap is None or admitted else f"{cap.epsilon - before:g} is left"
         return Decision(admitted, costs, reason, {"before": before, "after": after}, totals={"epsilon": after})
 
-    def lacking(self, history: History, totals: Mapping[str, Any]) -> dict[str, float]:
+    def lacking(self, history: History, totals: Mapping[str, Any], terms: AccountTerms) -> dict[str, float]:
         now = self.decide(history, (), partition="", delta=0.0, terms=AccountTerms()).totals["epsilon"]
         return {"epsilon": max(totals["epsilon"] - now, 0.0)}
 

@@ -31,6 +31,7 @@ from tasks.accounts.budget import (
     budget_report,
     change_cap,
     open_ledger,
+    read_account,
     relation_of,
     runs_left,
     verify_ledger,
@@ -171,6 +172,24 @@ def test_a_selection_is_booked_as_what_leaves_more_and_stays_booked() -> None:
     assert cheaper.costs["0"]["slack"] == 1e-9
 
 
+@pytest.mark.parametrize(("candidates", "share"), [(2, 0.882), (8, 0.919)])
+def test_the_only_plan_is_read_off_the_selections_curve_however_it_is_booked(candidates: int, share: float) -> None:
+    """At the cap's delta, not at the plan's: it is less, and a cap of that much admits it."""
+    point = PrivateSelection(1.0, 1e-6, candidate_mu(1.0, 1e-6, candidates, 0.5), candidates, 0.5)
+    new, policy = one_release(point), AccountingPolicy()
+    for cap, fits in ((share + 1e-3, True), (share - 1e-3, False)):
+        terms = AccountTerms(cap=Cap(cap, 1e-5))
+        decision = policy.decide(History(), new, partition="even", delta=1e-6, terms=terms)
+        assert decision.admitted is fits
+        assert decision.details["spent_after"] == pytest.approx(share, abs=1e-3)
+        for costs in policy.prices(new, 1e-6):
+            record = PlanRecord("even", {party: cost.to_json() for party, cost in costs.items()})
+            assert read_account(History([record]), terms.cap, terms).epsilon == pytest.approx(share, abs=1e-3)
+            # A second plan, and filters add up what was booked: no curve is left.
+            two = read_account(History([record, record]), terms.cap, terms).epsilon
+            assert two is None or two > 1.2
+
+
 # ── what never refills ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -284,7 +303,7 @@ def test_a_raised_cap_is_the_old_cap_and_a_new_filter(clinic: PrivateRows) -> No
     with pytest.raises(OverspendError, match="largest epsilon"):
         prepare(**NOISY, epsilon=1.2, replicate=1).charge()
     # The new filter has its own part of delta, a 32nd, so that less than 1 fits at the run's delta.
-    prepare(**NOISY, epsilon=0.6, replicate=1).charge()
+    prepare(**NOISY, epsilon=0.5, replicate=1).charge()
     assert 2.6 < spent() < 2.7
     assert runs_left("clinic") == 1
 
@@ -449,8 +468,8 @@ def charged(
     """Charge one release proved under a relation to an account under another, nothing before it."""
     guarantee = Guarantee(losses=(GaussianMu(mu),), neighbours=proved)
     charge = ReleaseCharge(key="k", parties=("0",), guarantee=guarantee.to_json())
-    policy, terms = AccountingPolicy().for_group(group), AccountTerms(relation=relation)
-    decision = policy.decide(History(), [charge], partition="p", delta=1e-5, terms=replace(terms, cap=Cap(2.0, 1e-4)))
+    terms = AccountTerms(relation=relation, group_size=group, cap=Cap(2.0, 1e-4))
+    decision = AccountingPolicy().decide(History(), [charge], partition="p", delta=1e-5, terms=terms)
     return PlanRecord(partition="p", costs=decision.costs), decision
 
 

@@ -23,6 +23,7 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import CHARGES, RUN, Archive, export_run, pack, read, release_member
 from tasks.exports.verifying import verify, verify_archive
+from tasks.planning.plans import RunIdentity
 from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, ingest_private
 from tests.support.command_line import CommandLine
@@ -133,6 +134,55 @@ def test_each_changed_byte_of_a_member_is_noticed(exported: Exported, tmp_path: 
                 read(written(content))
     with pytest.raises(DamagedError, match="added"):
         read(written({**members, "more.txt": b"more"}))
+
+
+# ── whose word the unit is ──
+
+
+def as_people(members: dict[str, bytes]) -> None:
+    """State that rows are people: nothing in an archive tells a record of one from a record of the other."""
+    run, charges = json.loads(members[RUN]), json.loads(members[CHARGES])
+    run["identity"]["dataset"]["person"] = run["proved"]["person"] = "patient"
+    identity = RunIdentity.model_validate(run["identity"])
+    run |= {"identity": identity.model_dump(mode="json"), "run_key": identity.key}
+    for entry in charges["entries"]:
+        if entry["kind"] == "account":
+            entry["content"] = json.dumps({**json.loads(entry["content"]), "unit": "person"})
+    members[RUN], members[CHARGES] = json.dumps(run).encode(), json.dumps(charges).encode()
+
+
+def test_a_rows_epsilon_that_is_stated_as_a_persons_is_said_to_be_the_signers_word(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever signs can state it, so what is derived here names no unit, and the unit whose word it is."""
+    ingest_private(tmp_path / "rows", group_size=1)
+    result = followed(algorithm="noisy-gd", trust="central")
+    append_result(configured(algorithm="noisy-gd", trust="central"), result)
+    data, _, _ = export_run(result.run_key)
+    (tmp_path / "run.zip").write_bytes(data)
+    stated = changed(tmp_path / "run.zip", tmp_path / "people.zip", as_people)
+    unlike = changed(tmp_path / "run.zip", tmp_path / "unlike.zip", _person_in_the_proof_alone)
+    monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / "elsewhere"))
+    for archive, unit, unknown in (
+        (tmp_path / "run.zip", "row", "how many rows a person has"),
+        (stated, "person (column patient)", "that the column names people"),
+    ):
+        found = verify(archive)
+        assert found.holds, [one for one in found.checks if one.holds is False]
+        assert found.unit == unit
+        checks = {check.what: check for check in found.checks}
+        assert checks["unit"].word == "the signer's"
+        assert "Checked here" in checks["unit"].detail
+        assert unknown in checks["unit"].detail.split("Not in the archive")[1]
+        # What is derived on this machine says nothing that it does not know.
+        assert not any(word in checks["epsilon"].detail for word in ("patient", "person", "row"))
+        (beyond,) = found.words.values()
+        assert ("person (patient)" if unit != "row" else "whose rows these are") in beyond
+    assert outcomes(unlike)["unit"] is False
+
+
+def _person_in_the_proof_alone(members: dict[str, bytes]) -> None:
+    _run(members, lambda run: run["proved"].update(person="patient"))
 
 
 # ── every field of every manifest, of the run and of the ledger's entries ────────────────────────────────────────────
@@ -478,7 +528,7 @@ def test_a_run_of_people_is_checked_as_one(root: Path, tmp_path: Path) -> None:
     archive.write_bytes(export_run(result.run_key[:10])[0])
     checked = {check.what: check for check in verify(archive).checks}
     assert not [what for what, check in checked.items() if check.holds is False]
-    assert "for a person (column Patient), composed here" in checked["epsilon"].detail
+    assert "one record is a person (column Patient), declared" in checked["unit"].detail
 
     def of_rows(members: dict[str, bytes]) -> None:
         _entry(members, "account", lambda account: account.pop("unit"))

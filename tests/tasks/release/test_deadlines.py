@@ -14,7 +14,7 @@ from dpalgos.algorithms import fit
 from dpalgos.guarantees import SlackGaussian
 from storage.errors import RefusedError
 from storage.refs import Visibility
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.budget import gaussian_delta, open_ledger
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.plans import PlannedRelease
@@ -151,8 +151,10 @@ def test_misses_are_charged_within_the_target(root: Path, trust: str) -> None:
         *_, misses = release.guarantee().losses
         assert isinstance(misses, SlackGaussian)
         assert 2e-8 <= misses.slack < 1e-6
+    # A deadline's plan takes a tenth of the cap's delta, without one it takes what Gaussian-DP leaves of it.
+    assert (plan.delta, plain.delta) == (1e-4, gaussian_delta(1e-3))
     for losses_of_party in plan.losses_by_party().values():
-        assert 0.99 < compose(losses_of_party).epsilon(1e-5) <= 1.0
+        assert 0.99 < compose(losses_of_party).epsilon(plan.delta) <= 1.0
     (model,) = plan.models
     assert model.deadline is not None
     assert model.key != plain.models[0].key

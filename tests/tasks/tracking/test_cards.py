@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from deployments.cli.entry_point import app
 from dpalgos.accounting.profiles import gaussian_epsilon, mu_from_epsilon_delta
 from flows.federated_training import chain_inline
+from tasks.accounts.budget import gaussian_delta
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking import artifacts
 from tasks.tracking.reporting import command_of, model_card
@@ -29,9 +30,9 @@ def test_the_card_of_a_private_model(root: Path, tmp_path: Path) -> None:
     card = card_of(configured(algorithm="noisy-gd", evaluation=True))
     for words in (
         "rows of 2 simulated parties of the private data set clinic (account clinic)",
-        "had any one row been another one, plus a remainder of 1e-05",
+        "had any one row been another one, plus a remainder of 8.3e-05",
         "at most 2.72 times as probable",
-        "Precisely: (1, 1e-05)-DP for a row, replace-one, exact numerics",
+        "Precisely: (1, 8.3e-05)-DP for a row, replace-one, exact numerics",
         "At the cap's δ = 0.0001",
         "of 3 (composition: ",
         "95 % margins",
@@ -50,9 +51,10 @@ def test_the_card_says_what_a_person_of_several_rows_loses(root: Path, tmp_path:
     ingest_private(tmp_path / "input", epsilon_cap=40.0, group_size=13)
     card = card_of(configured(algorithm="noisy-gd", epsilon=0.1))
     # 13 mu at the run's own delta, by composition.
-    mu = 13 * mu_from_epsilon_delta(0.1, 1e-5)
+    delta = gaussian_delta(1e-4)
+    mu = 13 * mu_from_epsilon_delta(0.1, delta)
     said = float(card.split("is a group of 13, for whom it is ε = ")[1].split(" ")[0])
-    assert gaussian_epsilon(mu, 1e-5) * 0.999 < said < gaussian_epsilon(mu, 1e-5) * 1.01
+    assert gaussian_epsilon(mu, delta) * 0.999 < said < gaussian_epsilon(mu, delta) * 1.01
     assert "people with more than 13 rows" in card
     # The only run of its account: what it costs and what is spent are one number, of the same person.
     found = re.search(r"costs a person of up to 13 rows ε = (\S+)\. .* has spent ε = (\S+) of 40", card)
