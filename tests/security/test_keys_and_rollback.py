@@ -13,7 +13,7 @@ from dpalgos.accounting.spending import worst_totals
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours
 from storage.errors import InputError, OverspendError, RefusedError, SecretError, StorageError
 from storage.layout import FINGERPRINTS, PATTERNS
-from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
+from storage.ledger.charges import AccountTerms, Cap, PlanRequest, ReleaseCharge
 from storage.ledger.entries import Kind, reading
 from storage.ledger.ledger import ChargeOutcome
 from tasks.accounts import budget
@@ -176,7 +176,7 @@ def test_restoring_does_not_refill(clinic: Path, tmp_path: Path) -> None:
 
 def booked() -> float:
     """mu of the rows that have paid most."""
-    return math.sqrt(worst_totals(budget._summed(open_ledger().history("clinic"))).mu_squared)
+    return math.sqrt(worst_totals(budget._summed(open_ledger().history("clinic"), AccountTerms())).mu_squared)
 
 
 def _as_it_was(restored: str, partition: str) -> str:
