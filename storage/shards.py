@@ -118,7 +118,7 @@ def write_shards(
     sizes = {party: len(positions) for party, positions in positions_of.items()}
     people, kept, counts = open_people(layout, ref), rows.format, None
     if people is not None:
-        whose = people[1].get(part, np.zeros(0, dtype=np.int32))
+        whose = people.positions.get(part, np.zeros(0, dtype=np.int32))
         if among is not None:
             counted = np.isin(np.arange(len(whose)), among)
             whose = np.where(counted, whose, np.int32(-1))

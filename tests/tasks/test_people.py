@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
 from dpalgos.guarantees import Setting
 from dpalgos.parameters import ParameterError
+from storage import datasets
 from storage import shards as partitioned
+from storage.datasets import open_people
 from storage.errors import RefusedError, StorageError
-from storage.people import Positions
+from storage.people import Positions, StoredPeople
 from storage.refs import DatasetRef, ShardRef, Visibility
-from storage.rowfiles import RowFormat
+from storage.rowfiles import RowFormat, StoredRows
 from storage.shards import open_shard
 from tasks.auditing.systems import public_sample
 from tasks.datasets.registration import ingest
@@ -30,7 +33,7 @@ from tasks.release import metrics
 from tasks.release.admission import admit
 from tasks.release.door import read_release, rows_of
 from tasks.release.preflight import expect_run, require_feasible
-from tasks.runtime.settings import current_layout
+from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, prepare
 
@@ -157,8 +160,12 @@ def test_a_split_of_rows_is_caught(root: Path, tmp_path: Path, monkeypatch: pyte
     """The mutant: rows in the place of records, as many as there are of these."""
     ref = bring_in(tmp_path / "input", visits(COUNTS))
 
-    def every_row_its_own(*_: object) -> tuple[None, dict[str, Positions]]:
-        return None, {"train": np.arange(len(visits(COUNTS)), dtype=np.int32) % ref.rows}
+    honest = open_people(current_layout(), ref)
+    assert honest is not None
+
+    def every_row_its_own(*_: object) -> StoredPeople:
+        places = np.arange(len(honest.since), dtype=np.int32) % ref.rows
+        return honest._replace(positions={"train": places})
 
     monkeypatch.setattr(partitioned, "open_people", every_row_its_own)
     with pytest.raises(AssertionError, match="two shards"):
@@ -212,6 +219,40 @@ def test_the_number_of_files_says_nothing_of_the_number_of_rows(
     ref = bring_in(tmp_path / "input", visits(COUNTS))
     assert {len(open_shard(current_layout(), shard).files) for shard in dealt_people(ref).values()} == {1}
     require_whole_people(ref)
+
+
+def work_of(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> tuple[int, int, int]:
+    """Return how many rows are stored of a table in which one person has so many, and how many a run reads."""
+    read, honest = 0, StoredRows.batches
+
+    def counted(self: StoredRows, most: int) -> Any:
+        nonlocal read
+        for batch in honest(self, most):
+            read += len(batch)
+            yield batch
+
+    with isolated_root(folder / "root"), monkeypatch.context() as patch:
+        lines = [*[f"p0,{number % 1000},0.1,no" for number in range(rows)], *visits([1] * 299, first=1)]
+        bring_in(folder, lines)
+        patch.setattr(StoredRows, "batches", counted)
+        followed("visits", algorithm="noisy-gd", evaluation=True)
+        private = current_layout().private
+        versions, shards = (
+            [json.loads(path.read_bytes()) for path in private.rglob(name)] for name in ("dataset.json", "shard.json")
+        )
+        kept = sum(part["rows"] for body in versions for part in body["parts"].values())
+        return kept, sum(body["rows"]["rows"] for body in shards), read
+
+
+def test_nothing_after_ingestion_depends_on_how_far_beyond_the_limit_somebody_is(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack: 300 people, at most 8 rows each, one with 8 rows against one with 3,000; and the mutant, no cut."""
+    at, beyond = (work_of(tmp_path / str(rows), monkeypatch, rows) for rows in (MOST, 3000))
+    assert at == beyond == (2 * 307, 307, 3 * 307)
+    cut = datasets.at_most
+    monkeypatch.setattr(datasets, "at_most", lambda *arguments: cut(*arguments[:3], 10**6, *arguments[4:]))
+    assert work_of(tmp_path / "mutant", monkeypatch, 3000)[2] > beyond[2] + 5000
 
 
 # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
