@@ -22,7 +22,7 @@ from storage.refs import DatasetRef, ShardRef, Visibility
 from storage.rowfiles import RowFormat, StoredRows
 from storage.shards import open_shard
 from tasks.auditing.systems import public_sample
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import ingest, report_of
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
@@ -36,6 +36,7 @@ from tasks.release.preflight import expect_run, require_feasible
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, prepare
+from tests.support.command_line import CommandLine
 
 MOST = 8
 # Of the intercept, in parts of that of one of two numbers.
@@ -253,6 +254,40 @@ def test_nothing_after_ingestion_depends_on_how_far_beyond_the_limit_somebody_is
     cut = datasets.at_most
     monkeypatch.setattr(datasets, "at_most", lambda *arguments: cut(*arguments[:3], 10**6, *arguments[4:]))
     assert work_of(tmp_path / "mutant", monkeypatch, 3000)[2] > beyond[2] + 5000
+
+
+def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: CommandLine, tmp_path: Path) -> None:
+    """500 rows of five people, of which 40 train; and people of two parties' files, who count in the first."""
+    schema = tmp_path / "schema.yaml"
+    schema.write_text(SCHEMA.format(kind=f"person, rows_per_person: {MOST}", label='classes: ["no", "yes"]'))
+
+    def written(name: str, counts: Sequence[int], first: int = 0) -> Path:
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join(["Patient,number,other,sick", *visits(counts, first=first)]) + "\n")
+        return path
+
+    rows = written("rows", [100] * 5)
+    out = " ".join(commands("schema", "check", schema, "--path", rows).out.split())
+    assert "500 rows - all of them are in order - 40 of the 500 that are in order can train" in out
+    terms = ("--schema", schema, "--epsilon-cap", 3, "--delta-cap", 1e-4)
+    answer = commands.succeeds("ingest", "visits", "--format", "csv", "--path", rows, *terms)
+    assert answer["counts"]["train"]["kept"] == 500
+    assert answer["taken"] == {"": {"kept": 500, "elsewhere": 0, "beyond": 460, "taken": 40}}
+    parties = [f"--party={name}={written(name, *given)}" for name, given in PARTIES.items()]
+    outcome = commands("ingest", "both", "--format", "csv", *parties, *terms, "--account", "both")
+    out = " ".join(outcome.out.split())
+    told = "of the 12 rows of south that are kept, 8 can train: 1 are beyond the 8 of a person, 3 are of people who"
+    assert "of the 9 rows of north that are kept, 9 can train" in out
+    assert told in out
+    given = {"lines": visits([3, 9]), "test": visits([10, 2], first=2), "name": "tested", "account": "tested"}
+    ref = bring_in(tmp_path / "tested", **given, disjoint_people="made up")
+    assert report_of(ref).taken == {
+        "": {"kept": 12, "elsewhere": 0, "beyond": 1, "taken": 11},
+        "test": {"kept": 12, "elsewhere": 0, "beyond": 2, "taken": 10},
+    }
+
+
+PARTIES: dict[str, tuple[list[int], int]] = {"north": ([3, 3, 3], 0), "south": ([3, 9], 2)}
 
 
 # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
