@@ -272,6 +272,19 @@ def open_shard(layout: Layout, shard: ShardRef) -> StoredRows:
     return StoredRows.from_json(folder, body, objects_of(layout))
 
 
+def shard_records(layout: Layout, shard: ShardRef) -> int:
+    """Return how many records a stored shard has, by its manifest alone; its rows are not verified.
+
+    Raises
+    ------
+    StorageError
+        If the shard is not stored, or its manifest is damaged.
+    """
+    folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
+    body = documents.load_manifest(folder / MANIFEST, version=FORMAT_VERSION)
+    return int(body.get("records", body["rows"]["rows"]))
+
+
 def _place(layout: Layout, shard: ShardRef, key: str) -> Path:
     folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
     return folder / _FOLDER / path_component(key, "key of a map")

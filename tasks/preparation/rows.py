@@ -239,6 +239,34 @@ def map_features(dataset: DatasetRef, features: Sequence[FeatureStep]) -> Datase
     )
 
 
+def planned_rows(
+    config: TrainingConfig, registered: DatasetRef, normalisation: str
+) -> tuple[tuple[FeatureStep, ...], Shards | None]:
+    """Return the public maps and the shards of a run as :func:`prepare_rows` will make them; no row is read.
+
+    No shards where the partition depends on what rows contain.
+
+    Raises
+    ------
+    InputError, ParameterError, RefusedError
+        As :func:`plan_features` and :func:`planned_shards` do.
+    """
+    mapped = mapped_ref(registered, normalisation)
+    features = plan_features(mapped, config)
+    return features, planned_shards(featured_ref(mapped, features), config, registered)
+
+
+def prepare_rows(
+    config: TrainingConfig, registered: DatasetRef, normalisation: str, features: Sequence[FeatureStep]
+) -> Shards:
+    """Normalise and map all rows and partition them: what a run does with rows before any release.
+
+    The public maps are to be made already, so that nothing but rows is worked on.
+    """
+    dataset = map_rows(registered, normalisation)
+    return partition_rows(map_features(dataset, features) if features else dataset, config)
+
+
 def stored_map(key: str) -> RowFeatures:
     """Return a map that was made, by its identity."""
     manifest, arrays = open_releases().read(key)
