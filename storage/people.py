@@ -244,7 +244,7 @@ def row_digests(digests: Digests, prints: Digests, labels: NDArray[Any]) -> Dige
     mixed = np.ascontiguousarray(labels, dtype=np.float64).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return digests ^ prints ^ mixed ^ (mixed >> np.uint64(31))
+    return np.asarray(digests ^ prints ^ mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +321,8 @@ class StoredPeople(NamedTuple):
 def save_people(path: Path, people: StoredPeople) -> str:
     """Write the people behind a version's rows; return the digest of what was written."""
     files = np.frombuffer(json.dumps(people.roster.files).encode(), dtype=np.uint8)
-    fixed = {"files": files, "entries": people.roster.file, "digests": people.roster.digest, "since": people.since}
-    fixed["version"] = np.array([people.version])
+    fixed: dict[str, NDArray[Any]] = {"files": files, "entries": people.roster.file, "digests": people.roster.digest}
+    fixed |= {"since": people.since, "version": np.array([people.version])}
     return _save(path, {**fixed, **people.positions})
 
 

@@ -126,11 +126,11 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
     for part, counts in report.counts.items():
         # Versions stored earlier have three of the counts.
         yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS if what in counts)
-    for file, taken in report.taken.items():
-        what = "be measured" if file == TEST else "train"
+    for file, rows in report.taken.items():
+        use = "be measured" if file == TEST else "train"
         yield (
-            f"of the {taken['kept']} rows of {file or 'train'} that are kept, {taken['taken']} can {what}: "
-            f"{taken['beyond']} are beyond the {reference.rows_per_person} of a person, {taken['elsewhere']} are of "
+            f"of the {rows['kept']} rows of {file or 'train'} that are kept, {rows['taken']} can {use}: "
+            f"{rows['beyond']} are beyond the {reference.rows_per_person} of a person, {rows['elsewhere']} are of "
             "people who count in another file (for you alone to know)"
         )
     overlap = report.duplicates

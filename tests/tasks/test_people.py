@@ -251,8 +251,7 @@ def test_nothing_after_ingestion_depends_on_how_far_beyond_the_limit_somebody_is
     """The attack: 300 people, at most 8 rows each, one with 8 rows against one with 3,000; and the mutant, no cut."""
     at, beyond = (work_of(tmp_path / str(rows), monkeypatch, rows) for rows in (MOST, 3000))
     assert at == beyond == (2 * 307, 307, 3 * 307)
-    cut = datasets.at_most
-    monkeypatch.setattr(datasets, "at_most", lambda *arguments: cut(*arguments[:3], 10**6, *arguments[4:]))
+    monkeypatch.setattr(datasets, "at_most", lambda positions, *_: positions)
     assert work_of(tmp_path / "mutant", monkeypatch, 3000)[2] > beyond[2] + 5000
 
 
@@ -279,8 +278,8 @@ def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: Command
     told = "of the 12 rows of south that are kept, 8 can train: 1 are beyond the 8 of a person, 3 are of people who"
     assert "of the 9 rows of north that are kept, 9 can train" in out
     assert told in out
-    given = {"lines": visits([3, 9]), "test": visits([10, 2], first=2), "name": "tested", "account": "tested"}
-    ref = bring_in(tmp_path / "tested", **given, disjoint_people="made up")
+    named: dict[str, Any] = {"name": "tested", "account": "tested", "disjoint_people": "made up"}
+    ref = bring_in(tmp_path / "tested", visits([3, 9]), test=visits([10, 2], first=2), **named)
     assert report_of(ref).taken == {
         "": {"kept": 12, "elsewhere": 0, "beyond": 1, "taken": 11},
         "test": {"kept": 12, "elsewhere": 0, "beyond": 2, "taken": 10},

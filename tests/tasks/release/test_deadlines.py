@@ -22,7 +22,7 @@ from tasks.accounts.budget import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.plans import PlannedRelease
-from tasks.preparation.rows import are_stored_whole, planned_rows
+from tasks.preparation.rows import are_stored_whole, planned_rows, prepare_rows
 from tasks.release import door
 from tasks.release import door as deadlines
 from tasks.runtime.progress import listen
@@ -193,7 +193,7 @@ def seen(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     noting("charged", steps, "charge_plan")
     noting("read", StoredRows, "batches")
     noting("stored", door, "store_release")
-    monkeypatch.setattr(door.time, "sleep", lambda seconds: found.append("waited") if seconds else None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: found.append("waited") if seconds else None)
     with listen(lambda *_: found.append("said")):
         yield found
 
@@ -225,7 +225,7 @@ def test_without_a_deadline_rows_are_read_before_the_charge(seen: list[str]) -> 
 
 
 def test_rows_under_a_deadline_are_those_of_any_run(seen: list[str]) -> None:
-    chains = [chain_inline(configured(**GIVEN, replicate=7, **late)) for late in ({}, {"deadline": 100.0})]
+    chains = [chain_inline(configured(**GIVEN, replicate=7, deadline=late)) for late in (None, 100.0)]
     _, planned = planned_rows(configured(**GIVEN), find_dataset("clinic"), chains[1].plan.normalisation)
     assert planned is not None
     assert are_stored_whole(planned)
@@ -234,7 +234,7 @@ def test_rows_under_a_deadline_are_those_of_any_run(seen: list[str]) -> None:
 
 def test_a_late_preparation_is_refused_now_and_later(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[str] = []
-    honest = steps.prepare_rows
+    honest = prepare_rows
 
     def slow_rows(*given: Any) -> Any:
         attempts.append("attempt")
