@@ -451,9 +451,7 @@ class StagedDataset:
             "records": counts,
             "taken": joined.taken,
             "version": joined.seen.version,
-            "digest": save_people(
-                self._stage.path / PEOPLE, StoredPeople(joined.roster, stored, since, joined.seen.version)
-            ),
+            "digest": save_people(self._stage.path / PEOPLE, StoredPeople(joined.roster, stored, since)),
         }
         if seen is not None:
             people["seen"] = save_seen(self._stage.path / SEEN, joined.seen)
@@ -484,6 +482,11 @@ def open_people(layout: Layout, ref: DatasetRef) -> StoredPeople | None:
     """
     people = _load(layout, ref.version).get("people")
     return None if people is None else load_people(layout.dataset(ref.version) / PEOPLE, people["digest"])
+
+
+def people_version(layout: Layout, ref: DatasetRef) -> int:
+    """Return which of a data set's versions one of people is, as :class:`storage.people.Seen` counts them."""
+    return int(_load(layout, ref.version)["people"]["version"])
 
 
 def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> bool:

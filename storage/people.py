@@ -307,23 +307,19 @@ class StoredPeople(NamedTuple):
     positions : mapping of part to int32 array
         Each stored row's record.
     since : int32 array (m,)
-        The version that each stored training row came first with.
-    version : int
-        Which version it is, counted as in ``since``.
+        The version that each stored training row came first with, as :class:`Seen` counts them.
     """
 
     roster: Roster
     positions: Mapping[str, Positions]
     since: Positions
-    version: int
 
 
 def save_people(path: Path, people: StoredPeople) -> str:
     """Write the people behind a version's rows; return the digest of what was written."""
     files = np.frombuffer(json.dumps(people.roster.files).encode(), dtype=np.uint8)
     fixed: dict[str, NDArray[Any]] = {"files": files, "entries": people.roster.file, "digests": people.roster.digest}
-    fixed |= {"since": people.since, "version": np.array([people.version])}
-    return _save(path, {**fixed, **people.positions})
+    return _save(path, {**fixed, "since": people.since, **people.positions})
 
 
 def load_people(path: Path, digest: str) -> StoredPeople:
@@ -337,8 +333,8 @@ def load_people(path: Path, digest: str) -> StoredPeople:
     stored = _loaded(path, digest)
     files = tuple(json.loads(stored.pop("files").tobytes()))
     roster = Roster(files, stored.pop("entries"), stored.pop("digests"))
-    since, version = stored.pop("since"), int(stored.pop("version")[0])
-    return StoredPeople(roster, stored, since, version)
+    since = stored.pop("since")
+    return StoredPeople(roster, stored, since)
 
 
 def save_seen(path: Path, seen: Seen) -> str:

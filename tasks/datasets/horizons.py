@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from storage.arrivals import Arrival, Difference, difference
 from storage.atomic import locked_directory
 from storage.catalog import Catalog, Horizon
-from storage.datasets import dataset_ref, open_people, origins
+from storage.datasets import dataset_ref, open_people, origins, people_version
 from storage.errors import InputError, RefusedError
 from storage.fingerprints import ADMITTED_SHARE
 from storage.layout import Layout
@@ -285,10 +285,9 @@ def night_of_people(
 
 def _since(layout: Layout, version: DatasetRef, before: DatasetRef) -> NDArray[np.int64]:
     """Return the positions of a version's rows that came after another version."""
-    now, then = open_people(layout, version), open_people(layout, before)
-    assert now is not None, "rows of a night of people are people's"
-    assert then is not None, "rows of a night of people are people's"
-    return np.flatnonzero(now.since > then.version).astype(np.int64)
+    people = open_people(layout, version)
+    assert people is not None, "a night of people has people's rows"
+    return np.flatnonzero(people.since > people_version(layout, before)).astype(np.int64)
 
 
 def rows_left_out(name: str, version: DatasetRef) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.datasets import is_complete, open_dataset, open_people, transform_dataset, write_dataset
+from storage.datasets import is_complete, open_dataset, open_people, people_version, transform_dataset, write_dataset
 from storage.errors import DamagedError, InputError
 from storage.layout import Layout
 from storage.people import (
@@ -143,10 +143,10 @@ def test_what_is_stored_comes_back_and_damage_is_named(tmp_path: Path) -> None:
     roster = Roster().joined_by({"": _digests("a", "b"), "test": _digests("c")})
     positions = {"train": np.array([1, 0, -1], np.int32), "test": np.array([0], np.int32)}
     path = tmp_path / "people.npz"
-    digest = save_people(path, StoredPeople(roster, positions, np.array([1, 2, 2], np.int32), 2))
+    digest = save_people(path, StoredPeople(roster, positions, np.array([1, 2, 2], np.int32)))
     assert path.stat().st_mode & 0o777 == 0o600
-    found, rows, since, version = load_people(path, digest)
-    assert (since.tolist(), version) == ([1, 2, 2], 2)
+    found, rows, since = load_people(path, digest)
+    assert since.tolist() == [1, 2, 2]
     assert found.files == ("", "test")
     assert np.array_equal(found.digest, roster.digest)
     assert {part: places.tolist() for part, places in rows.items()} == {"train": [1, 0, -1], "test": [0]}
@@ -193,7 +193,7 @@ def test_a_version_counts_people_and_says_whose_each_row_is(tmp_path: Path) -> N
     assert opened is not None
     positions = opened.positions["train"]
     assert sorted(np.unique(positions, return_counts=True)[1]) == [1, 2]
-    assert (opened.since.tolist(), opened.version) == ([1, 1, 1], 1)
+    assert (opened.since.tolist(), people_version(layout, ref)) == ([1, 1, 1], 1)
     assert _ingested(tmp_path, ROWS, (ref,)) == ref
     # Other people with the same rows are another version; who was there keeps the place.
     later = _ingested(tmp_path, ROWS.replace("\n9,", "\n10,"), (ref,))
@@ -203,7 +203,7 @@ def test_a_version_counts_people_and_says_whose_each_row_is(tmp_path: Path) -> N
     assert again is not None
     assert np.array_equal(again.positions["train"][:2], positions[:2])
     assert again.positions["train"][2] == 3
-    assert (again.since.tolist(), again.version) == ([1, 1, 2], 2)
+    assert (again.since.tolist(), people_version(layout, later)) == ([1, 1, 2], 2)
     kept = transform_dataset(layout, ref, lambda block: block / 2, normalisation="halved")
     derived = open_people(layout, kept)
     assert kept.rows == 3
