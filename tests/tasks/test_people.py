@@ -273,7 +273,8 @@ def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: Command
     assert answer["counts"]["train"]["kept"] == 500
     assert answer["taken"] == {"": {"kept": 500, "elsewhere": 0, "beyond": 460, "taken": 40}}
     parties = [f"--party={name}={written(name, *given)}" for name, given in PARTIES.items()]
-    outcome = commands("ingest", "both", "--format", "csv", *parties, *terms, "--account", "both")
+    others = ("--account", "both", "--disjoint-people", "made up")
+    outcome = commands("ingest", "both", "--format", "csv", *parties, *terms, *others)
     out = " ".join(outcome.out.split())
     told = "of the 12 rows of south that are kept, 8 can train: 1 are beyond the 8 of a person, 3 are of people who"
     assert "of the 9 rows of north that are kept, 9 can train" in out
