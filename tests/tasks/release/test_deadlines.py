@@ -25,8 +25,9 @@ from tasks.planning.plans import PlannedRelease
 from tasks.preparation.rows import are_stored_whole, planned_rows, prepare_rows
 from tasks.release import door
 from tasks.release import door as deadlines
-from tasks.runtime.progress import listen
+from tasks.runtime.progress import listen, observed_by
 from tasks.runtime.settings import current_layout
+from tasks.tracking.artifacts import STAGES
 from tests.support.chains import Prepared, charges, configured, digests, followed, ingest_private, prepare
 from tests.support.plans import planned
 from tests.support.private_rows import CLASSES, DIMENSION
@@ -232,6 +233,15 @@ def test_rows_under_a_deadline_are_those_of_any_run(seen: list[str]) -> None:
     assert {chained.dataset for chained in chains} == {planned.training[0].dataset}
 
 
+@pytest.mark.parametrize("late", [None, 100.0])
+def test_each_step_has_a_place_in_the_progress_of_a_run(late: float | None, seen: list[str]) -> None:
+    names: list[str] = []
+    with observed_by(names.append):
+        followed("clinic", **GIVEN, replicate=11, deadline=late)
+    assert {name.replace("-", "_") for name in names} <= set(STAGES)
+    assert ("prepare" in names) is (late is not None)
+
+
 def test_a_late_preparation_is_refused_now_and_later(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[str] = []
     honest = prepare_rows
@@ -264,3 +274,36 @@ def test_a_reference_to_rows_that_are_not_registered_so_is_not_charged(root: Pat
     with pytest.raises(RefusedError, match="does not say what is stored"):
         door.charge_plan(one.plan, shards, prepared=False)
     assert not open_ledger().is_charged(model_of(one).key)
+
+
+@pytest.mark.nightly
+def test_how_long_rows_take_to_prepare_is_not_seen(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preparing one of two neighbours takes longer: seen in what a run takes, and under a deadline not."""
+
+    def delayed(config: Any, registered: Any, *rest: Any) -> Any:
+        time.sleep(DELAY if registered.name == "neighbour" else 0.0)
+        return prepare_rows(config, registered, *rest)
+
+    def seconds(name: str) -> float:
+        begin = time.monotonic()
+        followed(name, **NOISY, replicate=12, deadline=SECONDS)
+        return time.monotonic() - begin
+
+    monkeypatch.setattr(steps, "prepare_rows", delayed)
+    hidden = [seconds(name) for name in ("clinic", "neighbour")]
+    assert min(hidden) >= 2 * SECONDS
+    assert abs(hidden[0] - hidden[1]) < DELAY / 2, hidden
+    # The mutant: it shows as soon as it is done.
+    monkeypatch.setattr(door, "_await", lambda *_: None)
+    begin = time.monotonic()
+    door.prepare_in_time(*unmade("neighbour"))
+    slow, begin = time.monotonic() - begin, time.monotonic()
+    door.prepare_in_time(*unmade("clinic"))
+    assert slow - (time.monotonic() - begin) > DELAY / 2
+
+
+def unmade(name: str) -> tuple[Any, str, Any]:
+    config = configured(name, **NOISY, replicate=13, deadline=SECONDS)
+    plan = prepare(name, **NOISY, replicate=13, deadline=SECONDS).plan
+    registered = find_dataset(name)
+    return plan, "rows", lambda: vars(steps)["prepare_rows"](config, registered, plan.normalisation, ())
