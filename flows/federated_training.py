@@ -31,7 +31,7 @@ from tasks.planning.plans import (
 )
 from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.deltas import settled
-from tasks.preparation.rows import begin_nights, partition_test_rows, plan_features
+from tasks.preparation.rows import begin_nights, partition_test_rows, plan_features, planned_rows
 from tasks.release.metrics import Evaluation
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.events import dataset_resource
@@ -54,6 +54,7 @@ from tasks.steps import (
     open_rounds,
     open_sum,
     partition,
+    prepare,
     record,
     reduce_dimension,
     served_from_cache,
@@ -69,13 +70,17 @@ Answers = list[Future[list[str]]]
 
 
 class _Arranged(NamedTuple):
-    """A plan with its rows: what is to be made, the shards that each release reads, and what was released before."""
+    """A plan with its rows: what is to be made, the shards that each release reads, and what was released before.
+
+    Rows that are not ``prepared`` are to be, after the charge.
+    """
 
     plan: RunPlan
     nodes: dict[str, Node]
     shards: Shards
     rows: Mapping[str, Sequence[ShardRef]]
     stored: Mapping[str, Future[ReleaseRef]]
+    prepared: bool = True
 
 
 def chain(config: TrainingConfig) -> Chained:
@@ -91,7 +96,9 @@ def chain(config: TrainingConfig) -> Chained:
     started = time.monotonic()
     registered = ingest(config.dataset)
     run = _all_rows(config, registered) if config.horizon is None else _nights(config, registered)
-    charge(run.plan, run.shards)
+    charge(run.plan, run.shards, run.prepared)
+    if not run.prepared:
+        prepare(config, registered, run.plan, run.shards)
     releases = carry_out(run.nodes, lambda key, node, inputs: _begin(node, run.rows.get(key, ()), inputs), run.stored)
     # In order, so that what failed says so itself; the steps after it only say that they never began.
     references = {}
@@ -114,12 +121,23 @@ def prepared(config: TrainingConfig, registered: DatasetRef) -> tuple[tuple[Feat
 
 
 def _all_rows(config: TrainingConfig, registered: DatasetRef) -> _Arranged:
-    """Prepare all rows, and plan what is released of them."""
-    features, shards = prepared(config, registered)
+    """Prepare all rows, and plan what is released of them; under a deadline, plan without having read any.
+
+    How long private rows take before their releases would show, too: so they wait until what is released is charged,
+    and with it the misses of their own clock.
+    """
+    late = config.deadline is not None and registered.private
+    if late:
+        normalisation = resolve_normalisation(config, default_normalisation(config.dataset))
+        features, planned = planned_rows(config, registered, normalisation)
+        assert planned is not None, "a partition of private rows does not depend on what they contain"
+        shards = planned
+    else:
+        features, shards = prepared(config, registered)
     plan = plan_run(config, shards.training, shards.held_out, relation=relation_of(config.dataset), features=features)
     nodes = plan.training
     rows = {key: shards.of(node.parties) for key, node in nodes.items() if isinstance(node, PlannedRelease)}
-    return _Arranged(plan, nodes, shards, rows, {})
+    return _Arranged(plan, nodes, shards, rows, {}, prepared=not late)
 
 
 def _nights(config: TrainingConfig, registered: DatasetRef) -> _Arranged:

@@ -1,12 +1,13 @@
 """Which rows of a version arrived with it: fingerprints of rows and labels, compared with those of the version before.
 
 A row's fingerprint is an 8-byte BLAKE2b value of its features, its label and the party that brought it, keyed with the
-root's secret; of people, the person in the party's place, so that nobody's row is compared with another's. They are
-kept in the order of the rows, in private files of their own, so that an earlier version may be deleted. Equal rows are
-counted: of a row that was there twice and is there three times, one has arrived. So how many arrive, in all and with
-each party's file, depends on no row's content: where one row is another from its night on, as many are new in every
-version. Which of equal rows is the new one, the last, depends on content: where new rows stand after the old ones, of
-each file, and these in their order, it is those that stand there, whatever any row holds.
+root's secret. They are kept in the order of the rows, in private files of their own, so that an earlier version may be
+deleted. Equal rows are counted: of a row that was there twice and is there three times, one has arrived. So how many
+arrive, in all and with each party's file, depends on no row's content: where one row is another from its night on, as
+many are new in every version. Which of equal rows is the new one, the last, depends on content: where new rows stand
+after the old ones, of each file, and these in their order, it is those that stand there, whatever any row holds.
+
+Of people's rows each version says itself since when each is there (:class:`storage.people.Seen`).
 """
 
 import hashlib
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes, writing
-from storage.datasets import open_dataset, open_people, origins
+from storage.datasets import open_dataset, origins
 from storage.documents import pack_arrays, unpack_arrays
 from storage.errors import StorageError
 from storage.fingerprints import row_fingerprints
@@ -138,8 +139,7 @@ def _prints_of(layout: Layout, ref: DatasetRef) -> tuple[_Prints, NDArray[np.boo
         whose = [hashlib.blake2b(name.encode(), key=key, digest_size=8).digest() for name, _ in origins(layout, ref)]
         sizes = [rows for _, rows in origins(layout, ref)] or [0]
         brought = np.frombuffer(b"".join(whose) or bytes(8), dtype="<u8").astype(np.uint64)
-        people = open_people(layout, ref)
-        brought = np.repeat(brought, sizes) if people is None else people[0].named()[people[1]["train"]]
+        brought = np.repeat(brought, sizes)
         every = np.concatenate(prints)
         data = pack_arrays({"prints": every ^ brought if len(brought) else every, "null": np.concatenate(null)})
         with writing(layout.arrivals):

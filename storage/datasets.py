@@ -3,9 +3,11 @@
 import hashlib
 import hmac
 import secrets as randomness
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +20,7 @@ from storage.atomic import Staging, locked_directory, staging, write_bytes, writ
 from storage.columns import as_numbers, shown
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
-from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, Layout, path_component, root_secret
+from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, SEEN, Layout, path_component, root_secret
 from storage.objects import objects_of, row_objects
 from storage.people import (
     TEST,
@@ -26,11 +28,16 @@ from storage.people import (
     People,
     Positions,
     Roster,
+    Seen,
+    StoredPeople,
     at_most,
     keyed_digests,
     load_people,
+    load_seen,
     named,
+    row_digests,
     save_people,
+    save_seen,
 )
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import (
@@ -49,6 +56,8 @@ FORMAT_VERSION = 1
 MANIFEST = "dataset.json"
 _UNREGISTERED = "unregistered"
 _PARTS = ("train", "test")
+# Where people's rows lie until the last of them is known.
+_CAME = "came"
 _SPARSE_FROM = 1024
 # Numbers that are brought into the unit ball at a time.
 _PIECE_ENTRIES = 1 << 16
@@ -218,25 +227,89 @@ class Passing:
                 whole.update(digests.tobytes())
         return whole.hexdigest()
 
-    def joined(self, roster: Roster) -> tuple[Roster, dict[str, Positions]]:
-        """Return a roster with whoever is new, and each stored row's record by part, -1 for rows that are left out."""
+    def joined(self, roster: Roster, seen: Seen) -> "Joined":
+        """Return a roster with whoever is new, which rows came, and which of them count.
+
+        Parameters
+        ----------
+        roster : Roster
+        seen : Seen
+            What came with the version before.
+        """
         joined = roster.joined_by({file: np.concatenate(met) for file, met in self._present.items()})
-        positions = {}
+        positions, came, taken = {}, np.zeros(0, dtype=np.int32), dict[str, dict[str, int]]()
         for part, rows in self._rows.items():
             whose = np.concatenate([joined.positions(file, digests) for file, digests, _, _ in rows])
-            prints, labels = (np.concatenate(column) for column in ([one[2] for one in rows], [one[3] for one in rows]))
-            positions[part] = at_most(whose, prints, labels, self.people.rows_per_person)
-        return joined, positions
+            digests, prints, labels = (np.concatenate([one[place] for one in rows]) for place in (1, 2, 3))
+            since = np.ones(len(whose), dtype=np.int32)
+            if part != TEST:
+                # Whose rows count elsewhere is for the roster to say, for good.
+                own = whose >= 0
+                seen, since[own] = seen.followed_by(row_digests(digests[own], prints[own], labels[own]))
+                came = since
+            positions[part] = at_most(whose, prints, labels, self.people.rows_per_person, since)
+            ends = np.cumsum([0, *(len(one[1]) for one in rows)]).tolist()
+            for (file, *_), (start, end) in zip(rows, pairwise(ends), strict=True):
+                counted, kept = (int(np.count_nonzero(each[start:end] >= 0)) for each in (whose, positions[part]))
+                found = {
+                    "kept": end - start,
+                    "elsewhere": end - start - counted,
+                    "beyond": counted - kept,
+                    "taken": kept,
+                }
+                before = taken.get(file, {})
+                taken[file] = {what: before.get(what, 0) + rows_of for what, rows_of in found.items()}
+        return Joined(joined, seen, positions, came, taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The people of a version, and which of its rows count.
+
+    Attributes
+    ----------
+    roster : Roster
+    seen : Seen
+    positions : mapping of part to int32 array
+        Each row's record; -1 for rows that are left out.
+    since : int32 array (m,)
+        The version that each training row came first with.
+    taken : mapping of file to counts
+        Of the rows that were ``kept``: those ``elsewhere``, of people who count in another file; those ``beyond`` the
+        limit of a person; and those that are ``taken``. For the owner alone.
+    """
+
+    roster: Roster
+    seen: Seen
+    positions: Mapping[str, Positions]
+    since: Positions
+    taken: Mapping[str, Mapping[str, int]]
+
+
+def _cut(
+    source: Path, target: Path, row_format: RowFormat, rows: Mapping[str, Any], kept: NDArray[np.bool_], put: Any
+) -> WrittenRows:
+    """Write those of some written rows that are kept, in their order."""
+    stored, writer, before = (
+        StoredRows.open(source, row_format, WrittenRows(**rows)),
+        RowWriter(target, row_format, put),
+        0,
+    )
+    for batch in ahead(stored.batches(row_format.block_rows)):
+        here = kept[before : before + len(batch)]
+        writer.write(batch.take(np.flatnonzero(here)))
+        before += len(batch)
+    return writer.close()
 
 
 def _ingest_part(
     folder: Path,
+    put: Callable[[Path, str], str] | None,
     layout: RowFormat,
     source: Source,
     part: str,
     prints: Fingerprints,
     passing: Passing | None,
-    put: Callable[[Path, str], str] | None,
 ) -> tuple[WrittenRows, list[tuple[str, int]], set[int]]:
     """Write a part; return what was written, the parties' own files with their rows, and the labels that passed."""
     writer = RowWriter(folder, layout, put)
@@ -331,7 +404,7 @@ class StagedDataset:
         content = _content(self._body)
         (self._stage.path / _UNREGISTERED).touch(mode=0o600)
         if not self.private:
-            people = {} if self._passing is None else self._with_people(self._passing, Roster())
+            people = {} if self._passing is None else self._with_people(self._passing, None, Roster())
             return _publish(self.layout, self._stage, content[:32], {**self._body, **people}, None)
         mac = hmac.new(root_secret(self.layout), content.encode(), hashlib.sha256).hexdigest()
         for older in previous:
@@ -341,41 +414,66 @@ class StagedDataset:
                     return older
         body = {**self._body, "content_mac": mac}
         if self._passing is not None:
-            roster = _longest_roster(self.layout, previous, str(body["account"]))
-            body |= self._with_people(self._passing, roster)
+            roster, seen = _came_before(self.layout, previous, str(body["account"]))
+            body |= self._with_people(self._passing, seen, roster)
         return _publish(self.layout, self._stage, randomness.token_hex(16), body, self._prints)
 
-    def _with_people(self, passing: Passing, roster: Roster) -> dict[str, Any]:
-        """Write a roster with whoever is new beside the rows, and return what the manifest says of people."""
-        joined, positions = passing.joined(roster)
-        if ("" in joined.files) and len(joined.trained_on()) > 1:
+    def _with_people(self, passing: Passing, seen: Seen | None, roster: Roster) -> dict[str, Any]:
+        """Write a roster with whoever is new, and of the rows those that count; return what the manifest says of them.
+
+        ``seen``: what came with the version before; None of public rows, whose versions know none before them.
+        """
+        joined = passing.joined(roster, seen or Seen())
+        trained_on = joined.roster.trained_on()
+        if ("" in joined.roster.files) and len(trained_on) > 1:
             raise InputError(
                 f"{self.place}: rows of this data set came in one file before, or in the parties' own files; bring "
                 "them in as before, or under another name"
             )
-        trained_on = joined.trained_on()
-        counts = {"train": sum(count for _, count in trained_on)}
-        if TEST in joined.files and TEST in self._body["parts"]:
-            counts[TEST] = joined.records(TEST)
+        counts, parts = {"train": sum(count for _, count in trained_on)}, {}
+        if TEST in joined.roster.files and TEST in self._body["parts"]:
+            counts[TEST] = joined.roster.records(TEST)
+        none = np.zeros(0, dtype=np.int32)
+        kept = {part: joined.positions.get(part, none) >= 0 for part in self._body["parts"]}
+        row_format = RowFormat.from_json(self._body["format"])
+        for part, rows in self._body["parts"].items():
+            folders = self._stage.path / _CAME / part, self._stage.path / part
+            parts[part] = asdict(_cut(*folders, row_format, rows, kept[part], row_objects(self.layout)))
+        shutil.rmtree(self._stage.path / _CAME)
+        if self._prints is not None:
+            # What is lost can be made again of what is stored.
+            self._prints.keep(np.concatenate([joined.positions.get(part, none) >= 0 for part in joined.positions]))
+        stored = {part: positions[positions >= 0] for part, positions in joined.positions.items()}
+        since = joined.since[joined.positions.get("train", none) >= 0]
         people = {
             **self._body["people"],
-            "entries": len(joined.file),
+            "entries": len(joined.roster.file),
             "records": counts,
-            "digest": save_people(self._stage.path / PEOPLE, joined, positions),
+            "taken": joined.taken,
+            "version": joined.seen.version,
+            "digest": save_people(self._stage.path / PEOPLE, StoredPeople(joined.roster, stored, since)),
         }
-        return {"people": people, "origins": [list(file) for file in trained_on]}
+        if seen is not None:
+            people["seen"] = save_seen(self._stage.path / SEEN, joined.seen)
+        return {"people": people, "origins": [list(file) for file in trained_on], "parts": parts}
 
 
-def _longest_roster(layout: Layout, versions: Sequence[DatasetRef], account: str) -> Roster:
-    """Return the roster that all other versions' are the beginning of: that of the most entries."""
+def _came_before(layout: Layout, versions: Sequence[DatasetRef], account: str) -> tuple[Roster, Seen]:
+    """Return the roster that all other versions' are the beginning of, and which rows came with the last of them."""
     known = [(_load(layout, one.version).get("people"), one) for one in versions if one.account == account]
-    newest = max(known, key=lambda each: each[0]["entries"] if each[0] else -1, default=None)
-    opened = None if newest is None else open_people(layout, newest[1])
-    return Roster() if opened is None else opened[0]
+    people, newest = max(
+        ((said, one) for said, one in known if said is not None),
+        key=lambda each: int(each[0]["version"]),
+        default=(None, None),
+    )
+    if people is None or newest is None:
+        return Roster(), Seen()
+    folder = layout.dataset(newest.version)
+    return load_people(folder / PEOPLE, people["digest"]).roster, load_seen(folder / SEEN, people["seen"])
 
 
-def open_people(layout: Layout, ref: DatasetRef) -> tuple[Roster, dict[str, Positions]] | None:
-    """Return a version's roster and each stored row's record by part; None where each row is a record of its own.
+def open_people(layout: Layout, ref: DatasetRef) -> StoredPeople | None:
+    """Return the people behind a version's rows; None where each row is a record of its own.
 
     Raises
     ------
@@ -384,6 +482,11 @@ def open_people(layout: Layout, ref: DatasetRef) -> tuple[Roster, dict[str, Posi
     """
     people = _load(layout, ref.version).get("people")
     return None if people is None else load_people(layout.dataset(ref.version) / PEOPLE, people["digest"])
+
+
+def people_version(layout: Layout, ref: DatasetRef) -> int:
+    """Return which of a data set's versions one of people is, as :class:`storage.people.Seen` counts them."""
+    return int(_load(layout, ref.version)["people"]["version"])
 
 
 def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> bool:
@@ -421,7 +524,7 @@ def _counted_blocks(
     """Yield a part's rows, labels, which of them count, and of people what stands for the person of each that does."""
     whose: Any = None
     if "people" in body:
-        whose = load_people(layout.dataset(version) / PEOPLE, body["people"]["digest"])[1][part]
+        whose = load_people(layout.dataset(version) / PEOPLE, body["people"]["digest"]).positions[part]
     for features, labels, _ in _open_part(layout, version, body, part).blocks():
         if whose is None:
             null = np.isnan(labels) if labels.dtype.kind == "f" else labels == NULL_CLASS
@@ -486,7 +589,14 @@ def staged_dataset(
             folder=stage.path,
         )
         ingested = {
-            part: _ingest_part(stage.path / part, row_format, source, part, prints, passing, row_objects(layout))
+            part: _ingest_part(
+                *(stage.path / part, row_objects(layout)) if passing is None else (stage.path / _CAME / part, None),
+                row_format,
+                source,
+                part,
+                prints,
+                passing,
+            )
             for part in _PARTS
             if part in source.parts
         }
@@ -681,11 +791,15 @@ class IngestionReport:
         None where the version was stored before they were counted.
     publishable : bool
         False for private rows: show the counts to their owner only.
+    taken : mapping of file to counts
+        Of people's rows, how many of those that were kept can train or be measured (:class:`Joined`); empty of others,
+        of which all are.
     """
 
     counts: Mapping[str, Mapping[str, int]]
     duplicates: Duplicates | None
     publishable: bool
+    taken: Mapping[str, Mapping[str, int]]
 
 
 def ingestion_report(layout: Layout, ref: DatasetRef) -> IngestionReport:
@@ -693,7 +807,10 @@ def ingestion_report(layout: Layout, ref: DatasetRef) -> IngestionReport:
     body = _load(layout, ref.version)
     duplicates = body.get("duplicates")
     return IngestionReport(
-        body["counts"], None if duplicates is None else Duplicates(**duplicates), publishable=not ref.private
+        body["counts"],
+        None if duplicates is None else Duplicates(**duplicates),
+        publishable=not ref.private,
+        taken=body.get("people", {}).get("taken", {}),
     )
 
 

@@ -139,9 +139,8 @@ def _differ(ordered: _Prints) -> NDArray[np.bool_]:
     return differ
 
 
-def _distinct(kind: _Spool, whose: _Prints) -> _Prints:
+def _distinct(prints: _Prints, whose: _Prints) -> _Prints:
     """Return the distinct fingerprints, sorted; of rows of people those that are somebody's least."""
-    prints = kind.prints()
     if len(whose) and len(prints):
         order = np.lexsort((prints, whose))
         prints = prints[order][_differ(whose[order])]
@@ -197,6 +196,7 @@ class Fingerprints:
         self.columns = ColumnSketches() if patterns and columns else None
         self._order = ColumnOrder(key) if patterns and columns else None
         self._exact, self._patterns, self._whose = (_Spool(folder) for _ in range(3))
+        self._kept: NDArray[np.bool_] | None = None
 
     def add(self, features: Any, whose: _Prints | None = None) -> _Prints:
         """Take note of a block of rows, and return their exact fingerprints; cells that are NaN are missing.
@@ -217,6 +217,13 @@ class Fingerprints:
             # Not of people's rows: one with many of them would decide.
             self._order.add(features)
         return exact
+
+    def keep(self, kept: NDArray[np.bool_]) -> None:
+        """Say which of the rows that passed are stored, (m,): the others are in no fingerprint that is saved.
+
+        The columns' sketches are of all rows that passed.
+        """
+        self._kept = kept
 
     def save(self, folder: Path, *, exact: bool = True) -> None:
         """Write all kinds beside the rows, the exact ones only if it is said: their digest is on record."""
@@ -242,8 +249,10 @@ class Fingerprints:
         somebody with many rows no more than on somebody with one. In two tables the same person has the same least one
         with the probability that a row of theirs, of either table, is in both.
         """
-        whose = self._whose.prints()
-        exact, patterns = (_distinct(kind, whose) for kind in (self._exact, self._patterns))
+        whose, *kinds = (kind.prints() for kind in (self._whose, self._exact, self._patterns))
+        if self._kept is not None:
+            whose, *kinds = (each[self._kept] if len(each) else each for each in (whose, *kinds))
+        exact, patterns = (_distinct(kind, whose) for kind in kinds)
         return exact, patterns[patterns != _PLAIN]
 
     def duplicates(self) -> Duplicates:

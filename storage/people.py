@@ -10,6 +10,13 @@ number of records N is public, also of those without a row in some version, and 
 Whoever is in several files counts in the entry that came first: their rows elsewhere are left out, by the roster and
 not by what their rows hold, and their other entries are counted there as null records.
 
+Of more rows than are taken of a person those stay that came last, and of these the ones with the least keyed
+fingerprints: a rule that is public, looks at that person's rows alone, and lets rows that are new in a later version
+count beside any number of older ones. The others are stored nowhere: what a version takes to read depends on how many
+people there are and on the limit, and not on how far beyond it somebody is. What is kept of every row that came is its
+fingerprint with the version that it came first with (:class:`Seen`), which the next ingestion alone looks at; a row
+that is away for a version is a new one when it returns.
+
 Digests have 64 bits. Two people of equal digests would be one record, which protects both of them together; what would
 break the guarantee is one person as two records, and equal identifiers have equal digests.
 """
@@ -22,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +60,7 @@ class People:
     column : str
         The column whose cells name them.
     rows_per_person : int
-        The most rows of one person that are taken, m: public. Of more, those with the least keyed digests.
+        The most rows of one person that are taken, m: public. Of more, those that came last (:func:`at_most`).
     namespace : str
         What the identifiers are, such as a hospital's record numbers; tables of one namespace belong to one account.
     """
@@ -176,11 +183,6 @@ class Roster:
         """Return the files that are trained on, with their entries, in the order of their records."""
         return [(name, self.records(name)) for name in self.files if name != TEST]
 
-    def named(self) -> Digests:
-        """Return the digest of each record that is trained on, and 0 at the end: who is behind position -1."""
-        each = [self.digest[self.file == self.files.index(name)] for name, _ in self.trained_on()]
-        return np.concatenate([*each, np.zeros(1, dtype=np.uint64)])
-
     def positions(self, file: str, digests: Digests) -> Positions:
         """Return which record of its part each row belongs to; -1 where the person counts in another file.
 
@@ -201,10 +203,13 @@ class Roster:
         return np.where(counted[places], before + places, -1).astype(np.int32)
 
 
-def at_most(positions: Positions, prints: Digests, labels: NDArray[Any], most: int) -> Positions:
+def at_most(
+    positions: Positions, prints: Digests, labels: NDArray[Any], most: int, since: Positions | None = None
+) -> Positions:
     """Return the positions of rows with -1 for those beyond ``most`` of a record.
 
-    Those of least keyed fingerprint stay. Which of a person's rows stay depends on that person's rows alone.
+    Those that came last stay, and of these the ones of least keyed fingerprint. Which of a person's rows stay depends
+    on that person's rows alone.
 
     Parameters
     ----------
@@ -214,11 +219,72 @@ def at_most(positions: Positions, prints: Digests, labels: NDArray[Any], most: i
     labels : array (m,)
         Tells rows of equal features apart.
     most : int
+    since : int32 array (m,), optional
+        The version that each came first with; all with the same by default.
     """
-    order = np.lexsort((labels, prints, positions))
+    came = np.zeros(len(positions), dtype=np.int32) if since is None else since
+    order = np.lexsort((labels, prints, -came, positions))
     kept = positions.copy()
     kept[order[ranks(positions[order]) >= most]] = -1
     return kept
+
+
+def row_digests(digests: Digests, prints: Digests, labels: NDArray[Any]) -> Digests:
+    """Return what tells a person's row from all others, (m,): made of keyed digests, so that nobody can guess it.
+
+    Parameters
+    ----------
+    digests : uint64 array (m,)
+        Of the rows' people.
+    prints : uint64 array (m,)
+        Keyed fingerprints of the rows' features.
+    labels : array (m,)
+    """
+    # The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection, so that no two labels are one.
+    mixed = np.ascontiguousarray(labels, dtype=np.float64).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(digests ^ prints ^ mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The training rows that came with a version's file, those beyond the limit too, and since when each is there.
+
+    Attributes
+    ----------
+    version : int
+        Which of a data set's versions it is, from 1; 0 before the first.
+    rows : uint64 array (m,)
+        Their digests (:func:`row_digests`), sorted.
+    since : int32 array (m,)
+        The version that each came first with, not to be gone again; of equal rows the earliest first.
+    """
+
+    version: int = 0
+    rows: Digests = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
+    since: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+
+    def followed_by(self, rows: Digests) -> tuple[Self, Positions]:
+        """Return the next version's, and of each of its rows since when it is there, (m,).
+
+        Equal rows are counted: of a row that was there twice and is there three times, one is new.
+
+        Parameters
+        ----------
+        rows : uint64 array (m,)
+            Digests of the rows that come with it.
+        """
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        places = np.searchsorted(self.rows, ordered) + ranks(ordered)
+        there = places < len(self.rows)
+        there[there] = self.rows[places[there]] == ordered[there]
+        came = np.full(len(rows), self.version + 1, dtype=np.int32)
+        came[there] = self.since[places[there]]
+        since = np.empty_like(came)
+        since[order] = came
+        return replace(self, version=self.version + 1, rows=ordered, since=came), since
 
 
 def ranks(ordered: NDArray[Any]) -> NDArray[np.int64]:
@@ -232,15 +298,31 @@ def shares(positions: Positions, records: int) -> NDArray[np.int32]:
     return np.where(positions >= 0, counted[positions], 0).astype(np.int32)
 
 
-def save_people(path: Path, roster: Roster, positions: Mapping[str, Positions]) -> str:
-    """Write a version's roster and each row's record, part by part; return the digest of what was written."""
-    files = np.frombuffer(json.dumps(roster.files).encode(), dtype=np.uint8)
-    data = pack_arrays({"files": files, "entries": roster.file, "digests": roster.digest, **positions})
-    write_bytes(path, data, mode=0o600)
-    return hashlib.sha256(data).hexdigest()
+class StoredPeople(NamedTuple):
+    """The people behind a stored version's rows.
+
+    Attributes
+    ----------
+    roster : Roster
+    positions : mapping of part to int32 array
+        Each stored row's record.
+    since : int32 array (m,)
+        The version that each stored training row came first with, as :class:`Seen` counts them.
+    """
+
+    roster: Roster
+    positions: Mapping[str, Positions]
+    since: Positions
 
 
-def load_people(path: Path, digest: str) -> tuple[Roster, dict[str, Positions]]:
+def save_people(path: Path, people: StoredPeople) -> str:
+    """Write the people behind a version's rows; return the digest of what was written."""
+    files = np.frombuffer(json.dumps(people.roster.files).encode(), dtype=np.uint8)
+    fixed: dict[str, NDArray[Any]] = {"files": files, "entries": people.roster.file, "digests": people.roster.digest}
+    return _save(path, {**fixed, "since": people.since, **people.positions})
+
+
+def load_people(path: Path, digest: str) -> StoredPeople:
     """Return what :func:`save_people` wrote.
 
     Raises
@@ -248,7 +330,36 @@ def load_people(path: Path, digest: str) -> tuple[Roster, dict[str, Positions]]:
     DamagedError
         If it is missing or differs, naming it.
     """
-    verify_file(path, digest, "restore it from a back-up")
-    stored = unpack_arrays(path.read_bytes(), path)
+    stored = _loaded(path, digest)
     files = tuple(json.loads(stored.pop("files").tobytes()))
-    return Roster(files, stored.pop("entries"), stored.pop("digests")), stored
+    roster = Roster(files, stored.pop("entries"), stored.pop("digests"))
+    since = stored.pop("since")
+    return StoredPeople(roster, stored, since)
+
+
+def save_seen(path: Path, seen: Seen) -> str:
+    """Write which rows came with a version; return the digest of what was written."""
+    return _save(path, {"version": np.array([seen.version]), "rows": seen.rows, "since": seen.since})
+
+
+def load_seen(path: Path, digest: str) -> Seen:
+    """Return what :func:`save_seen` wrote.
+
+    Raises
+    ------
+    DamagedError
+        If it is missing or differs, naming it.
+    """
+    stored = _loaded(path, digest)
+    return Seen(int(stored["version"][0]), stored["rows"], stored["since"])
+
+
+def _save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> str:
+    data = pack_arrays(dict(arrays))
+    write_bytes(path, data, mode=0o600)
+    return hashlib.sha256(data).hexdigest()
+
+
+def _loaded(path: Path, digest: str) -> dict[str, NDArray[Any]]:
+    verify_file(path, digest, "restore it from a back-up")
+    return unpack_arrays(path.read_bytes(), path)

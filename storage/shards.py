@@ -120,7 +120,7 @@ def write_shards(
     sizes = {party: len(positions) for party, positions in positions_of.items()}
     people, kept, counts = open_people(layout, ref), rows.format, None
     if people is not None:
-        whose = people[1].get(part, np.zeros(0, dtype=np.int32))
+        whose = people.positions.get(part, np.zeros(0, dtype=np.int32))
         if among is not None:
             counted = np.isin(np.arange(len(whose)), among)
             whose = np.where(counted, whose, np.int32(-1))
@@ -270,8 +270,7 @@ def open_shard(layout: Layout, shard: ShardRef) -> StoredRows:
         If the shard is not stored or a file is damaged, naming it.
     """
     folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
-    body = documents.load_manifest(folder / MANIFEST, version=FORMAT_VERSION)
-    return StoredRows.from_json(folder, body, objects_of(layout))
+    return StoredRows.from_json(folder, _manifest(layout, shard), objects_of(layout))
 
 
 def digest_of_positions(layout: Layout, shard: ShardRef) -> str:
@@ -282,8 +281,24 @@ def digest_of_positions(layout: Layout, shard: ShardRef) -> str:
     StorageError
         If the shard is not stored.
     """
+    return str(_manifest(layout, shard)["positions"])
+
+
+def shard_records(layout: Layout, shard: ShardRef) -> int:
+    """Return how many records a stored shard has, by its manifest alone; its rows are not verified.
+
+    Raises
+    ------
+    StorageError
+        If the shard is not stored, or its manifest is damaged.
+    """
+    body = _manifest(layout, shard)
+    return int(body.get("records", body["rows"]["rows"]))
+
+
+def _manifest(layout: Layout, shard: ShardRef) -> Any:
     folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
-    return str(documents.load_manifest(folder / MANIFEST, version=FORMAT_VERSION)["positions"])
+    return documents.load_manifest(folder / MANIFEST, version=FORMAT_VERSION)
 
 
 def _place(layout: Layout, shard: ShardRef, key: str) -> Path:

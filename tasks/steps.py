@@ -22,7 +22,7 @@ from prefect.futures import PrefectFuture
 from dpalgos.guarantees import Neighbours
 from dpalgos.secure.rounds import Stage
 from storage.atomic import writing
-from storage.errors import FormatVersionError, InputError, SecretError, StorageError
+from storage.errors import FormatVersionError, InputError, RefusedError, SecretError, StorageError
 from storage.layout import Layout
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.accounts.budget import (
@@ -42,13 +42,16 @@ from tasks.preparation.rows import (
     Night,
     are_stored_whole,
     is_stored_whole,
+    make_maps,
     map_features,
     map_rows,
+    mapped_ref,
     partition_night,
     partition_rows,
+    prepare_rows,
 )
 from tasks.preparation.streams import note_arrival
-from tasks.release.door import charge_plan, combine, make_release
+from tasks.release.door import charge_plan, combine, make_release, prepare_in_time
 from tasks.release.metrics import Evaluation, measure
 from tasks.release.rounds import Rounds
 from tasks.runtime.events import Event, account_resource, announce, log_event
@@ -290,6 +293,21 @@ def partition(dataset: DatasetRef, config: TrainingConfig) -> Shards:
     return shards
 
 
+@step(task_run_name="prepare {registered.name}", cached=False)
+def prepare(config: TrainingConfig, registered: DatasetRef, plan: RunPlan, shards: Shards) -> None:
+    """Normalise, map and partition private rows whose releases have a deadline, after the charge and to a clock.
+
+    Never cached: whether anything is to be done follows from which releases are stored.
+    """
+    normalisation = plan.normalisation
+    make_maps(mapped_ref(registered, normalisation), plan.features)
+    what = f"the partition of {registered.name}"
+    made = prepare_in_time(plan, what, lambda: prepare_rows(config, registered, normalisation, plan.features))
+    if made is not None and made != shards:
+        raise RefusedError(f"{what} is another one than was planned and charged; it is not read")
+    say("preparation", f"{registered.rows} {registered.unit.several} of {registered.name}")
+
+
 @step(task_run_name="rows of {release.label}", cached=False)
 def arrive(config: PartitionSettings, night: Night, release: PlannedRelease) -> tuple[ShardRef, ...]:
     """Write what arrived in a night to the parties' own stores; each notes what and where, for later nights."""
@@ -302,9 +320,12 @@ def arrive(config: PartitionSettings, night: Night, release: PlannedRelease) -> 
 
 
 @step(task_run_name="charge {plan.system}", cached=False)
-def charge(plan: RunPlan, shards: Shards) -> Json:
-    """Charge a run's releases; asked again, it charges nothing. Never cached: the ledger itself remembers."""
-    outcome = charge_plan(plan, shards.all)
+def charge(plan: RunPlan, shards: Shards, prepared: bool = True) -> Json:
+    """Charge a run's releases; asked again, it charges nothing. Never cached: the ledger itself remembers.
+
+    Not ``prepared``: the shards are stored later.
+    """
+    outcome = charge_plan(plan, shards.all, prepared=prepared)
     say("budget", f"{outcome['charged']} releases charged, {outcome['already_charged']} charged before")
     dataset, account = shards.training[0].dataset, shards.training[0].dataset.account
     paid = {what: str(outcome[what]) for what in ("charged", "already_charged")}

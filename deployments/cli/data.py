@@ -121,7 +121,10 @@ def ingest(
         epsilon = schedule.config.epsilon
         lines.append(f"a new version starts federated-training/{name} where it is served: epsilon {epsilon}")
     duplicates = None if report.duplicates is None else asdict(report.duplicates)
-    return Answer({**reference.model_dump(mode="json"), "counts": report.counts, "duplicates": duplicates}, lines)
+    return Answer(
+        {**reference.model_dump(mode="json"), "counts": report.counts, "taken": report.taken, "duplicates": duplicates},
+        lines,
+    )
 
 
 _NO_NIGHT = "no night of the horizon: no row is new"
@@ -129,9 +132,18 @@ _NO_NIGHT = "no night of the horizon: no row is new"
 
 def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) -> Iterator[str]:
     """Yield what became of every row, for the owner."""
+    from storage.people import TEST
+
     for part, counts in report.counts.items():
         # Versions stored earlier have three of the counts.
         yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS if what in counts)
+    for file, rows in report.taken.items():
+        use = "be measured" if file == TEST else "train"
+        yield (
+            f"of the {rows['kept']} rows of {file or 'train'} that are kept, {rows['taken']} can {use}: "
+            f"{rows['beyond']} are beyond the {reference.rows_per_person} of a person, {rows['elsewhere']} are of "
+            "people who count in another file (for you alone to know)"
+        )
     overlap = report.duplicates
     if reference.person:
         most = reference.rows_per_person
@@ -301,7 +313,12 @@ def _lines(report: SchemaReport) -> Iterator[str]:
     if report.hopeless_rows:
         yield f"- {report.hopeless_rows} have a cell that cannot be clipped: refused, or null with {_DROPPED}"
     if not report.broken_rows + report.missing_rows + report.outside_rows:
-        yield "- all of them are taken as they are"
+        yield "- all of them are in order"
+    if report.people:
+        yield (
+            f"- {report.trainable_rows} of the {report.ordered_rows} that are in order can train: of each person "
+            f"{report.rows_per_person} at most (people of several parties' files count in one of them)"
+        )
     for column in report.columns:
         if column.features > _MANY_FEATURES:
             yield (

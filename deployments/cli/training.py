@@ -123,12 +123,19 @@ def _expectation(config: TrainingConfig) -> Answer:
         "rows": f"{expected.rows:,}{people} × {expected.dimension} over {expected.parties} parties",
         "releases": f"{expected.releases}{tuned}, budget {budget}{charged}",
         "passes": f"{expected.passes} over {'rows read from disk' if expected.streamed else 'rows kept in memory'}",
-        "operations": f"{expected.operations:.2g} floating-point operations in matrix products",
-        "reading": f"{expected.read_bytes / 2**20:,.0f} MiB of rows",
-        "memory": f"about {expected.memory_bytes / 2**20:,.0f} MiB",
-        "seconds": f"about {expected.seconds:g}, the engine's start included",
+        "operations": f"{_span(expected.least_operations, expected.operations, '.2g')} floating-point operations in "
+        "matrix products",
+        "reading": f"{_span(expected.least_read_bytes / 2**20, expected.read_bytes / 2**20, ',.0f')} MiB of rows",
+        "memory": f"about {expected.memory_bytes / 2**20:,.0f} MiB" + (" at most" if each > 1 else ""),
+        "seconds": f"about {_span(expected.least_seconds, expected.seconds, 'g')}, the engine's start included",
     }
     return Answer(dataclasses.asdict(expected), [f"{name:<11}{line}" for name, line in lines.items()])
+
+
+def _span(least: float, most: float, digits: str) -> str:
+    """Return what depends on how many rows people have: from one row each to the limit each."""
+    low, high = (f"{number:{digits}}" for number in (least, most))
+    return low if low == high else f"{low} to {high}"
 
 
 def _warn(plan: RunPlan | None) -> None:

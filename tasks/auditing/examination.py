@@ -49,6 +49,7 @@ from tasks.auditing.systems import MembershipReport, SyntheticRun, audit_system,
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import RegisteredName, RelationInForce, TrainingConfig
+from tasks.release.preflight import Speeds, expect_run
 from tasks.runtime.plots import BLUE, RED, png_of, styled_figure
 from tasks.runtime.progress import say_runs
 from tasks.runtime.settings import current_layout, isolated_root
@@ -78,6 +79,7 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
     roles = _roles(layout, finished)
     report = run_report(config, finished)
     views = {
+        "--plan": told_before(config),
         "reference": finished.dataset.model_dump(mode="json"),
         "plan": finished.plan.model_dump(mode="json"),
         "result": finished.result.model_dump(mode="json"),
@@ -99,6 +101,11 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
                 canonical += "′"
             seen[canonical] = _canonical(value, roles) if isinstance(value, str) else value
     return seen
+
+
+def told_before(config: TrainingConfig) -> dict[str, object]:
+    """Return what ``--plan`` says of a run on a machine of fixed speed; nothing of a night, which it does not know."""
+    return {} if config.horizon is not None else asdict(expect_run(config, _SPEEDS))
 
 
 def _roles(layout: Layout, finished: Chained) -> dict[str, str]:
@@ -199,6 +206,8 @@ _MEMORY = Path("/dev/shm")
 # Beyond what any audited budget can cost: the cap is not what is audited.
 _CAP = 1e6
 _MOST_STEPS = 3
+# What is expected of a run must not depend on how busy this machine is: slow, so that every row shows.
+_SPEEDS = Speeds(operations=1e6, interpreted=1e-3, cores=2)
 _TRIALS = 48
 
 Tables = Mapping[str, pd.DataFrame]
@@ -355,10 +364,11 @@ def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict
     try:
         with isolated_root(folder / "root"):
             ingest(_request(config, tables, folder))
+            before = dict(_fields("--plan before the run", told_before(config)))
             finished = chain(config)
             if finished.result.proved is None:
                 raise RefusedError(f"nothing is proved of {config.algorithm} at delta {config.stated_delta:g}")
-            return observe(current_layout(), config, finished), finished.result.proved
+            return {**before, **observe(current_layout(), config, finished)}, finished.result.proved
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -16,12 +16,17 @@ night and party are its own (:attr:`storage.arrivals.Difference.appended`).
 what exists and who takes part, never a row: a version is a night if somebody is new in it, and whoever came in night r
 takes part in the nights r, r + p, …, r + (k − 1)p, as often and as far apart as the horizon declares (k participations,
 separation p), and in no other. What comes in between waits for the next of these nights, and what comes after the last
-is null. In each of them the person's rows are those of that version that the version p nights before did not hold, of
-which there is none before night r: a comparison within the person, of at most ``rows_per_person`` rows, which are
-counted there and weighed as one record. Both neighbours so have the record in the same nights, with whatever rows, and
-each of its sums moves by no more than a row's: the bound is that of a row that comes k times, p nights apart
-(:mod:`dpalgos.mechanisms.factorisation`), and of one that comes once where nothing is declared. (Nights chosen by when
-rows come would differ between neighbours, by up to 2k of them, which no sensitivity of one night bounds.)
+is null. In each of them the person's rows are those of that version that came after the version p nights before, of
+which there is none before night r: a comparison within the person (:class:`storage.people.Seen`). A version stores of a
+person the ``rows_per_person`` rows that came last, so that new rows count beside any number of older ones, and no night
+has more than so many. They are counted there, k of them, and weigh 1/k each, as one record: their part of a sum is a
+mean of k vectors of a row's norm at most, and another mean, or none, in its place moves the sum by no more than another
+row would (``row_weights`` in :mod:`dpalgos.integer_sums`). How a row came to be among the k (new, and within the limit)
+depends on that person's rows alone, and moves nobody else's. Both neighbours so have the record in the same nights,
+with whatever rows, and each of its sums moves by no more than a row's: the bound is that of a row that comes k times, p
+nights apart (:mod:`dpalgos.mechanisms.factorisation`), and of one that comes once where nothing is declared. (Nights
+chosen by when rows come would differ between neighbours, by up to 2k of them, which no sensitivity of one night
+bounds.)
 
 A horizon of people begins with everybody who has come so far: they take part in each horizon again, and what horizons
 cost is added up.
@@ -36,7 +41,7 @@ from numpy.typing import NDArray
 from storage.arrivals import Arrival, Difference, difference
 from storage.atomic import locked_directory
 from storage.catalog import Catalog, Horizon
-from storage.datasets import dataset_ref, open_people, origins
+from storage.datasets import dataset_ref, open_people, origins, people_version
 from storage.errors import InputError, RefusedError
 from storage.fingerprints import ADMITTED_SHARE
 from storage.layout import Layout
@@ -275,7 +280,14 @@ def night_of_people(
     came = [one.night for one in horizon.taking_part(night, people=True)]
     before = dataset_ref(layout, arrivals[came[1] - 1].version) if len(came) > 1 else None
     records = [_records(layout, version, arrivals[: one - 1], arrivals[:one]) for one in came]
-    return records, None if before is None else difference(layout, version, before, ()).positions
+    return records, None if before is None else _since(layout, version, before)
+
+
+def _since(layout: Layout, version: DatasetRef, before: DatasetRef) -> NDArray[np.int64]:
+    """Return the positions of a version's rows that came after another version."""
+    people = open_people(layout, version)
+    assert people is not None, "a night of people has people's rows"
+    return np.flatnonzero(people.since > people_version(layout, before)).astype(np.int64)
 
 
 def rows_left_out(name: str, version: DatasetRef) -> tuple[int, int] | None:
@@ -292,8 +304,9 @@ def rows_left_out(name: str, version: DatasetRef) -> tuple[int, int] | None:
     taking_part = night_of_people(version, horizon, night)[0] if night else []
     place = horizon.versions.index(version.version)
     before = dataset_ref(layout, horizon.versions[place - 1]) if place else None
-    whose = people[1]["train"][difference(layout, version, before, ()).positions]
-    return night, int(np.count_nonzero((whose >= 0) & ~np.isin(whose, np.concatenate([[], *taking_part]))))
+    whose = people.positions["train"]
+    whose = whose if before is None else whose[_since(layout, version, before)]
+    return night, int(np.count_nonzero(~np.isin(whose, np.concatenate([[], *taking_part]))))
 
 
 def rows_there_before(name: str, version: DatasetRef) -> tuple[int, int, int] | None:

@@ -246,8 +246,14 @@ class SchemaReport:
     columns : list of ColumnReport
     duplicates : Duplicates
         Among the rows that are in order.
+    ordered_rows : int
+        Rows that are taken as they are: in order, and somebody's.
+    trainable_rows : int
+        Of these, how many can train: of each person ``rows_per_person`` at most.
     people : str
         The column that names whose row it is; empty where none does.
+    rows_per_person : int
+        The most that are taken of one; 1 where rows are nobody's.
     repeated : dict of str to (int, int, int)
         Of that column, or without one of ignored columns whose values repeat: different values, rows that have one,
         and the most rows of one value.
@@ -261,7 +267,10 @@ class SchemaReport:
     hopeless_rows: int = 0
     columns: list[ColumnReport] = field(default_factory=list)
     duplicates: Duplicates = field(default_factory=lambda: Duplicates(0, 1))
+    ordered_rows: int = 0
+    trainable_rows: int = 0
     people: str = ""
+    rows_per_person: int = 1
     repeated: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
 
@@ -293,11 +302,12 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
         ]
     )
     prints, named = Fingerprints(b"", patterns=False), defaultdict[str, list[NDArray[np.uint64]]](list)
+    ordered: list[NDArray[np.uint64]] = []
     expected = expected_rows(rows)
     for block in raw_rows(rows, schema, _ROWS):
         if not report.rows:
             _require_columns(rows, schema, block)
-        _count(report, schema, block, prints, named)
+        _count(report, schema, block, prints, named, ordered)
         say("checking", f"{report.rows:,} rows", report.rows / expected if expected else None)
     if not report.rows:
         raise InputError(f"{rows} holds no rows; it must hold at least one")
@@ -306,7 +316,11 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
         counts = np.unique(np.concatenate(digests), return_counts=True)[1]
         if schema.people is not None or counts.max(initial=0) > 1:
             report.repeated[name] = (len(counts), int(counts.sum()), int(counts.max(initial=0)))
-    report.people = "" if schema.people is None else schema.people.column
+    report.trainable_rows = report.ordered_rows
+    if schema.people is not None:
+        report.people, report.rows_per_person = schema.people.column, schema.people.rows_per_person
+        counts = np.unique(np.concatenate(ordered), return_counts=True)[1]
+        report.trainable_rows = int(np.minimum(counts, report.rows_per_person).sum())
     return report
 
 
@@ -356,6 +370,7 @@ def _count(
     block: Table,
     prints: Fingerprints,
     named: Mapping[str, list[NDArray[np.uint64]]],
+    ordered: list[NDArray[np.uint64]],
 ) -> None:
     alive = block.whole
     examined = schema.examine(block, [column for column in schema.columns if column.used])
@@ -374,14 +389,20 @@ def _count(
     report.missing_rows += int(missing.sum())
     report.outside_rows += int(outside.sum())
     report.hopeless_rows += int(hopeless.sum())
+    in_order = alive & ~missing & ~outside
     for column in schema.columns:
         looked_at = column.name in schema.needed
         if column.name in block.columns and (isinstance(column, Person) or not (looked_at or schema.people)):
             names = identifiers(cells_of(block.columns[column.name]))
-            known = names[[name is not None and name not in schema.missing for name in names] & alive]
+            known = alive & [name is not None and name not in schema.missing for name in names]
             # Without a key: they are kept for this count alone, in this process.
-            named[column.name].append(keyed_digests(known, b""))
+            digests = keyed_digests(names[known], b"")
+            named[column.name].append(digests)
+            if isinstance(column, Person):
+                ordered.append(digests[in_order[known]])
+                in_order &= known
     inputs = [one.encoded.values for one in examined if one.column.width]
+    report.ordered_rows += int(in_order.sum())
     prints.add(np.concatenate(inputs, axis=1)[alive & ~missing & ~outside])
 
 

@@ -200,9 +200,10 @@ Not covered:
   simulated and only file modes keep them apart;
 - time, without `--deadline`: durations of tasks on private rows are not published by Unitball, but an engine that runs
   them knows when they started and ended. With it each release (and each party's part of a secure sum) appears a public
-  number of seconds after its rows could be read; longer work is refused and not tried again, and the declared
-  probability of that (`--deadline-miss`, on any rows) is charged as a delta of at least twice its size
-  (`dpalgos/accounting/costs.py` has the proof). Not covered even then: the use of processor, caches, memory and
+  number of seconds after its rows could be read, and so does, once a run and after the charge, what is made of the rows
+  before; longer work is refused and not tried again, and the declared probability of that (`--deadline-miss`, on any
+  rows) is charged for both, as a delta of at least four times its size (`dpalgos/accounting/costs.py` has the proof).
+  Not covered even then: bringing rows in, nights, comparisons with a champion, the use of processor, caches, memory and
   files before the deadline, how soon a sleeping process is woken, and a miss declared rarer than it is. Choose the
   deadline by runs on synthetic or public rows of the same sizes;
 - a ledger file that is replaced together with its high-water mark by somebody who may write both;

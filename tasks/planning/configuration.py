@@ -458,7 +458,8 @@ class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):
             gt=0,
             le=10**6,
             allow_inf_nan=False,
-            description="Seconds after which each release of private rows appears; longer work fails.",
+            description="Seconds after which each release of private rows appears, and what is made of rows before; "
+            "longer work fails.",
             examples=[30.0],
         ),
     ] = None
@@ -469,7 +470,8 @@ class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):
             serialization_alias="overrun",
             gt=0,
             le=0.01,
-            description="With --deadline: probability that a release misses it, whatever the rows; charged as delta.",
+            description="With --deadline: probability that a release or the preparation misses it, whatever the rows; "
+            "charged as delta.",
         ),
     ] = 1e-9
 

@@ -47,7 +47,7 @@ class _Planned(BaseModel, frozen=True, extra="forbid"):
 
 
 class Deadline(_Planned):
-    """When a release of private rows appears, whatever the rows.
+    """When a release of private rows appears, whatever the rows, and what is made of them before it.
 
     Attributes
     ----------
@@ -55,12 +55,29 @@ class Deadline(_Planned):
         From the moment at which rows may be read; public, as everything that it was chosen by must be.
     overrun : float
         Declared bound on the probability of a deadline miss, as identities and manifests call it: that on any rows an
-        attempt at the release takes longer, above 0. Attempts that are cut short for reasons outside the rows are to
-        be counted in.
+        attempt at the release takes longer, or that what is made of the rows before (normalised, seen through public
+        maps, partitioned) does, above 0. Attempts that are cut short for reasons outside the rows are to be counted in.
     """
 
     seconds: float
     overrun: float
+
+    def misses(self, attempts: int) -> float:
+        """Return a bound on the probability that a release, or what is made of its rows before, misses a deadline.
+
+        Everything that is done with the rows has a clock of its own: the preparation, once for all releases of a run,
+        and then each attempt. If the preparation is late, no release is attempted. On any rows each of these clocks is
+        missed with probability ``overrun`` at most, given that those before were kept; so at most so many times that
+        is the probability that anything but the release at its instant is seen on the way to it, and
+        :func:`dpalgos.accounting.costs.loss_of_deadline_misses` holds with it. Of a run's releases the first that reads
+        somebody's rows would have to count the preparation. Each does: no release then rests on what others have paid.
+
+        Parameters
+        ----------
+        attempts : int
+            Tasks that each may miss the deadline: one, or one a party.
+        """
+        return (attempts + 1) * self.overrun
 
 
 class Shards(_Planned):
@@ -361,11 +378,11 @@ class PlannedRelease(_Identified):
         attempts = len(self.parties) if self.in_rounds else 1
         return replace(
             proved,
-            losses=(*proved.losses, loss_of_deadline_misses(proved.losses, attempts * self.deadline.overrun)),
+            losses=(*proved.losses, loss_of_deadline_misses(proved.losses, self.deadline.misses(attempts))),
             assumptions=(
                 *proved.assumptions,
-                f"on any rows an attempt takes longer than {self.deadline.seconds:g} s with probability at most "
-                f"{self.deadline.overrun:g}",
+                f"on any rows an attempt, or what is made of the rows before it, takes longer than "
+                f"{self.deadline.seconds:g} s with probability at most {self.deadline.overrun:g}",
                 "what follows the deadline takes a time that does not depend on the rows",
             ),
         )
@@ -969,7 +986,7 @@ class Draft:
         if self._deadline is None:
             return losses
         # What less noise could reveal by deadline misses is more, so their price stays enough.
-        price = [loss_of_deadline_misses((loss,), self._deadline.overrun) for loss in losses]
+        price = [loss_of_deadline_misses((loss,), self._deadline.misses(1)) for loss in losses]
         slack = math.fsum(loss.slack if isinstance(loss, SlackGaussian) else 1.0 for loss in price)
         if slack >= delta:
             raise ParameterError(

@@ -49,7 +49,7 @@ from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_releases
 
-# A shard of fewer rows is mapped faster than a folder is written.
+# A shard of fewer rows, at the most that its people may have, is mapped faster than a folder is written.
 _FEWEST_ROWS = 1000
 # At most this share of the disk that is free goes to one shard's mapped rows: charges need the rest.
 _SHARE_OF_DISK = 0.25
@@ -136,18 +136,19 @@ def kept_rows(shard: ShardRef, rows: StoredRows, features: RowFeatures) -> Store
     Returns
     -------
     StoredRows or None
-        None where keeping them is not worth it, or there is no room: then they are mapped whenever they are read.
+        None where keeping them is not worth it, or there is no room: then they are mapped whenever they are read. Of
+        people's rows that follows from how many people there are, and not from how many rows they have.
     """
-    layout = current_layout()
+    layout, most = current_layout(), shard.rows * shard.dataset.rows_per_person
     # Rows in an object store are kept nowhere else.
-    if not features.kept or objects_of(layout) is not None or rows.stored < _FEWEST_ROWS:
+    if not features.kept or objects_of(layout) is not None or most < _FEWEST_ROWS:
         return None
     key = map_key(features)
     rows_kept = open_mapped(layout, shard, rows, key)
     if rows_kept is not None:
         return rows_kept
     try:
-        if 4 * rows.stored * features.dimension > _SHARE_OF_DISK * shutil.disk_usage(layout.root).free:
+        if 4 * most * features.dimension > _SHARE_OF_DISK * shutil.disk_usage(layout.root).free:
             return None
         return write_mapped(layout, shard, rows, key, features.dimension, partial(seen_through, features))
     except (StorageError, OSError):
@@ -237,6 +238,34 @@ def map_features(dataset: DatasetRef, features: Sequence[FeatureStep]) -> Datase
         recipe=features[-1].key,
         dimension=features[-1].dimension,
     )
+
+
+def planned_rows(
+    config: TrainingConfig, registered: DatasetRef, normalisation: str
+) -> tuple[tuple[FeatureStep, ...], Shards | None]:
+    """Return the public maps and the shards of a run as :func:`prepare_rows` will make them; no row is read.
+
+    No shards where the partition depends on what rows contain.
+
+    Raises
+    ------
+    InputError, ParameterError, RefusedError
+        As :func:`plan_features` and :func:`planned_shards` do.
+    """
+    mapped = mapped_ref(registered, normalisation)
+    features = plan_features(mapped, config)
+    return features, planned_shards(featured_ref(mapped, features), config, registered)
+
+
+def prepare_rows(
+    config: TrainingConfig, registered: DatasetRef, normalisation: str, features: Sequence[FeatureStep]
+) -> Shards:
+    """Normalise and map all rows and partition them: what a run does with rows before any release.
+
+    The public maps are to be made already, so that nothing but rows is worked on.
+    """
+    dataset = map_rows(registered, normalisation)
+    return partition_rows(map_features(dataset, features) if features else dataset, config)
 
 
 def stored_map(key: str) -> RowFeatures:

@@ -17,8 +17,9 @@ from storage.layout import Layout, environment_name, party_secret, require_secre
 from storage.ledger.charges import PlanRequest, ReleaseCharge
 from storage.ledger.ledger import Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
-from storage.shards import open_shard
+from storage.shards import open_shard, shard_records
 from tasks.accounts.budget import open_ledger, runs_left, tenth
+from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
 from tasks.runtime.settings import current_layout
@@ -46,7 +47,12 @@ def require_memory(release: PlannedRelease) -> None:
 
 
 def admit(
-    releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, run: str, sound_counterpart: str | None = None
+    releases: Sequence[PlannedRelease],
+    shards: Sequence[ShardRef],
+    *,
+    run: str,
+    sound_counterpart: str | None = None,
+    prepared: bool = True,
 ) -> Json:
     """Admit releases to the rows of these shards and charge together what was not charged before.
 
@@ -65,6 +71,9 @@ def admit(
         For people: what runs.
     sound_counterpart : str, optional
         What to run instead of something unproved.
+    prepared : bool
+        Whether the shards are stored. Where they are made after the charge, references are compared with what is
+        registered, and once more with what is stored when each release asks for its rows.
 
     Returns
     -------
@@ -82,7 +91,11 @@ def admit(
     """
     ledger = open_ledger()
     by_party = {shard.party: shard for shard in shards}
-    _require_stored(shards)
+    if prepared:
+        # Comparing digests reads all rows, and no row is read before a deadline's clock runs.
+        _require_stored(shards, whole=all(release.deadline is None for release in releases))
+    else:
+        _require_registered(shards)
     readers = _admissible(ledger, releases, shards, run, sound_counterpart)
     if all(by_party.keys() >= set(release.parties) for release in readers.values()):
         try:
@@ -209,25 +222,37 @@ def _short(keys: Sequence[str]) -> str:
     return ", ".join(key[:12] for key in keys) or "no release"
 
 
-def _require_stored(shards: Sequence[ShardRef]) -> None:
-    """Compare references, which anybody can write down, with what is stored under them."""
+def _require_registered(shards: Sequence[ShardRef]) -> None:
+    """Compare references to rows that are not stored yet with the newest version of their data set."""
+    for dataset in {shard.dataset for shard in shards}:
+        _require_said(dataset, find_dataset(dataset.name))
+
+
+def _require_stored(shards: Sequence[ShardRef], *, whole: bool = True) -> None:
+    """Compare references, which anybody can write down, with what is stored under them, and with ``whole`` its digests.
+
+    Without, only manifests are read, whose sizes and contents do not follow from how many rows there are.
+    """
     layout = current_layout()
     for dataset in {shard.dataset for shard in shards}:
-        stored = dataset_ref(layout, dataset.version)
-        if (stored.visibility, stored.private and stored.account, stored.person, stored.rows_per_person) != (
-            dataset.visibility,
-            dataset.private and dataset.account,
-            dataset.person,
-            dataset.rows_per_person,
-        ):
-            of = f", at most {stored.rows_per_person} of each {stored.person}" if stored.person else ""
-            raise RefusedError(
-                f"the reference to {dataset.name} does not say what is stored: version {dataset.version} holds "
-                f"{stored.visibility} rows of account {stored.account}{of}"
-            )
+        _require_said(dataset, dataset_ref(layout, dataset.version))
     for shard in shards:
-        if open_shard(layout, shard).count != shard.rows:
+        if (open_shard(layout, shard).count if whole else shard_records(layout, shard)) != shard.rows:
             raise RefusedError(f"the reference to the rows of party {shard.party} gives another number than is stored")
+
+
+def _require_said(dataset: DatasetRef, stored: DatasetRef) -> None:
+    if (stored.visibility, stored.private and stored.account, stored.person, stored.rows_per_person) != (
+        dataset.visibility,
+        dataset.private and dataset.account,
+        dataset.person,
+        dataset.rows_per_person,
+    ):
+        of = f", at most {stored.rows_per_person} of each {stored.person}" if stored.person else ""
+        raise RefusedError(
+            f"the reference to {dataset.name} does not say what is stored: version {dataset.version} holds "
+            f"{stored.visibility} rows of account {stored.account}{of}"
+        )
 
 
 def _require_bound(release: PlannedRelease, shards: Mapping[str, ShardRef]) -> None:

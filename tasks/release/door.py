@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ from tasks.preparation.streams import (
 )
 from tasks.release.admission import admit, noises_of, require_upstream
 from tasks.runtime.cluster import map_over_workers, on_dask_worker
-from tasks.runtime.progress import say
+from tasks.runtime.progress import quietly, say
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_releases
 
@@ -468,6 +468,9 @@ class NightRows:
 # ── deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_Made = TypeVar("_Made")
+
+
 class DeadlineMissError(RefusedError):
     """Work on private rows took longer than the declared deadline; nothing is released, and the charge stands."""
 
@@ -494,16 +497,63 @@ def wait_for_deadline(planned: PlannedRelease, begun: float | None = None) -> No
     DeadlineMissError
         If it has passed.
     """
-    if planned.deadline is None:
+    _await([planned], planned.label, begun)
+
+
+def prepare_in_time(plan: RunPlan, what: str, prepare: Callable[[], _Made]) -> _Made | None:
+    """Do what a charged plan's releases need of private rows before they read them; it shows at its own instant.
+
+    Its clock is the deadline of the releases, which have paid for a miss of it
+    (:meth:`tasks.planning.plans.Deadline.misses`). Whoever has been late once is late for good: the releases of the
+    plan are refused from then on, so that nothing is timed again under the same charge. Where all of them are stored
+    nothing is done, for nothing will be read.
+
+    Parameters
+    ----------
+    plan : RunPlan
+        Charged, with a deadline.
+    what : str
+        For people: what is prepared.
+    prepare : callable
+        Says nothing while it works.
+
+    Returns
+    -------
+    object or None
+        What was prepared; None where nothing was to be done.
+
+    Raises
+    ------
+    DeadlineMissError
+        If it takes longer than the deadline, or one of the releases was late before.
+    RedactedError
+        If something else goes wrong on private rows.
+    """
+    timed = [release for release in plan.releases if release.deadline is not None]
+    if all(open_releases().exists(release.key) for release in timed):
+        return None
+    _await(timed, what, None)
+    begun = time.monotonic()
+    with redacted(plan.run_key, what, private=True), quietly():
+        prepared = prepare()
+    _await(timed, what, begun)
+    return prepared
+
+
+def _await(timed: Sequence[PlannedRelease], what: str, begun: float | None) -> None:
+    """Wait until what was made for some releases of one deadline may show; see :func:`wait_for_deadline`."""
+    deadline = timed[0].deadline
+    if deadline is None:
         return
     # As roots have called the folder from the first: what was missed there is not tried again.
-    missed = current_layout().private / "overruns" / planned.key
-    left = 0.0 if begun is None else begun + planned.deadline.seconds - time.monotonic()
+    missed = [current_layout().private / "overruns" / release.key for release in timed]
+    left = 0.0 if begun is None else begun + deadline.seconds - time.monotonic()
     if left < 0:
-        write_bytes(missed, b"", mode=0o600)
-    if left < 0 or (begun is None and missed.exists()):
+        for mark in missed:
+            write_bytes(mark, b"", mode=0o600)
+    if left < 0 or (begun is None and any(mark.exists() for mark in missed)):
         raise DeadlineMissError(
-            f"{planned.label} was not made within the deadline of {planned.deadline.seconds:g} s and is not released; "
+            f"{what} was not made within the deadline of {deadline.seconds:g} s and is not released; "
             "its charge stands and everything else is kept. It is not tried again, since how long it takes may tell of "
             "the rows: choose a larger --deadline, a new release with a charge of its own"
         )
@@ -513,15 +563,15 @@ def wait_for_deadline(planned: PlannedRelease, begun: float | None = None) -> No
 # ── the door ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def charge_plan(plan: RunPlan, shards: Sequence[ShardRef]) -> Json:
-    """Charge all releases of a run together, before any noise exists.
+def charge_plan(plan: RunPlan, shards: Sequence[ShardRef], *, prepared: bool = True) -> Json:
+    """Charge all releases of a run together, before any noise exists; under a deadline before the shards are stored.
 
     Raises
     ------
     RefusedError
         If something may not read these rows, or the cap would be exceeded; nothing is charged then.
     """
-    return admit(plan.releases, shards, run=plan.system, sound_counterpart=plan.sound_counterpart)
+    return admit(plan.releases, shards, run=plan.system, sound_counterpart=plan.sound_counterpart, prepared=prepared)
 
 
 class OpenRelease:

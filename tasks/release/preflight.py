@@ -1,9 +1,14 @@
-"""What a run would be refused for and what it will ask of this machine, told from its plan before anything starts."""
+"""What a run would be refused for and what it will ask of this machine, told from its plan before anything starts.
+
+What is told of people's rows follows from how many people there are and from the most rows of each, which are public.
+No stored row, no file below ``private/`` and no decision that rests on one has a part in it. So what depends on how
+many rows people have is a range: from one row each to the limit each.
+"""
 
 import math
 import timeit
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -339,17 +344,19 @@ class Expectation:
         Trainings of which the best is released, where parameters are tuned on private rows; else 1.
     passes : int
         Looks at every row, of the release that has most.
-    operations : float
-        Floating-point operations of all releases.
-    read_bytes : int
-        Of rows, from disk.
+    operations, least_operations : float
+        Floating-point operations of all releases: at the limit of rows each, and at one row each. They differ where
+        people have rows.
+    read_bytes, least_read_bytes : int
+        Of rows, from disk; likewise.
     memory_bytes : int
-        Peak of the process.
+        Peak of the process, at the limit of rows each.
     streamed : bool
         Whether rows are read again at every pass, because they do not fit the limit on what is kept.
     epsilon, delta : float or None
         The budget.
-    seconds : float
+    seconds, least_seconds : float
+        At the limit of rows each, and at one row each.
     """
 
     rows: int
@@ -362,12 +369,15 @@ class Expectation:
     candidates: int
     passes: int
     operations: float
+    least_operations: float
     read_bytes: int
+    least_read_bytes: int
     memory_bytes: int
     streamed: bool
     epsilon: float | None
     delta: float
     seconds: float
+    least_seconds: float
 
 
 def expect(
@@ -398,24 +408,27 @@ def expect(
     new_root : bool
         Whether the engine's databases are made first.
     mapped : bool
-        Whether the rows are kept as the plan's public maps show them.
+        Whether the rows are kept as the plan's public maps show them; never of people.
     charged : int
         How many releases are charged already.
     """
     releases = [release for release in (*plan.projections, *plan.models) if release.reads_rows]
-    works = [(release, release.build().work(release.setting)) for release in releases]
-    kept = sum(work.kept for _, work in works)
-    streamed = kept > limit
-    numbers = dataset.most_rows * dataset.dimension
-    read = sum(_numbers(release) * (work.passes if streamed and work.kept else 1) for release, work in works)
-    start = _START + (_NEW_ROOT if new_root else 0.0)
-    seconds = (start + _RECORD + _TASK * len(releases)) / speeds.interpreted
-    seconds += numbers * _STORE * to_store / speeds.interpreted
-    seconds += dataset.test_rows * dataset.rows_per_person * dataset.dimension * _ENCODE / speeds.interpreted
-    seconds += sum(_seconds(release, work, speeds, streamed) for release, work in works)
     maps = [] if mapped else [release for release in plan.projections if not release.reads_rows]
-    tested = 1.0 + dataset.test_rows / max(dataset.rows, 1)
-    seconds += tested * sum(_seconds(release, release.build().work(release.setting), speeds, False) for release in maps)
+    works = [(release, release.build().work(release.setting)) for release in releases]
+    streamed = sum(work.kept for _, work in works) > limit
+    fixed = (_START + (_NEW_ROOT if new_root else 0.0) + _RECORD + _TASK * len(releases)) / speeds.interpreted
+    most, least = (
+        _asked(
+            [_of(each, one) for one in releases],
+            [_of(each, one) for one in maps],
+            dataset,
+            each,
+            speeds,
+            to_store,
+            streamed,
+        )
+        for each in (dataset.rows_per_person, 1)
+    )
     return Expectation(
         rows=dataset.rows,
         rows_per_person=dataset.rows_per_person,
@@ -426,14 +439,51 @@ def expect(
         charged=charged,
         candidates=max((_candidates(release) for release in releases), default=1),
         passes=max((work.passes for _, work in works), default=0),
-        operations=sum(work.operations for _, work in works),
-        read_bytes=_BYTES * read,
+        operations=most.operations,
+        least_operations=least.operations,
+        read_bytes=most.read_bytes,
+        least_read_bytes=least.read_bytes,
         memory_bytes=_memory(works, maps, dataset, speeds.cores, limit, stored_first=to_store > 0),
         streamed=streamed,
         epsilon=plan.epsilon,
         delta=plan.delta,
-        seconds=round(seconds, 1),
+        seconds=round(fixed + most.seconds, 1),
+        least_seconds=round(fixed + least.seconds, 1),
     )
+
+
+class _Asked(NamedTuple):
+    """What depends on how many rows each person has."""
+
+    operations: float
+    read_bytes: int
+    seconds: float
+
+
+def _of(each: int, release: PlannedRelease) -> PlannedRelease:
+    """Return a release as it would be planned if nobody had more than so many rows."""
+    return release.model_copy(update={"setting": replace(release.setting, rows_per_person=each)})
+
+
+def _asked(
+    releases: Sequence[PlannedRelease],
+    maps: Sequence[PlannedRelease],
+    dataset: DatasetRef,
+    each: int,
+    speeds: Speeds,
+    to_store: int,
+    streamed: bool,
+) -> _Asked:
+    """Return what is asked for where each person has so many rows; whether rows are read again is settled before."""
+    works = [(release, release.build().work(release.setting)) for release in releases]
+    read = sum(_numbers(release) * (work.passes if streamed and work.kept else 1) for release, work in works)
+    numbers = dataset.rows * each * dataset.dimension
+    seconds = numbers * _STORE * to_store / speeds.interpreted
+    seconds += dataset.test_rows * each * dataset.dimension * _ENCODE / speeds.interpreted
+    seconds += sum(_seconds(release, work, speeds, streamed) for release, work in works)
+    tested = 1.0 + dataset.test_rows / max(dataset.rows, 1)
+    seconds += tested * sum(_seconds(release, release.build().work(release.setting), speeds, False) for release in maps)
+    return _Asked(sum(work.operations for _, work in works), _BYTES * read, seconds)
 
 
 def _memory(
@@ -490,8 +540,14 @@ def _seconds(release: PlannedRelease, work: Work, speeds: Speeds, streamed: bool
     return _RELEASE + busy / speeds.cores
 
 
-def expect_run(config: TrainingConfig) -> Expectation:
+def expect_run(config: TrainingConfig, speeds: Speeds | None = None) -> Expectation:
     """Return what a run will ask of this machine, from its plan; no row is read.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    speeds : Speeds, optional
+        Of the machine; measured where nobody says.
 
     Raises
     ------
@@ -520,7 +576,7 @@ def expect_run(config: TrainingConfig) -> Expectation:
     return expect(
         plan,
         rows,
-        measure_speeds(),
+        speeds or measure_speeds(),
         to_store=len(missing) + undealt,
         limit=kept_memory(),
         new_root=not has_databases(layout.root),
@@ -530,7 +586,12 @@ def expect_run(config: TrainingConfig) -> Expectation:
 
 
 def _are_mapped(plan: RunPlan, shards: Sequence[ShardRef]) -> bool:
-    """Whether the shards' rows are kept as the plan's public maps show them."""
+    """Whether the shards' rows are kept as the plan's public maps show them; of people's rows nothing is said.
+
+    Whether a copy lies in ``private/`` may rest on what else lies there: room on the disk, a copy that was removed.
+    """
+    if shards[0].dataset.person:
+        return False
     maps = [(release, release.build()) for release in plan.projections if not release.reads_rows]
     kept = [
         find_public_map(release.algorithm, release.setting) if isinstance(made, PublicMap) and made.kept else None

@@ -13,6 +13,7 @@ Listener = Callable[[str, str, float | None], None]
 OBSERVER: ContextVar[Callable[[str], None]] = ContextVar("observer", default=lambda name: None)
 """Called with the name of each step of the thread that is done."""
 
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 _LISTENERS: list[Listener] = []
 _LOCK = threading.Lock()
 _T = TypeVar("_T")
@@ -28,6 +29,16 @@ def listen(listener: Listener) -> Iterator[None]:
     finally:
         with _LOCK:
             _LISTENERS.remove(listener)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Say nothing of what this thread does: where nothing may show before a deadline."""
+    token = _QUIET.set(True)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)
 
 
 @contextmanager
@@ -49,6 +60,8 @@ def say(stage: str, label: str, share: float | None = None) -> None:
     share : float, optional
         How much of the stage is done, 0 to 1; estimates are cut off there.
     """
+    if _QUIET.get():
+        return
     with _LOCK:
         listeners = list(_LISTENERS)
     share = None if share is None else min(max(share, 0.0), 1.0)

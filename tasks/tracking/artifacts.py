@@ -23,7 +23,7 @@ from tasks.runtime.settings import mlflow_page
 from tasks.tracking.reporting import claim_of, guarantee_of
 from tasks.tracking.results import RunResult, is_limit, shown_metric
 
-STAGES = ("ingest", "normalise", "extract_features", "partition", "arrive", "charge", "evaluate", "record")
+STAGES = ("ingest", "normalise", "extract_features", "partition", "arrive", "charge", "prepare", "evaluate", "record")
 
 
 @contextmanager

@@ -15,11 +15,11 @@ from dpalgos.audit.bounds import compare
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.rows import Ints
 from flows.federated_training import chain_inline
-from storage import catalog, shards
+from storage import catalog, datasets, shards
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
-from storage.people import Roster
-from storage.refs import Visibility
+from storage.people import at_most, row_digests
+from storage.refs import DatasetRef, Visibility
 from tasks.auditing import examination
 from tasks.datasets.horizons import rows_left_out
 from tasks.exports.archive import export_run
@@ -119,6 +119,38 @@ def _sigma(release: PlannedRelease, **declared: int) -> float:
     return float(night.inner.distribution(release.setting).sigma)
 
 
+def _by_fingerprint_alone(*arguments: Any) -> Any:
+    return at_most(*arguments[:4])
+
+
+@pytest.mark.parametrize("mutant", [False, True])
+def test_new_rows_count_beside_any_number_of_older_ones(
+    mutant: bool, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """p0 came with four times the limit, and brings two rows more: in their second night these two count, alone."""
+    if mutant:
+        monkeypatch.setattr(datasets, "at_most", _by_fingerprint_alone)
+    many = [f"p0,{number},0.5,yes" for number in range(1, 33)]
+    lines = [*many, *visits([1] * 4, first=4)]
+    bring_in(tmp_path / "input", lines)
+    night(participations=2, normalisation="clip")
+    lines = [*many, "p0,500,0.5,yes", "p0,300,0.5,yes", *lines[32:], *visits([1] * 2, first=20)]
+    ref = bring_in(tmp_path / "input", lines)
+    stored = people_of_rows(ref)
+    assert len(stored) == 8 + 4 + 2
+    release, _ = night(participations=2, normalisation="clip")
+    # p4 to p7 have no row since; p20 and p21 are new, and p0 is the mean of what came.
+    found = sums(release)[1]
+    told = float(found[:, 0].sum() / found[:, 2].sum() * 1000 * WEIGHT * 3)
+    assert (told == pytest.approx(20 + 21 + 400, rel=2e-3)) is not mutant
+
+
+def people_of_rows(ref: DatasetRef) -> Any:
+    found = datasets.open_people(current_layout(), ref)
+    assert found is not None
+    return found.positions["train"]
+
+
 # ── how far one person's rows move a horizon ─────────────────────────────────────────────────────────────────────────
 
 OTHERS = [visits([2, 1, 3, 1], seed=number, first=10 * number) for number in range(1, NIGHTS + 1)]
@@ -208,7 +240,7 @@ def test_a_row_equal_to_another_persons_moves_nobodys(
 ) -> None:
     """The attack: p0 has on the first night the row that p1 brings on the second, and has gone by then."""
     if mutant:
-        monkeypatch.setattr(Roster, "named", lambda self: np.zeros(len(self.digest) + 1, dtype=np.uint64))
+        monkeypatch.setattr(datasets, "row_digests", lambda digests, *row: row_digests(np.zeros_like(digests), *row))
     told = []
     for name, row in (("apart", "p0,5,0.1,no"), ("equal", "p0,900,0.9,yes")):
         with isolated_root(tmp_path / name / "root"):

@@ -8,17 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.datasets import is_complete, open_dataset, open_people, transform_dataset, write_dataset
+from storage.datasets import is_complete, open_dataset, open_people, people_version, transform_dataset, write_dataset
 from storage.errors import DamagedError, InputError
 from storage.layout import Layout
 from storage.people import (
     People,
     Roster,
+    Seen,
+    StoredPeople,
     at_most,
     identifier,
     identifiers,
     keyed_digests,
     load_people,
+    row_digests,
     save_people,
     shares,
 )
@@ -111,13 +114,39 @@ def test_at_most_m_rows_of_a_person_by_what_they_hold() -> None:
     assert (at_most(np.zeros(1000, np.int32), np.zeros(1000, np.uint64), np.zeros(1000), 64) == 0).sum() == 64
 
 
+def test_rows_that_came_last_stay_first() -> None:
+    positions, labels = np.zeros(6, np.int32), np.zeros(6)
+    prints = np.array([1, 2, 3, 4, 5, 6], dtype=np.uint64)
+    since = np.array([1, 1, 2, 2, 3, 1], dtype=np.int32)
+    assert at_most(positions, prints, labels, 2, since).tolist() == [-1, -1, 0, -1, 0, -1]
+    assert at_most(positions, prints, labels, 4, since).tolist() == [0, -1, 0, 0, 0, -1]
+
+
+def test_what_came_before_is_known_by_how_often_and_since_when() -> None:
+    """Of a row that was there twice and is there three times one is new; one that was away is new when it returns."""
+    rows = row_digests(_digests("a", "a", "b", "a", "a"), np.arange(5, dtype=np.uint64) % 3, np.zeros(5))
+    a0, a1, b2, _, _ = rows
+    first, since = Seen().followed_by(np.array([a0, a0, b2]))
+    assert since.tolist() == [1, 1, 1]
+    second, since = first.followed_by(np.array([a1, a0, a0, a0]))
+    assert sorted(since.tolist()) == [1, 1, 2, 2]
+    assert since[0] == 2
+    third, since = second.followed_by(np.array([b2, a0, a1]))
+    assert since.tolist() == [3, 1, 2]
+    assert third.version == 3
+    # Another label, and another person with the same row, are other rows.
+    told = row_digests(_digests("a", "a", "b"), np.zeros(3, np.uint64), np.array([0, 1, 0]))
+    assert len(np.unique(told)) == 3
+
+
 def test_what_is_stored_comes_back_and_damage_is_named(tmp_path: Path) -> None:
     roster = Roster().joined_by({"": _digests("a", "b"), "test": _digests("c")})
     positions = {"train": np.array([1, 0, -1], np.int32), "test": np.array([0], np.int32)}
     path = tmp_path / "people.npz"
-    digest = save_people(path, roster, positions)
+    digest = save_people(path, StoredPeople(roster, positions, np.array([1, 2, 2], np.int32)))
     assert path.stat().st_mode & 0o777 == 0o600
-    found, rows = load_people(path, digest)
+    found, rows, since = load_people(path, digest)
+    assert since.tolist() == [1, 2, 2]
     assert found.files == ("", "test")
     assert np.array_equal(found.digest, roster.digest)
     assert {part: places.tolist() for part, places in rows.items()} == {"train": [1, 0, -1], "test": [0]}
@@ -158,13 +187,13 @@ def test_a_version_counts_people_and_says_whose_each_row_is(tmp_path: Path) -> N
     layout = Layout(tmp_path / "root")
     # 8 has no row left and is counted; the row without an identifier is nobody's.
     assert (ref.rows, ref.person, ref.rows_per_person) == (3, "Patient", 2)
-    rows = open_dataset(layout, ref)
-    assert rows.count == 4
+    # Three rows of 7 came, and two are taken: no other is stored.
+    assert open_dataset(layout, ref).count == 3
     opened = open_people(layout, ref)
     assert opened is not None
-    positions = opened[1]["train"]
-    assert len(positions) == 4
-    assert sorted(np.unique(positions[positions >= 0], return_counts=True)[1]) == [1, 2]
+    positions = opened.positions["train"]
+    assert sorted(np.unique(positions, return_counts=True)[1]) == [1, 2]
+    assert (opened.since.tolist(), people_version(layout, ref)) == ([1, 1, 1], 1)
     assert _ingested(tmp_path, ROWS, (ref,)) == ref
     # Other people with the same rows are another version; who was there keeps the place.
     later = _ingested(tmp_path, ROWS.replace("\n9,", "\n10,"), (ref,))
@@ -172,13 +201,14 @@ def test_a_version_counts_people_and_says_whose_each_row_is(tmp_path: Path) -> N
     assert later.rows == 4
     again = open_people(layout, later)
     assert again is not None
-    assert np.array_equal(again[1]["train"][:3], positions[:3])
-    assert again[1]["train"][3] == 3
+    assert np.array_equal(again.positions["train"][:2], positions[:2])
+    assert again.positions["train"][2] == 3
+    assert (again.since.tolist(), people_version(layout, later)) == ([1, 1, 2], 2)
     kept = transform_dataset(layout, ref, lambda block: block / 2, normalisation="halved")
     derived = open_people(layout, kept)
     assert kept.rows == 3
     assert derived is not None
-    assert np.array_equal(derived[1]["train"], positions)
+    assert np.array_equal(derived.positions["train"], positions)
     (layout.dataset(ref.version) / "people.npz").unlink()
     assert not is_complete(layout, ref.version)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,16 @@ from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
 from dpalgos.guarantees import Setting
 from dpalgos.parameters import ParameterError
+from storage import datasets
 from storage import shards as partitioned
+from storage.datasets import open_people
 from storage.errors import RefusedError, StorageError
-from storage.people import Positions
+from storage.people import Positions, StoredPeople
 from storage.refs import DatasetRef, ShardRef, Visibility
-from storage.rowfiles import RowFormat
+from storage.rowfiles import RowFormat, StoredRows
 from storage.shards import open_shard
 from tasks.auditing.systems import public_sample
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import ingest, report_of
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
@@ -30,9 +33,10 @@ from tasks.release import metrics
 from tasks.release.admission import admit
 from tasks.release.door import read_release, rows_of
 from tasks.release.preflight import expect_run, require_feasible
-from tasks.runtime.settings import current_layout
+from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, prepare
+from tests.support.command_line import CommandLine
 
 MOST = 8
 # Of the intercept, in parts of that of one of two numbers.
@@ -157,8 +161,12 @@ def test_a_split_of_rows_is_caught(root: Path, tmp_path: Path, monkeypatch: pyte
     """The mutant: rows in the place of records, as many as there are of these."""
     ref = bring_in(tmp_path / "input", visits(COUNTS))
 
-    def every_row_its_own(*_: object) -> tuple[None, dict[str, Positions]]:
-        return None, {"train": np.arange(len(visits(COUNTS)), dtype=np.int32) % ref.rows}
+    honest = open_people(current_layout(), ref)
+    assert honest is not None
+
+    def every_row_its_own(*_: object) -> StoredPeople:
+        places = np.arange(len(honest.since), dtype=np.int32) % ref.rows
+        return honest._replace(positions={"train": places})
 
     monkeypatch.setattr(partitioned, "open_people", every_row_its_own)
     with pytest.raises(AssertionError, match="two shards"):
@@ -212,6 +220,74 @@ def test_the_number_of_files_says_nothing_of_the_number_of_rows(
     ref = bring_in(tmp_path / "input", visits(COUNTS))
     assert {len(open_shard(current_layout(), shard).files) for shard in dealt_people(ref).values()} == {1}
     require_whole_people(ref)
+
+
+def work_of(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> tuple[int, int, int]:
+    """Return how many rows are stored of a table in which one person has so many, and how many a run reads."""
+    read, honest = 0, StoredRows.batches
+
+    def counted(self: StoredRows, most: int) -> Any:
+        nonlocal read
+        for batch in honest(self, most):
+            read += len(batch)
+            yield batch
+
+    with isolated_root(folder / "root"), monkeypatch.context() as patch:
+        lines = [*[f"p0,{number % 1000},0.1,no" for number in range(rows)], *visits([1] * 299, first=1)]
+        bring_in(folder, lines)
+        patch.setattr(StoredRows, "batches", counted)
+        followed("visits", algorithm="noisy-gd", evaluation=True)
+        private = current_layout().private
+        versions, shards = (
+            [json.loads(path.read_bytes()) for path in private.rglob(name)] for name in ("dataset.json", "shard.json")
+        )
+        kept = sum(part["rows"] for body in versions for part in body["parts"].values())
+        return kept, sum(body["rows"]["rows"] for body in shards), read
+
+
+def test_nothing_after_ingestion_depends_on_how_far_beyond_the_limit_somebody_is(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack: 300 people, at most 8 rows each, one with 8 rows against one with 3,000; and the mutant, no cut."""
+    at, beyond = (work_of(tmp_path / str(rows), monkeypatch, rows) for rows in (MOST, 3000))
+    assert at == beyond == (2 * 307, 307, 3 * 307)
+    monkeypatch.setattr(datasets, "at_most", lambda positions, *_: positions)
+    assert work_of(tmp_path / "mutant", monkeypatch, 3000)[2] > beyond[2] + 5000
+
+
+def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: CommandLine, tmp_path: Path) -> None:
+    """500 rows of five people, of which 40 train; and people of two parties' files, who count in the first."""
+    schema = tmp_path / "schema.yaml"
+    schema.write_text(SCHEMA.format(kind=f"person, rows_per_person: {MOST}", label='classes: ["no", "yes"]'))
+
+    def written(name: str, counts: Sequence[int], first: int = 0) -> Path:
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join(["Patient,number,other,sick", *visits(counts, first=first)]) + "\n")
+        return path
+
+    rows = written("rows", [100] * 5)
+    out = " ".join(commands("schema", "check", schema, "--path", rows).out.split())
+    assert "500 rows - all of them are in order - 40 of the 500 that are in order can train" in out
+    terms = ("--schema", schema, "--epsilon-cap", 3, "--delta-cap", 1e-4)
+    answer = commands.succeeds("ingest", "visits", "--format", "csv", "--path", rows, *terms)
+    assert answer["counts"]["train"]["kept"] == 500
+    assert answer["taken"] == {"": {"kept": 500, "elsewhere": 0, "beyond": 460, "taken": 40}}
+    parties = [f"--party={name}={written(name, *given)}" for name, given in PARTIES.items()]
+    others = ("--account", "both", "--disjoint-people", "made up")
+    outcome = commands("ingest", "both", "--format", "csv", *parties, *terms, *others)
+    out = " ".join(outcome.out.split())
+    told = "of the 12 rows of south that are kept, 8 can train: 1 are beyond the 8 of a person, 3 are of people who"
+    assert "of the 9 rows of north that are kept, 9 can train" in out
+    assert told in out
+    named: dict[str, Any] = {"name": "tested", "account": "tested", "disjoint_people": "made up"}
+    ref = bring_in(tmp_path / "tested", visits([3, 9]), test=visits([10, 2], first=2), **named)
+    assert report_of(ref).taken == {
+        "": {"kept": 12, "elsewhere": 0, "beyond": 1, "taken": 11},
+        "test": {"kept": 12, "elsewhere": 0, "beyond": 2, "taken": 10},
+    }
+
+
+PARTIES: dict[str, tuple[list[int], int]] = {"north": ([3, 3, 3], 0), "south": ([3, 9], 2)}
 
 
 # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────────────

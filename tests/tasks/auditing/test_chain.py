@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,21 +14,37 @@ import pytest
 
 from dpalgos.audit.bounds import compare
 from dpalgos.audit.experiment import AuditOptions, Verdict
+from dpalgos.features.public_map import RowFeatures
 from dpalgos.guarantees import Neighbours
 from dpalgos.models import Artefact
 from dpalgos.rows import sanitise
 from flows.federated_training import chain_inline
 from storage.errors import RefusedError
-from tasks.auditing.examination import ChainReport, Tables, audit_chain, chain_config, run_once, synthetic_tables
+from storage.refs import ShardRef
+from storage.rowfiles import StoredRows
+from tasks.auditing.examination import (
+    ChainReport,
+    Tables,
+    audit_chain,
+    chain_config,
+    run_once,
+    synthetic_tables,
+    told_before,
+)
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.plans import RunPlan
 from tasks.preparation import rows as mapping
+from tasks.release import door, preflight
 from tasks.release.door import OpenRelease
 from tasks.runtime.progress import listen
+from tasks.runtime.settings import isolated_root
 from tasks.tracking.results import Chained
 from tests.support.command_line import CommandLine
 from tests.support.nights import by_night
 
-honest_fit = OpenRelease.fit
+honest_fit, honest_kept = OpenRelease.fit, mapping.kept_rows
 
 
 def without_noise(report: ChainReport) -> list[str]:
@@ -75,6 +92,76 @@ def test_no_line_of_progress_says_how_many_rows_a_person_has(public: dict[str, A
             patch.setattr(mapping, "_through", lambda maps: mapping._counted(through(maps), 100))
             told = [lines_of_progress(config, tables) for tables in pair]
         assert told[0] != told[1]
+
+
+WHITENED: dict[str, Any] = {
+    "dataset": "visits",
+    "epsilon": 1.0,
+    "parties": 1,
+    "projection": "public-whitening",
+    "trainer": "class-means",
+    "dimension": 2,
+    "evaluation": False,
+    "parameters": {"projection.images": 40, "projection.feature_parameters": {"scales": 1}},
+}
+PEOPLE, PIXELS = 70, 64
+
+
+def told_of(folder: Path, rows: int) -> list[dict[str, object]]:
+    """Return what ``--plan`` says before and after a run on people's images, of whom the first has so many."""
+    random, names = np.random.default_rng(0), [f"x{number}" for number in range(PIXELS)]
+    columns = [f"{{name: {name}, type: numeric, range: [0, 1]}}" for name in names]
+    schema = ["{name: p, type: person}", *columns, '{name: y, type: label, classes: ["0", "1"]}']
+    whose = np.repeat(np.arange(PEOPLE), [rows] + [1] * (PEOPLE - 1))
+    with isolated_root(folder / "root"):
+        (folder / "schema.yaml").write_text("\n  - ".join(["scaling: unit-interval\ncolumns:", *schema]))
+        images = random.random((len(whose), PIXELS)).round(2)
+        lines = [f"{who},{','.join(map(str, image))},{who % 2}" for who, image in zip(whose, images, strict=True)]
+        (folder / "rows.csv").write_text("\n".join([",".join(["p", *names, "y"]), *lines]))
+        ingest(
+            IngestRequest(
+                name="visits",
+                format="csv",
+                path=folder / "rows.csv",
+                schema_path=folder / "schema.yaml",
+                epsilon_cap=3.0,
+                delta_cap=1e-4,
+            )
+        )
+        config = TrainingConfig.model_validate(WHITENED)
+        before = told_before(config)
+        chain_inline(config)
+        return [before, told_before(config)]
+
+
+@pytest.mark.parametrize("mutant", [False, True])
+def test_no_plan_says_how_many_rows_a_person_has(
+    mutant: bool, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack: rows behind a slow map are kept from so many on, and a kept map is expected to take no time.
+
+    One of 70 people has 1 row or 64, and copies are made from 100 on. The mutant counts stored rows, and looks whether
+    there is a copy.
+    """
+    monkeypatch.setattr(mapping, "_FEWEST_ROWS", 100)
+    if mutant:
+        monkeypatch.setattr(door, "kept_rows", kept_by_their_number)
+        monkeypatch.setattr(preflight, "_are_mapped", are_mapped_on_disk)
+    for rows in (1, 64):
+        (tmp_path / str(rows)).mkdir()
+    few, many = (told_of(tmp_path / str(rows), rows) for rows in (1, 64))
+    assert (few == many) is not mutant
+    assert 0 < cast(float, few[0]["least_seconds"]) < cast(float, few[0]["seconds"])
+
+
+def kept_by_their_number(shard: ShardRef, rows: StoredRows, features: RowFeatures) -> StoredRows | None:
+    return None if rows.stored < 100 else honest_kept(shard, rows, features)
+
+
+def are_mapped_on_disk(plan: RunPlan, shards: Sequence[ShardRef]) -> bool:
+    (release,) = plan.projections
+    found = mapping.find_public_map(release.algorithm, release.setting)
+    return found is not None and mapping.are_kept(shards, found)
 
 
 def through(maps: Any) -> Any:

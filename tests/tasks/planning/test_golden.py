@@ -217,7 +217,7 @@ def test_federated_runs(kept: dict[str, Any]) -> None:
 @pytest.mark.parametrize("replicate", ["repetition", "replicate"])
 @pytest.mark.parametrize("miss", ["overrun", "deadline_miss"])
 def test_names_are_those_of_a_fields_earlier_name(replicate: str, miss: str, kept: dict[str, Any]) -> None:
-    """Values of the version before ``replicate`` and ``deadline_miss`` were called so: nothing is charged anew."""
+    """A field has one meaning under either name: what is named, and what was charged, is the same."""
     shards = shards_of(dataset_of(classes=3, dimension=12, visibility="private"))
     given: dict[str, Any] = {"dataset": "synthetic", "epsilon": 1.0, "delta": 1e-6, replicate: 3}
     timed = TrainingConfig.model_validate({**given, "algorithm": "noisy-gd", "deadline": 30.0, miss: 1e-8})

@@ -26,7 +26,7 @@ def test_progress_is_shown_in_order_and_the_run_does_not_wait(monkeypatch: pytes
             progress.OBSERVER.get()(name)
         assert not shown
         go_on.set()
-    assert shown == ["12.5 ingest: 1 of 8 steps", "75 charge: 6 of 8 steps", "100 record: 8 of 8 steps"]
+    assert shown == ["11.1111 ingest: 1 of 9 steps", "66.6667 charge: 6 of 9 steps", "100 record: 9 of 9 steps"]
 
 
 def test_what_fails_in_showing_is_raised_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
