@@ -29,7 +29,7 @@ from storage.ledger.ledger import OutputOutcome
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
-from tasks.accounts.budget import budget_report, check_releases, open_ledger
+from tasks.accounts.budget import budget_report, check_releases, gaussian_delta, open_ledger
 from tasks.datasets import horizons
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
@@ -251,17 +251,16 @@ def test_a_horizon_that_began_before_configurations_had_a_field_is_charged_once(
     assert spent() > before
 
 
-def test_a_horizon_that_began_at_another_default_of_delta_is_charged_once(root: Path, tmp_path: Path) -> None:
+def test_a_horizon_is_the_same_whether_or_not_its_delta_is_named(root: Path, tmp_path: Path) -> None:
     rows = lines(90, tmp_path / "rows")
     arrive(rows[:30], tmp_path, delta_cap=1e-3)
-    first, begun = tonight(delta=1e-5)
+    first, begun = tonight(delta=gaussian_delta(1e-3))
     price = spent()
     arrive(rows[:60], tmp_path, epsilon_cap=None, delta_cap=None)
     second, result = tonight(delta=None)
     assert second.night_keys == first.night_keys
     assert spent() == price
-    # Its epsilon is stated at the delta that it was charged for.
-    assert result.delta_spent == begun.delta_spent <= 1e-5
+    assert result.delta_spent == begun.delta_spent == gaussian_delta(1e-3)
     other, _ = tonight(delta=1e-6)
     assert not set(other.night_keys) & set(first.night_keys)
 

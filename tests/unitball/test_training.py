@@ -30,7 +30,7 @@ def test_names_are_imported_when_they_are_used() -> None:
 def test_a_private_run_from_a_notebook(tracked_root: Path, tmp_path: Path) -> None:
     rows = ingest_private(tmp_path / "input", count=600, epsilon_cap=1.2)
     model = unitball.train("clinic", algorithm="noisy-gd", epsilon=1.0, parties=2)
-    assert str(model.guarantee) == "(1, 1e-05)-DP for a row under replace-one, exact numerics"
+    assert str(model.guarantee) == "(1, 8.3e-05)-DP for a row under replace-one, exact numerics"
     frame = model.to_frame()
     assert {"accuracy", "accuracy_low", "accuracy_high", "balanced_accuracy", "majority_rate"} <= set(frame.columns)
     assert frame.loc[0, "measured_on"] == "held-out rows, noisy"
