@@ -47,5 +47,10 @@ def _spends_no_delta(config: TrainingConfig) -> bool:
         return shards is not None and is_gaussian(
             config, shards.training, shards.held_out, relation=relation, features=features
         )
-    except (InputError, ParameterError, RefusedError, SecureAggregationError):
+    except RefusedError:
+        # A horizon that must not go on is refused: at another delta it would be another horizon.
+        if config.horizon is not None:
+            raise
+        return False
+    except (InputError, ParameterError, SecureAggregationError):
         return False

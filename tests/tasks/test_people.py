@@ -273,21 +273,19 @@ def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: Command
     assert answer["counts"]["train"]["kept"] == 500
     assert answer["taken"] == {"": {"kept": 500, "elsewhere": 0, "beyond": 460, "taken": 40}}
     parties = [f"--party={name}={written(name, *given)}" for name, given in PARTIES.items()]
-    others = ("--account", "both", "--disjoint-people", "made up")
-    outcome = commands("ingest", "both", "--format", "csv", *parties, *terms, *others)
+    outcome = commands("ingest", "both", "--format", "csv", *parties, *terms)
     out = " ".join(outcome.out.split())
     told = "of the 12 rows of south that are kept, 8 can train: 1 are beyond the 8 of a person, 3 are of people who"
     assert "of the 9 rows of north that are kept, 9 can train" in out
     assert told in out
-    named: dict[str, Any] = {"name": "tested", "account": "tested", "disjoint_people": "made up"}
-    ref = bring_in(tmp_path / "tested", visits([3, 9]), test=visits([10, 2], first=2), **named)
+    ref = bring_in(tmp_path / "tested", visits([3, 9], first=80), test=visits([10, 2], first=82), name="tested")
     assert report_of(ref).taken == {
         "": {"kept": 12, "elsewhere": 0, "beyond": 1, "taken": 11},
         "test": {"kept": 12, "elsewhere": 0, "beyond": 2, "taken": 10},
     }
 
 
-PARTIES: dict[str, tuple[list[int], int]] = {"north": ([3, 3, 3], 0), "south": ([3, 9], 2)}
+PARTIES: dict[str, tuple[list[int], int]] = {"north": ([3, 3, 3], 50), "south": ([3, 9], 52)}
 
 
 # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
