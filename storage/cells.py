@@ -181,7 +181,7 @@ def _text(text: str, decimal: str = ".", before: Before | None = None) -> str | 
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
     if before is not None:
-        text = before(text)
+        text = before(text).strip()
     if text[:1] not in _BEGINS:
         return text
     match = _NUMBER.fullmatch(text if decimal == "." else text.replace(",", ".", 1))
@@ -256,6 +256,8 @@ def _pieces(column: Any) -> Iterator[tuple[Any, NDArray[np.int64] | None]]:
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if isinstance(column, np.ndarray) and column.dtype != object and column.ndim == 1:
+        column = pa.array(column)
     if isinstance(column, pa.Array):
         plain = _plain(column)
         if plain is not None:

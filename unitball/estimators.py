@@ -406,13 +406,11 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             raise ParameterError(f"the schema's column {people.column} says whose rows they are; leave groups out")
         if groups is not None:
             people = People("groups", self.rows_per_person)
-            cells = np.asarray(groups, dtype=object).ravel().tolist()
+            names = identifiers(np.asarray(groups, dtype=object).ravel().tolist())
         elif people is not None:
-            table = self._table()
-            cells = [None if cell in table.declared.missing else cell for cell in table.cells(X, people.column)]
+            names = self._table().people(X)
         if people is None:
             return None
-        names = identifiers(cells)
         if len(names) != rows or not named(names).all():
             raise ParameterError(
                 f"{people.column} has {len(names)} cells, {int(named(names).sum())} of them identifiers, and there are "

@@ -14,11 +14,11 @@ from storage.atomic import write_bytes
 from storage.columns import Category, Column, Label, Person, named_twice
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
-from storage.people import identifiers, keyed_digests
+from storage.people import identifiers, keyed_digests, named
 from storage.readers.arrow_batches import open_parquet
 from storage.readers.tables import PARQUET, expected_rows, raw_rows, text_rows
 from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
-from storage.source import LONGEST_LINE, cells_of, open_binary, reading, require_file
+from storage.source import LONGEST_LINE, open_binary, reading, require_file
 from tasks.runtime.progress import say
 
 _DELIMITERS = (",", ";", "\t", "|")
@@ -292,17 +292,17 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
             ColumnReport(column.name, column.bound, unseen=_declared(column), features=column.width) for column in used
         ]
     )
-    prints, named = Fingerprints(b"", patterns=False), defaultdict[str, list[NDArray[np.uint64]]](list)
+    prints, whose = Fingerprints(b"", patterns=False), defaultdict[str, list[NDArray[np.uint64]]](list)
     expected = expected_rows(rows)
     for block in raw_rows(rows, schema, _ROWS):
         if not report.rows:
             _require_columns(rows, schema, block)
-        _count(report, schema, block, prints, named)
+        _count(report, schema, block, prints, whose)
         say("checking", f"{report.rows:,} rows", report.rows / expected if expected else None)
     if not report.rows:
         raise InputError(f"{rows} holds no rows; it must hold at least one")
     report.duplicates = prints.duplicates()
-    for name, digests in named.items():
+    for name, digests in whose.items():
         counts = np.unique(np.concatenate(digests), return_counts=True)[1]
         if schema.people is not None or counts.max(initial=0) > 1:
             report.repeated[name] = (len(counts), int(counts.sum()), int(counts.max(initial=0)))
@@ -355,7 +355,7 @@ def _count(
     schema: Schema,
     block: Table,
     prints: Fingerprints,
-    named: Mapping[str, list[NDArray[np.uint64]]],
+    whose: Mapping[str, list[NDArray[np.uint64]]],
 ) -> None:
     alive = block.whole
     examined = schema.examine(block, [column for column in schema.columns if column.used])
@@ -377,10 +377,11 @@ def _count(
     for column in schema.columns:
         looked_at = column.name in schema.needed
         if column.name in block.columns and (isinstance(column, Person) or not (looked_at or schema.people)):
-            names = identifiers(cells_of(block.columns[column.name]))
-            known = names[[name is not None and name not in schema.missing for name in names] & alive]
+            texts, empty = schema.read(Category("", ()), block.columns[column.name])
+            names = identifiers(texts)
+            known = names[named(names) & ~empty & alive]
             # Without a key: they are kept for this count alone, in this process.
-            named[column.name].append(keyed_digests(known, b""))
+            whose[column.name].append(keyed_digests(known, b""))
     inputs = [one.encoded.values for one in examined if one.column.width]
     prints.add(np.concatenate(inputs, axis=1)[alive & ~missing & ~outside])
 
@@ -393,4 +394,4 @@ def _count_column(report: ColumnReport, examined: Examined, alive: Flags, block:
     occurring = _occurring(examined, alive & ~wrong)
     report.unseen = [name for name in report.unseen if name not in occurring]
     for row in np.flatnonzero(wrong)[: _MOST_EXAMPLES - len(report.examples)].tolist():
-        report.examples[f"{block.unit} {block.lines[row]}"] = str(examined.cells[row])[:40]
+        report.examples[f"{block.unit} {block.lines[row]}"] = examined.shown(row)[:40]
