@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from storage.cells import canonical, canonical_text, column_name, day_of, days, number, numbers
+from storage.cells import canonical, canonical_text, column_name, day_of, days, numbers
 from storage.errors import InputError
 from storage.people import MOST_ROWS, People, identifiers, named
 
@@ -122,11 +122,6 @@ class Column(ABC):
     def width(self) -> int:
         """How many features it becomes."""
         return len(self.features)
-
-    @property
-    def text(self) -> bool:
-        """Whether its cells are text to whoever reads a table without a schema."""
-        return False
 
     @property
     def written(self) -> frozenset[str]:
@@ -404,12 +399,6 @@ class Category(Column):
     def groups(self) -> int:
         """All features are one group."""
         return 1
-
-    @property
-    def text(self) -> bool:
-        """Whether no value reads as a number, nor as a truth value."""
-        reads_as_flag = {value.lower() for value in self.values} & {"true", "false"}
-        return not self.hashed and not reads_as_flag and all(np.isnan(number(value)) for value in self.values)
 
     def encode(self, *values: Any) -> Encoded:
         """One-hot; an unknown value becomes zeros."""

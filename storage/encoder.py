@@ -144,6 +144,22 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         features[[refusal is not None for refusal in refusals]] = 0.0
         return Encoding(features, tuple(refusals))
 
+    def labels(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Return labels, written as in the table, as the schema names them: numbers, or classes.
+
+        What is no class is its text, and what is no number is NaN.
+
+        Parameters
+        ----------
+        y : array (m,)
+        """
+        label = self.declared.label
+        read = label.read(y.tolist() if y.dtype == object else y)
+        if isinstance(read, np.ndarray):
+            return read
+        encoded = label.encode(read)
+        return np.where(encoded.hopeless, y.astype(str), encoded.values[:, 0])
+
     def people(self, X: Any) -> NDArray[np.object_]:
         """Return whose rows they are by the column that names people, (m,), None where it names nobody surely.
 

@@ -449,7 +449,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             return checked, labels
         encoder = self._table()
         self.feature_names_in_, self.n_features_in_ = encoder.feature_names_in_, encoder.n_features_in_
-        return X, np.asarray(y).ravel()
+        labels = np.asarray(y).ravel()
+        return X, labels if getattr(self, self._declares) is not None else encoder.labels(labels)
 
     def _table(self) -> TableEncoder:
         if self.on_violation not in (OnViolation.REFUSE, OnViolation.CLIP):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
+from storage.cells import column_name
 from storage.columns import Category, Column, Label, Person, named_twice
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
@@ -113,13 +114,16 @@ def draft_schema(
             _require_names(place, names)
         else:
             names = [(f"column-{number}", "todo") for number in range(1, len(names) + 1)]
+        names = [(column_name(name), kind) for name, kind in names]
         text = _HEAD.format(source="its first line" if header else "the number of its columns", **known) + _TEXT.format(
             header=str(header).lower(),
             delimiter=json.dumps(layout.delimiter),
             encoding=layout.encoding,
             decimal=json.dumps(decimal),
         )
-    known_types = dict.fromkeys(numeric, "numeric") | dict.fromkeys(categories, "category")
+    person = None if person is None else column_name(person)
+    known_types = dict.fromkeys(map(column_name, numeric), "numeric")
+    known_types |= dict.fromkeys(map(column_name, categories), "category")
     if person in known_types:
         raise InputError(f"column {person!r} says whose row it is, and is {known_types[person]}; it can be one of both")
     known_types |= {} if person is None else {person: "person"}
