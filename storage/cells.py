@@ -117,6 +117,8 @@ def absent(column: Any) -> Flags:
     """Return which cells hold nothing, in whatever form: None, NaN, NA, NaT."""
     gone = np.zeros(len(column), dtype=bool)
     for array, rows in _pieces(column):
+        if not array.null_count and not pa.types.is_floating(array.type):
+            continue
         gone[slice(None) if rows is None else rows] = array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
     return gone
 
@@ -131,9 +133,15 @@ def numbers(column: Any, decimal: str = ".", before: Before | None = None) -> Fl
     column, decimal, before
         As of :func:`canonical`.
     """
-    values = np.full(len(column), np.nan)
+    values = np.zeros(0)
     for array, rows in _pieces(column):
-        values[slice(None) if rows is None else rows] = _numbers(array, decimal, before)
+        found = _numbers(array, decimal, before)
+        if rows is None:
+            values = found
+        else:
+            values = values if len(values) else np.full(len(column), np.nan)
+            values[rows] = found
+    values = values if len(values) else np.full(len(column), np.nan)
     # No text tells -0 from 0 but by its sign, which whole numbers have not.
     return _in_single(values + 0.0)
 
@@ -329,9 +337,14 @@ def _array(kind: Any, cells: list[Any]) -> Any:
         return None
 
 
+_FREQUENT = frozenset({pa.string(), pa.int64(), pa.float64()})
+
+
 def _plain(array: Any) -> Any:
     """Return an array of text, whole numbers, floats, truth values, days or times; None of what has no value."""
     kind, types = array.type, pa.types
+    if kind in _FREQUENT:
+        return array
     if types.is_dictionary(kind):
         return _plain(array.dictionary_decode())
     if types.is_decimal(kind) or types.is_time(kind):
@@ -451,7 +464,10 @@ def _in_single(values: Floats) -> Floats:
     """Return numbers with fractions that single precision holds exactly as their shortest decimals there."""
     with np.errstate(over="ignore", invalid="ignore"):
         single = values.astype(np.float32)
-        held = np.flatnonzero((single == values) & (np.abs(values) < 2.0**24) & (values != np.trunc(values)))
+        equal = single == values
+        if not equal.any():
+            return values
+        held = np.flatnonzero(equal & (np.abs(values) < 2.0**24) & (values != np.trunc(values)))
     if not len(held):
         return values
     distinct, places = np.unique(single[held], return_inverse=True)

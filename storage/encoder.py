@@ -18,7 +18,6 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from storage.cells import column_name
 from storage.columns import Person
 from storage.errors import InputError
-from storage.people import identifiers
 from storage.refs import OnViolation
 from storage.schema import Schema, Table, parse_schema
 
@@ -170,8 +169,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """
         schema = self.declared
         column = next(one for one in schema.columns if isinstance(one, Person))
-        values, missing = schema.read(column, _cells(X, column.name, _places(X)))
-        return np.where(missing, None, identifiers(values))
+        return schema.whose(_cells(X, column.name, _places(X)))
 
 
 def _cells(table: Any, name: str, places: Mapping[str, Sequence[Any]]) -> Any:

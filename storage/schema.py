@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from storage.cells import absent, canonical
 from storage.columns import (
+    Category,
     Column,
     Date,
     Days,
@@ -32,13 +33,14 @@ from storage.columns import (
 )
 from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
-from storage.people import People
+from storage.people import People, identifiers
 from storage.refs import OnViolation, Scaling
 from storage.source import Block, Tally
 
 FORMAT_VERSION = 1
 
 _INTERCEPT = 0.1
+_TEXTS = Category("", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +271,19 @@ class Schema:
         values, missing = column.read(cells, self.decimal), absent(cells)
         texts, alike = self._marks(column)
         if isinstance(values, np.ndarray):
-            missing |= np.isin(values, alike)
+            if len(alike):
+                missing |= np.isin(values, alike)
             if (unread := np.isnan(values) & ~missing).any():
                 missing |= unread & _among(canonical(cells, self.decimal), texts)
             return values, missing
         return values, missing | _among(values, texts) | _among(values, alike)
+
+    def whose(self, cells: Any) -> NDArray[np.object_]:
+        """Return whom cells name, (m,); None where they are missing or name nobody surely."""
+        texts, missing = self.read(_TEXTS, cells)
+        names = identifiers(texts)
+        names[missing] = None
+        return names
 
     def _marks(self, column: Column) -> tuple[Any, Any]:
         """Return the markers of missing cells, as canonical texts and as what they are to a column."""

@@ -557,7 +557,7 @@ def text_of(key: NDArray[np.float64]) -> str:
 def encode_keys(column: Any, layout: Schema) -> NDArray[np.float64]:
     """Return the bytes of each cell's text as 255ths, (m, WIDTH); zeros where a cell is missing."""
     texts, missing = layout.read(Category("", ()), column)
-    coded = texts.filter(pa.array(~missing)).dictionary_encode()
+    coded = pc.filter(texts, pa.array(~missing)).dictionary_encode()
     keys = np.zeros((len(texts), WIDTH), dtype=np.uint8)
     known = np.zeros((len(coded.dictionary) + 1, WIDTH), dtype=np.uint8)
     for place, text in enumerate(coded.dictionary.to_pylist()):
@@ -586,8 +586,7 @@ def _drafted(path: Path, layout: Schema, columns: Mapping[str, Sequence[str]]) -
         labels = np.full(len(features), _CLASSES[0])
         people = None
         for name in person:
-            texts, missing = layout.read(Category("", ()), rows.columns[name])
-            people = np.where(missing, None, identifiers(texts))
+            people = layout.whose(rows.columns[name])
         yield Block(features, labels, rows.lines, place=rows.place, unit=rows.unit, people=people)
 
 

@@ -15,7 +15,7 @@ from storage.cells import column_name
 from storage.columns import Category, Column, Label, Person, named_twice
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
-from storage.people import identifiers, keyed_digests, named
+from storage.people import keyed_digests, named
 from storage.readers.arrow_batches import open_parquet
 from storage.readers.tables import PARQUET, expected_rows, raw_rows, text_rows
 from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
@@ -381,9 +381,8 @@ def _count(
     for column in schema.columns:
         looked_at = column.name in schema.needed
         if column.name in block.columns and (isinstance(column, Person) or not (looked_at or schema.people)):
-            texts, empty = schema.read(Category("", ()), block.columns[column.name])
-            names = identifiers(texts)
-            known = names[named(names) & ~empty & alive]
+            names = schema.whose(block.columns[column.name])
+            known = names[named(names) & alive]
             # Without a key: they are kept for this count alone, in this process.
             whose[column.name].append(keyed_digests(known, b""))
     inputs = [one.encoded.values for one in examined if one.column.width]

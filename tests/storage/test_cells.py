@@ -294,7 +294,7 @@ def test_columns_named_by_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_composed_and_decomposed_letters_are_equal(form: Any, tmp_path: Path) -> None:
-    other = "NFD" if form == "NFC" else "NFC"
+    other: Any = "NFD" if form == "NFC" else "NFC"
     document = unicodedata.normalize(
         form,
         "missing: {marker: kéine, rows: indicator}\ncolumns:\n  - {name: größe, type: category, values: [Süd, Köln]}\n"

@@ -150,7 +150,7 @@ def _bits(
             plain = features if block.plain is None else block.plain
             null = np.zeros(len(features), dtype=bool) if block.null is None else block.null
             for row, gone in enumerate(null.tolist()):
-                label = "" if gone else canonical_text(block.labels[row])
+                label = "" if gone else str(canonical_text(block.labels[row]))
                 found.append((gone, features[row].tobytes(), plain[row].tobytes(), label))
     except InputError:
         return None

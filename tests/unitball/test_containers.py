@@ -138,10 +138,10 @@ def files(frame: pd.DataFrame, folder: Path) -> tuple[Path, Path, Path]:
 def containers(frame: pd.DataFrame, folder: Path) -> dict[str, Any]:
     """Return the columns of one frame as each container gives them to the encoder, read once each."""
     names = list(frame.columns)
-    layout = parse_schema(
-        {"columns": [*({"name": name, "type": "boolean"} for name in names[1:]), {"name": names[0], "type": "label",
-         "range": [0, 1]}]}, "layout"
-    )  # fmt: skip
+    first, *others = names
+    declared: list[dict[str, Any]] = [{"name": name, "type": "boolean"} for name in others]
+    declared += [{"name": first, "type": "label", "range": [0, 1]}]
+    layout = parse_schema({"columns": declared}, "layout")
     given: dict[str, Any] = {}
     for path in files(frame, folder):
         (rows,) = raw_rows(path, layout, 4096)
@@ -162,7 +162,7 @@ def encoded_cells(table: Any) -> dict[str, Any]:
 
 
 def schema_of(kind: str) -> Schema:
-    others = [{"name": "other", "type": "boolean"}]
+    others: list[dict[str, Any]] = [{"name": "other", "type": "boolean"}]
     others += [] if KINDS[kind]["type"] == "label" else [{"name": "label", "type": "label", "range": [0, 1]}]
     return parse_schema({"columns": [{"name": "x", **KINDS[kind]}, *others], "missing": MARKERS}, "schema")
 
