@@ -206,7 +206,7 @@ def test_the_kinds_admit_something(everything: dict[str, Any]) -> None:
     assert missing == [False, False, True, True, False, False]
 
 
-CHOSEN = {
+CHOSEN: dict[str, dict[str, Any]] = {
     "int64": {"type": "numeric", "range": [0, 100]},
     "float64": {"type": "numeric", "range": [0, 100]},
     "fractions float32": {"type": "numeric", "range": [0, 100], "scale": "log"},
