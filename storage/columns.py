@@ -252,7 +252,7 @@ def clip(numbers: Floats, low: float, high: float) -> Encoded:
 
 def codes_of(texts: pa.StringArray, values: Sequence[str]) -> NDArray[np.int64]:
     """Return which of the declared values each canonical text is, -1 where it is none."""
-    found = pc.index_in(texts, pa.array(values, pa.string())).fill_null(-1)
+    found = pc.index_in(texts, pa.array(values, pa.string()), skip_nulls=True).fill_null(-1)
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 

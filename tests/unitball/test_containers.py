@@ -18,6 +18,7 @@ from mlflow.models import Model
 from pyarrow import csv as arrow_csv
 
 from dpalgos.models import LinearModel
+from dpalgos.parameters import ParameterError
 from storage.columns import Encoded
 from storage.encoder import TableEncoder
 from storage.fingerprints import Fingerprints
@@ -293,3 +294,21 @@ def test_ingestion_prediction_and_estimator_see_the_same_rows(tmp_path: Path) ->
             fitted = PrivateClassifier(schema=document, public=True, random_state=0, algorithm="noisy-gd")
             scores.append(fitted.fit(table, labelled()).decision_function(table).tolist())
     assert scores == scores[:1] * len(scores)
+
+
+def test_labels_of_an_estimator_are_compared_like_all_cells() -> None:
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    y = np.where(X[:, 0] > 0, "S\u00fcd", "Ost")
+    scores = []
+    for labels in (y, np.char.replace(y, "\u00fc", "u\u0308"), y.astype(object)):
+        model = PrivateClassifier(classes=["Ost", "S\u00fcd"], public=True, random_state=0)
+        scores.append(model.fit(X, labels).decision_function(X).tolist())
+        assert set(model.predict(X)) <= {"Ost", "S\u00fcd"}
+    assert scores == scores[:1] * 3
+    whole = PrivateClassifier(classes=[0, 1], public=True, random_state=0)
+    fits = [whole.fit(X, labels).predict(X).tolist() for labels in (X[:, 0] > 0, (X[:, 0] > 0) * 1.0, ["0", "1"] * 20)]
+    assert fits[0] == fits[1]
+    with pytest.raises(ParameterError, match="label 'Nord' is none of the classes 'Ost'"):
+        PrivateClassifier(classes=["Ost", "West"], public=True).fit(X, ["Ost", "Nord"] * 20)
+    with pytest.raises(ParameterError, match="classes are declared twice"):
+        PrivateClassifier(classes=["S\u00fcd", "Su\u0308d"], public=True).fit(X, y)
