@@ -33,6 +33,8 @@ from dpalgos.normalisation import RowMap
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names
 from dpalgos.rows import ArrayRows, Floats
+from storage.cells import canonical
+from storage.columns import codes_of, named_twice
 from storage.documents import read_yaml
 from storage.encoder import TableEncoder
 from storage.errors import InputError, RefusedError
@@ -406,13 +408,11 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             raise ParameterError(f"the schema's column {people.column} says whose rows they are; leave groups out")
         if groups is not None:
             people = People("groups", self.rows_per_person)
-            cells = np.asarray(groups, dtype=object).ravel().tolist()
+            names = identifiers(np.asarray(groups, dtype=object).ravel().tolist())
         elif people is not None:
-            table = self._table()
-            cells = [None if cell in table.declared.missing else cell for cell in table.cells(X, people.column)]
+            names = self._table().people(X)
         if people is None:
             return None
-        names = identifiers(cells)
         if len(names) != rows or not named(names).all():
             raise ParameterError(
                 f"{people.column} has {len(names)} cells, {int(named(names).sum())} of them identifiers, and there are "
@@ -451,7 +451,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             return checked, labels
         encoder = self._table()
         self.feature_names_in_, self.n_features_in_ = encoder.feature_names_in_, encoder.n_features_in_
-        return X, np.asarray(y).ravel()
+        labels = np.asarray(y).ravel()
+        return X, labels if getattr(self, self._declares) is not None else encoder.labels(labels)
 
     def _table(self) -> TableEncoder:
         if self.on_violation not in (OnViolation.REFUSE, OnViolation.CLIP):
@@ -658,17 +659,22 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         if len(self.classes_) < 2:
             raise ParameterError(f"there is one class, {self.classes_[0]!r}; a classifier needs two at the least")
         places = {label: index for index, label in enumerate(self.classes_.tolist())}
-        if len(places) < len(self.classes_):
+        texts = canonical(list(places)).to_pylist()
+        if len(places) < len(self.classes_) or named_twice([text for text in texts if text is not None]):
             raise ParameterError("classes are declared twice; names must differ")
         known = y.tolist()
-        if unknown := [label for label in known if label not in places]:
+        # Classes are any objects; what is none of them may be one in another spelling.
+        others = [label for label in dict.fromkeys(known) if label not in places]
+        alike = dict(zip(others, codes_of(canonical(others), texts).tolist(), strict=True))
+        if unknown := [label for label, place in alike.items() if place < 0]:
             raise ParameterError(
                 f"label {unknown[0]!r} is none of the classes {', '.join(map(repr, places))}; declare it or leave the "
                 "row out"
             )
+        places |= alike
         return _Target(
             np.array([places[label] for label in known], dtype=np.int64),
-            classes=tuple(str(index) for index in range(len(places))),
+            classes=tuple(str(index) for index in range(len(self.classes_))),
         )
 
     def decision_function(self, X: Any) -> Floats:

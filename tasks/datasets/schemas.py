@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
+from storage.cells import column_name
 from storage.columns import Category, Column, Label, Person, named_twice
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
-from storage.people import identifiers, keyed_digests
+from storage.people import keyed_digests, named
 from storage.readers.arrow_batches import open_parquet
 from storage.readers.tables import PARQUET, expected_rows, raw_rows, text_rows
 from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
-from storage.source import LONGEST_LINE, cells_of, open_binary, reading, require_file
+from storage.source import LONGEST_LINE, open_binary, reading, require_file
 from tasks.runtime.progress import say
 
 _DELIMITERS = (",", ";", "\t", "|")
@@ -113,13 +114,16 @@ def draft_schema(
             _require_names(place, names)
         else:
             names = [(f"column-{number}", "todo") for number in range(1, len(names) + 1)]
+        names = [(column_name(name), kind) for name, kind in names]
         text = _HEAD.format(source="its first line" if header else "the number of its columns", **known) + _TEXT.format(
             header=str(header).lower(),
             delimiter=json.dumps(layout.delimiter),
             encoding=layout.encoding,
             decimal=json.dumps(decimal),
         )
-    known_types = dict.fromkeys(numeric, "numeric") | dict.fromkeys(categories, "category")
+    person = None if person is None else column_name(person)
+    known_types = dict.fromkeys(map(column_name, numeric), "numeric")
+    known_types |= dict.fromkeys(map(column_name, categories), "category")
     if person in known_types:
         raise InputError(f"column {person!r} says whose row it is, and is {known_types[person]}; it can be one of both")
     known_types |= {} if person is None else {person: "person"}
@@ -301,18 +305,18 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
             ColumnReport(column.name, column.bound, unseen=_declared(column), features=column.width) for column in used
         ]
     )
-    prints, named = Fingerprints(b"", patterns=False), defaultdict[str, list[NDArray[np.uint64]]](list)
+    prints, whose = Fingerprints(b"", patterns=False), defaultdict[str, list[NDArray[np.uint64]]](list)
     ordered: list[NDArray[np.uint64]] = []
     expected = expected_rows(rows)
     for block in raw_rows(rows, schema, _ROWS):
         if not report.rows:
             _require_columns(rows, schema, block)
-        _count(report, schema, block, prints, named, ordered)
+        _count(report, schema, block, prints, whose, ordered)
         say("checking", f"{report.rows:,} rows", report.rows / expected if expected else None)
     if not report.rows:
         raise InputError(f"{rows} holds no rows; it must hold at least one")
     report.duplicates = prints.duplicates()
-    for name, digests in named.items():
+    for name, digests in whose.items():
         counts = np.unique(np.concatenate(digests), return_counts=True)[1]
         if schema.people is not None or counts.max(initial=0) > 1:
             report.repeated[name] = (len(counts), int(counts.sum()), int(counts.max(initial=0)))
@@ -369,7 +373,7 @@ def _count(
     schema: Schema,
     block: Table,
     prints: Fingerprints,
-    named: Mapping[str, list[NDArray[np.uint64]]],
+    whose: Mapping[str, list[NDArray[np.uint64]]],
     ordered: list[NDArray[np.uint64]],
 ) -> None:
     alive = block.whole
@@ -393,11 +397,11 @@ def _count(
     for column in schema.columns:
         looked_at = column.name in schema.needed
         if column.name in block.columns and (isinstance(column, Person) or not (looked_at or schema.people)):
-            names = identifiers(cells_of(block.columns[column.name]))
-            known = alive & [name is not None and name not in schema.missing for name in names]
+            names = schema.whose(block.columns[column.name])
+            known = alive & named(names)
             # Without a key: they are kept for this count alone, in this process.
             digests = keyed_digests(names[known], b"")
-            named[column.name].append(digests)
+            whose[column.name].append(digests)
             if isinstance(column, Person):
                 ordered.append(digests[in_order[known]])
                 in_order &= known
@@ -414,4 +418,4 @@ def _count_column(report: ColumnReport, examined: Examined, alive: Flags, block:
     occurring = _occurring(examined, alive & ~wrong)
     report.unseen = [name for name in report.unseen if name not in occurring]
     for row in np.flatnonzero(wrong)[: _MOST_EXAMPLES - len(report.examples)].tolist():
-        report.examples[f"{block.unit} {block.lines[row]}"] = str(examined.cells[row])[:40]
+        report.examples[f"{block.unit} {block.lines[row]}"] = examined.shown(row)[:40]
