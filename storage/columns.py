@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from storage.errors import InputError
 from storage.people import MOST_ROWS, People, identifiers, named
+from storage.recoding import Recoding, Rule, first_characters
 from storage.source import canonical_label
 
 Floats = NDArray[np.float64]
@@ -144,6 +145,10 @@ class Column(ABC):
         """Texts that are values of it even where they mark a missing cell elsewhere."""
         return frozenset()
 
+    def taken(self, cells: Sequence[Any]) -> dict[str, int]:
+        """Return how many cells each rule takes by which the column recodes; for their owner alone."""
+        return {}
+
     @abstractmethod
     def encode(self, cells: Sequence[Any]) -> Encoded:
         """Encode cells; those outside are clipped where that can be, what stands for a missing one is not used. Total.
@@ -223,6 +228,23 @@ def declared_texts(place: str, values: Any) -> tuple[str, ...]:
     return texts
 
 
+def declared_codes(place: str, key: str, declaration: Mapping[str, Any]) -> Recoding:
+    """Return what a declared list of values, or mapping of codes to values, says of cells."""
+    declared, where = declaration.get(key), f"{place}: {key}"
+    first = first_characters(place, declaration.get("first"))
+    if not isinstance(declared, (dict, list)) or not declared:
+        raise InputError(
+            f"{where} is {declared!r}; it must be a list of at least one value, or a mapping of codes to what they mean: "
+            '{"1": north, "2": south}'
+        )
+    if not isinstance(declared, dict):
+        written = declared_texts(where, declared)
+        return Recoding.of(where, written, written, first, named=False)
+    written = declared_texts(where, list(declared))
+    values = [declared_texts(where, [value])[0] for value in declared.values()]
+    return Recoding.of(where, written, values, first, named=True)
+
+
 def declared_range(place: str, value: Any) -> tuple[float, float]:
     """Return a declared range of finite numbers."""
     bounds = as_numbers(value) if isinstance(value, list) else np.zeros(0)
@@ -282,6 +304,11 @@ def as_codes(cells: Sequence[Any], places: Mapping[str, int]) -> NDArray[np.int6
     return np.array([places.get(canonical_label(cell), -1) for cell in cells], dtype=np.int64)
 
 
+def counted(cells: Sequence[Any]) -> Counter[str]:
+    """Return how many cells are each text, in its one spelling."""
+    return Counter(canonical_label(cell) for cell in cells)
+
+
 def places_of(values: Sequence[str]) -> dict[str, int]:
     """Return the place of each declared value."""
     return {value: place for place, value in enumerate(values)}
@@ -326,6 +353,7 @@ class Ignored(Column):
 
 
 _USUAL = MappingProxyType({"false": 0, "true": 1, "no": 0, "yes": 1, "f": 0, "t": 1, "n": 0, "y": 1, "0": 0, "1": 1})
+_FLAGS = ("false", "true")
 
 
 @dataclass(frozen=True)
@@ -334,14 +362,14 @@ class Boolean(Column):
 
     Parameters
     ----------
-    values : (str, str) or None
-        How no and yes are written, in this order; true/false, yes/no, t/f, y/n and 1/0 in any case where None.
+    recoding : Recoding or None
+        Codes of ``"false"`` and ``"true"``; true/false, yes/no, t/f, y/n and 1/0 in any case where None.
     """
 
     keys: ClassVar[tuple[str, ...]] = ("values",)
 
     name: str
-    values: tuple[str, ...] | None = None
+    recoding: Recoding | None = None
     missing: MissingRows | None = None
 
     @classmethod
@@ -349,26 +377,46 @@ class Boolean(Column):
         """Return the declared column."""
         if "values" not in declaration:
             return cls(name, None, missing)
-        values = declared_texts(f"{place}: values", declaration["values"])
-        if len(values) != 2:
-            raise InputError(f"{place}: values are {list(values)}; declare two, what means no first")
-        return cls(name, values, missing)
+        declared, where = declaration["values"], f"{place}: values"
+        if not isinstance(declared, dict):
+            values = declared_texts(where, declared)
+            if len(values) != 2:
+                raise InputError(
+                    f"{place}: values are {list(values)}; declare two, what means no first, or what each code means: "
+                    '{"No": false, "Up": true, "Down": true}'
+                )
+            return cls(name, Recoding.of(where, values, _FLAGS, None, named=False), missing)
+        for code, meant in declared.items():
+            if not isinstance(meant, bool):
+                raise InputError(f"{where}: {code!r} means {meant!r}; it must be true or false, without quotes")
+        if len(set(declared.values())) != 2:
+            raise InputError(f"{where} are {declared}; declare codes of true and of false")
+        meanings = [_FLAGS[meant] for meant in declared.values()]
+        return cls(name, Recoding.of(where, declared_texts(where, list(declared)), meanings, None, named=True), missing)
 
     @property
     def bound(self) -> str:
         """The two values."""
-        return "true or false, yes or no, 1 or 0" if self.values is None else f"{self.values[0]} or {self.values[1]}"
+        if self.recoding is None:
+            return "true or false, yes or no, 1 or 0"
+        no, yes = ([code for code, value in self.recoding.rules.items() if value == flag] for flag in _FLAGS)
+        return f"{shown(no)} or {shown(yes)}"
 
     @property
     def written(self) -> frozenset[str]:
-        """The two values, where declared."""
-        return frozenset(self.values or ())
+        """The codes, where declared."""
+        return frozenset(() if self.recoding is None else self.recoding.written)
+
+    def taken(self, cells: Sequence[Any]) -> dict[str, int]:
+        """By code, where more than two are declared."""
+        several = self.recoding is not None and (self.recoding.open_ended or len(self.recoding.declared) > 2)
+        return self.recoding.taken(counted(cells)) if self.recoding is not None and several else {}
 
     def encode(self, cells: Sequence[Any]) -> Encoded:
         """0 or 1; what is neither cannot be clipped."""
-        if self.values is None:
+        if self.recoding is None:
             cells = [canonical_label(cell).lower() for cell in cells]
-        codes = as_codes(cells, places_of(self.values) if self.values else _USUAL)
+        codes = as_codes(cells, self.recoding.places(_FLAGS) if self.recoding else _USUAL)
         return Encoded(np.maximum(codes, 0).astype(np.float64)[:, None], codes < 0, codes < 0)
 
 
@@ -382,35 +430,48 @@ class Category(Column):
     hashed : bool
         Whether the values are the numbers of bins, 0 to their number less 1, and each text belongs to the bin of its
         CRC-32: any text then has a feature, which it shares with others.
+    recoding : Recoding or None
+        Which codes mean the values; each means itself where None.
     """
 
-    keys: ClassVar[tuple[str, ...]] = ("values", "hash")
+    keys: ClassVar[tuple[str, ...]] = ("values", "hash", "first")
 
     name: str
     values: tuple[str, ...]
     missing: MissingRows | None = None
     hashed: bool = False
+    recoding: Recoding | None = None
 
     @classmethod
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Category:
         """Return the declared column."""
         if "hash" not in declaration:
-            return cls(name, declared_texts(f"{place}: values", declaration.get("values")), missing)
+            recoding = declared_codes(place, "values", declaration)
+            return cls(name, recoding.values, missing, recoding=recoding)
         bins = declaration["hash"]
         if "values" in declaration or type(bins) is not int or not 2 <= bins <= _MOST_BINS:
             raise InputError(
                 f"{place}: hash is {bins!r}; it must be a number of bins from 2 to {_MOST_BINS}, instead of values"
             )
-        return cls(name, tuple(map(str, range(bins))), missing, hashed=True)
+        recoding = Recoding((), first_characters(place, declaration.get("first")))
+        return cls(name, tuple(map(str, range(bins))), missing, hashed=True, recoding=recoding)
+
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        """What is admitted as it is written."""
+        return self.values if self.recoding is None else tuple(self.recoding.rules)
 
     @property
     def bound(self) -> str:
         """The values."""
-        return "any text" if self.hashed else f"one of {shown(self.values)}"
+        ending = "" if self.recoding is None else self.recoding.ending
+        return ("any text" if self.hashed else f"one of {shown(self._texts)}") + ending
 
     @property
     def written(self) -> frozenset[str]:
-        """The values."""
+        """The values, or the codes that mean them."""
+        if self.recoding is not None:
+            return self.recoding.written
         return frozenset(() if self.hashed else self.values)
 
     @property
@@ -430,22 +491,35 @@ class Category(Column):
 
     @property
     def text(self) -> bool:
-        """Whether no value reads as a number, nor as a truth value."""
-        reads_as_flag = {value.lower() for value in self.values} & {"true", "false"}
-        return not self.hashed and not reads_as_flag and bool(np.isnan(as_numbers(self.values)).all())
+        """Whether no value reads as a number, nor as a truth value; what begins as declared may."""
+        open_ended = self.hashed or (self.recoding is not None and self.recoding.open_ended)
+        return not open_ended and _read_as_text(self._texts)
+
+    def taken(self, cells: Sequence[Any]) -> dict[str, int]:
+        """By code or prefix, where these are not the values themselves."""
+        return self.recoding.taken(counted(cells)) if self.recoding is not None and self.recoding.renames else {}
 
     def encode(self, cells: Sequence[Any]) -> Encoded:
         """One-hot; an unknown value becomes zeros."""
         if self.hashed:
+            cut = str if self.recoding is None else self.recoding.cut
             cells = [
-                str(zlib.crc32(canonical_label(cell).encode(errors="surrogatepass")) % len(self.values))
+                str(zlib.crc32(cut(canonical_label(cell)).encode(errors="surrogatepass")) % len(self.values))
                 for cell in cells
             ]
-        codes = as_codes(cells, places_of(self.values))
+        recoded = None if self.hashed else self.recoding
+        codes = as_codes(cells, places_of(self.values) if recoded is None else recoded.places(self.values))
         return Encoded(one_hot(codes, self.width), codes < 0, np.zeros(len(codes), dtype=bool))
 
 
 _MOST_BINS = 4096
+
+
+def _read_as_text(values: Sequence[str]) -> bool:
+    """Whether no value is a number, nor a truth value, to whoever reads a table without a schema."""
+    return not {value.lower() for value in values} & {"true", "false"} and bool(np.isnan(as_numbers(values)).all())
+
+
 
 # Numbers come first, then the one-hot groups.
 _PARTS = ("days", "year", "month", "weekday")
@@ -570,11 +644,11 @@ class Label(Column):
     range : (float, float) or None
     suffix : str
         What follows a class in the file and is cut off.
-    codes : mapping of str to str
-        How classes are written in the file where that is not their name.
+    recoding : Recoding or None
+        Which codes mean the classes; each means itself where None.
     """
 
-    keys: ClassVar[tuple[str, ...]] = ("classes", "range", "suffix")
+    keys: ClassVar[tuple[str, ...]] = ("classes", "range", "suffix", "first")
     essential: ClassVar[bool] = True
 
     name: str
@@ -582,7 +656,7 @@ class Label(Column):
     range: tuple[float, float] | None = None
     suffix: str = ""
     missing: MissingRows | None = None
-    codes: Mapping[str, str] = field(default_factory=dict)
+    recoding: Recoding | None = None
 
     @classmethod
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Label:
@@ -592,28 +666,26 @@ class Label(Column):
         if ("classes" in declaration) == ("range" in declaration):
             raise InputError(f"{place} must have either classes or a range")
         if "range" in declaration:
+            if "first" in declaration:
+                raise InputError(f"{place}: first counts characters of classes, and a number has none; leave it out")
             return cls(name, range=declared_range(f"{place}: range", declaration["range"]), missing=missing)
-        declared = declaration["classes"]
-        written = declared_texts(f"{place}: classes", list(declared) if isinstance(declared, (list, dict)) else None)
-        classes = (
-            declared_texts(f"{place}: classes", list(declared.values())) if isinstance(declared, dict) else written
-        )
-        if len(classes) < 2:
-            raise InputError(f"{place}: classes are {list(classes)}; declare at least two")
-        codes = dict(zip(written, classes, strict=True)) if isinstance(declared, dict) else {}
-        return cls(name, classes, suffix=str(declaration.get("suffix", "")), missing=missing, codes=codes)
+        recoding = declared_codes(place, "classes", declaration)
+        if len(recoding.values) < 2:
+            raise InputError(f"{place}: classes are {list(recoding.values)}; declare at least two")
+        suffix = str(declaration.get("suffix", ""))
+        return cls(name, recoding.values, suffix=suffix, missing=missing, recoding=recoding)
 
     @property
     def _texts(self) -> tuple[str, ...]:
-        """How the classes are written, in index order."""
-        return tuple(self.codes) or self.classes
+        """How the classes are written."""
+        return self.classes if self.recoding is None else tuple(self.recoding.rules)
 
     @property
     def bound(self) -> str:
         """Classes or range."""
         if self.range is not None:
             return f"a number in [{self.range[0]:g}, {self.range[1]:g}]"
-        return f"one of {shown(self._texts)}"
+        return f"one of {shown(self._texts)}" + ("" if self.recoding is None else self.recoding.ending)
 
     @property
     def decimal(self) -> bool:
@@ -623,15 +695,26 @@ class Label(Column):
     @property
     def written(self) -> frozenset[str]:
         """How the classes are written."""
-        return frozenset(self._texts)
+        return frozenset(self.classes) if self.recoding is None else self.recoding.written
+
+    def _without_suffix(self, cells: Sequence[Any]) -> Sequence[Any]:
+        if not self.suffix:
+            return cells
+        return [cell.strip().removesuffix(self.suffix) if isinstance(cell, str) else cell for cell in cells]
+
+    def taken(self, cells: Sequence[Any]) -> dict[str, int]:
+        """By code or prefix, where these are not the classes themselves."""
+        if self.recoding is None or not self.recoding.renames:
+            return {}
+        return self.recoding.taken(counted(self._without_suffix(cells)))
 
     def encode(self, cells: Sequence[Any]) -> Encoded:
         """Return class names, or numbers clipped to the range; a label that is no class cannot be clipped."""
         if self.range is not None:
             return clip(as_numbers(cells), *self.range)
-        if self.suffix:
-            cells = [cell.strip().removesuffix(self.suffix) if isinstance(cell, str) else cell for cell in cells]
-        codes = as_codes(cells, places_of(self._texts))
+        cells = self._without_suffix(cells)
+        recoded = self.recoding
+        codes = as_codes(cells, places_of(self.classes) if recoded is None else recoded.places(self.classes))
         return Encoded(np.array(self.classes)[codes][:, None], codes < 0, codes < 0)
 
 
@@ -668,7 +751,7 @@ class Numeric(Column):
         What stands between groups of three digits, as in the file; none where empty.
     """
 
-    keys: ClassVar[tuple[str, ...]] = ("range", "centre", "scale", "currency", "thousands")
+    keys: ClassVar[tuple[str, ...]] = ("range", "centre", "scale", "currency", "thousands", "ordered")
 
     name: str
     range: tuple[float, float] | None
@@ -679,8 +762,15 @@ class Numeric(Column):
     thousands: str = ""
 
     @classmethod
-    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Numeric:
-        """Return the declared column."""
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Column:
+        """Return the declared column; one of ordered values where these are declared instead of a range."""
+        if "ordered" in declaration:
+            return Ordered.parse(name, missing, declaration, place)
+        return cls.of_range(name, missing, declaration, place)
+
+    @classmethod
+    def of_range(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Numeric:
+        """Return the column of numbers in a declared range."""
         low, high = declared_range(f"{place}: range", declaration.get("range"))
         scale, centre = declaration.get("scale", "linear"), declaration.get("centre")
         if scale not in ("linear", "log"):
@@ -696,7 +786,7 @@ class Numeric(Column):
             raise InputError(
                 f"{place}: thousands is {thousands!r}; it must be one of {', '.join(map(repr, _THOUSANDS))}"
             )
-        return cls(name, (low, high), missing, centre, scale == "log", signs, thousands)
+        return Numeric(name, (low, high), missing, centre, scale == "log", signs, thousands)
 
     @property
     def bound(self) -> str:
@@ -768,6 +858,57 @@ class Numeric(Column):
 
 
 @dataclass(frozen=True, slots=True)
+class Ordered(Column):
+    """Values in a declared order, such as brackets of ages, as one number: the place among them.
+
+    Parameters
+    ----------
+    values : tuple of str
+        The first lies at the lower end of the range, the last at the upper, and the others in equal steps between.
+        A number within a bracket is none of them: it is outside the schema, and there is no end that it is beyond.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    missing: MissingRows | None = None
+
+    @classmethod
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Ordered:
+        """Return the declared column."""
+        if beside := [key for key in Numeric.keys if key in declaration and key != "ordered"]:
+            raise InputError(f"{place} has ordered and {beside[0]}; values in an order have no {beside[0]}, leave one out")
+        values = declared_texts(f"{place}: ordered", declaration["ordered"])
+        if len(values) < 2:
+            raise InputError(f"{place}: ordered is {list(values)}; declare at least two values, from low to high")
+        return cls(name, values, missing)
+
+    @property
+    def bound(self) -> str:
+        """The values."""
+        return f"one of {shown(self.values)}"
+
+    @property
+    def text(self) -> bool:
+        """Whether no value reads as a number, nor as a truth value."""
+        return _read_as_text(self.values)
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The values."""
+        return frozenset(self.values)
+
+    def taken(self, cells: Sequence[Any]) -> dict[str, int]:
+        """By value."""
+        rules = (Rule(value, f"{place} of {len(self.values)}") for place, value in enumerate(self.values, start=1))
+        return Recoding(tuple(rules)).taken(counted(cells))
+
+    def encode(self, cells: Sequence[Any]) -> Encoded:
+        """The place in [0, 1]; what is none of the values cannot be clipped."""
+        codes = as_codes(cells, places_of(self.values))
+        return Encoded((np.maximum(codes, 0) / (len(self.values) - 1))[:, None], codes < 0, codes < 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Days(Numeric):
     """How many days lie between two dates of the same row, as a number in a declared range.
 
@@ -790,7 +931,7 @@ class Days(Numeric):
         between = declaration.get("between")
         if not isinstance(between, list) or len(between) != 2 or not all(isinstance(one, str) for one in between):
             raise InputError(f"{place}: between is {between!r}; it must name two columns: [admitted, discharged]")
-        number = Numeric.parse(name, missing, declaration, place)
+        number = cls.of_range(name, missing, declaration, place)
         return cls(
             name, number.range, missing, number.centre, number.log, (), "", tuple(between), _formats(declaration, place)
         )

@@ -32,6 +32,7 @@ from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
 from storage.people import People
 from storage.refs import OnViolation, Scaling
+from storage.several import settled, spread
 from storage.source import Block, Tally, canonical_label, cells_of
 
 FORMAT_VERSION = 1
@@ -438,7 +439,9 @@ _KEYS = (
 )  # fmt: skip
 
 
-def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schema:
+def parse_schema(
+    data: Any, place: str, scaling: Scaling | None = None, there: Sequence[str] | None = None
+) -> Schema:
     """Return the schema that a mapping declares.
 
     Parameters
@@ -449,6 +452,9 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schem
         What declares it, for messages.
     scaling : Scaling, optional
         Instead of the declared one.
+    there : sequence of str, optional
+        The names of a file's columns, which settle what patterns of names mean: the schema's ``document`` has the names
+        instead. Without them a pattern is refused.
 
     Raises
     ------
@@ -465,6 +471,8 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schem
         )
     if scaling is not None:
         data = {**data, "scaling": str(scaling)}
+    if there is not None:
+        data = settled(data, place, there)
     if data.get("scaling", Scaling.CENTRED) not in list(Scaling):
         raise InputError(f"{place}: scaling is {data['scaling']!r}; it must be one of {', '.join(Scaling)}")
     header = data.get("header", True)
@@ -474,7 +482,7 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schem
     try:
         return Schema(
             columns=tuple(
-                parse_column(number, column, place) for number, column in enumerate(data["columns"], start=1)
+                parse_column(number, column, place) for number, column in spread(data["columns"], place)
             ),
             delimiter=str(data.get("delimiter", ",")),
             header=header,
@@ -506,18 +514,29 @@ def _missing_cells(cells: Any, place: str) -> tuple[frozenset[str], MissingRows]
     return frozenset(str(marker).strip() for marker in markers), rule
 
 
-def schema_faults(data: Any, place: str) -> list[str]:
+def layout_of(declaration: Any, place: str) -> Schema:
+    """Return a schema that says how a declared table's text is laid out, and nothing true of its columns."""
+    blank = [{"name": "x", "type": "boolean"}, {"name": "y", "type": "label", "range": [0, 1]}]
+    given = declaration if isinstance(declaration, dict) else {}
+    return parse_schema({**given, "columns": blank}, place)
+
+
+def schema_faults(data: Any, place: str, there: Sequence[str] | None = None) -> list[str]:
     """Return all faults of a declaration, where :func:`parse_schema` raises the first."""
     faults = []
     if isinstance(data, dict) and isinstance(data.get("columns"), list):
-        for number, column in enumerate(data["columns"], start=1):
+        try:
+            columns = spread((data if there is None else settled(data, place, there))["columns"], place)
+        except InputError as error:
+            return [str(error)]
+        for number, column in columns:
             try:
                 parse_column(number, column, place)
             except InputError as error:
                 faults.append(str(error))
     if not faults:
         try:
-            parse_schema(data, place)
+            parse_schema(data, place, None, there)
         except InputError as error:
             faults.append(str(error))
     return faults
@@ -544,7 +563,7 @@ def read_declaration(path: str | Path) -> Any:
     raise InputError(f"schema {path} does not exist; name a YAML file, or one of those that come along: {names}")
 
 
-def load_schema(path: str | Path, scaling: Scaling | None = None) -> Schema:
+def load_schema(path: str | Path, scaling: Scaling | None = None, there: Sequence[str] | None = None) -> Schema:
     """Read a schema from a YAML file, or one that comes along by its name (``adult``).
 
     Parameters
@@ -552,10 +571,12 @@ def load_schema(path: str | Path, scaling: Scaling | None = None) -> Schema:
     path : path or str
     scaling : Scaling, optional
         Instead of the declared one.
+    there : sequence of str, optional
+        As of :func:`parse_schema`.
 
     Raises
     ------
     InputError
         Naming the file, the column, the key and what is expected.
     """
-    return parse_schema(read_declaration(path), str(path), scaling)
+    return parse_schema(read_declaration(path), str(path), scaling, there)

@@ -141,7 +141,7 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
         yield "duplicates: none"
 
 
-_MANY_FEATURES = 200
+_MANY_FEATURES, _MANY_RULES = 200, 12
 _DROPPED = "--on-violation drop or clip-or-drop"
 
 schema = group_of("schema")
@@ -299,6 +299,11 @@ def _lines(report: SchemaReport) -> Iterator[str]:
                 f"these privately: unitball schema draft … --categories {column.name}; or say 'hash: 64' instead "
                 "of values: every text belongs to one of 64 bins, without a list"
             )
+    for column in report.columns:
+        if column.recoded:
+            taken = [f"{rule} ({cells})" for rule, cells in column.recoded.items()]
+            few = ", ".join(taken[:_MANY_RULES]) + (f", and {more} more" if (more := len(taken) - _MANY_RULES) > 0 else "")
+            yield f"- column {column.name} is recoded: {few}"
     if report.duplicates.rows:
         yield f"- {report.duplicates.rows} are equal to an earlier one, up to {report.duplicates.largest_group} alike"
     for name, (values, rows, most) in report.repeated.items():

@@ -19,7 +19,8 @@ from storage.errors import InputError, RefusedError
 from storage.people import People, identifiers, named
 from storage.readers.arrow_batches import open_parquet
 from storage.refs import OnViolation
-from storage.schema import Schema, Table, load_schema, parse_schema, read_declaration
+from storage.schema import Schema, Table, layout_of, load_schema, parse_schema, read_declaration
+from storage.several import patterned, spread
 from storage.source import (
     COMPRESSED,
     Block,
@@ -337,8 +338,8 @@ def _column_names(path: Path, schema: Schema) -> list[str]:
     return cells
 
 
-def require_schema(options: ReadOptions, format_name: str) -> Schema:
-    """Return the declared schema.
+def require_schema(options: ReadOptions, format_name: str, path: str | Path) -> Schema:
+    """Return the declared schema of a table in a file or a folder.
 
     Raises
     ------
@@ -349,7 +350,39 @@ def require_schema(options: ReadOptions, format_name: str) -> Schema:
         raise RefusedError(
             f"format {format_name} needs a declared schema (--schema FILE.yaml); none is learnt from rows"
         )
-    return replace(load_schema(options.schema, options.scaling), keeps_rows=not options.discover)
+    declaration, there = read_declaration(options.schema), None
+    if patterned(declaration):
+        layout = layout_of(declaration, str(options.schema))
+        parts = Path(path).is_dir() and not layout.files
+        file = _files(Path(path))[0] if parts else table_files(path, layout, options)["train"]
+        there = settling_names(declaration, str(options.schema), file)
+    return replace(load_schema(options.schema, options.scaling, there), keeps_rows=not options.discover)
+
+
+def settling_names(declaration: Any, place: str, path: Path) -> list[str] | None:
+    """Return the names of a file's columns, which settle a declaration's patterns; None where it has none.
+
+    Raises
+    ------
+    InputError
+        If the file has no line of names.
+    """
+    if not patterned(declaration):
+        return None
+    layout = layout_of(declaration, place)
+    if path.suffix in PARQUET:
+        with open_parquet(require_file(path), 0) as file:
+            return list(file.schema.names)
+    if not layout.header:
+        raise InputError(
+            f"{place}: names holds a pattern, and the schema says 'header: false', so that no line names the columns; "
+            "list the names"
+        )
+    with reading(require_file(path)):
+        names = next(text_rows(path, layout), (0, []))[1]
+    if twice := named_twice(names):
+        raise InputError(f"{path}: column {twice!r} is named twice; rename one in the file")
+    return names
 
 
 def table_files(path: str | Path, schema: Schema, options: ReadOptions) -> dict[str, Path]:
@@ -379,7 +412,7 @@ def read_csv(path: str | Path, options: ReadOptions) -> Source:
     path : path
         A file, or a folder in which the schema names the files.
     """
-    schema = require_schema(options, "csv")
+    schema = require_schema(options, "csv", path)
     parts = {part: (text_tables, (file,)) for part, file in table_files(path, schema, options).items()}
     return declared_source("csv", str(path), options, schema, parts)
 
@@ -471,7 +504,7 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     """
     place = Path(path)
     if options.schema is not None:
-        schema = require_schema(options, "parquet")
+        schema = require_schema(options, "parquet", path)
         if place.is_dir() and not schema.files:
             files = {"train": place} if options.test is None else {"train": place, "test": options.test}
         else:
@@ -595,7 +628,8 @@ def drafted_columns(draft: str | Path) -> dict[str, tuple[str, ...]]:
     """
     declaration = read_declaration(draft)
     columns = declaration.get("columns") if isinstance(declaration, dict) else None
-    if not isinstance(columns, list) or not all(isinstance(one, dict) and "name" in one for one in columns):
+    columns = [one for _, one in spread(columns, str(draft))] if isinstance(columns, list) else None
+    if columns is None or not all(isinstance(one, dict) and "name" in one for one in columns):
         raise InputError(f"{draft} is not a schema: it must be a mapping with a list of columns, each with a name")
     names = {kind: tuple(str(one["name"]) for one in columns if one.get("type") == kind) for kind in _ENCODERS}
     if not any(names.values()):
@@ -625,7 +659,7 @@ def read_draft(path: str | Path, options: ReadOptions) -> Source:
     # What the columns are is not declared yet, but for whose rows they are; and a schema has a feature and a label.
     names = [
         one if one.get("type") == "person" else {"name": one["name"], "type": "ignore"}
-        for one in declaration["columns"]
+        for _, one in spread(declaration["columns"], str(options.schema))
     ]
     others = [one for one in names if one["type"] == "ignore"]
     if len(others) < 2:

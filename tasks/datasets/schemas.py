@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
-from storage.columns import Category, Column, Label, Person, named_twice
+from storage.columns import Category, Column, Label, Ordered, Person, named_twice
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
 from storage.people import identifiers, keyed_digests
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.tables import PARQUET, expected_rows, raw_rows, text_rows
-from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
+from storage.readers.tables import PARQUET, expected_rows, raw_rows, settling_names, text_rows
+from storage.schema import Examined, Schema, Table, layout_of, parse_schema, read_declaration, schema_faults
 from storage.source import LONGEST_LINE, cells_of, open_binary, reading, require_file
 from tasks.runtime.progress import say
 
@@ -172,10 +172,7 @@ def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:
             encoding = "cp1252"
     line = first.decode(encoding, errors="replace")
     delimiter = max(_DELIMITERS, key=line.count)
-    blank: dict[str, object] = {
-        "columns": [{"name": "x", "type": "boolean"}, {"name": "y", "type": "label", "range": [0, 1]}]
-    }
-    layout = parse_schema({**blank, "delimiter": delimiter, "encoding": encoding}, str(path))
+    layout = layout_of({"delimiter": delimiter, "encoding": encoding}, str(path))
     with reading(path):
         for _, cells in text_rows(path, layout):
             return layout, [(cell, "todo") for cell in cells]
@@ -217,6 +214,8 @@ class ColumnReport:
         The first of them: line and cell.
     unseen : list of str
         Declared values or classes that do not occur.
+    recoded : dict of str to int
+        By rule of the column's recoding how many cells it takes, every one that is declared.
     features : int
         How many it becomes.
     """
@@ -228,6 +227,7 @@ class ColumnReport:
     hopeless: int = 0
     examples: dict[str, str] = field(default_factory=dict)
     unseen: list[str] = field(default_factory=list)
+    recoded: dict[str, int] = field(default_factory=dict)
     features: int = 0
 
 
@@ -282,10 +282,11 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
         missing or too many.
     """
     declaration = read_declaration(path)
-    faults = schema_faults(declaration, str(path))
+    there = settling_names(declaration, str(path), rows)
+    faults = schema_faults(declaration, str(path), there)
     if faults:
         raise InputError(_listed(path, faults))
-    schema = parse_schema(declaration, str(path))
+    schema = parse_schema(declaration, str(path), None, there)
     used = [column for column in schema.columns if column.used]
     report = SchemaReport(
         columns=[
@@ -314,6 +315,8 @@ def _declared(column: Column) -> list[str]:
     """Return the declared values of a column that has any."""
     if isinstance(column, Category) and not column.hashed:
         return list(column.values)
+    if isinstance(column, Ordered):
+        return list(column.values)
     return list(column.classes) if isinstance(column, Label) else []
 
 
@@ -322,6 +325,9 @@ def _occurring(examined: Examined, good: Flags) -> set[str]:
     values = examined.encoded.values[good & ~examined.missing]
     if isinstance(examined.column, Category):
         return {examined.column.values[place] for place in np.flatnonzero(values.any(axis=0))}
+    if isinstance(examined.column, Ordered):
+        steps = np.rint(np.unique(values) * (len(examined.column.values) - 1)).astype(int)
+        return {examined.column.values[place] for place in steps.tolist()}
     return {str(name) for name in np.unique(values)} if _declared(examined.column) else set()
 
 
@@ -392,5 +398,8 @@ def _count_column(report: ColumnReport, examined: Examined, alive: Flags, block:
     report.hopeless += int((examined.encoded.hopeless & alive).sum())
     occurring = _occurring(examined, alive & ~wrong)
     report.unseen = [name for name in report.unseen if name not in occurring]
+    cells = cells_of(examined.cells)
+    told = examined.column.taken([cells[row] for row in np.flatnonzero(alive & ~examined.missing).tolist()])
+    report.recoded = {rule: report.recoded.get(rule, 0) + count for rule, count in told.items()}
     for row in np.flatnonzero(wrong)[: _MOST_EXAMPLES - len(report.examples)].tolist():
         report.examples[f"{block.unit} {block.lines[row]}"] = str(examined.cells[row])[:40]
