@@ -234,8 +234,8 @@ def declared_codes(place: str, key: str, declaration: Mapping[str, Any]) -> Reco
     first = first_characters(place, declaration.get("first"))
     if not isinstance(declared, (dict, list)) or not declared:
         raise InputError(
-            f"{where} is {declared!r}; it must be a list of at least one value, or a mapping of codes to what they mean: "
-            '{"1": north, "2": south}'
+            f"{where} is {declared!r}; it must be a list of at least one value, or a mapping of codes to what they "
+            'mean: {"1": north, "2": south}'
         )
     if not isinstance(declared, dict):
         written = declared_texts(where, declared)
@@ -352,7 +352,10 @@ class Ignored(Column):
         return Encoded(np.zeros((len(cells), 0)), none, none)
 
 
-_USUAL = MappingProxyType({"false": 0, "true": 1, "no": 0, "yes": 1, "f": 0, "t": 1, "n": 0, "y": 1, "0": 0, "1": 1})
+USUAL_FLAGS = MappingProxyType(
+    {"false": 0, "true": 1, "no": 0, "yes": 1, "f": 0, "t": 1, "n": 0, "y": 1, "0": 0, "1": 1}
+)
+"""How no and yes are usually written, in lower case."""
 _FLAGS = ("false", "true")
 
 
@@ -416,7 +419,7 @@ class Boolean(Column):
         """0 or 1; what is neither cannot be clipped."""
         if self.recoding is None:
             cells = [canonical_label(cell).lower() for cell in cells]
-        codes = as_codes(cells, self.recoding.places(_FLAGS) if self.recoding else _USUAL)
+        codes = as_codes(cells, self.recoding.places(_FLAGS) if self.recoding else USUAL_FLAGS)
         return Encoded(np.maximum(codes, 0).astype(np.float64)[:, None], codes < 0, codes < 0)
 
 
@@ -518,7 +521,6 @@ _MOST_BINS = 4096
 def _read_as_text(values: Sequence[str]) -> bool:
     """Whether no value is a number, nor a truth value, to whoever reads a table without a schema."""
     return not {value.lower() for value in values} & {"true", "false"} and bool(np.isnan(as_numbers(values)).all())
-
 
 
 # Numbers come first, then the one-hot groups.
@@ -876,7 +878,9 @@ class Ordered(Column):
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Ordered:
         """Return the declared column."""
         if beside := [key for key in Numeric.keys if key in declaration and key != "ordered"]:
-            raise InputError(f"{place} has ordered and {beside[0]}; values in an order have no {beside[0]}, leave one out")
+            raise InputError(
+                f"{place} has ordered and {beside[0]}; values in an order have no {beside[0]}, leave one out"
+            )
         values = declared_texts(f"{place}: ordered", declaration["ordered"])
         if len(values) < 2:
             raise InputError(f"{place}: ordered is {list(values)}; declare at least two values, from low to high")
@@ -903,7 +907,7 @@ class Ordered(Column):
         return Recoding(tuple(rules)).taken(counted(cells))
 
     def encode(self, cells: Sequence[Any]) -> Encoded:
-        """The place in [0, 1]; what is none of the values cannot be clipped."""
+        """Return the place in [0, 1]; what is none of the values cannot be clipped."""
         codes = as_codes(cells, places_of(self.values))
         return Encoded((np.maximum(codes, 0) / (len(self.values) - 1))[:, None], codes < 0, codes < 0)
 

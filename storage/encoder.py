@@ -5,7 +5,7 @@ Stored models name this class by its path, so the module and its names stay wher
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
@@ -21,6 +21,25 @@ from storage.source import cells_of
 
 
 @dataclass(frozen=True, slots=True)
+class Clipped:
+    """Cells of a column that are outside the schema and were clipped; for whoever gave the rows alone.
+
+    Attributes
+    ----------
+    cells : int
+        How many there are, in rows that are not refused.
+    row : int
+        The first one's, from 0.
+    value : str
+        What the first one holds.
+    """
+
+    cells: int
+    row: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Encoding:
     """Encoded rows, and why some of them were refused.
 
@@ -30,10 +49,13 @@ class Encoding:
         Zeros for rows that were refused.
     refusals : tuple of str or None
         For each row its first fault: column, value, bound; None where it is in order.
+    clipped : mapping of column to Clipped
+        Of columns that have any.
     """
 
     features: NDArray[np.float64]
     refusals: tuple[str | None, ...]
+    clipped: Mapping[str, Clipped] = field(default_factory=dict)
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -107,11 +129,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         InputError
             If a column is missing, or for the first row that is refused, naming row (from 1), column, value and bound.
         """
+        return self.admit(X).features
+
+    def admit(self, X: Any) -> Encoding:
+        """Encode rows none of which is refused; raises as :meth:`transform` does."""
         encoding = self.encode(X)
         for row, refusal in enumerate(encoding.refusals, start=1):
             if refusal is not None:
                 raise InputError(f"row {row}, {refusal}")
-        return encoding.features
+        return encoding
 
     def encode(self, X: Any) -> Encoding:
         """Encode rows one by one: one that is refused does not stop the others.
@@ -126,7 +152,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             If a column is missing or named twice.
         """
         schema = self.declared
-        names = _names(X)
+        names = columns_of(X)
         cells = {name: _cells(X, name, names) for name in self.feature_names_in_.tolist()}
         rows = len(next(iter(cells.values())))
         examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
@@ -137,13 +163,20 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
                 fault = f"{str(one.cells[row])[:60]!r} is not {one.column.bound}"
                 fault = "the value is missing" if one.missing[row] else fault
                 refusals[row] = refusals[row] or f"column {one.column.name}: {fault}"
-        features = schema.features(examined)
-        features[[refusal is not None for refusal in refusals]] = 0.0
-        return Encoding(features, tuple(refusals))
+        features, refused = schema.features(examined), np.array([refusal is not None for refusal in refusals], bool)
+        features[refused] = 0.0
+        # What is outside and not refused has been clipped.
+        outside = {one.column.name: (one, np.flatnonzero(one.encoded.outside & ~refused)) for one in examined}
+        clipped = {
+            name: Clipped(len(places), int(places[0]), str(one.cells[places[0]])[:60])
+            for name, (one, places) in outside.items()
+            if len(places)
+        }
+        return Encoding(features, tuple(refusals), clipped)
 
     def cells(self, X: Any, name: str) -> Sequence[Any]:
         """Return the cells of a column that it does not read; InputError where there is none."""
-        return _cells(X, name, _names(X))
+        return _cells(X, name, columns_of(X))
 
 
 def _cells(table: Any, name: str, names: Counter[str]) -> Sequence[Any]:
@@ -159,7 +192,7 @@ def _cells(table: Any, name: str, names: Counter[str]) -> Sequence[Any]:
     return list(column.astype(object).where(column.notna(), None))
 
 
-def _names(table: Any) -> Counter[str]:
+def columns_of(table: Any) -> Counter[str]:
     """Return how often each column is named."""
     if hasattr(table, "schema") and hasattr(table.schema, "names"):
         return Counter(map(str, table.schema.names))

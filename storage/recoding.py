@@ -90,8 +90,8 @@ class Recoding:
             other = next((one for one in declared if one is not rule and one.code.startswith(rule.code)), None)
             if rule.prefix and other is not None:
                 raise InputError(
-                    f"{place}: {str(rule)!r} and {str(other)!r} overlap; leave one of them out, or say more of what the "
-                    "others begin with"
+                    f"{place}: {str(rule)!r} and {str(other)!r} overlap; leave one of them out, or say more of what "
+                    "codes begin with"
                 )
         return cls(declared, first)
 
@@ -104,7 +104,9 @@ class Recoding:
     def _begun(self) -> Mapping[int, frozenset[str]]:
         """The prefixes by their length."""
         prefixes = [rule.code for rule in self.declared if rule.prefix]
-        return {size: frozenset(one for one in prefixes if len(one) == size) for size in sorted(set(map(len, prefixes)))}
+        return {
+            size: frozenset(one for one in prefixes if len(one) == size) for size in sorted(set(map(len, prefixes)))
+        }
 
     @cached_property
     def written(self) -> frozenset[str]:
@@ -190,7 +192,7 @@ def first_characters(place: str, first: Any) -> int | None:
     """
     if first is not None and (type(first) is not int or first < 1):
         raise InputError(
-            f"{place}: first is {first!r}; it must be a whole number of characters from 1, such as 3 of an ICD code, or "
-            "be left out"
+            f"{place}: first is {first!r}; it must be a whole number of characters from 1, such as 3 of an ICD code, "
+            "or be left out"
         )
     return first

@@ -439,9 +439,7 @@ _KEYS = (
 )  # fmt: skip
 
 
-def parse_schema(
-    data: Any, place: str, scaling: Scaling | None = None, there: Sequence[str] | None = None
-) -> Schema:
+def parse_schema(data: Any, place: str, scaling: Scaling | None = None, there: Sequence[str] | None = None) -> Schema:
     """Return the schema that a mapping declares.
 
     Parameters
@@ -481,9 +479,7 @@ def parse_schema(
     markers, rule = _missing_cells(data.get("missing"), place)
     try:
         return Schema(
-            columns=tuple(
-                parse_column(number, column, place) for number, column in spread(data["columns"], place)
-            ),
+            columns=tuple(parse_column(number, column, place) for number, column in spread(data["columns"], place)),
             delimiter=str(data.get("delimiter", ",")),
             header=header,
             encoding=str(data.get("encoding", "utf-8")),

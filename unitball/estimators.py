@@ -34,11 +34,13 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names
 from dpalgos.rows import ArrayRows, Floats
 from storage.documents import read_yaml
-from storage.encoder import TableEncoder
+from storage.encoder import TableEncoder, columns_of
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, Cap
 from storage.people import MOST_ROWS, People, at_most, identifiers, named, shares
 from storage.refs import DatasetRef, OnViolation, ShardRef, Visibility
+from storage.several import patterned, settled
+from storage.source import canonical_label
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig, faults
@@ -401,14 +403,14 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     def _grouped(self, X: Any, groups: Any, rows: int) -> Grouped | None:
         """Return whose rows they are: by ``groups``, or by the schema's column of type person."""
-        people = None if self.schema is None else self._table().declared.people
+        people = None if self.schema is None else self._columns.declared.people
         if groups is not None and people is not None:
             raise ParameterError(f"the schema's column {people.column} says whose rows they are; leave groups out")
         if groups is not None:
             people = People("groups", self.rows_per_person)
             cells = np.asarray(groups, dtype=object).ravel().tolist()
         elif people is not None:
-            table = self._table()
+            table = self._columns
             cells = [None if cell in table.declared.missing else cell for cell in table.cells(X, people.column)]
         if people is None:
             return None
@@ -449,22 +451,25 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                     f"{error}; columns of texts need their values declared: give schema=FILE"
                 ) from None
             return checked, labels
-        encoder = self._table()
-        self.feature_names_in_, self.n_features_in_ = encoder.feature_names_in_, encoder.n_features_in_
+        self._columns = self._table(X)
+        self.feature_names_in_, self.n_features_in_ = self._columns.feature_names_in_, self._columns.n_features_in_
         return X, np.asarray(y).ravel()
 
-    def _table(self) -> TableEncoder:
+    def _table(self, X: Any) -> TableEncoder:
+        """Return what encodes rows like these, whose columns settle what the schema's patterns take."""
         if self.on_violation not in (OnViolation.REFUSE, OnViolation.CLIP):
             raise ParameterError(
                 f"on_violation is {self.on_violation!r}; an estimator takes refuse or clip. How many rows there are is "
                 "public and does not depend on what they hold: unitball ingest --on-violation drop keeps null records"
             )
         document = self.schema if isinstance(self.schema, Mapping) else read_yaml(Path(str(self.schema)))
+        if patterned(document):
+            document = settled(document, "schema", [*columns_of(X)])
         return TableEncoder(dict(document), on_violation=str(self.on_violation))
 
     def _encoder(self, rows: Any) -> Any:
         if self.schema is not None:
-            return self._table().transform
+            return self._columns.transform
         # None are declared of public rows alone.
         bounds = (rows.min(axis=0), rows.max(axis=0)) if self.bounds is None else self.bounds
         return Bounds.of(bounds, rows.shape[1])
@@ -648,7 +653,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
     def _target(self, y: NDArray[Any]) -> _Target:
         declared: Any = self.classes
         if declared is None and self.schema is not None:
-            declared = self._table().declared.label.classes
+            declared = self._columns.declared.label.classes
         if declared is None:
             check_classification_targets(y)
             if type_of_target(y) not in ("binary", "multiclass"):
@@ -662,10 +667,14 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
             raise ParameterError("classes are declared twice; names must differ")
         known = y.tolist()
         if unknown := [label for label in known if label not in places]:
-            raise ParameterError(
-                f"label {unknown[0]!r} is none of the classes {', '.join(map(repr, places))}; declare it or leave the "
-                "row out"
+            recoding = None if self.schema is None else self._columns.declared.label.recoding
+            rule = None if recoding is None else recoding.rule(canonical_label(unknown[0]))
+            way = (
+                "declare it or leave the row out"
+                if recoding is None or rule is None
+                else f"the schema's code of {recoding.rules[rule]!r}: give the classes' names, y.map({{…}})"
             )
+            raise ParameterError(f"label {unknown[0]!r} is none of the classes {', '.join(map(repr, places))}; {way}")
         return _Target(
             np.array([places[label] for label in known], dtype=np.int64),
             classes=tuple(str(index) for index in range(len(places))),
@@ -763,7 +772,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
     def _target(self, y: NDArray[Any]) -> _Target:
         declared = self.label_range
         if declared is None and self.schema is not None:
-            declared = self._table().declared.label.range
+            declared = self._columns.declared.label.range
         targets = np.asarray(y, dtype=np.float64)
         low, high = (targets.min(), targets.max()) if declared is None else map(float, declared)
         outside = np.flatnonzero((targets < low) | (targets > high))

@@ -152,7 +152,7 @@ schema = group_of("schema")
 @partial(answered, rooted=False)
 def draft(
     terms: AccountRequest,
-    rows: Annotated[Path, typer.Argument(help="CSV or Parquet; no value of it is read.")],
+    rows: Annotated[Path, typer.Argument(help="CSV or Parquet; no value of it is read unless --public says so.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The YAML file to write.")],
     header: Annotated[
         bool, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
@@ -166,6 +166,9 @@ def draft(
     person: Annotated[
         str | None, typer.Option(help="Column that says whose each row is, where people have several.")
     ] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="The rows are nobody's secret: read them, and propose what they suggest.")
+    ] = False,
     range_epsilon: Annotated[
         float | None,
         typer.Option(help="Draw ranges and values of these columns privately: epsilon in all, charged to the account."),
@@ -186,6 +189,8 @@ def draft(
     numbers, texts, account = _names(numeric), _names(categories), terms.account or output.stem
     if range_epsilon is not None and not (numbers or texts):
         raise InputError("--range-epsilon draws ranges and values: name the columns with --numeric and --categories")
+    if range_epsilon is not None and public:
+        raise InputError("--public reads rows that are nobody's secret, and --range-epsilon draws from private ones")
     fallback = declared_range("--range-fallback", range_fallback.split(","))
     columns = draft_schema(
         require_readable(rows, "rows"),
@@ -196,6 +201,7 @@ def draft(
         numeric=numbers,
         categories=texts,
         person=person,
+        public=public,
     )
     drawn = None
     if range_epsilon is not None:
@@ -220,7 +226,12 @@ def draft(
             raise
     shown = () if drawn is None else _drawn(drawn, range_epsilon, account)
     contents = {"ranges": drawn.ranges if drawn else {}, "values": drawn.values if drawn else {}}
-    way_on = f"Write their types and ranges, then: unitball schema check {output} --path {rows}"
+    what = (
+        "Look through what their values suggest, say which column is the label"
+        if public
+        else "Write their types and ranges"
+    )
+    way_on = f"{what}, then: unitball schema check {output} --path {rows}"
     return Answer(
         {"schema": str(output), "columns": columns, **contents}, [*shown, f"{output}: {columns} columns. {way_on}"]
     )
@@ -302,7 +313,9 @@ def _lines(report: SchemaReport) -> Iterator[str]:
     for column in report.columns:
         if column.recoded:
             taken = [f"{rule} ({cells})" for rule, cells in column.recoded.items()]
-            few = ", ".join(taken[:_MANY_RULES]) + (f", and {more} more" if (more := len(taken) - _MANY_RULES) > 0 else "")
+            few = ", ".join(taken[:_MANY_RULES]) + (
+                f", and {more} more" if (more := len(taken) - _MANY_RULES) > 0 else ""
+            )
             yield f"- column {column.name} is recoded: {few}"
     if report.duplicates.rows:
         yield f"- {report.duplicates.rows} are equal to an earlier one, up to {report.duplicates.largest_group} alike"

@@ -637,6 +637,28 @@ def drafted_columns(draft: str | Path) -> dict[str, tuple[str, ...]]:
     return names
 
 
+def draft_layout(draft: str | Path) -> Schema:
+    """Return a schema that says how a drafted table is laid out and for whose rows, with nothing true of its columns.
+
+    Raises
+    ------
+    InputError
+        If it has one column alone.
+    """
+    declaration = read_declaration(draft)
+    # What the columns are is not declared yet, but for whose rows they are; and a schema has a feature and a label.
+    names = [
+        one if one.get("type") == "person" else {"name": one["name"], "type": "ignore"}
+        for _, one in spread(declaration["columns"], str(draft))
+    ]
+    others = [one for one in names if one["type"] == "ignore"]
+    if len(others) < 2:
+        raise InputError(f"{draft} has one column; a table has a label and something to predict it from")
+    others[0]["type"] = "boolean"
+    others[-1] |= {"type": "label", "range": [0, 1]}
+    return parse_schema({**declaration, "columns": names}, str(draft))
+
+
 @register_reader("table-draft", takes=("schema",))
 def read_draft(path: str | Path, options: ReadOptions) -> Source:
     """Read the columns of a drafted schema whose type is known: numbers as public bins, then texts as their bytes.
@@ -654,19 +676,7 @@ def read_draft(path: str | Path, options: ReadOptions) -> Source:
     """
     if options.schema is None:
         raise InputError("format table-draft needs a drafted schema (--schema FILE.yaml)")
-    columns = drafted_columns(options.schema)
-    declaration = read_declaration(options.schema)
-    # What the columns are is not declared yet, but for whose rows they are; and a schema has a feature and a label.
-    names = [
-        one if one.get("type") == "person" else {"name": one["name"], "type": "ignore"}
-        for _, one in spread(declaration["columns"], str(options.schema))
-    ]
-    others = [one for one in names if one["type"] == "ignore"]
-    if len(others) < 2:
-        raise InputError(f"{options.schema} has one column; a table has a label and something to predict it from")
-    others[0]["type"] = "boolean"
-    others[-1] |= {"type": "label", "range": [0, 1]}
-    layout = parse_schema({**declaration, "columns": names}, str(options.schema))
+    columns, layout = drafted_columns(options.schema), draft_layout(options.schema)
     return Source(
         format="table-draft",
         place=str(path),
