@@ -285,6 +285,21 @@ def _cells(column: ColumnReport, rows: int) -> Iterator[object]:
     yield ", ".join(column.unseen[:6]) + (", …" if len(column.unseen) > 6 else "")
 
 
+def _recodings(report: SchemaReport) -> Iterator[str]:
+    """Yield how many cells each rule has taken, of columns with the same rules together; of each alone in JSON."""
+    alike: dict[tuple[str, ...], list[ColumnReport]] = {}
+    for column in report.columns:
+        if column.recoded:
+            alike.setdefault(tuple(column.recoded), []).append(column)
+    for rules, columns in alike.items():
+        taken = [f"{rule} ({sum(column.recoded[rule] for column in columns)})" for rule in rules]
+        more = len(taken) - _MANY_RULES
+        told = ", ".join(taken[:_MANY_RULES]) + (f", and {more} more" if more > 0 else "")
+        names = ", ".join(column.name for column in columns[:3]) + (", …" if len(columns) > 3 else "")
+        which = f"column {names}" if len(columns) == 1 else f"{len(columns)} columns ({names})"
+        yield f"- {which}, recoded cells: {told}"
+
+
 def _lines(report: SchemaReport) -> Iterator[str]:
     yield f"{report.rows} rows"
     if report.broken_rows:
@@ -310,13 +325,7 @@ def _lines(report: SchemaReport) -> Iterator[str]:
                 f"these privately: unitball schema draft … --categories {column.name}; or say 'hash: 64' instead "
                 "of values: every text belongs to one of 64 bins, without a list"
             )
-    for column in report.columns:
-        if column.recoded:
-            taken = [f"{rule} ({cells})" for rule, cells in column.recoded.items()]
-            few = ", ".join(taken[:_MANY_RULES]) + (
-                f", and {more} more" if (more := len(taken) - _MANY_RULES) > 0 else ""
-            )
-            yield f"- column {column.name} is recoded: {few}"
+    yield from _recodings(report)
     if report.duplicates.rows:
         yield f"- {report.duplicates.rows} are equal to an earlier one, up to {report.duplicates.largest_group} alike"
     for name, (values, rows, most) in report.repeated.items():
