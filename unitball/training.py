@@ -237,7 +237,7 @@ class TrainedModel:
         ----------
         rows : data frame of the table's columns, or array (m, d) where the set has no schema
         """
-        return _predicted(self.pipeline, rows)
+        return predicted(self.pipeline, rows)
 
     def predict_proba(self, rows: Any) -> pd.DataFrame:
         """Return the probability of each of two classes for each row, of a model that was measured with ``roc=True``.
@@ -329,10 +329,10 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
 
     with using_root(root):
         pipeline = load_model(current_root(), find_model(current_root(), model))
-    return _predicted(pipeline, rows)
+    return predicted(pipeline, rows)
 
 
-def _predicted(pipeline: Any, rows: Any) -> pd.Series:
+def predicted(pipeline: Any, rows: Any) -> pd.Series:
     """Return a prediction for each row, and warn of cells that the schema does not admit and that were clipped."""
     # With scikit-learn, which whoever asks for a budget does without.
     from storage.encoder import TableEncoder

@@ -338,8 +338,18 @@ def _column_names(path: Path, schema: Schema) -> list[str]:
     return cells
 
 
-def require_schema(options: ReadOptions, format_name: str, path: str | Path) -> Schema:
-    """Return the declared schema of a table in a file or a folder.
+def require_schema(
+    options: ReadOptions, format_name: str, files: Callable[[Schema], Mapping[str, Sequence[Path]]]
+) -> Schema:
+    """Return the declared schema.
+
+    Parameters
+    ----------
+    options : ReadOptions
+    format_name : str
+        For messages.
+    files : callable
+        Returns the files of a table's parts by its schema; the first to train on settles patterns of names.
 
     Raises
     ------
@@ -350,12 +360,9 @@ def require_schema(options: ReadOptions, format_name: str, path: str | Path) -> 
         raise RefusedError(
             f"format {format_name} needs a declared schema (--schema FILE.yaml); none is learnt from rows"
         )
-    declaration, there = read_declaration(options.schema), None
+    declaration, place, there = read_declaration(options.schema), str(options.schema), None
     if patterned(declaration):
-        layout = layout_of(declaration, str(options.schema))
-        parts = Path(path).is_dir() and not layout.files
-        file = _files(Path(path))[0] if parts else table_files(path, layout, options)["train"]
-        there = settling_names(declaration, str(options.schema), file)
+        there = settling_names(declaration, place, files(layout_of(declaration, place))["train"][0])
     return replace(load_schema(options.schema, options.scaling, there), keeps_rows=not options.discover)
 
 
@@ -412,8 +419,12 @@ def read_csv(path: str | Path, options: ReadOptions) -> Source:
     path : path
         A file, or a folder in which the schema names the files.
     """
-    schema = require_schema(options, "csv", path)
-    parts = {part: (text_tables, (file,)) for part, file in table_files(path, schema, options).items()}
+
+    def files(schema: Schema) -> dict[str, tuple[Path, ...]]:
+        return {part: (file,) for part, file in table_files(path, schema, options).items()}
+
+    schema = require_schema(options, "csv", files)
+    parts = {part: (text_tables, paths) for part, paths in files(schema).items()}
     return declared_source("csv", str(path), options, schema, parts)
 
 
@@ -504,12 +515,16 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     """
     place = Path(path)
     if options.schema is not None:
-        schema = require_schema(options, "parquet", path)
-        if place.is_dir() and not schema.files:
-            files = {"train": place} if options.test is None else {"train": place, "test": options.test}
-        else:
-            files = table_files(path, schema, options)
-        parquet = {part: (parquet_tables, _files(Path(file))) for part, file in files.items()}
+
+        def files(schema: Schema) -> dict[str, tuple[Path, ...]]:
+            if place.is_dir() and not schema.files:
+                found = {"train": place} if options.test is None else {"train": place, "test": options.test}
+            else:
+                found = table_files(path, schema, options)
+            return {part: _files(Path(file)) for part, file in found.items()}
+
+        schema = require_schema(options, "parquet", files)
+        parquet = {part: (parquet_tables, paths) for part, paths in files(schema).items()}
         return declared_source("parquet", str(place), options, schema, parquet)
     if options.on_violation is not OnViolation.REFUSE or options.scaling is not None:
         raise InputError(f"{place}: rows are clipped, dropped or scaled by a declared schema only; give --schema")
