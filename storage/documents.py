@@ -206,8 +206,8 @@ def _require_distinct_keys(text: str, place: str) -> None:
         if keys and (known := keys[-1]) is not None:
             if key_next[-1] and isinstance(event, yaml.ScalarEvent) and event.value != "<<":
                 if event.value in known:
-                    line = event.start_mark.line + 1
-                    raise InputError(f"{place}, line {line}: key {event.value!r} stands there twice; leave one out")
+                    line = "" if event.start_mark is None else f", line {event.start_mark.line + 1}"
+                    raise InputError(f"{place}{line}: key {event.value!r} stands there twice; leave one out")
                 known.add(event.value)
             key_next[-1] = not key_next[-1]
         if isinstance(event, yaml.CollectionStartEvent):

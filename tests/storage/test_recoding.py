@@ -320,8 +320,9 @@ def test_a_number_that_is_no_bracket_is_not_clipped(on_violation: str, refused: 
 
 def test_rows_are_recognised_whatever_their_scaling(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
-    lines = [f"{low},{code},{'Up' if low % 20 else 'No'},NO" for low, code in
-             zip(random.integers(0, 10, 80) * 10, random.choice(["250.1", "42.9", "V57"], 80), strict=True)]  # fmt: skip
+    ages, codes = random.integers(0, 10, 80) * 10, random.choice(["250.1", "42.9", "V57"], 80)
+    drugs = ["Up" if age % 20 else "No" for age in ages]
+    lines = [f"{age},{code},{drug},NO" for age, code, drug in zip(ages, codes, drugs, strict=True)]
     (tmp_path / "rows.csv").write_text("age,other,insulin,y\n" + "\n".join(lines) + "\n")
     brackets = [str(low) for low in range(0, 100, 10)]
     columns = [
