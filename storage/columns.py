@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from storage.errors import InputError
 from storage.people import MOST_ROWS, People, identifiers, named
-from storage.recoding import Recoding, Rule, first_characters
+from storage.recoding import Recoding, Rule, first_characters, items_of
 from storage.source import canonical_label
 
 Floats = NDArray[np.float64]
@@ -232,16 +232,17 @@ def declared_codes(place: str, key: str, declaration: Mapping[str, Any]) -> Reco
     """Return what a declared list of values, or mapping of codes to values, says of cells."""
     declared, where = declaration.get(key), f"{place}: {key}"
     first = first_characters(place, declaration.get("first"))
-    if not isinstance(declared, (dict, list)) or not declared:
+    items = items_of(declared)
+    if not declared or not (items or isinstance(declared, list)):
         raise InputError(
             f"{where} is {declared!r}; it must be a list of at least one value, or a mapping of codes to what they "
             'mean: {"1": north, "2": south}'
         )
-    if not isinstance(declared, dict):
+    if items is None:
         written = declared_texts(where, declared)
         return Recoding.of(where, written, written, first, named=False)
-    written = declared_texts(where, list(declared))
-    values = [declared_texts(where, [value])[0] for value in declared.values()]
+    written = declared_texts(where, [code for code, _ in items])
+    values = [declared_texts(where, [value])[0] for _, value in items]
     return Recoding.of(where, written, values, first, named=True)
 
 
@@ -381,7 +382,7 @@ class Boolean(Column):
         if "values" not in declaration:
             return cls(name, None, missing)
         declared, where = declaration["values"], f"{place}: values"
-        if not isinstance(declared, dict):
+        if (items := items_of(declared)) is None:
             values = declared_texts(where, declared)
             if len(values) != 2:
                 raise InputError(
@@ -389,13 +390,13 @@ class Boolean(Column):
                     '{"No": false, "Up": true, "Down": true}'
                 )
             return cls(name, Recoding.of(where, values, _FLAGS, None, named=False), missing)
-        for code, meant in declared.items():
+        for code, meant in items:
             if not isinstance(meant, bool):
                 raise InputError(f"{where}: {code!r} means {meant!r}; it must be true or false, without quotes")
-        if len(set(declared.values())) != 2:
-            raise InputError(f"{where} are {declared}; declare codes of true and of false")
-        meanings = [_FLAGS[meant] for meant in declared.values()]
-        return cls(name, Recoding.of(where, declared_texts(where, list(declared)), meanings, None, named=True), missing)
+        if len({meant for _, meant in items}) != 2:
+            raise InputError(f"{where} are {dict(items)}; declare codes of true and of false")
+        codes, meanings = declared_texts(where, [code for code, _ in items]), [_FLAGS[meant] for _, meant in items]
+        return cls(name, Recoding.of(where, codes, meanings, None, named=True), missing)
 
     @property
     def bound(self) -> str:

@@ -182,6 +182,27 @@ class Places(Mapping[str, int]):
         return len(self.recoding.rules)
 
 
+def items_of(declared: Any) -> list[tuple[Any, Any]] | None:
+    """Return codes and what they mean, of a mapping or of pairs as :func:`in_order` has them; None of anything else."""
+    if isinstance(declared, dict):
+        return list(declared.items())
+    pairs = isinstance(declared, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in declared)
+    return [(code, value) for code, value in declared] if pairs and declared else None
+
+
+def in_order(entry: Any) -> Any:
+    """Return a column's declaration with pairs in place of mappings of codes.
+
+    Features and classes lie in the order of a mapping, and whoever keeps JSON may sort its keys.
+    """
+    if not isinstance(entry, dict):
+        return entry
+    return {
+        key: [list(pair) for pair in value.items()] if isinstance(value, dict) else value
+        for key, value in entry.items()
+    }
+
+
 def first_characters(place: str, first: Any) -> int | None:
     """Return how many characters of a cell a schema says to count; None where it does not say.
 

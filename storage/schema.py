@@ -31,6 +31,7 @@ from storage.columns import (
 from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
 from storage.people import People
+from storage.recoding import in_order
 from storage.refs import OnViolation, Scaling
 from storage.several import settled, spread
 from storage.source import Block, Tally, canonical_label, cells_of
@@ -490,7 +491,16 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None, there: S
             scaling=Scaling(data.get("scaling", Scaling.CENTRED)),
             files={str(part): str(name) for part, name in (data.get("files") or {}).items()},
             # YAML reads days as such.
-            document=json.loads(json.dumps({key: data[key] for key in data if key != "files"}, default=str)),
+            document=json.loads(
+                json.dumps(
+                    {
+                        key: [in_order(column) for column in data[key]] if key == "columns" else data[key]
+                        for key in data
+                        if key != "files"
+                    },
+                    default=str,
+                )
+            ),
         )
     except InputError as error:
         raise InputError(f"{str(error) if str(error).startswith(place) else f'{place}: {error}'}") from None

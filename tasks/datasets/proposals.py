@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ _MOST_VALUES = 200
 _MOST_KEPT = 10_000
 _ROWS = 4096
 
-Proposal = Mapping[str, Any]
+Proposal = Mapping[str, object]
 """A column's declaration but for its name."""
 
 
@@ -69,7 +68,7 @@ def entry(names: Sequence[str], proposal: Proposal, comment: str = "") -> str:
     return f"  - {{{body}}}{f'  # {comment}' if comment else ''}\n"
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     """Return a value as YAML has it; whole numbers without a fraction."""
     if isinstance(value, list):
         return f"[{', '.join(map(_written, value))}]"
@@ -80,7 +79,7 @@ def together(proposals: Mapping[str, Proposal], *, ordered: bool) -> list[tuple[
     """Return columns of one proposal together, in the order of their first; each alone where their order counts."""
     found: dict[str, tuple[list[str], Proposal]] = {}
     for name, proposal in proposals.items():
-        key = name if ordered or "values" not in {*proposal} - {"range"} else json.dumps(proposal, sort_keys=True)
+        key = name if ordered or "values" not in proposal else json.dumps(proposal, sort_keys=True)
         found.setdefault(key, ([], proposal))[0].append(name)
     return list(found.values())
 
@@ -113,9 +112,9 @@ class _Seen:
         if kind != "category" and self.numeric and self.low < self.high:
             return {"type": "numeric", "range": [self.low, self.high]}
         found = proposed(sorted(self.texts)) if not self.many else {}
-        if len(self.texts) > 1 and 0 < len(found.get("values", found.get("ordered", ()))) <= _MOST_VALUES:
-            return found
-        return {"type": "ignore"}
+        listed = found.get("values", found.get("ordered"))
+        few = isinstance(listed, list) and len(listed) <= _MOST_VALUES
+        return found if few and len(self.texts) > 1 else {"type": "ignore"}
 
 
 def _are_flags(texts: set[str]) -> bool:

@@ -116,8 +116,8 @@ def draft_schema(
     known = {"file": path.name, "path": path, "output": output}
     if path.suffix in PARQUET:
         with open_parquet(place, 0) as file:
-            kinds = ((field.name, str(field.type).split("[")[0].rstrip("3264")) for field in file.schema)
-            names = [(name, _ARROW.get(kind, "todo")) for name, kind in kinds]
+            typed = ((field.name, str(field.type).split("[")[0].rstrip("3264")) for field in file.schema)
+            names = [(name, _ARROW.get(kind, "todo")) for name, kind in typed]
         text = _HEAD.format(source=f"its names and types{_UNREAD if not public else _READ}", **known)
     else:
         layout, names = _text_layout(place)
