@@ -88,13 +88,17 @@ def together(proposals: Mapping[str, Proposal], *, ordered: bool) -> list[tuple[
 class _Seen:
     """What a column of public rows holds."""
 
+    cells: int = 0
     texts: set[str] = field(default_factory=set)
     many: bool = False
     numeric: bool = True
     low: float = math.inf
     high: float = -math.inf
 
-    def add(self, texts: Sequence[str], decimal: str) -> None:
+    def add(self, cells: Sequence[str], decimal: str) -> None:
+        """Take in the cells of some rows that are not missing, in their one spelling."""
+        self.cells += len(cells)
+        texts = sorted(set(cells))
         if not self.many:
             self.texts.update(texts)
             self.many = len(self.texts) > _MOST_KEPT
@@ -109,6 +113,9 @@ class _Seen:
         """Return what to declare of it; of what cannot be a feature as it is that it is ignored."""
         if kind != "category" and kind != "numeric" and len(self.texts) == 2 and _are_flags(self.texts):
             return {"type": "boolean"}
+        if kind == "todo" and len(self.texts) == self.cells > _MOST_VALUES and all(map(str.isdecimal, self.texts)):
+            # As many whole numbers as rows: they name something.
+            return {"type": "ignore"}
         if kind != "category" and self.numeric and self.low < self.high:
             return {"type": "numeric", "range": [self.low, self.high]}
         found = proposed(sorted(self.texts)) if not self.many else {}
@@ -139,6 +146,6 @@ def public_proposals(path: Path, draft: Path, kinds: Mapping[str, str]) -> dict[
     for rows in raw_rows(path, layout, _ROWS):
         for name, column in seen.items():
             cells = cells_of(rows.columns[name])
-            texts = {canonical_label(cell) for cell in cells if cell is not None and cell == cell}
-            column.add(sorted(texts - layout.missing), layout.decimal)
+            texts = [canonical_label(cell) for cell in cells if cell is not None and cell == cell]
+            column.add([text for text in texts if text not in layout.missing], layout.decimal)
     return {name: column.proposal(kinds[name]) for name, column in seen.items()}

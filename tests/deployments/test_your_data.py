@@ -90,6 +90,22 @@ def walked(command_line: CommandLine, folder: Path, patch: pytest.MonkeyPatch, *
 
 def test_encounters_up_to_their_rows(commands: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walked(commands, tmp_path, monkeypatch, "schema", "ingest")
+    # Other meanings of codes, columns left out and rows without their people do not make them other rows.
+    schema = Path("docs/examples/encounters.yaml").read_text("utf-8")
+    for old, new in (
+        ("type: person, namespace: diabetics", "type: ignore"),
+        ("Asian: other", "Asian: white"),
+        ('"250*": diabetes', '"250*": heart'),
+        ("names: [metformin, repaglinide", "names: [repaglinide"),
+        ("names: [encounter_id", "names: [metformin, encounter_id"),
+    ):
+        assert old in schema
+        schema = schema.replace(old, new)
+    Path("other.yaml").write_text(schema, "utf-8")
+    given = ("--epsilon-cap", 3, "--delta-cap", 1e-6, "--on-violation", "clip", "--account", "others")
+    again = commands("ingest", "again", "--format", "csv", "--path", "encounters.csv", "--schema", "other.yaml", *given)
+    again.refused(again.code, "a new name does not refill a budget")
+    assert again.code
 
 
 @pytest.mark.nightly

@@ -269,10 +269,10 @@ def test_public_rows_are_read_and_proposed_of(commands: CommandLine, tmp_path: P
     rows, output = tmp_path / "rows.csv", tmp_path / "s.yaml"
     lines = [
         f"{place},{('?', 'Roma', 'Asian')[place % 3]},{BRACKETS[place % 10]},{ICD[place % 30]},{place % 7 + 0.5},"
-        f"{('yes', 'no')[place % 2]},{('No', 'Up')[place % 2]},{('Up', 'No')[place % 2]},x"
+        f"{('yes', 'no')[place % 2]},{('No', 'Up')[place % 2]},{('Up', 'No')[place % 2]},x,{7 * place}"
         for place in range(300)
     ]
-    rows.write_text("id,race,age,diag,days,flag,metformin,insulin,same\n" + "\n".join(lines) + "\n")
+    rows.write_text("id,race,age,diag,days,flag,metformin,insulin,same,number\n" + "\n".join(lines) + "\n")
     private = ("--person", "id", "--missing", "?")
     assert commands("schema", "draft", rows, "-o", output, *private).code == 0
     kept = output.read_text("utf-8")
@@ -293,6 +293,7 @@ def test_public_rows_are_read_and_proposed_of(commands: CommandLine, tmp_path: P
         {"name": "flag", "type": "boolean"},
         {"names": ["metformin", "insulin"], "type": "category", "values": ["No", "Up"]},
         {"name": "same", "type": "ignore"},
+        {"name": "number", "type": "ignore"},
     ]
     both = commands("schema", "draft", rows, "-o", tmp_path / "t.yaml", "--public", "--numeric", "days",
                     "--range-epsilon", "1")  # fmt: skip
