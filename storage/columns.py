@@ -8,9 +8,8 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -20,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from storage.cells import canonical, canonical_text, column_name, day_of, days, numbers
 from storage.errors import InputError
 from storage.people import MOST_ROWS, People, identifiers, named
 from storage.recoding import Recoding, Rule, first_characters, items_of
-from storage.source import canonical_label
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -126,34 +125,37 @@ class Column(ABC):
         return len(self.features)
 
     @property
-    def text(self) -> bool:
-        """Whether its cells are text to whoever reads a table without a schema."""
-        return False
-
-    @property
-    def decimal(self) -> bool:
-        """Whether its cells are numbers with a decimal mark."""
-        return False
-
-    @property
-    def plain(self) -> bool:
-        """Whether its cells are numbers with nothing before, after or between their digits."""
-        return self.decimal
-
-    @property
     def written(self) -> frozenset[str]:
-        """Texts that are values of it even where they mark a missing cell elsewhere."""
+        """Canonical texts that are values of it even where they mark a missing cell elsewhere."""
         return frozenset()
 
-    def taken(self, cells: Sequence[Any]) -> dict[str, int]:
-        """Return how many cells each rule takes by which the column recodes; for their owner alone."""
+    def read(self, cells: Any, decimal: str = ".") -> pa.StringArray | Floats:
+        """Return what cells of one of the columns that it reads are to it: by this they are compared.
+
+        Parameters
+        ----------
+        cells : Arrow array, or sequence of cells of any types
+        decimal : {".", ","}
+            What separates whole numbers from their fraction in text.
+
+        Returns
+        -------
+        pyarrow.StringArray or float array, (m,)
+            Canonical texts, unless it is a column of numbers (NaN where a cell is none) or of days (likewise, since
+            1970-01-01).
+        """
+        return canonical(cells, decimal)
+
+    def taken(self, texts: pa.StringArray) -> dict[str, int]:
+        """Return how many canonical texts each rule takes by which the column recodes; for their owner alone."""
         return {}
 
     @abstractmethod
-    def encode(self, cells: Sequence[Any]) -> Encoded:
-        """Encode cells; those outside are clipped where that can be, what stands for a missing one is not used. Total.
+    def encode(self, *values: Any) -> Encoded:
+        """Encode what :meth:`read` gives of each column that it reads. Total.
 
-        Where one is missing the result's values may be written to.
+        What is outside is clipped where that can be, what stands for a missing cell is not used. Where one is missing
+        the result's values may be written to.
         """
 
     def place(self, values: Floats) -> Floats:
@@ -182,9 +184,10 @@ def parse_column(number: int, declaration: Any, place: str) -> Column:
     InputError
         Naming the column, the key and what is expected.
     """
-    if not isinstance(declaration, dict) or not isinstance(declaration.get("name"), str):
+    declared = declaration.get("name") if isinstance(declaration, dict) else None
+    if isinstance(declared, bool) or not isinstance(declared, (str, int)):
         raise InputError(f"{place}, column {number}: each column is a mapping with a name and a type")
-    name, kind = declaration["name"], declaration.get("type")
+    name, kind = column_name(declared), declaration.get("type")
     where = f"{place}, column {name}"
     if not isinstance(kind, str) or kind not in _TYPES:
         raise InputError(f"{where}: type is {kind!r}; it must be one of {', '.join(sorted(_TYPES))}")
@@ -222,10 +225,17 @@ def declared_texts(place: str, values: Any) -> tuple[str, ...]:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise InputError(f"{place} holds {value!r}, which YAML does not read as text; put it in quotes")
-    texts = tuple(canonical_label(value) for value in values)
-    if len(set(texts)) < len(texts):
-        raise InputError(f"{place} holds the same value twice: {list(texts)}")
-    return texts
+    texts = []
+    for value in values:
+        text = canonical_text(value)
+        if text is None:
+            raise InputError(
+                f"{place} holds {value!r}: which whole number a float from 2^53 on is, nobody knows; write its digits"
+            )
+        texts.append(text)
+    if twice := named_twice(texts):
+        raise InputError(f"{place} holds the same value twice, {twice}: {list(map(str, values))}")
+    return tuple(texts)
 
 
 def declared_codes(place: str, key: str, declaration: Mapping[str, Any]) -> Recoding:
@@ -248,47 +258,10 @@ def declared_codes(place: str, key: str, declaration: Mapping[str, Any]) -> Reco
 
 def declared_range(place: str, value: Any) -> tuple[float, float]:
     """Return a declared range of finite numbers."""
-    bounds = as_numbers(value) if isinstance(value, list) else np.zeros(0)
+    bounds = numbers(value) if isinstance(value, list) else np.zeros(0)
     if bounds.shape != (2,) or not np.isfinite(bounds).all() or not bounds[0] < bounds[1]:
         raise InputError(f"{place} is {value!r}; it must be two finite numbers, the smaller first: [0, 100]")
     return float(bounds[0]), float(bounds[1])
-
-
-def as_numbers(cells: Sequence[Any] | Floats) -> Floats:
-    """Return cells as numbers, NaN where they are none."""
-    if isinstance(cells, np.ndarray):
-        return cells
-    # NumPy reads some others, such as times and lists, otherwise together than one by one.
-    if set(map(type, cells)) <= {int, float, type(None)}:
-        with suppress(OverflowError):
-            return np.array(cells, dtype=np.float64)
-    return np.array([as_number(cell) for cell in cells], dtype=np.float64)
-
-
-def as_number(cell: Any) -> float:
-    """Return a cell as a number, NaN where it is none."""
-    try:
-        # Python reads "1_0" as ten; no table means that.
-        return float("nan") if isinstance(cell, str) and "_" in cell else float(cell)
-    except (ValueError, TypeError, OverflowError):
-        return float("nan")
-
-
-def numbers_of(cells: Any, markers: frozenset[str]) -> Floats | None:
-    """Return an Arrow array of texts as numbers; None unless all are numbers and none is missing."""
-    # Only a marker that reads as a number could be taken for one.
-    numeric = [marker for marker in markers if not np.isnan(as_number(marker))]
-    try:
-        if numeric and pc.any(pc.is_in(pc.utf8_trim_whitespace(cells), pa.array(numeric))).as_py():
-            return None
-        try:
-            numbers = cells.cast(pa.float64())
-        except pa.ArrowInvalid:
-            numbers = pc.utf8_trim_whitespace(cells).cast(pa.float64())
-    except pa.ArrowInvalid:
-        return None
-    values: Floats = numbers.to_numpy(zero_copy_only=False)
-    return None if np.isnan(values).any() else values
 
 
 def clip(numbers: Floats, low: float, high: float) -> Encoded:
@@ -300,19 +273,22 @@ def clip(numbers: Floats, low: float, high: float) -> Encoded:
     return Encoded(np.where(hopeless, low, np.clip(numbers, low, high))[:, None], outside, hopeless)
 
 
-def as_codes(cells: Sequence[Any], places: Mapping[str, int]) -> NDArray[np.int64]:
-    """Return which of the declared values each cell is, -1 where it is none."""
-    return np.array([places.get(canonical_label(cell), -1) for cell in cells], dtype=np.int64)
+def codes_of(texts: pa.StringArray, values: Sequence[str]) -> NDArray[np.int64]:
+    """Return which of the declared values each canonical text is, -1 where it is none."""
+    found = pc.index_in(texts, pa.array(values, pa.string())).fill_null(-1)
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def counted(cells: Sequence[Any]) -> Counter[str]:
-    """Return how many cells are each text, in its one spelling."""
-    return Counter(canonical_label(cell) for cell in cells)
+def recoded(texts: pa.StringArray, recoding: Recoding, values: Sequence[str]) -> NDArray[np.int64]:
+    """Return which of the values each canonical text means, -1 where it means none."""
+    coded, places = texts.dictionary_encode(), recoding.places(values)
+    found = [places.get(text, -1) for text in coded.dictionary.to_pylist()]
+    return np.array([*found, -1], dtype=np.int64)[coded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)]
 
 
-def places_of(values: Sequence[str]) -> dict[str, int]:
-    """Return the place of each declared value."""
-    return {value: place for place, value in enumerate(values)}
+def counted(texts: pa.StringArray) -> dict[str, int]:
+    """Return how many cells are each canonical text."""
+    return {each["values"]: each["counts"] for each in texts.drop_null().value_counts().to_pylist()}
 
 
 def one_hot(codes: NDArray[np.int64], width: int) -> Floats:
@@ -347,10 +323,10 @@ class Ignored(Column):
         """Anything."""
         return "anything"
 
-    def encode(self, cells: Sequence[Any]) -> Encoded:
+    def encode(self, *values: Any) -> Encoded:
         """Nothing."""
-        none = np.zeros(len(cells), dtype=bool)
-        return Encoded(np.zeros((len(cells), 0)), none, none)
+        none = np.zeros(len(values[0]), dtype=bool)
+        return Encoded(np.zeros((len(none), 0)), none, none)
 
 
 USUAL_FLAGS = MappingProxyType(
@@ -411,16 +387,19 @@ class Boolean(Column):
         """The codes, where declared."""
         return frozenset(() if self.recoding is None else self.recoding.written)
 
-    def taken(self, cells: Sequence[Any]) -> dict[str, int]:
+    def taken(self, texts: pa.StringArray) -> dict[str, int]:
         """By code, where more than two are declared."""
         several = self.recoding is not None and (self.recoding.open_ended or len(self.recoding.declared) > 2)
-        return self.recoding.taken(counted(cells)) if self.recoding is not None and several else {}
+        return self.recoding.taken(counted(texts)) if self.recoding is not None and several else {}
 
-    def encode(self, cells: Sequence[Any]) -> Encoded:
+    def encode(self, *values: Any) -> Encoded:
         """0 or 1; what is neither cannot be clipped."""
-        if self.recoding is None:
-            cells = [canonical_label(cell).lower() for cell in cells]
-        codes = as_codes(cells, self.recoding.places(_FLAGS) if self.recoding else USUAL_FLAGS)
+        (texts,) = values
+        if self.recoding is not None:
+            codes = recoded(texts, self.recoding, _FLAGS)
+        else:
+            usual = codes_of(pc.utf8_lower(texts), tuple(USUAL_FLAGS))
+            codes = np.array([*USUAL_FLAGS.values(), -1])[usual]
         return Encoded(np.maximum(codes, 0).astype(np.float64)[:, None], codes < 0, codes < 0)
 
 
@@ -493,36 +472,27 @@ class Category(Column):
         """All features are one group."""
         return 1
 
-    @property
-    def text(self) -> bool:
-        """Whether no value reads as a number, nor as a truth value; what begins as declared may."""
-        open_ended = self.hashed or (self.recoding is not None and self.recoding.open_ended)
-        return not open_ended and _read_as_text(self._texts)
-
-    def taken(self, cells: Sequence[Any]) -> dict[str, int]:
+    def taken(self, texts: pa.StringArray) -> dict[str, int]:
         """By code or prefix, where these are not the values themselves."""
-        return self.recoding.taken(counted(cells)) if self.recoding is not None and self.recoding.renames else {}
+        return self.recoding.taken(counted(texts)) if self.recoding is not None and self.recoding.renames else {}
 
-    def encode(self, cells: Sequence[Any]) -> Encoded:
+    def encode(self, *values: Any) -> Encoded:
         """One-hot; an unknown value becomes zeros."""
+        (texts,) = values
         if self.hashed:
             cut = str if self.recoding is None else self.recoding.cut
-            cells = [
-                str(zlib.crc32(cut(canonical_label(cell)).encode(errors="surrogatepass")) % len(self.values))
-                for cell in cells
-            ]
-        recoded = None if self.hashed else self.recoding
-        codes = as_codes(cells, places_of(self.values) if recoded is None else recoded.places(self.values))
+            coded = texts.dictionary_encode()
+            bins = [zlib.crc32(cut(text).encode()) % len(self.values) for text in coded.dictionary.to_pylist()]
+            places = coded.indices.fill_null(len(bins)).to_numpy(zero_copy_only=False)
+            codes = np.array([*bins, -1], dtype=np.int64)[places]
+        elif self.recoding is None:
+            codes = codes_of(texts, self.values)
+        else:
+            codes = recoded(texts, self.recoding, self.values)
         return Encoded(one_hot(codes, self.width), codes < 0, np.zeros(len(codes), dtype=bool))
 
 
 _MOST_BINS = 4096
-
-
-def _read_as_text(values: Sequence[str]) -> bool:
-    """Whether no value is a number, nor a truth value, to whoever reads a table without a schema."""
-    return not {value.lower() for value in values} & {"true", "false"} and bool(np.isnan(as_numbers(values)).all())
-
 
 # Numbers come first, then the one-hot groups.
 _PARTS = ("days", "year", "month", "weekday")
@@ -558,8 +528,8 @@ class Date(Column):
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Date:
         """Return the declared column."""
         bounds = declaration.get("range")
-        days = [_day(value) for value in bounds] if isinstance(bounds, list) else []
-        if len(days) != 2 or days[0] is None or days[1] is None or not days[0] < days[1]:
+        ends = [day_of(str(value)) for value in bounds] if isinstance(bounds, list) else []
+        if len(ends) != 2 or ends[0] is None or ends[1] is None or not ends[0] < ends[1]:
             raise InputError(
                 f"{place}: range is {bounds!r}; it must be two days, the first one first: [2020-01-01, 2026-12-31]"
             )
@@ -567,7 +537,7 @@ class Date(Column):
         if not isinstance(parts, list) or not parts or not set(map(str, parts)) <= set(_PARTS):
             raise InputError(f"{place}: parts are {parts!r}; they must be some of {', '.join(_PARTS)}")
         ordered = tuple(part for part in _PARTS if part in parts)
-        return cls(name, (days[0], days[1]), ordered, _formats(declaration, place), missing)
+        return cls(name, (ends[0], ends[1]), ordered, _formats(declaration, place), missing)
 
     @property
     def bound(self) -> str:
@@ -594,23 +564,32 @@ class Date(Column):
         """Month and weekday."""
         return len(self.parts) - self.numbers
 
-    def encode(self, cells: Sequence[Any]) -> Encoded:
+    def read(self, cells: Any, decimal: str = ".") -> pa.StringArray | Floats:
+        """Return days."""
+        return days(cells, self.formats)
+
+    def encode(self, *values: Any) -> Encoded:
         """Encode the parts, clipping to the ends of the range; what is no day cannot be clipped."""
-        first, last = self.range
-        days = [_day(cell, self.formats) for cell in cells]
-        hopeless = np.array([day is None for day in days], dtype=bool)
-        outside = np.array([day is None or not first <= day <= last for day in days], dtype=bool)
-        within = [first if day is None else min(max(day, first), last) for day in days]
-        years = max(last.year - first.year, 1)
+        (given,) = values
+        first, last = ((day - _EPOCH).days for day in self.range)
+        hopeless = np.isnan(given)
+        outside = ~((given >= first) & (given <= last))
+        within = np.clip(np.where(hopeless, first, given), first, last).astype(np.int64)
+        calendar = within.astype("datetime64[D]")
+        years = calendar.astype("datetime64[Y]").astype(np.int64) + _EPOCH.year - self.range[0].year
         columns = {
-            "days": np.array([(day - first).days / (last - first).days for day in within]).reshape(-1, 1),
-            "year": np.array([(day.year - first.year) / years for day in within]).reshape(-1, 1),
-            "month": one_hot(np.array([day.month - 1 for day in within], dtype=np.int64), 12),
-            "weekday": one_hot(np.array([day.weekday() for day in within], dtype=np.int64), 7),
+            "days": ((within - first) / (last - first))[:, None],
+            "year": (years / max(self.range[1].year - self.range[0].year, 1))[:, None],
+            "month": one_hot(calendar.astype("datetime64[M]").astype(np.int64) % 12, 12),
+            # The first of January 1970 was a Thursday.
+            "weekday": one_hot((within + 3) % 7, 7),
         }
-        values = np.concatenate([columns[part] for part in self.parts], axis=1)
-        values[hopeless] = 0.0
-        return Encoded(values, outside, hopeless)
+        encoded = np.concatenate([columns[part] for part in self.parts], axis=1)
+        encoded[hopeless] = 0.0
+        return Encoded(encoded, outside, hopeless)
+
+
+_EPOCH = date(1970, 1, 1)
 
 
 def _formats(declaration: Mapping[str, Any], place: str) -> tuple[str, ...]:
@@ -620,20 +599,6 @@ def _formats(declaration: Mapping[str, Any], place: str) -> tuple[str, ...]:
     if not all(isinstance(one, str) for one in forms):
         raise InputError(f'{place}: format is {form!r}; it must be text such as "%d.%m.%Y", or a list of such texts')
     return tuple(forms)
-
-
-def _day(cell: Any, formats: Sequence[str] = ()) -> date | None:
-    """Return the day that a cell names; None where it names none."""
-    if isinstance(cell, datetime):
-        with suppress(NotImplementedError, ValueError):  # pandas, of a day beyond Python's calendar, and of none
-            return cell.date()
-    elif isinstance(cell, date):
-        return cell
-    text = str(cell).strip()
-    for form in formats or (None,):
-        with suppress(ValueError):
-            return (datetime.fromisoformat(text) if form is None else datetime.strptime(text, form)).date()
-    return None
 
 
 @dataclass(frozen=True)
@@ -691,33 +656,27 @@ class Label(Column):
         return f"one of {shown(self._texts)}" + ("" if self.recoding is None else self.recoding.ending)
 
     @property
-    def decimal(self) -> bool:
-        """Whether it is a number."""
-        return self.range is not None
-
-    @property
     def written(self) -> frozenset[str]:
         """How the classes are written."""
         return frozenset(self.classes) if self.recoding is None else self.recoding.written
 
-    def _without_suffix(self, cells: Sequence[Any]) -> Sequence[Any]:
-        if not self.suffix:
-            return cells
-        return [cell.strip().removesuffix(self.suffix) if isinstance(cell, str) else cell for cell in cells]
-
-    def taken(self, cells: Sequence[Any]) -> dict[str, int]:
-        """By code or prefix, where these are not the classes themselves."""
-        if self.recoding is None or not self.recoding.renames:
-            return {}
-        return self.recoding.taken(counted(self._without_suffix(cells)))
-
-    def encode(self, cells: Sequence[Any]) -> Encoded:
-        """Return class names, or numbers clipped to the range; a label that is no class cannot be clipped."""
+    def read(self, cells: Any, decimal: str = ".") -> pa.StringArray | Floats:
+        """Return canonical texts without the suffix, or numbers."""
         if self.range is not None:
-            return clip(as_numbers(cells), *self.range)
-        cells = self._without_suffix(cells)
-        recoded = self.recoding
-        codes = as_codes(cells, places_of(self.classes) if recoded is None else recoded.places(self.classes))
+            return numbers(cells, decimal)
+        return canonical(cells, decimal, (lambda text: text.removesuffix(self.suffix)) if self.suffix else None)
+
+    def taken(self, texts: pa.StringArray) -> dict[str, int]:
+        """By code or prefix, where these are not the classes themselves."""
+        return self.recoding.taken(counted(texts)) if self.recoding is not None and self.recoding.renames else {}
+
+    def encode(self, *values: Any) -> Encoded:
+        """Return class names, or numbers clipped to the range; a label that is no class cannot be clipped."""
+        (given,) = values
+        if self.range is not None:
+            return clip(given, *self.range)
+        known = self.recoding
+        codes = codes_of(given, self.classes) if known is None else recoded(given, known, self.classes)
         return Encoded(np.array(self.classes)[codes][:, None], codes < 0, codes < 0)
 
 
@@ -779,7 +738,7 @@ class Numeric(Column):
         if scale not in ("linear", "log"):
             raise InputError(f"{place}: scale is {scale!r}; it must be linear or log")
         if centre is not None:
-            if not low <= (value := float(as_numbers([centre])[0])) <= high:
+            if not low <= (value := float(numbers([centre])[0])) <= high:
                 raise InputError(f"{place}: centre is {centre!r}; it must be a number in the range [{low:g}, {high:g}]")
             centre = value
         currency, thousands = declaration.get("currency"), declaration.get("thousands", "")
@@ -796,38 +755,29 @@ class Numeric(Column):
         """The range."""
         return "a finite number" if self.range is None else f"a number in [{self.range[0]:g}, {self.range[1]:g}]"
 
-    @property
-    def decimal(self) -> bool:
-        """They are numbers."""
-        return True
-
-    @property
-    def plain(self) -> bool:
-        """Whether neither a currency nor a mark between thousands is declared."""
-        return not (self.currency or self.thousands)
-
-    def _plain(self, cell: Any) -> Any:
+    def _plain(self, text: str) -> str:
         """Return a text without currency and thousands; as it is where its digits do not stand in groups of three.
 
         A decimal comma has become a point before, and a point between thousands a comma.
         """
-        if not isinstance(cell, str):
-            return cell
-        text = cell.strip()
         for sign in self.currency:
             text = re.sub(rf"^([+-]?)\s*{re.escape(sign)}\s*|\s*{re.escape(sign)}$", r"\1", text)
         mark = "," if self.thousands == "." else self.thousands
         grouped = mark and re.fullmatch(rf"[+-]?\d{{1,3}}({re.escape(mark)}\d{{3}})+(\.\d*)?", text)
         return text.replace(mark, "") if grouped else text
 
-    def encode(self, cells: Sequence[Any]) -> Encoded:
+    def read(self, cells: Any, decimal: str = ".") -> pa.StringArray | Floats:
+        """Return numbers."""
+        return numbers(cells, decimal, self._plain if self.currency or self.thousands else None)
+
+    def encode(self, *values: Any) -> Encoded:
         """Scale to [0, 1], clipping to the ends of the range."""
-        numbers = as_numbers(cells if self.plain else [self._plain(cell) for cell in cells])
+        (given,) = values
         if self.range is None:
-            hopeless = ~np.isfinite(numbers)
-            return Encoded(numbers[:, None], hopeless, hopeless)
+            hopeless = ~np.isfinite(given)
+            return Encoded(given[:, None], hopeless, hopeless)
         low, high = self.range
-        clipped = clip(numbers, low, high)
+        clipped = clip(given, low, high)
         return Encoded((clipped.values - low) / (high - low), clipped.outside, clipped.hopeless)
 
     def _line(self) -> tuple[float, float]:
@@ -893,23 +843,19 @@ class Ordered(Column):
         return f"one of {shown(self.values)}"
 
     @property
-    def text(self) -> bool:
-        """Whether no value reads as a number, nor as a truth value."""
-        return _read_as_text(self.values)
-
-    @property
     def written(self) -> frozenset[str]:
         """The values."""
         return frozenset(self.values)
 
-    def taken(self, cells: Sequence[Any]) -> dict[str, int]:
+    def taken(self, texts: pa.StringArray) -> dict[str, int]:
         """By value."""
         rules = (Rule(value, f"{place} of {len(self.values)}") for place, value in enumerate(self.values, start=1))
-        return Recoding(tuple(rules)).taken(counted(cells))
+        return Recoding(tuple(rules)).taken(counted(texts))
 
-    def encode(self, cells: Sequence[Any]) -> Encoded:
+    def encode(self, *values: Any) -> Encoded:
         """Return the place in [0, 1]; what is none of the values cannot be clipped."""
-        codes = as_codes(cells, places_of(self.values))
+        (texts,) = values
+        codes = codes_of(texts, self.values)
         return Encoded((np.maximum(codes, 0) / (len(self.values) - 1))[:, None], codes < 0, codes < 0)
 
 
@@ -934,11 +880,21 @@ class Days(Numeric):
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Days:
         """Return the declared column."""
         between = declaration.get("between")
-        if not isinstance(between, list) or len(between) != 2 or not all(isinstance(one, str) for one in between):
+        if (
+            not isinstance(between, list)
+            or len(between) != 2
+            or not all(isinstance(one, (str, int)) for one in between)
+        ):
             raise InputError(f"{place}: between is {between!r}; it must name two columns: [admitted, discharged]")
-        number = cls.of_range(name, missing, declaration, place)
+        scaled = cls.of_range(name, missing, declaration, place)
         return cls(
-            name, number.range, missing, number.centre, number.log, (), "", tuple(between), _formats(declaration, place)
+            name,
+            scaled.range,
+            missing,
+            scaled.centre,
+            scaled.log,
+            between=tuple(map(column_name, between)),
+            formats=_formats(declaration, place),
         )
 
     @property
@@ -953,10 +909,14 @@ class Days(Numeric):
         written = " or ".join(self.formats) or "2026-01-31"
         return f"{low:g} to {high:g} days from {self.between[0]} to {self.between[1]}, written {written}"
 
-    def encode(self, cells: Sequence[Any]) -> Encoded:
+    def read(self, cells: Any, decimal: str = ".") -> pa.StringArray | Floats:
+        """Return days."""
+        return days(cells, self.formats)
+
+    def encode(self, *values: Any) -> Encoded:
         """Scale the number of days to [0, 1], clipping to the ends of the range; what is no day cannot be clipped."""
-        pairs = [(_day(first, self.formats), _day(last, self.formats)) for first, last in cells]
-        return Numeric.encode(self, [(last - first).days if first and last else None for first, last in pairs])
+        first, last = values
+        return Numeric.encode(self, last - first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -991,9 +951,9 @@ class Person(Column):
         """Identifiers."""
         return "an identifier: text or a whole number (of floats, whole ones up to 2^53)"
 
-    def encode(self, cells: Sequence[Any]) -> Encoded:
+    def encode(self, *values: Any) -> Encoded:
         """Return identifiers in their one spelling; what names nobody surely cannot be clipped."""
-        names = identifiers(cells)
+        names = identifiers(values[0])
         nobody = ~named(names)
         return Encoded(names[:, None], nobody, nobody)
 

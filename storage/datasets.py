@@ -15,7 +15,8 @@ from scipy import sparse
 
 from storage import documents
 from storage.atomic import Staging, locked_directory, staging, write_bytes, writing
-from storage.columns import as_numbers, shown
+from storage.cells import canonical, numbers
+from storage.columns import codes_of, shown
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
 from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, Layout, path_component, root_secret
@@ -43,7 +44,7 @@ from storage.rowfiles import (
     ahead,
 )
 from storage.schema import parse_schema
-from storage.source import Block, Source, Tally, canonical_label, most_rows, undeclared
+from storage.source import Block, Source, Tally, most_rows, undeclared
 
 FORMAT_VERSION = 1
 MANIFEST = "dataset.json"
@@ -143,17 +144,13 @@ def _labels(block: Block, source: Source, part: str, before: int) -> NDArray[Any
 
 def _class_indices(block: Block, source: Source, part: str, before: int) -> NDArray[np.int32]:
     raw = np.asarray(block.labels)
-    if raw.dtype == object:
-        raw = raw.astype(str)
-    values, inverse = np.unique(raw, return_inverse=True)
-    index = {name: place for place, name in enumerate(source.classes)}
-    places = np.array([index.get(canonical_label(value), -1) for value in values.tolist()], dtype=np.int32)
-    indices: NDArray[np.int32] = places[inverse]
+    texts = canonical(raw if raw.dtype != object else raw.tolist())
+    indices = codes_of(texts, source.classes).astype(np.int32)
     if (indices < 0).any():
         row = int(np.argmin(indices))
         raise InputError(
-            f"{_where(block, source, part, row, before)}: label {canonical_label(raw[row])!r} is not among the "
-            f"classes {shown(source.classes)}; correct the row or declare it with --classes"
+            f"{_where(block, source, part, row, before)}: label {texts[row].as_py() or str(raw[row])!r} is not among "
+            f"the classes {shown(source.classes)}; correct the row or declare it with --classes"
         )
     return indices
 
@@ -162,7 +159,7 @@ def _real_labels(
     block: Block, source: Source, part: str, before: int, bounds: tuple[float, float]
 ) -> NDArray[np.float64]:
     raw = np.asarray(block.labels)
-    labels = raw.astype(np.float64) if raw.dtype.kind in "iuf" else as_numbers(raw.tolist())
+    labels = numbers(raw if raw.dtype != object else raw.tolist())
     low, high = bounds
     good = (labels >= low) & (labels <= high)
     if not good.all():

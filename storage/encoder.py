@@ -3,21 +3,23 @@
 Stored models name this class by its path, so the module and its names stay where they are.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
+from storage.cells import column_name
+from storage.columns import Person
 from storage.errors import InputError
 from storage.refs import OnViolation
 from storage.schema import Schema, Table, parse_schema
-from storage.source import cells_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +154,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             If a column is missing or named twice.
         """
         schema = self.declared
-        names = columns_of(X)
-        cells = {name: _cells(X, name, names) for name in self.feature_names_in_.tolist()}
+        places = columns_of(X)
+        cells = {name: _cells(X, name, places) for name in self.feature_names_in_.tolist()}
         rows = len(next(iter(cells.values())))
         examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
         refusals: list[str | None] = [None] * rows
         for one in examined:
             wrong = one.encoded.hopeless if OnViolation(self.on_violation).clips else one.encoded.outside
             for row in np.flatnonzero(wrong if schema.rule(one.column).keeps else wrong | one.missing).tolist():
-                fault = f"{str(one.cells[row])[:60]!r} is not {one.column.bound}"
+                fault = f"{one.shown(row)[:60]!r} is not {one.column.bound}"
                 fault = "the value is missing" if one.missing[row] else fault
                 refusals[row] = refusals[row] or f"column {one.column.name}: {fault}"
         features, refused = schema.features(examined), np.array([refusal is not None for refusal in refusals], bool)
@@ -168,34 +170,72 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         # What is outside and not refused has been clipped.
         outside = {one.column.name: (one, np.flatnonzero(one.encoded.outside & ~refused)) for one in examined}
         clipped = {
-            name: Clipped(len(places), int(places[0]), str(one.cells[places[0]])[:60])
+            name: Clipped(len(places), int(places[0]), one.shown(int(places[0]))[:60])
             for name, (one, places) in outside.items()
             if len(places)
         }
         return Encoding(features, tuple(refusals), clipped)
 
-    def cells(self, X: Any, name: str) -> Sequence[Any]:
-        """Return the cells of a column that it does not read; InputError where there is none."""
-        return _cells(X, name, columns_of(X))
+    def labels(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Return labels, written as in the table, as the schema names them: numbers, or classes.
+
+        What is no class is its text, and what is no number is NaN.
+
+        Parameters
+        ----------
+        y : array (m,)
+        """
+        label = self.declared.label
+        read = label.read(y.tolist() if y.dtype == object else y)
+        if isinstance(read, np.ndarray):
+            return read
+        encoded = label.encode(read)
+        return np.where(encoded.hopeless, y.astype(str), encoded.values[:, 0])
+
+    def people(self, X: Any) -> NDArray[np.object_]:
+        """Return whose rows they are by the column that names people, (m,), None where it names nobody surely.
+
+        Raises
+        ------
+        InputError
+            If there is no such column.
+        """
+        schema = self.declared
+        column = next(one for one in schema.columns if isinstance(one, Person))
+        return schema.whose(_cells(X, column.name, columns_of(X)))
 
 
-def _cells(table: Any, name: str, names: Counter[str]) -> Sequence[Any]:
-    if names[name] != 1:
-        there = ", ".join(list(names)[:20]) + (", …" if len(names) > 20 else "")
-        what = "is missing" if name not in names else "is there twice"
-        raise InputError(f"column {name!r} {what}; the rows have: {there}")
-    column = table[name]
-    if hasattr(column, "to_pylist"):
-        return cells_of(column)
-    # None for what pandas calls missing, whatever the column's type.
-    column = column if isinstance(column, pd.Series) else pd.Series(list(column), dtype=object)
-    return list(column.astype(object).where(column.notna(), None))
+def _cells(table: Any, name: str, places: Mapping[str, Sequence[Any]]) -> Any:
+    """Return the cells of a column, an Arrow array or a list."""
+    there = places.get(name, ())
+    if len(there) != 1:
+        known = ", ".join(list(places)[:20]) + (", …" if len(places) > 20 else "")
+        what = "is there twice" if there else "is missing"
+        raise InputError(f"column {name!r} {what}; the rows have: {known}")
+    column = table.iloc[:, there[0]] if isinstance(table, pd.DataFrame) else table[there[0]]
+    if not isinstance(column, pd.Series):
+        return column if isinstance(column, (pa.Array, pa.ChunkedArray)) else list(column)
+    if column.dtype != object:
+        with suppress(pa.ArrowException, TypeError, ValueError):
+            # Missing is what pandas calls so, whatever the column's type.
+            array = pa.array(column, from_pandas=True)
+            if not isinstance(array.type, pa.BaseExtensionType):
+                return array
+    return list(column.astype(object))
 
 
-def columns_of(table: Any) -> Counter[str]:
-    """Return how often each column is named."""
+def columns_of(table: Any) -> dict[str, list[Any]]:
+    """Return by which places, or names, each column is found, by its canonical name."""
+    named: Iterable[tuple[Any, Any]]
     if hasattr(table, "schema") and hasattr(table.schema, "names"):
-        return Counter(map(str, table.schema.names))
-    if isinstance(table, Mapping) or hasattr(table, "columns"):
-        return Counter(map(str, getattr(table, "columns", table)))
-    raise InputError(f"rows are a {type(table).__name__}; give a data frame with the table's columns")
+        named = enumerate(table.schema.names)
+    elif isinstance(table, pd.DataFrame):
+        named = enumerate(table.columns)
+    elif isinstance(table, Mapping):
+        named = ((name, name) for name in table)
+    else:
+        raise InputError(f"rows are a {type(table).__name__}; give a data frame with the table's columns")
+    places: dict[str, list[Any]] = {}
+    for place, name in named:
+        places.setdefault(column_name(name), []).append(place)
+    return places

@@ -17,10 +17,8 @@ break the guarantee is one person as two records, and equal identifiers have equ
 import hashlib
 import json
 import re
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
+from storage.cells import canonical
 from storage.documents import pack_arrays, unpack_arrays, verify_file
 from storage.errors import InputError
 
@@ -39,9 +38,8 @@ MOST_ROWS = 64
 TEST = "test"
 """The file of test rows; every other file's rows are trained on."""
 
-_LARGEST_WHOLE = 2.0**53
-_WHOLE = re.compile(r"([+-]?)(0|[1-9][0-9]*)(?:\.0*)?")
-_FLOAT = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+(?:[eE][+-][0-9]+)?|[eE][+-][0-9]+)")
+# Fractions, and truth values; a number without a fraction is written in digits alone.
+_NOBODY = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-][0-9]+)|-?inf|True|False|", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,42 +72,22 @@ class People:
             )
 
 
-def identifier(cell: Any) -> str | None:
-    """Return the one spelling of a cell that names a person; None where it names nobody surely.
+def identifiers(cells: Any, decimal: str = ".") -> NDArray[np.object_]:
+    """Return the one spelling of each cell that names a person, (m,); None where it names nobody surely.
 
-    17, 17.0, ``"17"`` and ``" 17"`` are one person, from CSV, Parquet, JSON or a data frame: text is normalised (NFC)
-    and stripped, and a whole float, as such or as text, is its integer. Other floats are refused, and those beyond
-    2⁵³, where neighbouring integers are the same float. ``"007"`` is text and not 7.
+    That is its canonical text (:mod:`storage.cells`): 17, 17.0, ``"17"`` and ``" 17"`` are one person, from CSV,
+    Parquet, JSON or a data frame, and ``"007"`` is not 7. Refused are fractions, truth values, and floats so large that
+    neighbouring whole numbers are the same float.
+
+    Parameters
+    ----------
+    cells, decimal
+        As of :func:`storage.cells.canonical`.
     """
-    if isinstance(cell, bytes):
-        try:
-            cell = cell.decode()
-        except UnicodeDecodeError:
-            return None
-    if isinstance(cell, str):
-        text = unicodedata.normalize("NFC", cell).strip()
-        whole = _WHOLE.fullmatch(text)
-        if whole is not None:
-            return f"-{whole[2]}" if whole[1] == "-" and whole[2] != "0" else whole[2]
-        return None if not text or _FLOAT.fullmatch(text) else text
-    if isinstance(cell, (bool, np.bool_)):
-        return None
-    if isinstance(cell, (int, np.integer)):
-        return str(int(cell))
-    if isinstance(cell, (float, np.floating)):
-        number = float(cell)
-        return str(int(number)) if abs(number) <= _LARGEST_WHOLE and number == int(number) else None
-    if isinstance(cell, Decimal) and cell.is_finite() and cell == int(cell):
-        return str(int(cell))
-    return None
-
-
-def identifiers(cells: Sequence[Any]) -> NDArray[np.object_]:
-    """Return the one spelling of each cell, (m,); None where it names nobody surely."""
-    found = np.empty(len(cells), dtype=object)
-    known = {cell: identifier(cell) for cell in {cell for cell in cells if isinstance(cell, str)}}
-    found[:] = [known[cell] if isinstance(cell, str) else identifier(cell) for cell in cells]
-    return found
+    coded = canonical(cells, decimal).dictionary_encode()
+    texts = coded.dictionary.to_pylist()
+    known = np.array([*(None if _NOBODY.fullmatch(text) else text for text in texts), None], dtype=object)
+    return np.asarray(known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)])
 
 
 def named(names: Any) -> NDArray[np.bool_]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
+from storage.cells import canonical_text
 from storage.errors import InputError
-from storage.source import canonical_label
 
 PREFIX = "*"
 """What a code of a mapping ends in where it stands for all codes that begin with the rest."""
@@ -76,7 +76,7 @@ class Recoding:
                 raise InputError(
                     f"{place}: {PREFIX!r} would take every code; name the codes, or what they begin with: '25{PREFIX}'"
                 )
-            if rule.prefix and (spelling := canonical_label(rule.code)) != rule.code:
+            if rule.prefix and (spelling := canonical_text(rule.code)) != rule.code:
                 raise InputError(
                     f"{place}: no code begins with {rule.code!r}, since numbers lose a plus sign and zeros at the end "
                     f"of their fraction (250.00 is 250); say '{spelling}{PREFIX}', or name the codes"
@@ -135,7 +135,10 @@ class Recoding:
 
     def cut(self, text: str) -> str:
         """Return what counts of a text, in its one spelling."""
-        return text if self.first is None else canonical_label(text[: self.first])
+        if self.first is None:
+            return text
+        begun = text[: self.first].rstrip()
+        return canonical_text(begun) or begun
 
     def rule(self, text: str) -> str | None:
         """Return the code or the prefix that takes a text in its one spelling; None where none does."""

@@ -11,13 +11,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from storage.cells import absent, canonical
 from storage.columns import (
+    Category,
     Column,
     Date,
     Days,
     Encoded,
+    Floats,
     Label,
     MissingRows,
     Numeric,
@@ -25,20 +29,20 @@ from storage.columns import (
     known_keys,
     missing_rule,
     named_twice,
-    numbers_of,
     parse_column,
 )
 from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
-from storage.people import People
+from storage.people import People, identifiers
 from storage.recoding import in_order
 from storage.refs import OnViolation, Scaling
 from storage.several import settled, spread
-from storage.source import Block, Tally, canonical_label, cells_of
+from storage.source import Block, Tally
 
 FORMAT_VERSION = 1
 
 _INTERCEPT = 0.1
+_TEXTS = Category("", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Table:
     Attributes
     ----------
     columns : mapping of column name to cells
-        Text or numbers; None where a value is missing. Or Arrow arrays.
+        Arrow arrays, or sequences of cells of any types; by canonical names (:func:`storage.cells.column_name`).
     lines : int array
         Where they stand in the file.
     unit : str
@@ -77,7 +81,8 @@ class Examined:
     Attributes
     ----------
     column : Column
-    cells : sequence
+    cells : tuple of sequences
+        Those of each column of the file that it reads.
     missing : bool array (m,)
     encoded : Encoded
         Of all rows; zeros where the cell is missing.
@@ -87,6 +92,18 @@ class Examined:
     cells: Sequence[Any]
     missing: NDArray[np.bool_]
     encoded: Encoded
+
+    def shown(self, row: int) -> str:
+        """Return the cell of a row as it came, for a message."""
+        found = []
+        for cells in self.cells:
+            cell = cells[row]
+            try:
+                found.append(cell.as_py() if isinstance(cell, pa.Scalar) else cell)
+            except (OverflowError, ValueError):
+                # A day beyond Python's calendar, or bytes that are no text.
+                found.append(f"a {cell.type} that has no text")
+        return str(found[0] if len(found) == 1 else tuple(found))
 
 
 @dataclass(frozen=True)
@@ -247,35 +264,56 @@ class Schema:
         """Hold cells against the declarations of some columns; nothing is refused."""
         return [self._examined(column, [table.columns[name] for name in column.reads]) for column in columns]
 
-    def _examined(self, column: Column, given: Sequence[Any]) -> Examined:
-        first = given[0]
-        if len(given) == 1 and isinstance(first, pa.StringArray) and not first.null_count:
-            return self._texts(column, first)
-        given = [cells_of(one) for one in given]
-        cells = given[0] if len(given) == 1 else list(zip(*given, strict=True))
-        missing = np.logical_or.reduce([_missing(one, self.missing - column.written) for one in given])
-        read = cells
-        if self.decimal != "." and column.decimal:
-            # With both exchanged, "1.234,5" is no number, where leaving the point out would guess what it meant.
-            read = [cell.translate(_EXCHANGED) if isinstance(cell, str) else cell for cell in cells]
-        encoded = column.encode(read)
-        encoded.values[missing] = np.zeros(1, dtype=encoded.values.dtype)
-        return Examined(
-            column, cells, missing, Encoded(encoded.values, encoded.outside & ~missing, encoded.hopeless & ~missing)
-        )
+    def read(self, column: Column, cells: Any) -> tuple[pa.StringArray | Floats, NDArray[np.bool_]]:
+        """Return what cells are to a column, and which of them are missing.
 
-    def _texts(self, column: Column, texts: Any) -> Examined:
-        """Examine an Arrow array of texts: numbers all at once, others each distinct one once."""
-        numbers: Any = None
-        if column.plain and self.decimal == ".":
-            numbers = numbers_of(texts, self.missing - column.written)
-        if numbers is not None:
-            return Examined(column, texts, np.zeros(len(texts), dtype=bool), column.encode(numbers))
-        coded = texts.dictionary_encode()
-        # As numbers are read, and as each line's cells are: what a cell is must not depend on the cells beside it.
-        distinct = [text.strip() if isinstance(text, str) else text for text in cells_of(coded.dictionary)]
-        one, places = self._examined(column, [distinct]), coded.indices.to_numpy()
-        return Examined(column, texts, one.missing[places], one.encoded.at(places))
+        A cell is missing if it holds nothing, or is the same to its column as a marker: in a column of numbers -999.0
+        and "-9.99e2" are the marker -999, in one of days 1900-01-01 is "01.01.1900" where days are written so.
+        """
+        values, missing = column.read(cells, self.decimal), absent(cells)
+        texts, alike = self._marks(column)
+        if isinstance(values, np.ndarray):
+            if len(alike):
+                missing |= np.isin(values, alike)
+            if (unread := np.isnan(values) & ~missing).any():
+                missing |= unread & _among(canonical(cells, self.decimal), texts)
+            return values, missing
+        return values, missing | _among(values, texts) | _among(values, alike)
+
+    def whose(self, cells: Any) -> NDArray[np.object_]:
+        """Return whom cells name, (m,); None where they are missing or name nobody surely."""
+        texts, missing = self.read(_TEXTS, cells)
+        names = identifiers(texts)
+        names[missing] = None
+        return names
+
+    def _marks(self, column: Column) -> tuple[Any, Any]:
+        """Return the markers of missing cells, as canonical texts and as what they are to a column."""
+        key = type(column), column.name
+        if key not in self._markers:
+            written = pa.array(sorted(self.missing), pa.string())
+            alike = column.read(written, self.decimal)
+            if isinstance(alike, np.ndarray):
+                marks = canonical(written, self.decimal), alike[~np.isnan(alike)]
+            else:
+                own = pa.array(sorted(column.written), pa.string())
+                marks = alike.filter(pc.invert(pc.is_in(alike, own))), alike[:0]
+            self._markers[key] = marks
+        return self._markers[key]
+
+    @cached_property
+    def _markers(self) -> dict[tuple[type[Column], str], tuple[Any, Any]]:
+        """What :meth:`_marks` has found."""
+        return {}
+
+    def _examined(self, column: Column, given: Sequence[Any]) -> Examined:
+        values, missing = zip(*(self.read(column, cells) for cells in given), strict=True)
+        gone = np.logical_or.reduce(missing)
+        encoded = column.encode(*values)
+        if gone.any():
+            encoded.values[gone] = np.zeros(1, dtype=encoded.values.dtype)
+            encoded = Encoded(encoded.values, encoded.outside & ~gone, encoded.hopeless & ~gone)
+        return Examined(column, tuple(given), gone, encoded)
 
     def features(self, examined: Sequence[Examined]) -> NDArray[np.float64]:
         """Return the features of rows, from the examined :attr:`inputs` in their order.
@@ -406,7 +444,7 @@ class Schema:
             return f"the value is missing; fill it, or let the schema say 'missing: {{marker: …, rows: {ways}}}'"
         ways = "--on-violation drop" if examined.encoded.hopeless[row] else "--on-violation clip or drop"
         return (
-            f"{str(examined.cells[row])[:60]!r} is outside the schema, which admits {examined.column.bound}; correct "
+            f"{examined.shown(row)[:60]!r} is outside the schema, which admits {examined.column.bound}; correct "
             f"the row or the schema, or use {ways}"
         )
 
@@ -417,21 +455,10 @@ def _plain(column: Examined) -> NDArray[Any]:
     return np.where(unknown, np.nan, column.encoded.values) if unknown.any() else column.encoded.values
 
 
-_EXCHANGED = str.maketrans(".,", ",.")
-
-
-def _missing(cells: Sequence[Any], markers: frozenset[str]) -> NDArray[np.bool_]:
-    """Return which cells are missing: None, a float that is no number, or written as one of the markers."""
-    read_as_numbers = frozenset(marker for marker in markers if canonical_label(marker)[-1:].isdigit())
-
-    def is_missing(cell: Any) -> bool:
-        if cell is None:
-            return True
-        if isinstance(cell, str):
-            return cell.strip() in markers
-        return cell != cell or bool(read_as_numbers and canonical_label(cell) in read_as_numbers)
-
-    return np.array([is_missing(cell) for cell in cells], dtype=bool)
+def _among(texts: Any, some: Any) -> NDArray[np.bool_]:
+    """Return which of canonical texts are among some."""
+    found: NDArray[np.bool_] = pc.is_in(texts, some).to_numpy(zero_copy_only=False)
+    return found
 
 
 _KEYS = (
@@ -477,7 +504,7 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None, there: S
     header = data.get("header", True)
     if not isinstance(header, bool):
         raise InputError(f"{place}: header is {header!r}; it must be true or false")
-    markers, rule = _missing_cells(data.get("missing"), place)
+    markers, rule = _missing_cells(data.get("missing"), str(data.get("decimal", ".")), place)
     try:
         return Schema(
             columns=tuple(parse_column(number, column, place) for number, column in spread(data["columns"], place)),
@@ -506,7 +533,7 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None, there: S
         raise InputError(f"{str(error) if str(error).startswith(place) else f'{place}: {error}'}") from None
 
 
-def _missing_cells(cells: Any, place: str) -> tuple[frozenset[str], MissingRows]:
+def _missing_cells(cells: Any, decimal: str, place: str) -> tuple[frozenset[str], MissingRows]:
     if cells is None:
         return frozenset({""}), MissingRows.REFUSE
     example = '{marker: "", rows: indicator}'
@@ -517,7 +544,9 @@ def _missing_cells(cells: Any, place: str) -> tuple[frozenset[str], MissingRows]
     markers = cells["marker"] if isinstance(cells["marker"], list) else [cells["marker"]]
     if any(isinstance(marker, bool) or not isinstance(marker, (str, int, float)) for marker in markers) or not markers:
         raise InputError(f"{place}: missing: marker is {cells['marker']!r}; it must be text in quotes, or a list of it")
-    return frozenset(str(marker).strip() for marker in markers), rule
+    # What YAML has read as a number has a point.
+    texts = (str(one).replace(".", decimal) if isinstance(one, float) else str(one) for one in markers)
+    return frozenset(text.strip() for text in texts), rule
 
 
 def layout_of(declaration: Any, place: str) -> Schema:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from storage.cells import column_name
 from storage.errors import InputError
 
 ANY = "*"
@@ -68,7 +69,7 @@ def settled(data: Mapping[str, Any], place: str, there: Sequence[str]) -> dict[s
         if not isinstance(entry, dict) or ("names" not in entry and "name" not in entry):
             columns.append(entry)
             continue
-        listed = [entry["name"]] if "names" not in entry else _names(number, entry, place)
+        listed = [column_name(entry["name"])] if "names" not in entry else _names(number, entry, place)
         names: list[str] = []
         for one in listed:
             pattern = "names" in entry and ANY in one
@@ -104,8 +105,9 @@ def _names(number: int, entry: Mapping[str, Any], place: str) -> list[str]:
     if not isinstance(names, list) or not names:
         raise InputError(f"{where}: names is {given!r}; it must be {example}")
     for one in names:
-        if not isinstance(one, str) or not one.strip():
+        if isinstance(one, bool) or not isinstance(one, (str, int)) or not column_name(one):
             raise InputError(f"{where}: names holds {one!r}, which is no text; put it in quotes")
+    names = list(map(column_name, names))
     if twice := next((one for place_, one in enumerate(names) if one in names[:place_]), None):
         raise InputError(f"{where}: names holds {twice!r} twice; leave one out")
     return names

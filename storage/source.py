@@ -8,14 +8,13 @@ import importlib
 import io
 import math
 import pkgutil
-import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Self, cast
 
@@ -23,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from storage.cells import canonical_text
 from storage.errors import InputError, RefusedError
 from storage.layout import path_component
 from storage.people import People
@@ -77,8 +77,8 @@ class ReadOptions:
         if self.classes is not None and self.label_range is not None:
             raise InputError("classes and a label range are both declared: declare one of them")
         if self.classes is not None:
-            names = tuple(canonical_label(name) for name in self.classes)
-            if len(names) < 2 or len(set(names)) < len(names):
+            names = tuple(canonical_text(name) for name in self.classes)
+            if len(names) < 2 or len(set(names)) < len(names) or None in names:
                 raise InputError(f"classes are {list(self.classes)}: declare at least two, all different")
             object.__setattr__(self, "classes", names)
         if self.label_range is not None:
@@ -207,50 +207,6 @@ class Source:
                 f"{self.place}: the image shape is {list(shape)} and rows have {self.dimension} features; declare "
                 "height,width or channels,height,width with that product"
             )
-
-
-# Leading zeros ("007") and exponents belong to identifiers, which are not numbers to their owner.
-_DECIMAL = re.compile(r"([+-]?)(0|[1-9][0-9]*)(?:\.([0-9]*))?")
-
-
-@lru_cache(maxsize=4096)
-def _canonical_text(text: str) -> str:
-    match = _DECIMAL.fullmatch(text)
-    if match is None:
-        return text
-    sign, whole, fraction = match[1], match[2], (match[3] or "").rstrip("0")
-    number = f"{whole}.{fraction}" if fraction else whole
-    return f"-{number}" if sign == "-" and number != "0" else number
-
-
-def canonical_label(value: object) -> str:
-    """Return the one spelling of a label: numbers without plus sign or trailing zeros, text without outer spaces.
-
-    ``"+1"``, ``"1.0"`` and ``1`` are ``"1"``; ``"-1.0"`` is ``"-1"``; ``" <=50K"`` is ``"<=50K"``.
-    """
-    if isinstance(value, bytes):
-        value = value.decode(errors="replace")
-    return _canonical_text(str(value).strip())
-
-
-def cells_of(column: Any) -> Sequence[Any]:
-    """Return the cells of a column, an Arrow array or a sequence; what Python has no value for is infinite.
-
-    That is a day beyond its calendar, or bytes that are no text: of one row, so that it must not stop the others.
-    """
-    if not hasattr(column, "to_pylist"):
-        return cast(Sequence[Any], column)
-    try:
-        return cast(list[Any], column.to_pylist())
-    except (OverflowError, ValueError):
-        return [_cell(one) for one in column]
-
-
-def _cell(scalar: Any) -> Any:
-    try:
-        return scalar.as_py()
-    except (OverflowError, ValueError):
-        return math.inf
 
 
 def settle(

@@ -7,7 +7,7 @@ import secrets
 import tempfile
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Real
@@ -40,7 +40,6 @@ from storage.ledger.charges import PERSON, Cap
 from storage.people import MOST_ROWS, People, at_most, identifiers, named, shares
 from storage.refs import DatasetRef, OnViolation, ShardRef, Visibility
 from storage.several import patterned, settled
-from storage.source import canonical_label
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig, faults
@@ -408,13 +407,11 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             raise ParameterError(f"the schema's column {people.column} says whose rows they are; leave groups out")
         if groups is not None:
             people = People("groups", self.rows_per_person)
-            cells = np.asarray(groups, dtype=object).ravel().tolist()
+            names = identifiers(np.asarray(groups, dtype=object).ravel().tolist())
         elif people is not None:
-            table = self._columns
-            cells = [None if cell in table.declared.missing else cell for cell in table.cells(X, people.column)]
+            names = self._columns.people(X)
         if people is None:
             return None
-        names = identifiers(cells)
         if len(names) != rows or not named(names).all():
             raise ParameterError(
                 f"{people.column} has {len(names)} cells, {int(named(names).sum())} of them identifiers, and there are "
@@ -453,7 +450,13 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             return checked, labels
         self._columns = self._table(X)
         self.feature_names_in_, self.n_features_in_ = self._columns.feature_names_in_, self._columns.n_features_in_
-        return X, np.asarray(y).ravel()
+        return X, self._labels(y)
+
+    def _labels(self, y: Any) -> NDArray[Any]:
+        """Return labels as the schema names them, where it declares them."""
+        labels = np.asarray(y).ravel()
+        named = self.schema is None or getattr(self, self._declares) is not None
+        return labels if named else self._columns.labels(labels)
 
     def _table(self, X: Any) -> TableEncoder:
         """Return what encodes rows like these, whose columns settle what the schema's patterns take."""
@@ -502,12 +505,13 @@ class _Scored:
     """Before scikit-learn's own mixin, which knows the score."""
 
     public: bool
+    _labels: Callable[[Any], NDArray[Any]]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy, or R² of numbers, on these rows, which is exact and no release."""
         if not self.public:
             _warn_of_scores()
-        return float(super().score(X, y, sample_weight))  # type: ignore[misc]  # of the mixin
+        return float(super().score(X, self._labels(y), sample_weight))  # type: ignore[misc]  # of the mixin
 
 
 class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -667,14 +671,10 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
             raise ParameterError("classes are declared twice; names must differ")
         known = y.tolist()
         if unknown := [label for label in known if label not in places]:
-            recoding = None if self.schema is None else self._columns.declared.label.recoding
-            rule = None if recoding is None else recoding.rule(canonical_label(unknown[0]))
-            way = (
-                "declare it or leave the row out"
-                if recoding is None or rule is None
-                else f"the schema's code of {recoding.rules[rule]!r}: give the classes' names, y.map({{…}})"
+            raise ParameterError(
+                f"label {unknown[0]!r} is none of the classes {', '.join(map(repr, places))}; declare it or leave the "
+                "row out"
             )
-            raise ParameterError(f"label {unknown[0]!r} is none of the classes {', '.join(map(repr, places))}; {way}")
         return _Target(
             np.array([places[label] for label in known], dtype=np.int64),
             classes=tuple(str(index) for index in range(len(places))),

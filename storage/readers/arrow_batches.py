@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.cells import column_name
 from storage.confined import admitted_memory, confined
 from storage.errors import InputError
 
@@ -26,7 +27,7 @@ class ParquetRows:
     ----------
     path : Path
     schema : pyarrow.Schema
-        Of all of its columns.
+        Of all of its columns, by their canonical names, as in the batches.
     count : int
         How many rows it states.
     batches : iterator of pyarrow.RecordBatch
@@ -56,7 +57,7 @@ def open_parquet(path: Path, rows: int, columns: Sequence[str] | None = None) ->
     rows : int
         At most how many at once; 0 reads the schema alone.
     columns : sequence of str, optional
-        Those of them that there are; by default all.
+        Those of them that there are, by their canonical names (:func:`storage.cells.column_name`); by default all.
 
     Raises
     ------
@@ -87,24 +88,26 @@ def pieces(path: str, rows: int, columns: Sequence[str] | None) -> Iterator[Any]
     """Yield what a file says of itself, its schema, that of the columns asked for, and batches of these."""
     try:
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=_PAGES) as file:
-            schema = file.schema_arrow.remove_metadata()
+            found = file.schema_arrow.remove_metadata()
+            schema = pa.schema([one.with_name(column_name(one.name)) for one in found])
             yield json.dumps({"rows": file.metadata.num_rows}).encode()
             # A schema of many levels cannot be sent; nothing is read of such columns.
             yield pa.schema(
                 [pa.field(one.name, pa.null()) if _is_deep(one.type) else one for one in schema]
             ).serialize()
-            known = set(schema.names)
-            names = None if columns is None else [name for name in dict.fromkeys(columns) if name in known]
+            written = dict(zip(schema.names, found.names, strict=True))
+            names = None if columns is None else [name for name in dict.fromkeys(columns) if name in written]
             if names and (twice := [name for name in names if schema.get_field_index(name) < 0]):
                 raise InputError(f"{path}: column {twice[0]!r} is named twice; rename one in the file")
             fields = list(schema) if names is None else [schema.field(name) for name in names]
+            asked = None if names is None else [written[name] for name in names]
             chosen = pa.schema([_plain(path, field) for field in fields] if rows else [])
             yield chosen.serialize()
-            for batch in file.iter_batches(rows, columns=names, use_threads=False) if rows else ():
-                found = batch.columns if names is None else [batch.column(name) for name in names]
+            for batch in file.iter_batches(rows, columns=asked, use_threads=False) if rows else ():
+                cells = batch.columns if asked is None else [batch.column(name) for name in asked]
                 arrays = [
                     column.dictionary_decode() if pa.types.is_dictionary(column.type) else column.cast(field.type)
-                    for column, field in zip(found, chosen, strict=True)
+                    for column, field in zip(cells, chosen, strict=True)
                 ]
                 yield from _bounded(path, pa.RecordBatch.from_arrays(arrays, schema=chosen))
     except pa.ArrowMemoryError as error:

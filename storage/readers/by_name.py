@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from storage.cells import canonical_text, column_name
 from storage.columns import Category, Column, Ignored, Label, MissingRows, Numeric
 from storage.documents import parse_json
 from storage.errors import InputError, StorageError
@@ -29,7 +30,6 @@ from storage.source import (
     Tally,
     bounded,
     bounded_lines,
-    canonical_label,
     confirm,
     open_binary,
     reading,
@@ -102,8 +102,8 @@ def _odd(what: str, error: BaseException) -> InputError:
 
 
 def _column(entry: Mapping[str, Any], target: str) -> Column:
-    name, kind = str(entry["name"]), str(entry["data_type"])
-    if name == target:
+    name, kind = column_name(str(entry["name"])), str(entry["data_type"])
+    if name == column_name(target):
         if kind == "nominal":
             return Label(name, classes=_values(entry))
         if kind == "numeric":
@@ -120,7 +120,8 @@ def _column(entry: Mapping[str, Any], target: str) -> Column:
 
 def _values(entry: Mapping[str, Any]) -> tuple[str, ...]:
     values = entry["nominal_value"]
-    return tuple(dict.fromkeys(canonical_label(value) for value in (values if isinstance(values, list) else [values])))
+    texts = (canonical_text(value) for value in (values if isinstance(values, list) else [values]))
+    return tuple(dict.fromkeys(text for text in texts if text is not None))
 
 
 def _schema(identity: str, target: str, options: ReadOptions) -> Schema:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import sparse
 
-from storage.columns import as_number
+from storage.cells import canonical_text, number
 from storage.errors import InputError
 from storage.source import (
     Block,
@@ -19,7 +19,6 @@ from storage.source import (
     Rows,
     Source,
     bounded_blocks,
-    canonical_label,
     count_lines,
     register_reader,
     require_file,
@@ -72,10 +71,15 @@ def _pairs(place: str, text: bytes) -> tuple[list[int], list[float]]:
         if int(index) <= indices[-1]:
             raise InputError(f"{place}: index {int(index)} after {indices[-1]}; indices must ascend")
         indices.append(int(index))
-        values.append(as_number(value.decode(errors="replace")))
+        values.append(number(value.decode(errors="replace")))
         if not math.isfinite(values[-1]):
             raise InputError(f"{place}: malformed value in {shown!r}; expected a finite number, correct the row")
     return indices[1:], values
+
+
+def label_of(text: str) -> str:
+    """Return the canonical text of a label; as it is where it has none, for it may be a number in a range."""
+    return canonical_text(text) or text
 
 
 def _require(good: object) -> None:
@@ -162,7 +166,7 @@ def _columns(text: bytes, lines: NDArray[np.int64]) -> _Rows:
     steps[starts] = columns[starts]
     _require((steps > 0).all() and np.isfinite(numbers).all())
     labels_seen = tokens.texts(labels).drop_null().dictionary_encode()
-    names = np.array([canonical_label(name) for name in labels_seen.dictionary.to_pylist()])
+    names = np.array([label_of(name) for name in labels_seen.dictionary.to_pylist()])
     return _Rows(names[np.asarray(labels_seen.indices)], pointers, columns - 1, np.ascontiguousarray(numbers), lines)
 
 
@@ -171,7 +175,7 @@ def _line_by_line(path: Path, chunk: list[tuple[int, bytes]]) -> _Rows:
     pairs = [_pairs(f"{path}, line {number}", text) for number, text in chunk]
     columns = np.array([index for indices, _ in pairs for index in indices], dtype=np.int64)
     values = np.array([value for _, several in pairs for value in several], dtype=np.float64)
-    labels = np.array([canonical_label(text.split()[0]) for _, text in chunk])
+    labels = np.array([label_of(text.split()[0].decode(errors="replace")) for _, text in chunk])
     pointers = np.cumsum([0, *(len(indices) for indices, _ in pairs)])
     return _Rows(labels, pointers, columns - 1, values, np.array([number for number, _ in chunk], dtype=np.int64))
 

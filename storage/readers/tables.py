@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
-from storage.columns import as_numbers, named_twice
+from storage.cells import canonical, column_name
+from storage.columns import Category, Numeric, named_twice
 from storage.errors import InputError, RefusedError
 from storage.people import People, identifiers, named
 from storage.readers.arrow_batches import open_parquet
@@ -29,8 +30,6 @@ from storage.source import (
     Source,
     Tally,
     bounded_lines,
-    canonical_label,
-    cells_of,
     confirm,
     count_lines,
     open_text,
@@ -126,7 +125,7 @@ def raw_rows(path: Path, schema: Schema | None, rows: int, names: Sequence[str] 
         first = next(read, None)
         if first is None:
             raise InputError(f"{path} holds no rows; it must hold at least one")
-        found = first[1]
+        found = list(map(column_name, first[1]))
         if not schema.header:
             read = chain([first], read)
             found = list(schema.in_file)
@@ -309,6 +308,7 @@ def _column_names(path: Path, schema: Schema) -> list[str]:
     names = list(schema.in_file)
     with reading(path):
         line, cells = next(text_rows(path, schema), (0, []))
+    cells = list(map(column_name, cells))
     place, declared, present = f"{path}, line {line}", set(names), set(cells)
     if not schema.header:
         if cells == names:
@@ -379,14 +379,14 @@ def settling_names(declaration: Any, place: str, path: Path) -> list[str] | None
     layout = layout_of(declaration, place)
     if path.suffix in PARQUET:
         with open_parquet(require_file(path), 0) as file:
-            return list(file.schema.names)
+            return list(map(column_name, file.schema.names))
     if not layout.header:
         raise InputError(
             f"{place}: names holds a pattern, and the schema says 'header: false', so that no line names the columns; "
             "list the names"
         )
     with reading(require_file(path)):
-        names = next(text_rows(path, layout), (0, []))[1]
+        names = list(map(column_name, next(text_rows(path, layout), (0, []))[1]))
     if twice := named_twice(names):
         raise InputError(f"{path}: column {twice!r} is named twice; rename one in the file")
     return names
@@ -453,7 +453,7 @@ def parquet_tables(path: Path, schema: Schema, _: OnViolation) -> Iterator[Table
 def _list_rows(files: Sequence[Path], dimension: int, people: People | None) -> Iterator[Block]:
     """Yield the rows of files whose features are a list column."""
     rows = max(1, min(2048, (1 << 22) // max(1, dimension)))
-    columns = (FEATURES, LABEL) if people is None else (FEATURES, LABEL, people.column)
+    columns = (FEATURES, LABEL) if people is None else (FEATURES, LABEL, column_name(people.column))
     for path in files:
         for table in parquet_rows(path, rows, columns, _NO_SCHEMA):
             yield _list_block(table, dimension, people)
@@ -483,12 +483,20 @@ def _list_block(table: Table, dimension: int, people: People | None) -> Block:
     if flat.null_count:
         bad, feature = divmod(flat.is_null().to_pylist().index(True), dimension)
         raise InputError(f"{place(bad)}: feature {feature + 1} is missing; fill or remove the row")
-    names = None if people is None else identifiers(cells_of(table.columns[people.column]))
+    names = None if people is None else identifiers(table.columns[column_name(people.column)])
     if names is not None and not named(names).all():
         bad = int(np.argmin(named(names)))
         raise InputError(f"{place(bad)}: it is nobody's; fill the cell that names its person")
     numbers = flat.to_numpy(zero_copy_only=False).reshape(len(lists), dimension)
-    return Block(numbers, np.asarray(cells_of(labels)), table.lines, place=table.place, unit=table.unit, people=names)
+    return Block(numbers, labels_of(labels), table.lines, place=table.place, unit=table.unit, people=names)
+
+
+def labels_of(labels: Any) -> NDArray[Any]:
+    """Return labels as they are compared: numbers where they are numbers by their type, else canonical texts."""
+    kind = labels.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return np.asarray(labels.to_numpy(zero_copy_only=False))
+    return np.asarray(canonical(labels).to_numpy(zero_copy_only=False))
 
 
 def _list_dimension(path: Path) -> int:
@@ -535,10 +543,10 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     if options.discover and dimension is None:
         dimension = _list_dimension(parts["train"][0])
     labels = (
-        canonical_label(value)
+        text
         for files in parts.values()
         for block in _list_rows(files, dimension or 0, None)
-        for value in np.unique(block.labels).tolist()
+        for text in canonical(block.labels).unique().to_pylist()
     )
     size, classes, discovered = settle(options, str(place), dimension=dimension, labels=labels)
     return Source(
@@ -580,12 +588,9 @@ def _edge(place: int, *, outer: bool) -> float:
 
 
 def encode_bins(column: Any, layout: Schema) -> NDArray[np.float64]:
-    """Return the bin of each cell, (m, 1); -1 for what is no number."""
-    cells = cells_of(column)
-    if layout.decimal != ".":
-        exchanged = str.maketrans(".,", ",.")
-        cells = [cell.translate(exchanged) if isinstance(cell, str) else cell for cell in cells]
-    return bins_of(as_numbers(cells))[:, None]
+    """Return the bin of each cell, (m, 1); -1 for what is no number, or marks a missing cell."""
+    numbers, missing = layout.read(Numeric("", None), column)
+    return bins_of(np.where(missing, np.nan, numbers))[:, None]
 
 
 WIDTH = 32
@@ -599,13 +604,14 @@ def text_of(key: NDArray[np.float64]) -> str:
 
 def encode_keys(column: Any, layout: Schema) -> NDArray[np.float64]:
     """Return the bytes of each cell's text as 255ths, (m, WIDTH); zeros where a cell is missing."""
-    cells = cells_of(column)
-    keys = np.zeros((len(cells), WIDTH), dtype=np.uint8)
-    for row, cell in enumerate(cells):
-        text = "" if cell is None or cell != cell else canonical_label(cell)
-        if text not in layout.missing:
-            data = text.encode()[:WIDTH]
-            keys[row, : len(data)] = np.frombuffer(data, dtype=np.uint8)
+    texts, missing = layout.read(Category("", ()), column)
+    coded = pc.filter(texts, pa.array(~missing)).dictionary_encode()
+    keys = np.zeros((len(texts), WIDTH), dtype=np.uint8)
+    known = np.zeros((len(coded.dictionary) + 1, WIDTH), dtype=np.uint8)
+    for place, text in enumerate(coded.dictionary.to_pylist()):
+        data = text.encode()[:WIDTH]
+        known[place, : len(data)] = np.frombuffer(data, dtype=np.uint8)
+    keys[~missing] = known[coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False)]
     return keys / 255.0
 
 
@@ -628,8 +634,7 @@ def _drafted(path: Path, layout: Schema, columns: Mapping[str, Sequence[str]]) -
         labels = np.full(len(features), _CLASSES[0])
         people = None
         for name in person:
-            names = identifiers(cells_of(rows.columns[name]))
-            people = np.array([None if one in layout.missing else one for one in names], dtype=object)
+            people = layout.whose(rows.columns[name])
         yield Block(features, labels, rows.lines, place=rows.place, unit=rows.unit, people=people)
 
 
@@ -646,7 +651,7 @@ def drafted_columns(draft: str | Path) -> dict[str, tuple[str, ...]]:
     columns = [one for _, one in spread(columns, str(draft))] if isinstance(columns, list) else None
     if columns is None or not all(isinstance(one, dict) and "name" in one for one in columns):
         raise InputError(f"{draft} is not a schema: it must be a mapping with a list of columns, each with a name")
-    names = {kind: tuple(str(one["name"]) for one in columns if one.get("type") == kind) for kind in _ENCODERS}
+    names = {kind: tuple(column_name(one["name"]) for one in columns if one.get("type") == kind) for kind in _ENCODERS}
     if not any(names.values()):
         raise InputError(f"{draft} has no column of type {' or '.join(_ENCODERS)} that could be drawn")
     return names

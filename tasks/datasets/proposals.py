@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
-from storage.columns import USUAL_FLAGS, as_numbers
+from storage.cells import canonical_text
+from storage.columns import USUAL_FLAGS, Category, Floats, Numeric
 from storage.readers.tables import draft_layout, raw_rows
-from storage.source import canonical_label, cells_of
 
 _NUMBER = r"[+-]?[0-9]+(?:\.[0-9]+)?"
 _BRACKET = re.compile(rf"[\[(]?\s*({_NUMBER})\s*(?:-|–|to|,|\.\.)\s*({_NUMBER})\s*[\])]?")
@@ -35,14 +36,14 @@ def proposed(values: Sequence[str]) -> Proposal:
     Brackets that follow each other are numbers by their place. Many codes of a classification, such as ICD, are taken
     by their first three characters. All else is one-hot.
     """
-    texts = list(dict.fromkeys(canonical_label(value) for value in values))
+    texts = list(dict.fromkeys(canonical_text(value) or value for value in values))
     ends = {text: _ends(text) for text in texts}
     brackets = sorted((pair, text) for text, pair in ends.items() if pair is not None)
     closed = sum(math.isfinite(low) and math.isfinite(high) for (low, high), _ in brackets)
     apart = all(before[0][1] <= after[0][0] for before, after in itertools.pairwise(brackets))
     if len(brackets) == len(texts) and closed > 1 and apart:
         return {"type": "numeric", "ordered": [text for _, text in brackets]}
-    begun = sorted({canonical_label(text[:_FIRST]) for text in texts})
+    begun = sorted({canonical_text(text[:_FIRST]) or text for text in texts})
     if len(texts) > _MANY_CODES and len(begun) < len(texts) and all(map(_CODE.fullmatch, texts)):
         return {"type": "category", "first": _FIRST, "values": begun}
     return {"type": "category", "values": sorted(texts)}
@@ -95,19 +96,15 @@ class _Seen:
     low: float = math.inf
     high: float = -math.inf
 
-    def add(self, cells: Sequence[str], decimal: str) -> None:
-        """Take in the cells of some rows that are not missing, in their one spelling."""
-        self.cells += len(cells)
-        texts = sorted(set(cells))
+    def add(self, texts: Sequence[str], numbers: Floats) -> None:
+        """Take in the cells of some rows that are not missing, as canonical texts and as numbers."""
+        self.cells += len(texts)
         if not self.many:
             self.texts.update(texts)
             self.many = len(self.texts) > _MOST_KEPT
-        if self.numeric and texts:
-            exchanged = [text.translate(str.maketrans(".,", ",.")) if decimal == "," else text for text in texts]
-            numbers = as_numbers(exchanged)
-            self.numeric = bool(np.isfinite(numbers).all())
-            if self.numeric:
-                self.low, self.high = min(self.low, float(numbers.min())), max(self.high, float(numbers.max()))
+        self.numeric = self.numeric and bool(np.isfinite(numbers).all())
+        if self.numeric and len(numbers):
+            self.low, self.high = min(self.low, float(numbers.min())), max(self.high, float(numbers.max()))
 
     def proposal(self, kind: str) -> Proposal:
         """Return what to declare of it; of what cannot be a feature as it is that it is ignored."""
@@ -145,7 +142,7 @@ def public_proposals(path: Path, draft: Path, kinds: Mapping[str, str]) -> dict[
     seen = {name: _Seen() for name in kinds}
     for rows in raw_rows(path, layout, _ROWS):
         for name, column in seen.items():
-            cells = cells_of(rows.columns[name])
-            texts = [canonical_label(cell) for cell in cells if cell is not None and cell == cell]
-            column.add([text for text in texts if text not in layout.missing], layout.decimal)
+            texts, missing = layout.read(Category(name, ()), rows.columns[name])
+            values, unread = layout.read(Numeric(name, None), rows.columns[name])
+            column.add([text for text in texts.filter(pa.array(~missing)).to_pylist() if text], values[~unread])
     return {name: column.proposal(kinds[name]) for name, column in seen.items()}

@@ -9,17 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
+from storage.cells import column_name
 from storage.columns import Category, Column, Label, Ordered, Person, named_twice
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
-from storage.people import identifiers, keyed_digests
+from storage.people import keyed_digests, named
 from storage.readers.arrow_batches import open_parquet
 from storage.readers.tables import PARQUET, expected_rows, raw_rows, settling_names, text_rows
 from storage.schema import Examined, Schema, Table, layout_of, parse_schema, read_declaration, schema_faults
-from storage.source import LONGEST_LINE, cells_of, open_binary, reading, require_file
+from storage.source import LONGEST_LINE, open_binary, reading, require_file
 from tasks.datasets.proposals import Proposal, entry, proposed, public_proposals, together
 from tasks.runtime.progress import say
 
@@ -125,6 +127,7 @@ def draft_schema(
             _require_names(place, names)
         else:
             names = [(f"column-{number}", "todo") for number in range(1, len(names) + 1)]
+        names = [(column_name(name), kind) for name, kind in names]
         source = "its first line" if header else "the number of its columns"
         text = _HEAD.format(source=source + (_READ if public else _UNREAD), **known) + _TEXT.format(
             header=str(header).lower(),
@@ -132,7 +135,9 @@ def draft_schema(
             encoding=layout.encoding,
             decimal=json.dumps(decimal),
         )
-    known_types = dict.fromkeys(numeric, "numeric") | dict.fromkeys(categories, "category")
+    person = None if person is None else column_name(person)
+    known_types = dict.fromkeys(map(column_name, numeric), "numeric")
+    known_types |= dict.fromkeys(map(column_name, categories), "category")
     if person in known_types:
         raise InputError(f"column {person!r} says whose row it is, and is {known_types[person]}; it can be one of both")
     known_types |= {} if person is None else {person: "person"}
@@ -319,17 +324,17 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
             ColumnReport(column.name, column.bound, unseen=_declared(column), features=column.width) for column in used
         ]
     )
-    prints, named = Fingerprints(b"", patterns=False), defaultdict[str, list[NDArray[np.uint64]]](list)
+    prints, whose = Fingerprints(b"", patterns=False), defaultdict[str, list[NDArray[np.uint64]]](list)
     expected = expected_rows(rows)
     for block in raw_rows(rows, schema, _ROWS):
         if not report.rows:
             _require_columns(rows, schema, block)
-        _count(report, schema, block, prints, named)
+        _count(report, schema, block, prints, whose)
         say("checking", f"{report.rows:,} rows", report.rows / expected if expected else None)
     if not report.rows:
         raise InputError(f"{rows} holds no rows; it must hold at least one")
     report.duplicates = prints.duplicates()
-    for name, digests in named.items():
+    for name, digests in whose.items():
         counts = np.unique(np.concatenate(digests), return_counts=True)[1]
         if schema.people is not None or counts.max(initial=0) > 1:
             report.repeated[name] = (len(counts), int(counts.sum()), int(counts.max(initial=0)))
@@ -387,13 +392,13 @@ def _count(
     schema: Schema,
     block: Table,
     prints: Fingerprints,
-    named: Mapping[str, list[NDArray[np.uint64]]],
+    whose: Mapping[str, list[NDArray[np.uint64]]],
 ) -> None:
     alive = block.whole
     examined = schema.examine(block, [column for column in schema.columns if column.used])
     missing, outside, hopeless = (np.zeros(len(alive), dtype=bool) for _ in range(3))
     for one, of_column in zip(examined, report.columns, strict=True):
-        _count_column(of_column, one, alive, block)
+        _count_column(of_column, one, alive, block, schema)
         if not schema.rule(one.column).keeps:
             missing |= one.missing & alive
         outside |= one.encoded.outside & alive
@@ -409,23 +414,26 @@ def _count(
     for column in schema.columns:
         looked_at = column.name in schema.needed
         if column.name in block.columns and (isinstance(column, Person) or not (looked_at or schema.people)):
-            names = identifiers(cells_of(block.columns[column.name]))
-            known = names[[name is not None and name not in schema.missing for name in names] & alive]
+            names = schema.whose(block.columns[column.name])
+            known = names[named(names) & alive]
             # Without a key: they are kept for this count alone, in this process.
-            named[column.name].append(keyed_digests(known, b""))
+            whose[column.name].append(keyed_digests(known, b""))
     inputs = [one.encoded.values for one in examined if one.column.width]
     prints.add(np.concatenate(inputs, axis=1)[alive & ~missing & ~outside])
 
 
-def _count_column(report: ColumnReport, examined: Examined, alive: Flags, block: Table) -> None:
+def _count_column(report: ColumnReport, examined: Examined, alive: Flags, block: Table, schema: Schema) -> None:
     wrong = examined.encoded.outside & alive
     report.missing += int((examined.missing & alive).sum())
     report.outside += int(wrong.sum())
     report.hopeless += int((examined.encoded.hopeless & alive).sum())
     occurring = _occurring(examined, alive & ~wrong)
     report.unseen = [name for name in report.unseen if name not in occurring]
-    cells = cells_of(examined.cells)
-    told = examined.column.taken([cells[row] for row in np.flatnonzero(alive & ~examined.missing).tolist()])
+    told: dict[str, int] = {}
+    if len(examined.cells) == 1:
+        texts = examined.column.read(examined.cells[0], schema.decimal)
+        if isinstance(texts, pa.StringArray):
+            told = examined.column.taken(texts.filter(pa.array(alive & ~examined.missing)))
     report.recoded = {rule: report.recoded.get(rule, 0) + count for rule, count in told.items()}
     for row in np.flatnonzero(wrong)[: _MOST_EXAMPLES - len(report.examples)].tolist():
-        report.examples[f"{block.unit} {block.lines[row]}"] = str(examined.cells[row])[:40]
+        report.examples[f"{block.unit} {block.lines[row]}"] = examined.shown(row)[:40]

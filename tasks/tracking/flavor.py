@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from dpalgos.pipeline import TRUSTED_TYPES
 from dpalgos.rows import Floats
 from storage.atomic import PREFIX
-from storage.columns import Column
+from storage.cells import column_name
 from storage.encoder import Clipped, TableEncoder
 from storage.errors import InputError, StorageError
 from storage.readers.tables import PARQUET, expected_rows, raw_rows
@@ -114,9 +114,9 @@ def _taken_as_installed() -> Iterator[None]:
 def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> ModelSignature:
     """Return what goes into a model and what comes out.
 
-    A model of a table with a declared schema takes its columns by name. Texts are ``string``. Numbers, truth values,
-    dates and whatever may be missing are ``any``: MLflow converts nothing (it refuses whole numbers where ``double``
-    is declared, and numbers where ``long`` is), while a data frame's own types depend on which rows it holds; the
+    A model of a table with a declared schema takes its columns by name, each of type ``any``: MLflow converts nothing
+    (it refuses whole numbers where ``double`` is declared, numbers where ``long`` is, and days and pandas' categories
+    where ``string`` is), while a data frame's own types depend on which rows it holds and on where it came from; the
     pipeline's encoder holds each cell against its declaration. A served model reads such rows as JSON; MLflow's server
     refuses CSV for them. What comes out is a data frame, see :class:`Scorer`.
     """
@@ -126,15 +126,10 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
 
     encoder = pipeline[0]
     if isinstance(encoder, TableEncoder):
-        schema = encoder.declared
-
-        def kind(column: Column) -> DataType | AnyType:
-            return DataType.string if column.text and not schema.rule(column).keeps else AnyType()
-
         outputs = [ColSpec(DataType.string if classes else DataType.double, "prediction")]
         outputs += [ColSpec(DataType.double, name) for name in _score_names(pipeline, classes)]
-        kinds = {name: kind(column) for column in schema.inputs for name in column.reads}
-        return ModelSignature(Schema([ColSpec(one, name) for name, one in kinds.items()]), Schema(outputs))
+        names = encoder.feature_names_in_.tolist()
+        return ModelSignature(Schema([ColSpec(AnyType(), name) for name in names]), Schema(outputs))
     output = np.dtype(np.str_) if classes else np.dtype(np.float64)
     return ModelSignature(
         inputs=Schema([TensorSpec(np.dtype(np.float64), (-1, dimension))]), outputs=Schema([TensorSpec(output, (-1,))])
@@ -354,6 +349,7 @@ def _predicted(
 ) -> Iterator[pa.Table]:
     """Yield tables of one schema, of some thousand rows each; ``clipped`` gets the cells that were."""
     for rows in raw_rows(source, None if encoder is None else encoder.declared, _ROWS):
+        id_column = None if id_column is None else column_name(id_column)
         if id_column is not None and id_column not in rows.columns:
             raise InputError(f"{source} has no column {id_column!r}; it has: {', '.join(rows.columns)}")
         if encoder is None:

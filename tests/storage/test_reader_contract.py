@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
+from storage.cells import canonical_text
 from storage.errors import InputError
 from storage.readers import tables
 from storage.refs import OnViolation
-from storage.source import ReadOptions, Source, canonical_label, read_source, reader_names
+from storage.source import ReadOptions, Source, read_source, reader_names
 from tests.storage.reader_samples import SAMPLES
 
 # What is fetched has no file to read: test_reader_others reads stored answers.
@@ -35,7 +36,7 @@ def rows_of(source: Source) -> tuple[NDArray[np.float64], list[int]]:
     features, labels = [np.zeros((0, source.dimension))], []
     for block in source.parts["train"]:
         features.append(np.asarray(block.features.toarray() if source.sparse else block.features, dtype=np.float64))
-        labels += [source.classes.index(canonical_label(str(label))) for label in block.labels]
+        labels += [source.classes.index(canonical_text(str(label))) for label in block.labels]
     return np.concatenate(features), labels
 
 
@@ -149,7 +150,7 @@ def _bits(
             plain = features if block.plain is None else block.plain
             null = np.zeros(len(features), dtype=bool) if block.null is None else block.null
             for row, gone in enumerate(null.tolist()):
-                label = "" if gone else canonical_label(block.labels[row])
+                label = "" if gone else str(canonical_text(block.labels[row]))
                 found.append((gone, features[row].tobytes(), plain[row].tobytes(), label))
     except InputError:
         return None

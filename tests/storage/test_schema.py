@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpalgos.rows import NULL_LABEL
-from storage.columns import as_numbers
+from storage.cells import numbers
 from storage.datasets import ingestion_report, open_dataset
 from storage.errors import FormatVersionError, InputError, RefusedError
 from storage.layout import Layout
@@ -305,4 +305,4 @@ def test_adult_comes_out_with_its_complete_rows(layout: Layout) -> None:
 
 
 def test_a_whole_number_beyond_floats_is_none_beside_any_others() -> None:
-    assert np.array_equal(as_numbers([10**400, "5", 7]), [np.nan, 5.0, 7.0], equal_nan=True)
+    assert np.array_equal(numbers([10**400, "1e400", "5", 7]), [np.inf, np.inf, 5.0, 7.0])

@@ -54,7 +54,7 @@ def test_a_pattern_takes_columns_in_an_order_of_its_own() -> None:
         ([{"names": 3}], "column 1: names is 3; it must be"),
         ([{"names": {"a": 1}}], r"column 1: names is \{'a': 1\}; it must be"),
         ([{"names": "age"}], "column 1: names is 'age'; .*one column has a name"),
-        ([{"names": ["age", 3]}], "column 1: names holds 3, which is no text; put it in quotes"),
+        ([{"names": ["age", None]}], "column 1: names holds None, which is no text; put it in quotes"),
         ([{"names": ["age", " "]}], "column 1: names holds ' ', which is no text"),
         ([{"names": ["age", "age"]}], "column 1: names holds 'age' twice; leave one out"),
         ([{"names": ["age"], "name": "age"}], "column 1 has a name, 'age', and names; it must have one of both"),

@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -16,7 +18,9 @@ from dpalgos.mechanisms.distributions import DiscreteLaplace
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows
 from storage.errors import InputError, RefusedError
-from storage.readers.tables import BINS, bins_of, range_of_bins
+from storage.readers.tables import BINS, bins_of, encode_keys, range_of_bins, text_of
+from storage.schema import Schema, parse_schema
+from storage.source import ReadOptions, read_source
 from tasks.accounts.budget import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
@@ -127,6 +131,37 @@ def test_ranges_are_charged_once_and_written_into_the_draft(root: Path, tmp_path
     with pytest.raises(RefusedError, match=r"cap|left"):
         private_contents(_request(draft, path), 1.5, 1e-9)
     assert len(open_ledger().charges("people")) == 1
+
+
+def test_a_marker_of_missing_cells_is_in_no_range(root: Path, tmp_path: Path) -> None:
+    """From CSV, where a gap has made floats of whole numbers, and from Parquet."""
+    path, draft = tmp_path / "rows.csv", tmp_path / "draft.yaml"
+    marked = [-999.0 if row % 2 else 20.0 + row % 60 for row in range(2000)]
+    path.write_text("age,ward,y\n" + "".join(f"{age},{age},{row % 2}\n" for row, age in enumerate(marked)))
+    draft_schema(path, draft, missing=["", "-999"], numeric=["age"])
+    assert private_contents(_request(draft, path), 2.0, 1e-9).ranges == {"age": (16.0, 128.0)}
+    table = pa.table({"age": marked, "y": [0] * 2000})
+    options = ReadOptions(schema=draft)
+    pq.write_table(table.append_column("ward", table["age"]), tmp_path / "rows.parquet")
+    by_csv, by_parquet = (
+        np.concatenate(
+            [np.asarray(block.features) for block in read_source("table-draft", one, options).parts["train"]]
+        )
+        for one in (path, tmp_path / "rows.parquet")
+    )
+    assert by_csv.tobytes() == by_parquet.tobytes()
+    assert (by_csv == -1).sum() == 1000
+    layout = load_schema_layout()
+    keys = [text_of(key * 255) for key in encode_keys(["-999.0", "S\u00fcd", "Su\u0308d", -999, 7.0, None], layout)]
+    assert keys == ["", "S\u00fcd", "S\u00fcd", "", "7", ""]
+
+
+def load_schema_layout() -> Schema:
+    document = {
+        "missing": {"marker": ["", "-999"], "rows": "drop"},
+        "columns": [{"name": "x", "type": "boolean"}, {"name": "y", "type": "label", "range": [0, 1]}],
+    }
+    return parse_schema(document, "layout")
 
 
 def test_what_cannot_be_drawn_is_said_before_anything_is_charged(root: Path, tmp_path: Path) -> None:

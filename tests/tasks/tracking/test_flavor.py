@@ -208,7 +208,7 @@ def test_the_signature_names_columns_and_types() -> None:
         return {each["name"]: each["type"] for each in inputs.to_dict()}
 
     assert types() == {
-        "age": "any", "blood_pressure": "any", "cholesterol": "any", "smoker": "string", "ward": "string"
+        "age": "any", "blood_pressure": "any", "cholesterol": "any", "smoker": "any", "ward": "any"
     }  # fmt: skip
     assert set(types(**GAPS).values()) == {"any"}
     day = [{"name": name, "type": "ignore"} for name in ("admitted", "discharged")]
