@@ -283,7 +283,8 @@ def recoded(texts: pa.StringArray, recoding: Recoding, values: Sequence[str]) ->
     """Return which of the values each canonical text means, -1 where it means none."""
     coded, places = texts.dictionary_encode(), recoding.places(values)
     found = [places.get(text, -1) for text in coded.dictionary.to_pylist()]
-    return np.array([*found, -1], dtype=np.int64)[coded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)]
+    rows: NDArray[np.int32] = coded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
+    return np.array([*found, -1], dtype=np.int64)[rows]
 
 
 def counted(texts: pa.StringArray) -> dict[str, int]:

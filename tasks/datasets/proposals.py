@@ -144,5 +144,7 @@ def public_proposals(path: Path, draft: Path, kinds: Mapping[str, str]) -> dict[
         for name, column in seen.items():
             texts, missing = layout.read(Category(name, ()), rows.columns[name])
             values, unread = layout.read(Numeric(name, None), rows.columns[name])
-            column.add([text for text in texts.filter(pa.array(~missing)).to_pylist() if text], values[~unread])
+            assert isinstance(texts, pa.StringArray)
+            known = [text for text in texts.filter(pa.array(~missing)).to_pylist() if text]
+            column.add(known, np.asarray(values)[~unread])
     return {name: column.proposal(kinds[name]) for name, column in seen.items()}
