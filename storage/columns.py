@@ -8,7 +8,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from storage.cells import canonical, canonical_text, column_name, day_of, days, numbers
 from storage.errors import InputError
 from storage.people import MOST_ROWS, People, identifiers, named
+from storage.recoding import Recoding, Rule, first_characters, items_of
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -145,6 +146,10 @@ class Column(ABC):
         """
         return canonical(cells, decimal)
 
+    def taken(self, texts: pa.StringArray) -> dict[str, int]:
+        """Return how many canonical texts each rule takes by which the column recodes; for their owner alone."""
+        return {}
+
     @abstractmethod
     def encode(self, *values: Any) -> Encoded:
         """Encode what :meth:`read` gives of each column that it reads. Total.
@@ -233,6 +238,24 @@ def declared_texts(place: str, values: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
+def declared_codes(place: str, key: str, declaration: Mapping[str, Any]) -> Recoding:
+    """Return what a declared list of values, or mapping of codes to values, says of cells."""
+    declared, where = declaration.get(key), f"{place}: {key}"
+    first = first_characters(place, declaration.get("first"))
+    items = items_of(declared)
+    if not declared or not (items or isinstance(declared, list)):
+        raise InputError(
+            f"{where} is {declared!r}; it must be a list of at least one value, or a mapping of codes to what they "
+            'mean: {"1": north, "2": south}'
+        )
+    if items is None:
+        written = declared_texts(where, declared)
+        return Recoding.of(where, written, written, first, named=False)
+    written = declared_texts(where, [code for code, _ in items])
+    values = [declared_texts(where, [value])[0] for _, value in items]
+    return Recoding.of(where, written, values, first, named=True)
+
+
 def declared_range(place: str, value: Any) -> tuple[float, float]:
     """Return a declared range of finite numbers."""
     bounds = numbers(value) if isinstance(value, list) else np.zeros(0)
@@ -254,6 +277,19 @@ def codes_of(texts: pa.StringArray, values: Sequence[str]) -> NDArray[np.int64]:
     """Return which of the declared values each canonical text is, -1 where it is none."""
     found = pc.index_in(texts, pa.array(values, pa.string()), skip_nulls=True).fill_null(-1)
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def recoded(texts: pa.StringArray, recoding: Recoding, values: Sequence[str]) -> NDArray[np.int64]:
+    """Return which of the values each canonical text means, -1 where it means none."""
+    coded, places = texts.dictionary_encode(), recoding.places(values)
+    found = [places.get(text, -1) for text in coded.dictionary.to_pylist()]
+    rows: NDArray[np.int32] = coded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
+    return np.array([*found, -1], dtype=np.int64)[rows]
+
+
+def counted(texts: pa.StringArray) -> dict[str, int]:
+    """Return how many cells are each canonical text."""
+    return {each["values"]: each["counts"] for each in texts.drop_null().value_counts().to_pylist()}
 
 
 def one_hot(codes: NDArray[np.int64], width: int) -> Floats:
@@ -294,7 +330,11 @@ class Ignored(Column):
         return Encoded(np.zeros((len(none), 0)), none, none)
 
 
-_USUAL = MappingProxyType({"false": 0, "true": 1, "no": 0, "yes": 1, "f": 0, "t": 1, "n": 0, "y": 1, "0": 0, "1": 1})
+USUAL_FLAGS = MappingProxyType(
+    {"false": 0, "true": 1, "no": 0, "yes": 1, "f": 0, "t": 1, "n": 0, "y": 1, "0": 0, "1": 1}
+)
+"""How no and yes are usually written, in lower case."""
+_FLAGS = ("false", "true")
 
 
 @dataclass(frozen=True)
@@ -303,14 +343,14 @@ class Boolean(Column):
 
     Parameters
     ----------
-    values : (str, str) or None
-        How no and yes are written, in this order; true/false, yes/no, t/f, y/n and 1/0 in any case where None.
+    recoding : Recoding or None
+        Codes of ``"false"`` and ``"true"``; true/false, yes/no, t/f, y/n and 1/0 in any case where None.
     """
 
     keys: ClassVar[tuple[str, ...]] = ("values",)
 
     name: str
-    values: tuple[str, ...] | None = None
+    recoding: Recoding | None = None
     missing: MissingRows | None = None
 
     @classmethod
@@ -318,29 +358,49 @@ class Boolean(Column):
         """Return the declared column."""
         if "values" not in declaration:
             return cls(name, None, missing)
-        values = declared_texts(f"{place}: values", declaration["values"])
-        if len(values) != 2:
-            raise InputError(f"{place}: values are {list(values)}; declare two, what means no first")
-        return cls(name, values, missing)
+        declared, where = declaration["values"], f"{place}: values"
+        if (items := items_of(declared)) is None:
+            values = declared_texts(where, declared)
+            if len(values) != 2:
+                raise InputError(
+                    f"{place}: values are {list(values)}; declare two, what means no first, or what each code means: "
+                    '{"No": false, "Up": true, "Down": true}'
+                )
+            return cls(name, Recoding.of(where, values, _FLAGS, None, named=False), missing)
+        for code, meant in items:
+            if not isinstance(meant, bool):
+                raise InputError(f"{where}: {code!r} means {meant!r}; it must be true or false, without quotes")
+        if len({meant for _, meant in items}) != 2:
+            raise InputError(f"{where} are {dict(items)}; declare codes of true and of false")
+        codes, meanings = declared_texts(where, [code for code, _ in items]), [_FLAGS[meant] for _, meant in items]
+        return cls(name, Recoding.of(where, codes, meanings, None, named=True), missing)
 
     @property
     def bound(self) -> str:
         """The two values."""
-        return "true or false, yes or no, 1 or 0" if self.values is None else f"{self.values[0]} or {self.values[1]}"
+        if self.recoding is None:
+            return "true or false, yes or no, 1 or 0"
+        no, yes = ([code for code, value in self.recoding.rules.items() if value == flag] for flag in _FLAGS)
+        return f"{shown(no)} or {shown(yes)}"
 
     @property
     def written(self) -> frozenset[str]:
-        """The two values, where declared."""
-        return frozenset(self.values or ())
+        """The codes, where declared."""
+        return frozenset(() if self.recoding is None else self.recoding.written)
+
+    def taken(self, texts: pa.StringArray) -> dict[str, int]:
+        """By code, where more than two are declared."""
+        several = self.recoding is not None and (self.recoding.open_ended or len(self.recoding.declared) > 2)
+        return self.recoding.taken(counted(texts)) if self.recoding is not None and several else {}
 
     def encode(self, *values: Any) -> Encoded:
         """0 or 1; what is neither cannot be clipped."""
         (texts,) = values
-        if self.values is not None:
-            codes = codes_of(texts, self.values)
+        if self.recoding is not None:
+            codes = recoded(texts, self.recoding, _FLAGS)
         else:
-            usual = codes_of(pc.utf8_lower(texts), tuple(_USUAL))
-            codes = np.array([*_USUAL.values(), -1])[usual]
+            usual = codes_of(pc.utf8_lower(texts), tuple(USUAL_FLAGS))
+            codes = np.array([*USUAL_FLAGS.values(), -1])[usual]
         return Encoded(np.maximum(codes, 0).astype(np.float64)[:, None], codes < 0, codes < 0)
 
 
@@ -354,35 +414,48 @@ class Category(Column):
     hashed : bool
         Whether the values are the numbers of bins, 0 to their number less 1, and each text belongs to the bin of its
         CRC-32: any text then has a feature, which it shares with others.
+    recoding : Recoding or None
+        Which codes mean the values; each means itself where None.
     """
 
-    keys: ClassVar[tuple[str, ...]] = ("values", "hash")
+    keys: ClassVar[tuple[str, ...]] = ("values", "hash", "first")
 
     name: str
     values: tuple[str, ...]
     missing: MissingRows | None = None
     hashed: bool = False
+    recoding: Recoding | None = None
 
     @classmethod
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Category:
         """Return the declared column."""
         if "hash" not in declaration:
-            return cls(name, declared_texts(f"{place}: values", declaration.get("values")), missing)
+            recoding = declared_codes(place, "values", declaration)
+            return cls(name, recoding.values, missing, recoding=recoding)
         bins = declaration["hash"]
         if "values" in declaration or type(bins) is not int or not 2 <= bins <= _MOST_BINS:
             raise InputError(
                 f"{place}: hash is {bins!r}; it must be a number of bins from 2 to {_MOST_BINS}, instead of values"
             )
-        return cls(name, tuple(map(str, range(bins))), missing, hashed=True)
+        recoding = Recoding((), first_characters(place, declaration.get("first")))
+        return cls(name, tuple(map(str, range(bins))), missing, hashed=True, recoding=recoding)
+
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        """What is admitted as it is written."""
+        return self.values if self.recoding is None else tuple(self.recoding.rules)
 
     @property
     def bound(self) -> str:
         """The values."""
-        return "any text" if self.hashed else f"one of {shown(self.values)}"
+        ending = "" if self.recoding is None else self.recoding.ending
+        return ("any text" if self.hashed else f"one of {shown(self._texts)}") + ending
 
     @property
     def written(self) -> frozenset[str]:
-        """The values."""
+        """The values, or the codes that mean them."""
+        if self.recoding is not None:
+            return self.recoding.written
         return frozenset(() if self.hashed else self.values)
 
     @property
@@ -400,16 +473,23 @@ class Category(Column):
         """All features are one group."""
         return 1
 
+    def taken(self, texts: pa.StringArray) -> dict[str, int]:
+        """By code or prefix, where these are not the values themselves."""
+        return self.recoding.taken(counted(texts)) if self.recoding is not None and self.recoding.renames else {}
+
     def encode(self, *values: Any) -> Encoded:
         """One-hot; an unknown value becomes zeros."""
         (texts,) = values
         if self.hashed:
+            cut = str if self.recoding is None else self.recoding.cut
             coded = texts.dictionary_encode()
-            bins = [zlib.crc32(text.encode()) % len(self.values) for text in coded.dictionary.to_pylist()]
+            bins = [zlib.crc32(cut(text).encode()) % len(self.values) for text in coded.dictionary.to_pylist()]
             places = coded.indices.fill_null(len(bins)).to_numpy(zero_copy_only=False)
             codes = np.array([*bins, -1], dtype=np.int64)[places]
-        else:
+        elif self.recoding is None:
             codes = codes_of(texts, self.values)
+        else:
+            codes = recoded(texts, self.recoding, self.values)
         return Encoded(one_hot(codes, self.width), codes < 0, np.zeros(len(codes), dtype=bool))
 
 
@@ -533,11 +613,11 @@ class Label(Column):
     range : (float, float) or None
     suffix : str
         What follows a class in the file and is cut off.
-    codes : mapping of str to str
-        How classes are written in the file where that is not their name.
+    recoding : Recoding or None
+        Which codes mean the classes; each means itself where None.
     """
 
-    keys: ClassVar[tuple[str, ...]] = ("classes", "range", "suffix")
+    keys: ClassVar[tuple[str, ...]] = ("classes", "range", "suffix", "first")
     essential: ClassVar[bool] = True
 
     name: str
@@ -545,7 +625,7 @@ class Label(Column):
     range: tuple[float, float] | None = None
     suffix: str = ""
     missing: MissingRows | None = None
-    codes: Mapping[str, str] = field(default_factory=dict)
+    recoding: Recoding | None = None
 
     @classmethod
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Label:
@@ -555,33 +635,31 @@ class Label(Column):
         if ("classes" in declaration) == ("range" in declaration):
             raise InputError(f"{place} must have either classes or a range")
         if "range" in declaration:
+            if "first" in declaration:
+                raise InputError(f"{place}: first counts characters of classes, and a number has none; leave it out")
             return cls(name, range=declared_range(f"{place}: range", declaration["range"]), missing=missing)
-        declared = declaration["classes"]
-        written = declared_texts(f"{place}: classes", list(declared) if isinstance(declared, (list, dict)) else None)
-        classes = (
-            declared_texts(f"{place}: classes", list(declared.values())) if isinstance(declared, dict) else written
-        )
-        if len(classes) < 2:
-            raise InputError(f"{place}: classes are {list(classes)}; declare at least two")
-        codes = dict(zip(written, classes, strict=True)) if isinstance(declared, dict) else {}
-        return cls(name, classes, suffix=str(declaration.get("suffix", "")), missing=missing, codes=codes)
+        recoding = declared_codes(place, "classes", declaration)
+        if len(recoding.values) < 2:
+            raise InputError(f"{place}: classes are {list(recoding.values)}; declare at least two")
+        suffix = str(declaration.get("suffix", ""))
+        return cls(name, recoding.values, suffix=suffix, missing=missing, recoding=recoding)
 
     @property
     def _texts(self) -> tuple[str, ...]:
-        """How the classes are written, in index order."""
-        return tuple(self.codes) or self.classes
+        """How the classes are written."""
+        return self.classes if self.recoding is None else tuple(self.recoding.rules)
 
     @property
     def bound(self) -> str:
         """Classes or range."""
         if self.range is not None:
             return f"a number in [{self.range[0]:g}, {self.range[1]:g}]"
-        return f"one of {shown(self._texts)}"
+        return f"one of {shown(self._texts)}" + ("" if self.recoding is None else self.recoding.ending)
 
     @property
     def written(self) -> frozenset[str]:
         """How the classes are written."""
-        return frozenset(self._texts)
+        return frozenset(self.classes) if self.recoding is None else self.recoding.written
 
     def read(self, cells: Any, decimal: str = ".") -> pa.StringArray | Floats:
         """Return canonical texts without the suffix, or numbers."""
@@ -589,12 +667,17 @@ class Label(Column):
             return numbers(cells, decimal)
         return canonical(cells, decimal, (lambda text: text.removesuffix(self.suffix)) if self.suffix else None)
 
+    def taken(self, texts: pa.StringArray) -> dict[str, int]:
+        """By code or prefix, where these are not the classes themselves."""
+        return self.recoding.taken(counted(texts)) if self.recoding is not None and self.recoding.renames else {}
+
     def encode(self, *values: Any) -> Encoded:
         """Return class names, or numbers clipped to the range; a label that is no class cannot be clipped."""
         (given,) = values
         if self.range is not None:
             return clip(given, *self.range)
-        codes = codes_of(given, self._texts)
+        known = self.recoding
+        codes = codes_of(given, self.classes) if known is None else recoded(given, known, self.classes)
         return Encoded(np.array(self.classes)[codes][:, None], codes < 0, codes < 0)
 
 
@@ -631,7 +714,7 @@ class Numeric(Column):
         What stands between groups of three digits, as in the file; none where empty.
     """
 
-    keys: ClassVar[tuple[str, ...]] = ("range", "centre", "scale", "currency", "thousands")
+    keys: ClassVar[tuple[str, ...]] = ("range", "centre", "scale", "currency", "thousands", "ordered")
 
     name: str
     range: tuple[float, float] | None
@@ -642,8 +725,15 @@ class Numeric(Column):
     thousands: str = ""
 
     @classmethod
-    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Numeric:
-        """Return the declared column."""
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Column:
+        """Return the declared column; one of ordered values where these are declared instead of a range."""
+        if "ordered" in declaration:
+            return Ordered.parse(name, missing, declaration, place)
+        return cls.of_range(name, missing, declaration, place)
+
+    @classmethod
+    def of_range(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Numeric:
+        """Return the column of numbers in a declared range."""
         low, high = declared_range(f"{place}: range", declaration.get("range"))
         scale, centre = declaration.get("scale", "linear"), declaration.get("centre")
         if scale not in ("linear", "log"):
@@ -659,7 +749,7 @@ class Numeric(Column):
             raise InputError(
                 f"{place}: thousands is {thousands!r}; it must be one of {', '.join(map(repr, _THOUSANDS))}"
             )
-        return cls(name, (low, high), missing, centre, scale == "log", signs, thousands)
+        return Numeric(name, (low, high), missing, centre, scale == "log", signs, thousands)
 
     @property
     def bound(self) -> str:
@@ -722,6 +812,55 @@ class Numeric(Column):
 
 
 @dataclass(frozen=True, slots=True)
+class Ordered(Column):
+    """Values in a declared order, such as brackets of ages, as one number: the place among them.
+
+    Parameters
+    ----------
+    values : tuple of str
+        The first lies at the lower end of the range, the last at the upper, and the others in equal steps between.
+        A number within a bracket is none of them: it is outside the schema, and there is no end that it is beyond.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    missing: MissingRows | None = None
+
+    @classmethod
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Ordered:
+        """Return the declared column."""
+        if beside := [key for key in Numeric.keys if key in declaration and key != "ordered"]:
+            raise InputError(
+                f"{place} has ordered and {beside[0]}; values in an order have no {beside[0]}, leave one out"
+            )
+        values = declared_texts(f"{place}: ordered", declaration["ordered"])
+        if len(values) < 2:
+            raise InputError(f"{place}: ordered is {list(values)}; declare at least two values, from low to high")
+        return cls(name, values, missing)
+
+    @property
+    def bound(self) -> str:
+        """The values."""
+        return f"one of {shown(self.values)}"
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The values."""
+        return frozenset(self.values)
+
+    def taken(self, texts: pa.StringArray) -> dict[str, int]:
+        """By value."""
+        rules = (Rule(value, f"{place} of {len(self.values)}") for place, value in enumerate(self.values, start=1))
+        return Recoding(tuple(rules)).taken(counted(texts))
+
+    def encode(self, *values: Any) -> Encoded:
+        """Return the place in [0, 1]; what is none of the values cannot be clipped."""
+        (texts,) = values
+        codes = codes_of(texts, self.values)
+        return Encoded((np.maximum(codes, 0) / (len(self.values) - 1))[:, None], codes < 0, codes < 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Days(Numeric):
     """How many days lie between two dates of the same row, as a number in a declared range.
 
@@ -748,7 +887,7 @@ class Days(Numeric):
             or not all(isinstance(one, (str, int)) for one in between)
         ):
             raise InputError(f"{place}: between is {between!r}; it must name two columns: [admitted, discharged]")
-        scaled = Numeric.parse(name, missing, declaration, place)
+        scaled = cls.of_range(name, missing, declaration, place)
         return cls(
             name,
             scaled.range,

@@ -172,12 +172,14 @@ def parse_yaml(text: str, place: str) -> Any:
     Raises
     ------
     InputError
-        If it is no YAML, holds a value that does not exist (the 13th month), is longer than 16 MiB, nested more than a
-        hundred levels deep, or unfolds (aliases of aliases) to more than a million values.
+        If it is no YAML, holds a key twice in one mapping or a value that does not exist (the 13th month), is longer
+        than 16 MiB, nested more than a hundred levels deep, or unfolds (aliases of aliases) to more than a million
+        values.
     """
     _require_size(len(text), _MOST_BYTES, place)
     try:
         _require_bounded(text, place)
+        _require_distinct_keys(text, place)
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise InputError(f"{place} is not YAML: {' '.join(str(error).split())}") from None
@@ -187,6 +189,30 @@ def parse_yaml(text: str, place: str) -> Any:
         raise
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"{place} holds a value that cannot be: {error}") from None
+
+
+def _require_distinct_keys(text: str, place: str) -> None:
+    """Refuse a mapping with a key that stands there twice, of which YAML would take the last without a word."""
+    # Of each open collection the keys so far, None for a list; and of a mapping whether a key comes next.
+    keys: list[set[str] | None] = []
+    key_next: list[bool] = []
+    for event in yaml.parse(text, _Loader):
+        if isinstance(event, yaml.CollectionEndEvent):
+            keys.pop()
+            key_next.pop()
+            continue
+        if not isinstance(event, yaml.NodeEvent):
+            continue
+        if keys and (known := keys[-1]) is not None:
+            if key_next[-1] and isinstance(event, yaml.ScalarEvent) and event.value != "<<":
+                if event.value in known:
+                    line = "" if event.start_mark is None else f", line {event.start_mark.line + 1}"
+                    raise InputError(f"{place}{line}: key {event.value!r} stands there twice; leave one out")
+                known.add(event.value)
+            key_next[-1] = not key_next[-1]
+        if isinstance(event, yaml.CollectionStartEvent):
+            keys.append(set() if isinstance(event, yaml.MappingStartEvent) else None)
+            key_next.append(True)
 
 
 def _require_bounded(text: str, place: str) -> None:

@@ -5,7 +5,7 @@ Stored models name this class by its path, so the module and its names stay wher
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
@@ -23,6 +23,25 @@ from storage.schema import Schema, Table, parse_schema
 
 
 @dataclass(frozen=True, slots=True)
+class Clipped:
+    """Cells of a column that are outside the schema and were clipped; for whoever gave the rows alone.
+
+    Attributes
+    ----------
+    cells : int
+        How many there are, in rows that are not refused.
+    row : int
+        The first one's, from 0.
+    value : str
+        What the first one holds.
+    """
+
+    cells: int
+    row: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Encoding:
     """Encoded rows, and why some of them were refused.
 
@@ -32,10 +51,13 @@ class Encoding:
         Zeros for rows that were refused.
     refusals : tuple of str or None
         For each row its first fault: column, value, bound; None where it is in order.
+    clipped : mapping of column to Clipped
+        Of columns that have any.
     """
 
     features: NDArray[np.float64]
     refusals: tuple[str | None, ...]
+    clipped: Mapping[str, Clipped] = field(default_factory=dict)
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -109,11 +131,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         InputError
             If a column is missing, or for the first row that is refused, naming row (from 1), column, value and bound.
         """
+        return self.admit(X).features
+
+    def admit(self, X: Any) -> Encoding:
+        """Encode rows none of which is refused; raises as :meth:`transform` does."""
         encoding = self.encode(X)
         for row, refusal in enumerate(encoding.refusals, start=1):
             if refusal is not None:
                 raise InputError(f"row {row}, {refusal}")
-        return encoding.features
+        return encoding
 
     def encode(self, X: Any) -> Encoding:
         """Encode rows one by one: one that is refused does not stop the others.
@@ -128,7 +154,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             If a column is missing or named twice.
         """
         schema = self.declared
-        places = _places(X)
+        places = columns_of(X)
         cells = {name: _cells(X, name, places) for name in self.feature_names_in_.tolist()}
         rows = len(next(iter(cells.values())))
         examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
@@ -139,9 +165,16 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
                 fault = f"{one.shown(row)[:60]!r} is not {one.column.bound}"
                 fault = "the value is missing" if one.missing[row] else fault
                 refusals[row] = refusals[row] or f"column {one.column.name}: {fault}"
-        features = schema.features(examined)
-        features[[refusal is not None for refusal in refusals]] = 0.0
-        return Encoding(features, tuple(refusals))
+        features, refused = schema.features(examined), np.array([refusal is not None for refusal in refusals], bool)
+        features[refused] = 0.0
+        # What is outside and not refused has been clipped.
+        outside = {one.column.name: (one, np.flatnonzero(one.encoded.outside & ~refused)) for one in examined}
+        clipped = {
+            name: Clipped(len(places), int(places[0]), one.shown(int(places[0]))[:60])
+            for name, (one, places) in outside.items()
+            if len(places)
+        }
+        return Encoding(features, tuple(refusals), clipped)
 
     def labels(self, y: NDArray[Any]) -> NDArray[Any]:
         """Return labels, written as in the table, as the schema names them: numbers, or classes.
@@ -169,7 +202,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """
         schema = self.declared
         column = next(one for one in schema.columns if isinstance(one, Person))
-        return schema.whose(_cells(X, column.name, _places(X)))
+        return schema.whose(_cells(X, column.name, columns_of(X)))
 
 
 def _cells(table: Any, name: str, places: Mapping[str, Sequence[Any]]) -> Any:
@@ -191,7 +224,7 @@ def _cells(table: Any, name: str, places: Mapping[str, Sequence[Any]]) -> Any:
     return list(column.astype(object))
 
 
-def _places(table: Any) -> dict[str, list[Any]]:
+def columns_of(table: Any) -> dict[str, list[Any]]:
     """Return by which places, or names, each column is found, by its canonical name."""
     named: Iterable[tuple[Any, Any]]
     if hasattr(table, "schema") and hasattr(table.schema, "names"):

@@ -34,7 +34,9 @@ from storage.columns import (
 from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
 from storage.people import People, identifiers
+from storage.recoding import in_order
 from storage.refs import OnViolation, Scaling
+from storage.several import settled, spread
 from storage.source import Block, Tally
 
 FORMAT_VERSION = 1
@@ -465,7 +467,7 @@ _KEYS = (
 )  # fmt: skip
 
 
-def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schema:
+def parse_schema(data: Any, place: str, scaling: Scaling | None = None, there: Sequence[str] | None = None) -> Schema:
     """Return the schema that a mapping declares.
 
     Parameters
@@ -476,6 +478,9 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schem
         What declares it, for messages.
     scaling : Scaling, optional
         Instead of the declared one.
+    there : sequence of str, optional
+        The names of a file's columns, which settle what patterns of names mean: the schema's ``document`` has the names
+        instead. Without them a pattern is refused.
 
     Raises
     ------
@@ -492,6 +497,8 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schem
         )
     if scaling is not None:
         data = {**data, "scaling": str(scaling)}
+    if there is not None:
+        data = settled(data, place, there)
     if data.get("scaling", Scaling.CENTRED) not in list(Scaling):
         raise InputError(f"{place}: scaling is {data['scaling']!r}; it must be one of {', '.join(Scaling)}")
     header = data.get("header", True)
@@ -500,9 +507,7 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schem
     markers, rule = _missing_cells(data.get("missing"), str(data.get("decimal", ".")), place)
     try:
         return Schema(
-            columns=tuple(
-                parse_column(number, column, place) for number, column in enumerate(data["columns"], start=1)
-            ),
+            columns=tuple(parse_column(number, column, place) for number, column in spread(data["columns"], place)),
             delimiter=str(data.get("delimiter", ",")),
             header=header,
             encoding=str(data.get("encoding", "utf-8")),
@@ -513,7 +518,16 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schem
             scaling=Scaling(data.get("scaling", Scaling.CENTRED)),
             files={str(part): str(name) for part, name in (data.get("files") or {}).items()},
             # YAML reads days as such.
-            document=json.loads(json.dumps({key: data[key] for key in data if key != "files"}, default=str)),
+            document=json.loads(
+                json.dumps(
+                    {
+                        key: [in_order(column) for column in data[key]] if key == "columns" else data[key]
+                        for key in data
+                        if key != "files"
+                    },
+                    default=str,
+                )
+            ),
         )
     except InputError as error:
         raise InputError(f"{str(error) if str(error).startswith(place) else f'{place}: {error}'}") from None
@@ -535,18 +549,29 @@ def _missing_cells(cells: Any, decimal: str, place: str) -> tuple[frozenset[str]
     return frozenset(text.strip() for text in texts), rule
 
 
-def schema_faults(data: Any, place: str) -> list[str]:
+def layout_of(declaration: Any, place: str) -> Schema:
+    """Return a schema that says how a declared table's text is laid out, and nothing true of its columns."""
+    blank = [{"name": "x", "type": "boolean"}, {"name": "y", "type": "label", "range": [0, 1]}]
+    given = declaration if isinstance(declaration, dict) else {}
+    return parse_schema({**given, "columns": blank}, place)
+
+
+def schema_faults(data: Any, place: str, there: Sequence[str] | None = None) -> list[str]:
     """Return all faults of a declaration, where :func:`parse_schema` raises the first."""
     faults = []
     if isinstance(data, dict) and isinstance(data.get("columns"), list):
-        for number, column in enumerate(data["columns"], start=1):
+        try:
+            columns = spread((data if there is None else settled(data, place, there))["columns"], place)
+        except InputError as error:
+            return [str(error)]
+        for number, column in columns:
             try:
                 parse_column(number, column, place)
             except InputError as error:
                 faults.append(str(error))
     if not faults:
         try:
-            parse_schema(data, place)
+            parse_schema(data, place, None, there)
         except InputError as error:
             faults.append(str(error))
     return faults
@@ -573,7 +598,7 @@ def read_declaration(path: str | Path) -> Any:
     raise InputError(f"schema {path} does not exist; name a YAML file, or one of those that come along: {names}")
 
 
-def load_schema(path: str | Path, scaling: Scaling | None = None) -> Schema:
+def load_schema(path: str | Path, scaling: Scaling | None = None, there: Sequence[str] | None = None) -> Schema:
     """Read a schema from a YAML file, or one that comes along by its name (``adult``).
 
     Parameters
@@ -581,10 +606,12 @@ def load_schema(path: str | Path, scaling: Scaling | None = None) -> Schema:
     path : path or str
     scaling : Scaling, optional
         Instead of the declared one.
+    there : sequence of str, optional
+        As of :func:`parse_schema`.
 
     Raises
     ------
     InputError
         Naming the file, the column, the key and what is expected.
     """
-    return parse_schema(read_declaration(path), str(path), scaling)
+    return parse_schema(read_declaration(path), str(path), scaling, there)

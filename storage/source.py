@@ -329,6 +329,11 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
                     f"parties {first_name!r} and {name!r} differ in {what.replace('_', ' ')}: {ours} and {theirs}; "
                     "declare one for all"
                 )
+        if first.table != source.table:
+            raise InputError(
+                f"parties {first_name!r} and {name!r} differ in the columns that the schema's patterns take; list the "
+                "names, or give all files the same columns"
+            )
         counted = dict(source.tallies)
         if "test" in source.parts and source.parts["test"] not in tests:
             tests.append(source.parts["test"])

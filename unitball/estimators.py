@@ -7,7 +7,7 @@ import secrets
 import tempfile
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Real
@@ -36,11 +36,12 @@ from dpalgos.rows import ArrayRows, Floats
 from storage.cells import canonical
 from storage.columns import codes_of, named_twice
 from storage.documents import read_yaml
-from storage.encoder import TableEncoder
+from storage.encoder import TableEncoder, columns_of
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, Cap
 from storage.people import MOST_ROWS, People, at_most, identifiers, named, shares
 from storage.refs import DatasetRef, OnViolation, ShardRef, Visibility
+from storage.several import patterned, settled
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig, faults
@@ -403,14 +404,14 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     def _grouped(self, X: Any, groups: Any, rows: int) -> Grouped | None:
         """Return whose rows they are: by ``groups``, or by the schema's column of type person."""
-        people = None if self.schema is None else self._table().declared.people
+        people = None if self.schema is None else self._columns.declared.people
         if groups is not None and people is not None:
             raise ParameterError(f"the schema's column {people.column} says whose rows they are; leave groups out")
         if groups is not None:
             people = People("groups", self.rows_per_person)
             names = identifiers(np.asarray(groups, dtype=object).ravel().tolist())
         elif people is not None:
-            names = self._table().people(X)
+            names = self._columns.people(X)
         if people is None:
             return None
         if len(names) != rows or not named(names).all():
@@ -449,23 +450,31 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                     f"{error}; columns of texts need their values declared: give schema=FILE"
                 ) from None
             return checked, labels
-        encoder = self._table()
-        self.feature_names_in_, self.n_features_in_ = encoder.feature_names_in_, encoder.n_features_in_
-        labels = np.asarray(y).ravel()
-        return X, labels if getattr(self, self._declares) is not None else encoder.labels(labels)
+        self._columns = self._table(X)
+        self.feature_names_in_, self.n_features_in_ = self._columns.feature_names_in_, self._columns.n_features_in_
+        return X, self._labels(y)
 
-    def _table(self) -> TableEncoder:
+    def _labels(self, y: Any) -> NDArray[Any]:
+        """Return labels as the schema names them, where it declares them."""
+        labels = np.asarray(y).ravel()
+        named = self.schema is None or getattr(self, self._declares) is not None
+        return labels if named else self._columns.labels(labels)
+
+    def _table(self, X: Any) -> TableEncoder:
+        """Return what encodes rows like these, whose columns settle what the schema's patterns take."""
         if self.on_violation not in (OnViolation.REFUSE, OnViolation.CLIP):
             raise ParameterError(
                 f"on_violation is {self.on_violation!r}; an estimator takes refuse or clip. How many rows there are is "
                 "public and does not depend on what they hold: unitball ingest --on-violation drop keeps null records"
             )
         document = self.schema if isinstance(self.schema, Mapping) else read_yaml(Path(str(self.schema)))
+        if patterned(document):
+            document = settled(document, "schema", [*columns_of(X)])
         return TableEncoder(dict(document), on_violation=str(self.on_violation))
 
     def _encoder(self, rows: Any) -> Any:
         if self.schema is not None:
-            return self._table().transform
+            return self._columns.transform
         # None are declared of public rows alone.
         bounds = (rows.min(axis=0), rows.max(axis=0)) if self.bounds is None else self.bounds
         return Bounds.of(bounds, rows.shape[1])
@@ -498,12 +507,13 @@ class _Scored:
     """Before scikit-learn's own mixin, which knows the score."""
 
     public: bool
+    _labels: Callable[[Any], NDArray[Any]]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy, or R² of numbers, on these rows, which is exact and no release."""
         if not self.public:
             _warn_of_scores()
-        return float(super().score(X, y, sample_weight))  # type: ignore[misc]  # of the mixin
+        return float(super().score(X, self._labels(y), sample_weight))  # type: ignore[misc]  # of the mixin
 
 
 class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -649,7 +659,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
     def _target(self, y: NDArray[Any]) -> _Target:
         declared: Any = self.classes
         if declared is None and self.schema is not None:
-            declared = self._table().declared.label.classes
+            declared = self._columns.declared.label.classes
         if declared is None:
             check_classification_targets(y)
             if type_of_target(y) not in ("binary", "multiclass"):
@@ -769,7 +779,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
     def _target(self, y: NDArray[Any]) -> _Target:
         declared = self.label_range
         if declared is None and self.schema is not None:
-            declared = self._table().declared.label.range
+            declared = self._columns.declared.label.range
         targets = np.asarray(y, dtype=np.float64)
         low, high = (targets.min(), targets.max()) if declared is None else map(float, declared)
         outside = np.flatnonzero((targets < low) | (targets > high))

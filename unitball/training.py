@@ -9,6 +9,7 @@ import secrets
 import shutil
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
@@ -237,7 +238,7 @@ class TrainedModel:
         ----------
         rows : data frame of the table's columns, or array (m, d) where the set has no schema
         """
-        return pd.Series(self.pipeline.predict(rows), index=getattr(rows, "index", None), name="prediction")
+        return predicted(self.pipeline, rows)
 
     def predict_proba(self, rows: Any) -> pd.DataFrame:
         """Return the probability of each of two classes for each row, of a model that was measured with ``roc=True``.
@@ -329,7 +330,28 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
 
     with using_root(root):
         pipeline = load_model(current_root(), find_model(current_root(), model))
-    return pd.Series(pipeline.predict(rows), index=getattr(rows, "index", None), name="prediction")
+    return predicted(pipeline, rows)
+
+
+def predicted(pipeline: Any, rows: Any) -> pd.Series:
+    """Return a prediction for each row, and warn of cells that the schema does not admit and that were clipped."""
+    # With scikit-learn, which whoever asks for a budget does without.
+    from storage.encoder import TableEncoder
+
+    if isinstance(pipeline[0], TableEncoder):
+        encoding = pipeline[0].admit(rows)
+        predictions = pipeline[1:].predict(encoding.features)
+        for name, clipped in encoding.clipped.items():
+            # No value: a notebook keeps what was said, and whoever asks has the rows.
+            warnings.warn(
+                f"column {name}: {clipped.cells} cells are outside the schema and were clipped, the first in row "
+                f"{clipped.row + 1}",
+                UserWarning,
+                stacklevel=3,
+            )
+    else:
+        predictions = pipeline.predict(rows)
+    return pd.Series(predictions, index=getattr(rows, "index", None), name="prediction")
 
 
 def results(sql: str = "SELECT * FROM runs", *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:

@@ -164,7 +164,7 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
         yield "duplicates: none"
 
 
-_MANY_FEATURES = 200
+_MANY_FEATURES, _MANY_RULES = 200, 12
 _DROPPED = "--on-violation drop or clip-or-drop"
 
 schema = group_of("schema")
@@ -175,7 +175,7 @@ schema = group_of("schema")
 @partial(answered, rooted=False)
 def draft(
     terms: AccountRequest,
-    rows: Annotated[Path, typer.Argument(help="CSV or Parquet; no value of it is read.")],
+    rows: Annotated[Path, typer.Argument(help="CSV or Parquet; no value of it is read unless --public says so.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The YAML file to write.")],
     header: Annotated[
         bool, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
@@ -189,6 +189,9 @@ def draft(
     person: Annotated[
         str | None, typer.Option(help="Column that says whose each row is, where people have several.")
     ] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="The rows are nobody's secret: read them, and propose what they suggest.")
+    ] = False,
     range_epsilon: Annotated[
         float | None,
         typer.Option(help="Draw ranges and values of these columns privately: epsilon in all, charged to the account."),
@@ -209,6 +212,8 @@ def draft(
     numbers, texts, account = _names(numeric), _names(categories), terms.account or output.stem
     if range_epsilon is not None and not (numbers or texts):
         raise InputError("--range-epsilon draws ranges and values: name the columns with --numeric and --categories")
+    if range_epsilon is not None and public:
+        raise InputError("--public reads rows that are nobody's secret, and --range-epsilon draws from private ones")
     fallback = declared_range("--range-fallback", range_fallback.split(","))
     columns = draft_schema(
         require_readable(rows, "rows"),
@@ -219,6 +224,7 @@ def draft(
         numeric=numbers,
         categories=texts,
         person=person,
+        public=public,
     )
     drawn = None
     if range_epsilon is not None:
@@ -243,7 +249,12 @@ def draft(
             raise
     shown = () if drawn is None else _drawn(drawn, range_epsilon, account)
     contents = {"ranges": drawn.ranges if drawn else {}, "values": drawn.values if drawn else {}}
-    way_on = f"Write their types and ranges, then: unitball schema check {output} --path {rows}"
+    what = (
+        "Look through what their values suggest, say which column is the label"
+        if public
+        else "Write their types and ranges"
+    )
+    way_on = f"{what}, then: unitball schema check {output} --path {rows}"
     return Answer(
         {"schema": str(output), "columns": columns, **contents}, [*shown, f"{output}: {columns} columns. {way_on}"]
     )
@@ -297,6 +308,21 @@ def _cells(column: ColumnReport, rows: int) -> Iterator[object]:
     yield ", ".join(column.unseen[:6]) + (", …" if len(column.unseen) > 6 else "")
 
 
+def _recodings(report: SchemaReport) -> Iterator[str]:
+    """Yield how many cells each rule has taken, of columns with the same rules together; of each alone in JSON."""
+    alike: dict[tuple[str, ...], list[ColumnReport]] = {}
+    for column in report.columns:
+        if column.recoded:
+            alike.setdefault(tuple(column.recoded), []).append(column)
+    for rules, columns in alike.items():
+        taken = [f"{rule} ({sum(column.recoded[rule] for column in columns)})" for rule in rules]
+        more = len(taken) - _MANY_RULES
+        told = ", ".join(taken[:_MANY_RULES]) + (f", and {more} more" if more > 0 else "")
+        names = ", ".join(column.name for column in columns[:3]) + (", …" if len(columns) > 3 else "")
+        which = f"column {names}" if len(columns) == 1 else f"{len(columns)} columns ({names})"
+        yield f"- {which}, recoded cells: {told}"
+
+
 def _lines(report: SchemaReport) -> Iterator[str]:
     yield f"{report.rows} rows"
     if report.broken_rows:
@@ -327,6 +353,7 @@ def _lines(report: SchemaReport) -> Iterator[str]:
                 f"these privately: unitball schema draft … --categories {column.name}; or say 'hash: 64' instead "
                 "of values: every text belongs to one of 64 bins, without a list"
             )
+    yield from _recodings(report)
     if report.duplicates.rows:
         yield f"- {report.duplicates.rows} are equal to an earlier one, up to {report.duplicates.largest_group} alike"
     for name, (values, rows, most) in report.repeated.items():

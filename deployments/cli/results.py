@@ -3,6 +3,7 @@
 import json as json_module
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -300,7 +301,19 @@ def predict(
         promise = guaranteed(current_root(), version)
     refused = f", {done.refused} refused (column refusal says why)" if done.refused else ""
     machine = {"model": version.name, "version": version.version, "output": str(output)}
+    clipped = {name: asdict(cells) for name, cells in done.clipped.items()}
+    # On this screen alone, as a check of a schema: they are somebody's cells.
+    told = [
+        f"column {name}: {found.cells} {'cell is' if found.cells == 1 else 'cells are'} outside the schema and "
+        f"clipped, the first {found.value!r} (row {found.row})"
+        for name, found in done.clipped.items()
+    ]
+    told += ["clipped: a number counts as the end of its range, a category as none of its values"] if told else []
     return Answer(
-        {**machine, "rows": done.rows, "refused": done.refused, "guaranteed": promise},
-        [f"{output}: {done.rows} rows by {version.name} version {version.version}{refused}", *filter(None, [promise])],
+        {**machine, "rows": done.rows, "refused": done.refused, "clipped": clipped, "guaranteed": promise},
+        [
+            f"{output}: {done.rows} rows by {version.name} version {version.version}{refused}",
+            *told,
+            *filter(None, [promise]),
+        ],
     )

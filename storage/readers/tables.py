@@ -20,7 +20,8 @@ from storage.errors import InputError, RefusedError
 from storage.people import People, identifiers, named
 from storage.readers.arrow_batches import open_parquet
 from storage.refs import OnViolation
-from storage.schema import Schema, Table, load_schema, parse_schema, read_declaration
+from storage.schema import Schema, Table, layout_of, load_schema, parse_schema, read_declaration
+from storage.several import patterned, spread
 from storage.source import (
     COMPRESSED,
     Block,
@@ -337,8 +338,18 @@ def _column_names(path: Path, schema: Schema) -> list[str]:
     return cells
 
 
-def require_schema(options: ReadOptions, format_name: str) -> Schema:
+def require_schema(
+    options: ReadOptions, format_name: str, files: Callable[[Schema], Mapping[str, Sequence[Path]]]
+) -> Schema:
     """Return the declared schema.
+
+    Parameters
+    ----------
+    options : ReadOptions
+    format_name : str
+        For messages.
+    files : callable
+        Returns the files of a table's parts by its schema; the first to train on settles patterns of names.
 
     Raises
     ------
@@ -349,7 +360,36 @@ def require_schema(options: ReadOptions, format_name: str) -> Schema:
         raise RefusedError(
             f"format {format_name} needs a declared schema (--schema FILE.yaml); none is learnt from rows"
         )
-    return replace(load_schema(options.schema, options.scaling), keeps_rows=not options.discover)
+    declaration, place, there = read_declaration(options.schema), str(options.schema), None
+    if patterned(declaration):
+        there = settling_names(declaration, place, files(layout_of(declaration, place))["train"][0])
+    return replace(load_schema(options.schema, options.scaling, there), keeps_rows=not options.discover)
+
+
+def settling_names(declaration: Any, place: str, path: Path) -> list[str] | None:
+    """Return the names of a file's columns, which settle a declaration's patterns; None where it has none.
+
+    Raises
+    ------
+    InputError
+        If the file has no line of names.
+    """
+    if not patterned(declaration):
+        return None
+    layout = layout_of(declaration, place)
+    if path.suffix in PARQUET:
+        with open_parquet(require_file(path), 0) as file:
+            return list(map(column_name, file.schema.names))
+    if not layout.header:
+        raise InputError(
+            f"{place}: names holds a pattern, and the schema says 'header: false', so that no line names the columns; "
+            "list the names"
+        )
+    with reading(require_file(path)):
+        names = list(map(column_name, next(text_rows(path, layout), (0, []))[1]))
+    if twice := named_twice(names):
+        raise InputError(f"{path}: column {twice!r} is named twice; rename one in the file")
+    return names
 
 
 def table_files(path: str | Path, schema: Schema, options: ReadOptions) -> dict[str, Path]:
@@ -379,8 +419,12 @@ def read_csv(path: str | Path, options: ReadOptions) -> Source:
     path : path
         A file, or a folder in which the schema names the files.
     """
-    schema = require_schema(options, "csv")
-    parts = {part: (text_tables, (file,)) for part, file in table_files(path, schema, options).items()}
+
+    def files(schema: Schema) -> dict[str, tuple[Path, ...]]:
+        return {part: (file,) for part, file in table_files(path, schema, options).items()}
+
+    schema = require_schema(options, "csv", files)
+    parts = {part: (text_tables, paths) for part, paths in files(schema).items()}
     return declared_source("csv", str(path), options, schema, parts)
 
 
@@ -479,12 +523,16 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     """
     place = Path(path)
     if options.schema is not None:
-        schema = require_schema(options, "parquet")
-        if place.is_dir() and not schema.files:
-            files = {"train": place} if options.test is None else {"train": place, "test": options.test}
-        else:
-            files = table_files(path, schema, options)
-        parquet = {part: (parquet_tables, _files(Path(file))) for part, file in files.items()}
+
+        def files(schema: Schema) -> dict[str, tuple[Path, ...]]:
+            if place.is_dir() and not schema.files:
+                found = {"train": place} if options.test is None else {"train": place, "test": options.test}
+            else:
+                found = table_files(path, schema, options)
+            return {part: _files(Path(file)) for part, file in found.items()}
+
+        schema = require_schema(options, "parquet", files)
+        parquet = {part: (parquet_tables, paths) for part, paths in files(schema).items()}
         return declared_source("parquet", str(place), options, schema, parquet)
     if options.on_violation is not OnViolation.REFUSE or options.scaling is not None:
         raise InputError(f"{place}: rows are clipped, dropped or scaled by a declared schema only; give --schema")
@@ -600,12 +648,35 @@ def drafted_columns(draft: str | Path) -> dict[str, tuple[str, ...]]:
     """
     declaration = read_declaration(draft)
     columns = declaration.get("columns") if isinstance(declaration, dict) else None
-    if not isinstance(columns, list) or not all(isinstance(one, dict) and "name" in one for one in columns):
+    columns = [one for _, one in spread(columns, str(draft))] if isinstance(columns, list) else None
+    if columns is None or not all(isinstance(one, dict) and "name" in one for one in columns):
         raise InputError(f"{draft} is not a schema: it must be a mapping with a list of columns, each with a name")
     names = {kind: tuple(column_name(one["name"]) for one in columns if one.get("type") == kind) for kind in _ENCODERS}
     if not any(names.values()):
         raise InputError(f"{draft} has no column of type {' or '.join(_ENCODERS)} that could be drawn")
     return names
+
+
+def draft_layout(draft: str | Path) -> Schema:
+    """Return a schema that says how a drafted table is laid out and for whose rows, with nothing true of its columns.
+
+    Raises
+    ------
+    InputError
+        If it has one column alone.
+    """
+    declaration = read_declaration(draft)
+    # What the columns are is not declared yet, but for whose rows they are; and a schema has a feature and a label.
+    names = [
+        one if one.get("type") == "person" else {"name": one["name"], "type": "ignore"}
+        for _, one in spread(declaration["columns"], str(draft))
+    ]
+    others = [one for one in names if one["type"] == "ignore"]
+    if len(others) < 2:
+        raise InputError(f"{draft} has one column; a table has a label and something to predict it from")
+    others[0]["type"] = "boolean"
+    others[-1] |= {"type": "label", "range": [0, 1]}
+    return parse_schema({**declaration, "columns": names}, str(draft))
 
 
 @register_reader("table-draft", takes=("schema",))
@@ -625,19 +696,7 @@ def read_draft(path: str | Path, options: ReadOptions) -> Source:
     """
     if options.schema is None:
         raise InputError("format table-draft needs a drafted schema (--schema FILE.yaml)")
-    columns = drafted_columns(options.schema)
-    declaration = read_declaration(options.schema)
-    # What the columns are is not declared yet, but for whose rows they are; and a schema has a feature and a label.
-    names = [
-        one if one.get("type") == "person" else {"name": one["name"], "type": "ignore"}
-        for one in declaration["columns"]
-    ]
-    others = [one for one in names if one["type"] == "ignore"]
-    if len(others) < 2:
-        raise InputError(f"{options.schema} has one column; a table has a label and something to predict it from")
-    others[0]["type"] = "boolean"
-    others[-1] |= {"type": "label", "range": [0, 1]}
-    layout = parse_schema({**declaration, "columns": names}, str(options.schema))
+    columns, layout = drafted_columns(options.schema), draft_layout(options.schema)
     return Source(
         format="table-draft",
         place=str(path),

@@ -2,47 +2,57 @@
 
 import codecs
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
 from storage.cells import column_name
-from storage.columns import Category, Column, Label, Person, named_twice
+from storage.columns import Category, Column, Label, Ordered, Person, named_twice
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
 from storage.people import keyed_digests, named
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.tables import PARQUET, expected_rows, raw_rows, text_rows
-from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
+from storage.readers.tables import PARQUET, expected_rows, raw_rows, settling_names, text_rows
+from storage.schema import Examined, Schema, Table, layout_of, parse_schema, read_declaration, schema_faults
 from storage.source import LONGEST_LINE, open_binary, reading, require_file
+from tasks.datasets.proposals import Proposal, entry, proposed, public_proposals, together
 from tasks.runtime.progress import say
 
 _DELIMITERS = (",", ";", "\t", "|")
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, "utf-8"))
 
 _HEAD = """\
-# Schema of {file}, drafted from {source}: no value was read.
+# Schema of {file}, drafted from {source}.
 # Write a type for every column instead of "todo", with what it needs, then see what is left:
 #     unitball schema check {output} --path {path}
 #
-#   numeric    range: [0, 100]           centre: 20 (what lies at 0), scale: log (sizes of different magnitude)
+#   numeric    range: [0, 100]           centre: 20 (what lies at 0), scale: log (sizes of different magnitude);
+#              ordered: ["[0-10)", "[10-20)"] instead of a range: brackets, each a number by its place
 #   category   values: [north, south]    quotes around yes, no, true, false, numbers; hash: 64 without a list
-#   boolean                              values: ["nein", "ja"] where it is not yes/no, true/false, 1/0
+#              values: {{N: north, S: south, "?": south}}    codes and what they mean; "25*" is all that begin with 25
+#              first: 3                  only so many characters of a cell count, as of an ICD code
+#   boolean                              values: ["nein", "ja"] where it is not yes/no, true/false, 1/0;
+#              values: {{"No": false, "Up": true, "Down": true}}    codes and what they mean
 #   date       range: [2020-01-01, 2026-12-31]    format: "%d.%m.%Y", parts: [days, year, month, weekday]
 #   days       between: [admitted, discharged]     range: [0, 60], format as of dates: computed from two columns
 #   person     whose row it is, where people have several: a patient's number    namespace: hospital-mrn
 #   ignore     names, other identifiers, free text
 #   label      classes: [well, ill] or {{"0": well, "1": ill}} or range: [0, 10]: what is to be predicted, one column
 #
+# names: [metformin, insulin] or names: "diag_*" instead of name: one declaration for several columns.
+#
 # Ranges, values and classes are what can be, from a code book or from knowing the matter, and never what the rows hold:
 # they are public. Every key is explained in docs/your-data.md.
 format_version: 1
 """
+_UNREAD, _READ = ": no value was read", " and its rows, which are public"
 _TEXT = """\
 header: {header}           # false: the file begins with a row, and columns are taken in this order
 delimiter: {delimiter}
@@ -69,10 +79,11 @@ def draft_schema(
     numeric: Sequence[str] = (),
     categories: Sequence[str] = (),
     person: str | None = None,
+    public: bool = False,
 ) -> int:
     """Write a commented schema from the names of a file's columns, and return how many there are.
 
-    Of text the first line is read, of Parquet the names and types; no value of a row is.
+    Of text the first line is read, of Parquet the names and types; no value of a row is, unless the rows are public.
 
     Parameters
     ----------
@@ -90,6 +101,8 @@ def draft_schema(
         Columns that are known to be numbers, or categories.
     person : str, optional
         The column that says whose row it is.
+    public : bool
+        Whether the rows are nobody's secret: what their values suggest is proposed then.
 
     Raises
     ------
@@ -105,9 +118,9 @@ def draft_schema(
     known = {"file": path.name, "path": path, "output": output}
     if path.suffix in PARQUET:
         with open_parquet(place, 0) as file:
-            kinds = ((field.name, str(field.type).split("[")[0].rstrip("3264")) for field in file.schema)
-            names = [(name, _ARROW.get(kind, "todo")) for name, kind in kinds]
-        text = _HEAD.format(source="its names and types", **known)
+            typed = ((field.name, str(field.type).split("[")[0].rstrip("3264")) for field in file.schema)
+            names = [(name, _ARROW.get(kind, "todo")) for name, kind in typed]
+        text = _HEAD.format(source=f"its names and types{_UNREAD if not public else _READ}", **known)
     else:
         layout, names = _text_layout(place)
         if header:
@@ -115,7 +128,8 @@ def draft_schema(
         else:
             names = [(f"column-{number}", "todo") for number in range(1, len(names) + 1)]
         names = [(column_name(name), kind) for name, kind in names]
-        text = _HEAD.format(source="its first line" if header else "the number of its columns", **known) + _TEXT.format(
+        source = "its first line" if header else "the number of its columns"
+        text = _HEAD.format(source=source + (_READ if public else _UNREAD), **known) + _TEXT.format(
             header=str(header).lower(),
             delimiter=json.dumps(layout.delimiter),
             encoding=layout.encoding,
@@ -130,14 +144,29 @@ def draft_schema(
     unknown = [name for name in known_types if name not in dict(names)]
     if unknown:
         raise InputError(f"{path} has no column {unknown[0]!r}; it has: {', '.join(name for name, _ in names)}")
-    lines = [_line(name, known_types.get(name, kind)) for name, kind in names]
+    kinds = {name: known_types.get(name, kind) for name, kind in names}
+    lines = [entry([name], {"type": kind}) for name, kind in kinds.items()]
     markers = json.dumps(missing[0] if len(missing) == 1 else [*missing], ensure_ascii=False)
     output.write_text(text + _MISSING.format(markers=markers) + "".join(lines), "utf-8")
+    if public:
+        try:
+            asked = {name: kind for name, kind in kinds.items() if kind in ("todo", "numeric", "category")}
+            _propose(output, public_proposals(place, output, asked), kinds)
+        except BaseException:
+            output.unlink()
+            raise
     return len(lines)
 
 
-def _line(name: str, kind: str, more: str = "") -> str:
-    return f"  - {{name: {json.dumps(name, ensure_ascii=False)}, type: {kind}{more}}}\n"
+def _propose(output: Path, proposals: Mapping[str, Proposal], kinds: Mapping[str, str]) -> None:
+    """Write proposals into a draft, columns of one declaration together."""
+    text = output.read_text("utf-8")
+    for names, proposal in together(proposals, ordered=re.search(r"^header: false", text, flags=re.M) is not None):
+        first, *others = (entry([name], {"type": kinds[name]}) for name in names)
+        text = text.replace(first, entry(names, proposal))
+        for line in others:
+            text = text.replace(line, "")
+    write_bytes(output, text.encode(), mode=0o644)
 
 
 def fill_draft(
@@ -148,19 +177,17 @@ def fill_draft(
 ) -> None:
     """Write ranges into a draft's numeric columns, the fallback where there is none, and values into its categories.
 
-    Categories without any stay to be filled in.
+    What the drawn values suggest is proposed of them (:func:`tasks.datasets.proposals.proposed`). Categories without
+    any stay to be filled in.
     """
     text = output.read_text("utf-8")
     for name, limits in ranges.items():
-        low, high = (f"{end:.17g}" for end in limits or fallback)
-        comment = "" if limits else "  # no bin stood out of the noise: the declared fallback"
-        filled = _line(name, "numeric", f", range: [{low}, {high}]").rstrip("\n") + comment + "\n"
-        text = text.replace(_line(name, "numeric"), filled)
-    for name, occurring in (values or {}).items():
-        if occurring:
-            listed = f", values: {json.dumps(list(occurring), ensure_ascii=False)}"
-            text = text.replace(_line(name, "category"), _line(name, "category", listed))
+        comment = "" if limits else "no bin stood out of the noise: the declared fallback"
+        filled = entry([name], {"type": "numeric", "range": list(limits or fallback)}, comment)
+        text = text.replace(entry([name], {"type": "numeric"}), filled)
     write_bytes(output, text.encode(), mode=0o644)
+    proposals = {name: proposed(occurring) for name, occurring in (values or {}).items() if occurring}
+    _propose(output, proposals, dict.fromkeys(proposals, "category"))
 
 
 def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:
@@ -176,10 +203,7 @@ def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:
             encoding = "cp1252"
     line = first.decode(encoding, errors="replace")
     delimiter = max(_DELIMITERS, key=line.count)
-    blank: dict[str, object] = {
-        "columns": [{"name": "x", "type": "boolean"}, {"name": "y", "type": "label", "range": [0, 1]}]
-    }
-    layout = parse_schema({**blank, "delimiter": delimiter, "encoding": encoding}, str(path))
+    layout = layout_of({"delimiter": delimiter, "encoding": encoding}, str(path))
     with reading(path):
         for _, cells in text_rows(path, layout):
             return layout, [(cell, "todo") for cell in cells]
@@ -221,6 +245,8 @@ class ColumnReport:
         The first of them: line and cell.
     unseen : list of str
         Declared values or classes that do not occur.
+    recoded : dict of str to int
+        By rule of the column's recoding how many cells it takes, every one that is declared.
     features : int
         How many it becomes.
     """
@@ -232,6 +258,7 @@ class ColumnReport:
     hopeless: int = 0
     examples: dict[str, str] = field(default_factory=dict)
     unseen: list[str] = field(default_factory=list)
+    recoded: dict[str, int] = field(default_factory=dict)
     features: int = 0
 
 
@@ -295,10 +322,11 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
         missing or too many.
     """
     declaration = read_declaration(path)
-    faults = schema_faults(declaration, str(path))
+    there = settling_names(declaration, str(path), rows)
+    faults = schema_faults(declaration, str(path), there)
     if faults:
         raise InputError(_listed(path, faults))
-    schema = parse_schema(declaration, str(path))
+    schema = parse_schema(declaration, str(path), None, there)
     used = [column for column in schema.columns if column.used]
     report = SchemaReport(
         columns=[
@@ -332,6 +360,8 @@ def _declared(column: Column) -> list[str]:
     """Return the declared values of a column that has any."""
     if isinstance(column, Category) and not column.hashed:
         return list(column.values)
+    if isinstance(column, Ordered):
+        return list(column.values)
     return list(column.classes) if isinstance(column, Label) else []
 
 
@@ -340,6 +370,9 @@ def _occurring(examined: Examined, good: Flags) -> set[str]:
     values = examined.encoded.values[good & ~examined.missing]
     if isinstance(examined.column, Category):
         return {examined.column.values[place] for place in np.flatnonzero(values.any(axis=0))}
+    if isinstance(examined.column, Ordered):
+        steps = np.rint(np.unique(values) * (len(examined.column.values) - 1)).astype(int)
+        return {examined.column.values[place] for place in steps.tolist()}
     return {str(name) for name in np.unique(values)} if _declared(examined.column) else set()
 
 
@@ -380,7 +413,7 @@ def _count(
     examined = schema.examine(block, [column for column in schema.columns if column.used])
     missing, outside, hopeless = (np.zeros(len(alive), dtype=bool) for _ in range(3))
     for one, of_column in zip(examined, report.columns, strict=True):
-        _count_column(of_column, one, alive, block)
+        _count_column(of_column, one, alive, block, schema)
         if not schema.rule(one.column).keeps:
             missing |= one.missing & alive
         outside |= one.encoded.outside & alive
@@ -410,12 +443,18 @@ def _count(
     prints.add(np.concatenate(inputs, axis=1)[alive & ~missing & ~outside])
 
 
-def _count_column(report: ColumnReport, examined: Examined, alive: Flags, block: Table) -> None:
+def _count_column(report: ColumnReport, examined: Examined, alive: Flags, block: Table, schema: Schema) -> None:
     wrong = examined.encoded.outside & alive
     report.missing += int((examined.missing & alive).sum())
     report.outside += int(wrong.sum())
     report.hopeless += int((examined.encoded.hopeless & alive).sum())
     occurring = _occurring(examined, alive & ~wrong)
     report.unseen = [name for name in report.unseen if name not in occurring]
+    told: dict[str, int] = {}
+    if len(examined.cells) == 1:
+        texts = examined.column.read(examined.cells[0], schema.decimal)
+        if isinstance(texts, pa.StringArray):
+            told = examined.column.taken(texts.filter(pa.array(alive & ~examined.missing)))
+    report.recoded = {rule: report.recoded.get(rule, 0) + count for rule, count in told.items()}
     for row in np.flatnonzero(wrong)[: _MOST_EXAMPLES - len(report.examples)].tolist():
         report.examples[f"{block.unit} {block.lines[row]}"] = examined.shown(row)[:40]

@@ -9,9 +9,9 @@ import hashlib
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from dpalgos.pipeline import TRUSTED_TYPES
 from dpalgos.rows import Floats
 from storage.atomic import PREFIX
 from storage.cells import column_name
-from storage.encoder import TableEncoder
+from storage.encoder import Clipped, TableEncoder
 from storage.errors import InputError, StorageError
 from storage.readers.tables import PARQUET, expected_rows, raw_rows
 from storage.schema import Table
@@ -265,10 +265,14 @@ class Predicted:
     rows : int
     refused : int
         Those that have a reason in the column ``refusal`` instead of a prediction.
+    clipped : mapping of column to Clipped
+        Cells outside the schema that rows were predicted with, clipped: what they hold and how many they are is for
+        whoever asked alone, and goes to no log, artifact or file. Rows as in the file.
     """
 
     rows: int
     refused: int
+    clipped: Mapping[str, Clipped] = field(default_factory=dict)
 
 
 def predict_file(
@@ -311,7 +315,8 @@ def predict_file(
     if output.exists():
         raise InputError(f"{output} exists; name another output, or remove it first")
     done = refused = 0
-    expected, tables = expected_rows(source), _predicted(pipeline, encoder, source, id_column, threshold)
+    clipped: dict[str, Clipped] = {}
+    expected, tables = expected_rows(source), _predicted(pipeline, encoder, source, id_column, threshold, clipped)
     aside = output.parent / f"{PREFIX}{output.name}-{os.getpid()}"
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -331,13 +336,18 @@ def predict_file(
         aside.replace(output)
     finally:
         aside.unlink(missing_ok=True)
-    return Predicted(done, refused)
+    return Predicted(done, refused, clipped)
 
 
 def _predicted(
-    pipeline: Pipeline, encoder: TableEncoder | None, source: Path, id_column: str | None, threshold: float | None
+    pipeline: Pipeline,
+    encoder: TableEncoder | None,
+    source: Path,
+    id_column: str | None,
+    threshold: float | None,
+    clipped: dict[str, Clipped],
 ) -> Iterator[pa.Table]:
-    """Yield tables of one schema, of some thousand rows each."""
+    """Yield tables of one schema, of some thousand rows each; ``clipped`` gets the cells that were."""
     for rows in raw_rows(source, None if encoder is None else encoder.declared, _ROWS):
         id_column = None if id_column is None else column_name(id_column)
         if id_column is not None and id_column not in rows.columns:
@@ -348,6 +358,9 @@ def _predicted(
             encoding = encoder.encode(rows.columns)
             faults = zip(rows.faults or [None] * len(rows.lines), encoding.refusals, strict=True)
             features, reasons = encoding.features, [fault or why for fault, why in faults]
+            for name, more in encoding.clipped.items():
+                first = clipped.get(name, Clipped(0, int(rows.lines[more.row]), more.value))
+                clipped[name] = replace(first, cells=first.cells + more.cells)
         refused = np.array([reason is not None for reason in reasons])
         scores = scores_of(pipeline[1:] if encoder is not None else pipeline, features, threshold)
         kept = {} if id_column is None else {id_column: _as_array(rows.columns[id_column])}

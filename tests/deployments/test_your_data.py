@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import runpy
+import shlex
 import sys
 import textwrap
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.command_line import CommandLine
@@ -48,3 +50,71 @@ def test_the_walk_up_to_its_rows(commands: CommandLine, tmp_path: Path, monkeypa
     ):
         assert line in out
         assert line in PAGE
+
+
+SECTION = PAGE[PAGE.index("## A hospital's encounters") : PAGE.index("## The schema")]
+
+
+def blocks() -> list[tuple[list[str], str]]:
+    """Return each command of the section, and what the page says it prints."""
+    parts = re.split(r"^    \$ ", SECTION, flags=re.M)[1:]
+    found = []
+    for part in parts:
+        command, said = re.split(r"(?<!\\)\n", part, maxsplit=1)
+        indented = [line for line in re.split(r"^(?! {4}|$)", said, maxsplit=1, flags=re.M)[0].splitlines() if line]
+        found.append((shlex.split(command.replace("\\\n", " ")), "\n".join(indented)))
+    return found
+
+
+def walked(command_line: CommandLine, folder: Path, patch: pytest.MonkeyPatch, *commands: str) -> None:
+    """Run commands of the section as they stand there, and hold what the page says of each against what it prints."""
+    walk = blocks()
+    assert [words[1] for words, _ in walk[1:]] == ["schema", "schema", "ingest", "train", "predict"]
+    assert all(said for _, said in walk[1:])
+    schema = Path("docs/examples/encounters.yaml").read_text("utf-8")
+    assert textwrap.indent(schema.partition("\n")[2].rstrip(), "    ") in SECTION
+    (folder / "docs").symlink_to(Path("docs").resolve())
+    patch.chdir(folder)
+    patch.setattr(sys, "argv", walk[0][0][1:])
+    runpy.run_path(walk[0][0][1], run_name="__main__")
+    for words, said in walk[1:]:
+        if words[1] not in commands:
+            continue
+        outcome = command_line(*words[1:])
+        assert outcome.code == 0, outcome
+        # What is drawn afresh is another number each time.
+        if words[1] != "train":
+            printed = " ".join(outcome.out.split())
+            for piece in " ".join(said.split()).split("…"):
+                assert piece.strip() in printed, piece
+
+
+def test_encounters_up_to_their_rows(commands: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    walked(commands, tmp_path, monkeypatch, "schema", "ingest")
+    # Other meanings of codes, columns left out and rows without their people do not make them other rows.
+    schema = Path("docs/examples/encounters.yaml").read_text("utf-8")
+    for old, new in (
+        ("type: person, namespace: diabetics", "type: ignore"),
+        ("Asian: other", "Asian: white"),
+        ('"250*": diabetes', '"250*": heart'),
+        ("names: [metformin, repaglinide", "names: [repaglinide"),
+        ("names: [encounter_id", "names: [metformin, encounter_id"),
+    ):
+        assert old in schema
+        schema = schema.replace(old, new)
+    Path("other.yaml").write_text(schema, "utf-8")
+    given = ("--epsilon-cap", 3, "--delta-cap", 1e-6, "--on-violation", "clip", "--account", "others")
+    again = commands("ingest", "again", "--format", "csv", "--path", "encounters.csv", "--schema", "other.yaml", *given)
+    again.refused(again.code, "a new name does not refill a budget")
+    assert again.code
+
+
+@pytest.mark.nightly
+def test_encounters_from_a_draft_to_predictions(
+    unitball: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked(unitball, tmp_path, monkeypatch, "schema", "ingest", "train", "predict")
+    found = pq.read_table("predicted.parquet").to_pandas()
+    brackets = ", ".join(f"[{low}-{low + 10})" for low in range(0, 100, 10))
+    assert found["refusal"].dropna().tolist() == [f"column age: '75' is not one of {brackets}"]
+    assert set(found["prediction"].dropna()) == {"stays away", "comes back"}

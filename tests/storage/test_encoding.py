@@ -253,7 +253,10 @@ def test_german_sums_and_marks_that_are_one() -> None:
             {"name": "x", "type": "label", "classes": ["a", "b"], "missing": "indicator"},
             "can only be refused or dropped",
         ),
-        ({"name": "x", "type": "label", "classes": 3}, "classes must be a list"),
+        (
+            {"name": "x", "type": "label", "classes": 3},
+            "classes is 3; it must be a list of at least one value, or a mapping",
+        ),
     ],
 )
 def test_a_wrong_column_says_what_is_right(column: dict[str, Any], message: str) -> None:

@@ -14,7 +14,8 @@ from storage import source as files
 from storage.documents import parse_yaml
 from storage.errors import InputError
 from storage.schema import parse_schema
-from tasks.datasets.schemas import check_schema, draft_schema
+from tasks.datasets.proposals import proposed
+from tasks.datasets.schemas import check_schema, draft_schema, fill_draft
 from tests.support.command_line import CommandLine
 
 MESSY = """\
@@ -178,3 +179,123 @@ def test_people_and_values_that_repeat_are_said_to_the_owner(tmp_path: Path) -> 
     schema.write_text(text.replace("id, type: ignore", "id, type: person"))
     report = check_schema(schema, rows)
     assert (report.people, report.repeated, report.missing_rows) == ("id", {"id": (2, 4, 3)}, 1)
+
+
+RECODED = """
+missing: {marker: "?", rows: indicator}
+columns:
+  - {name: race, type: category, values: {Caucasian: white, "?": other, Asian: other, Roma: other}}
+  - {name: age, type: numeric, ordered: ["[0-10)", "[10-20)", "[20-30)"]}
+  - {names: "diag_*", type: category, first: 3, values: ["250", V57]}
+  - {names: [metformin, insulin], type: boolean, values: {"No": false, Up: true, "St*": true}}
+  - {name: back, type: label, classes: {"<30": early, ">30": rest, "NO": rest}}
+"""
+ENCOUNTERS = """\
+race,age,diag_2,diag_1,metformin,insulin,back
+Caucasian,[0-10),250.83,V57,No,Up,<30
+?,[20-30),428,250,Steady,No,>30
+Asian,25,?,V57.89,Stopped,No,NO
+Martian,[20-30),250,41,No,Down,NO
+"""
+
+
+def test_a_check_says_what_recodings_did(commands: CommandLine, tmp_path: Path) -> None:
+    rows, schema = tmp_path / "rows.csv", tmp_path / "s.yaml"
+    rows.write_text(ENCOUNTERS)
+    schema.write_text(RECODED)
+    report = check_schema(schema, rows)
+    found = {column.name: column for column in report.columns}
+    assert list(found) == ["race", "age", "diag_1", "diag_2", "metformin", "insulin", "back"]
+    assert found["race"].recoded == {"Caucasian → white": 1, "? → other": 1, "Asian → other": 1, "Roma → other": 0}
+    assert found["age"].recoded == {"[0-10) → 1 of 3": 1, "[10-20) → 2 of 3": 0, "[20-30) → 3 of 3": 2}
+    assert (found["age"].unseen, found["age"].hopeless, found["age"].examples) == (["[10-20)"], 1, {"line 4": "25"})
+    assert found["diag_1"].recoded == {"250": 1, "V57": 2, "cut to 3 characters": 1}
+    assert found["diag_2"].recoded == {"250": 2, "V57": 0, "cut to 3 characters": 1}
+    assert found["metformin"].recoded == {"No → false": 2, "Up → true": 0, "St* → true": 2}
+    assert found["insulin"].recoded == {"No → false": 2, "Up → true": 1, "St* → true": 0}
+    assert found["back"].recoded == {"<30 → early": 1, ">30 → rest": 1, "NO → rest": 2}
+    assert (found["race"].outside, found["insulin"].hopeless) == (1, 1)
+    shown = commands("schema", "check", schema, "--path", rows).out
+    assert "2 columns (metformin, insulin), recoded cells: No → false (4), Up → true (1), St* → true (2)" in shown
+    assert "column back, recoded cells: <30 → early (1), >30 → rest (1), NO → rest (2)" in shown
+    assert commands.succeeds("schema", "check", schema, "--path", rows)["columns"][0]["recoded"]["? → other"] == 1
+    schema.write_text(RECODED.replace('"diag_*"', '"lab_*"'))
+    with pytest.raises(InputError, match=r"the pattern 'lab_\*' of names matches no column of the file"):
+        check_schema(schema, rows)
+
+
+BRACKETS = [f"[{low}-{low + 10})" for low in range(0, 100, 10)]
+ICD = [f"{first}.{last}" for first in ("250", "428", "V57") for last in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("values", "proposal"),
+    [
+        (sorted(BRACKETS, reverse=True), {"type": "numeric", "ordered": BRACKETS}),
+        (["80+", "18-39", "<18", "40-79"], {"type": "numeric", "ordered": ["<18", "18-39", "40-79", "80+"]}),
+        # In an order that nothing tells: these are three outcomes, and those overlap.
+        (["<30", ">30", "NO"], {"type": "category", "values": ["<30", ">30", "NO"]}),
+        (["0-20", "10-30", "40-50"], {"type": "category", "values": ["0-20", "10-30", "40-50"]}),
+        (ICD, {"type": "category", "first": 3, "values": ["250", "428", "V57"]}),
+        (ICD[:5], {"type": "category", "values": ["250", "250.1", "250.2", "250.3", "250.4"]}),
+        (["north", "south"], {"type": "category", "values": ["north", "south"]}),
+    ],
+)
+def test_what_values_suggest(values: list[str], proposal: dict[str, Any]) -> None:
+    assert dict(proposed(values)) == proposal
+
+
+def test_drawn_values_are_proposed_and_columns_alike_together(tmp_path: Path) -> None:
+    rows, output = tmp_path / "rows.csv", tmp_path / "s.yaml"
+    rows.write_text(ENCOUNTERS)
+    names = ["race", "age", "diag_1", "metformin", "insulin"]
+    for header, expected in ((True, [["metformin", "insulin"]]), (False, [])):
+        output.unlink(missing_ok=True)
+        asked = names if header else [f"column-{place}" for place in (1, 2, 4, 5, 6)]
+        draft_schema(rows, output, header=header, categories=asked)
+        drawn = dict(zip(asked, ([], BRACKETS[1:4], ICD, ["No", "Up"], ["No", "Up"]), strict=True))
+        fill_draft(output, {}, (-1.0, 1.0), drawn)
+        columns = parse_yaml(output.read_text("utf-8"), "draft")["columns"]
+        assert [one["names"] for one in columns if "names" in one] == expected, "without names their order counts"
+        assert sum(len(one.get("names", [""])) for one in columns) == 7
+        by_name = {name: one for one in columns for name in one.get("names", [one.get("name")])}
+        assert by_name[asked[0]] == {"name": asked[0], "type": "category"}, "nothing was drawn"
+        assert by_name[asked[1]]["ordered"] == BRACKETS[1:4]
+        assert (by_name[asked[2]]["first"], by_name[asked[2]]["values"]) == (3, ["250", "428", "V57"])
+        assert by_name[asked[4]]["values"] == ["No", "Up"]
+
+
+def test_public_rows_are_read_and_proposed_of(commands: CommandLine, tmp_path: Path) -> None:
+    rows, output = tmp_path / "rows.csv", tmp_path / "s.yaml"
+    lines = [
+        f"{place},{('?', 'Roma', 'Asian')[place % 3]},{BRACKETS[place % 10]},{ICD[place % 30]},{place % 7 + 0.5},"
+        f"{('yes', 'no')[place % 2]},{('No', 'Up')[place % 2]},{('Up', 'No')[place % 2]},x,{7 * place}"
+        for place in range(300)
+    ]
+    rows.write_text("id,race,age,diag,days,flag,metformin,insulin,same,number\n" + "\n".join(lines) + "\n")
+    private = ("--person", "id", "--missing", "?")
+    assert commands("schema", "draft", rows, "-o", output, *private).code == 0
+    kept = output.read_text("utf-8")
+    assert "no value was read" in kept
+    for cell in ("Roma", "250.3", '[10-20)"', "6.5"):
+        assert cell not in kept.split("columns:")[1]
+    output.unlink()
+    assert commands("schema", "draft", rows, "-o", output, *private, "--public").code == 0
+    text = output.read_text("utf-8")
+    assert "and its rows, which are public" in text
+    given = parse_yaml(text, "draft")["columns"]
+    assert given == [
+        {"name": "id", "type": "person"},
+        {"name": "race", "type": "category", "values": ["Asian", "Roma"]},
+        {"name": "age", "type": "numeric", "ordered": BRACKETS},
+        {"name": "diag", "type": "category", "first": 3, "values": ["250", "428", "V57"]},
+        {"name": "days", "type": "numeric", "range": [0.5, 6.5]},
+        {"name": "flag", "type": "boolean"},
+        {"names": ["metformin", "insulin"], "type": "category", "values": ["No", "Up"]},
+        {"name": "same", "type": "ignore"},
+        {"name": "number", "type": "ignore"},
+    ]
+    both = commands("schema", "draft", rows, "-o", tmp_path / "t.yaml", "--public", "--numeric", "days",
+                    "--range-epsilon", "1")  # fmt: skip
+    both.refused(2, "--public reads rows that are nobody's secret, and --range-epsilon draws from private ones")
+    assert not (tmp_path / "t.yaml").exists()

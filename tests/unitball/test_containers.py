@@ -99,7 +99,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "values": {"type": "category", "values": [one for one in VALUES if one != "1.50"]},
     "values, the marker among them": {"type": "category", "values": ["99", "S\u00fcd"]},
     "bins": {"type": "category", "hash": 997},
+    "codes": {"type": "category", "values": {"99": "many", "S\u00fcd": "south", "1.5": "south", "2*": "other"}},
+    "beginnings": {"type": "category", "first": 2, "values": ["99", "S\u00fc", "Tr", "20"]},
+    "bins of beginnings": {"type": "category", "first": 2, "hash": 31},
+    "an order": {"type": "numeric", "ordered": ["1", "99", "S\u00fcd", "True"]},
     "flags": {"type": "boolean"},
+    "many words": {"type": "boolean", "values": {"0": False, "1": True, "99": True, "S*": False}},
     "two words": {"type": "boolean", "values": ["0", "1"]},
     "days": {"type": "date", "range": ["2020-01-01", "2029-12-31"], "parts": ["days", "year", "month", "weekday"]},
     "classes": {"type": "label", "classes": {"1": "yes", "0": "no", "99": "S\u00fcd", "S\u00fcd": "x", "True": "true"}},
@@ -156,9 +161,9 @@ def containers(frame: pd.DataFrame, folder: Path) -> dict[str, Any]:
 
 def encoded_cells(table: Any) -> dict[str, Any]:
     """Return the cells of a table as the encoder of a logged model reads them."""
-    from storage.encoder import _cells, _places
+    from storage.encoder import _cells, columns_of
 
-    places = _places(table)
+    places = columns_of(table)
     return {name: _cells(table, name, places) for name in places}
 
 

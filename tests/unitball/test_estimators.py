@@ -282,6 +282,54 @@ def test_data_frames_by_a_schema() -> None:
     assert model.n_features_in_ == 5
 
 
+RECODED = """
+columns:
+  - {name: patient, type: person}
+  - {name: race, type: category, values: {Caucasian: white, "Afr*": black, "?": other}}
+  - {name: age, type: numeric, ordered: ["[60-70)", "[70-80)", "[80-90)"]}
+  - {names: "diag_*", type: category, first: 3, values: ["250", "428"]}
+  - {names: [metformin, insulin], type: boolean, values: {"No": false, Up: true, Down: true}}
+  - {name: back, type: label, classes: {"<30": early, ">30": rest, "NO": rest}}
+"""
+
+
+def test_data_frames_by_a_schema_that_recodes(tmp_path: Path) -> None:
+    """The columns of the rows that are fitted settle its patterns, and those of others to predict do not."""
+    (tmp_path / "schema.yaml").write_text(RECODED)
+    random = np.random.default_rng(1)
+    frame = pd.DataFrame(
+        {
+            "patient": np.arange(400) % 300,
+            "race": random.choice(["Caucasian", "AfricanAmerican", "?"], 400),
+            "age": random.choice(["[60-70)", "[80-90)"], 400),
+            "diag_10": random.choice([250.83, 428.0], 400),
+            "diag_2": random.choice(["250", "428.9"], 400),
+            "metformin": random.choice(["No", "Up"], 400),
+            "insulin": random.choice(["No", "Down"], 400),
+        }
+    )
+    codes = np.where(frame["insulin"] == "No", "NO", np.where(frame["race"] == "?", ">30", "<30"))
+    classes = pd.Series(codes).map({"<30": "early", ">30": "rest", "NO": "rest"})
+    model = PrivateClassifier(account="recoded", schema=tmp_path / "schema.yaml", epsilon=3.0).fit(frame, classes)
+    assert model.classes_.tolist() == ["early", "rest"]
+    columns = ["race", "age", "diag_2", "diag_10", "metformin", "insulin"]
+    assert model.feature_names_in_.tolist() == columns
+    found = model.predict(frame)
+    assert (model.predict(frame[columns[::-1]].assign(diag_3=1)) == found).all()
+    again = pickle.loads(pickle.dumps(model))  # noqa: S301 - its own
+    assert (again.predict(frame) == found).all()
+    with pytest.raises(InputError, match=r"row 1, column age: '75' is not one of \[60-70\)"):
+        model.predict(frame.assign(age="75"))
+    # Labels may be written as in the table, where several codes are one class.
+    coded = PrivateClassifier(account="recoded", schema=tmp_path / "schema.yaml", epsilon=3.0).fit(frame, codes)
+    assert (coded.predict(frame) == found).all(), "the same rows, and so the same release"
+    assert coded.score(frame, codes) == coded.score(frame, classes) > 0
+    with pytest.raises(InputError, match=r"the pattern 'diag_\*' of names matches no column"):
+        PrivateClassifier(account="recoded", schema=tmp_path / "schema.yaml").fit(
+            frame.drop(columns=["diag_2", "diag_10"]), classes
+        )
+
+
 CELLS = {"age": 40, "ward": "north", "admitted": "01.02.2026", "discharged": "2026-02-09", "plate": "B-XY 12"}
 STAY = """
 format_version: 1

@@ -96,6 +96,46 @@ def test_a_model_of_a_table_takes_rows_as_they_came(rows: pd.DataFrame, tmp_path
     assert "column age: '300' is not a number in [18, 100]" in answer.text
 
 
+def test_a_model_of_recoded_columns_recodes_wherever_it_is_asked(tmp_path: Path) -> None:
+    """Stored, loaded and served: what it keeps of its schema is the declaration."""
+    import mlflow.pyfunc
+    from mlflow.pyfunc.scoring_server import init
+    from starlette.testclient import TestClient
+
+    columns = [
+        {"name": "race", "type": "category", "values": {"Caucasian": "white", "Afr*": "black"}},
+        {"name": "age", "type": "numeric", "ordered": ["[60-70)", "[70-80)", "[80-90)"]},
+        {"names": ["diag_1", "diag_2"], "type": "category", "first": 3, "values": ["250", "428"]},
+        {"name": "insulin", "type": "boolean", "values": {"No": False, "Up": True, "Down": True}},
+        {"name": "y", "type": "label", "classes": {"<30": "early", ">30": "rest", "NO": "rest"}},
+    ]
+    encoder = TableEncoder({"columns": columns}, "clip")
+    width = encoder.declared.dimension
+    model = LinearModel(np.random.default_rng(2).normal(size=(1, width)))
+    given: dict[str, Any] = {"normalisation": "unit-norm", "maps": [], "classes": ("early", "rest")}
+    pipeline = to_sklearn(**given, model=model, dimension=width, encoder=encoder)
+    path = saved(tmp_path, pipeline, ("early", "rest"))
+    rows = pd.DataFrame(
+        {
+            "race": ["Caucasian", "African", "Martian"],
+            "age": ["[80-90)", "[60-70)", "[70-80)"],
+            "diag_1": [250.83, 428.0, 1.0],
+            "diag_2": ["428", "250.1", "999"],
+            "insulin": ["No", "Down", "Up"],
+        }
+    )
+    again, served = load_pipeline(path), mlflow.pyfunc.load_model(path)
+    np.testing.assert_array_equal(again[0].transform(rows), encoder.transform(rows))
+    expected = pipeline.predict(rows).tolist()
+    assert again.predict(rows).tolist() == served.predict(rows)["prediction"].tolist() == expected
+    answer = TestClient(init(served)).post("/invocations", json={"dataframe_records": rows.to_dict("records")})
+    assert [each["prediction"] for each in answer.json()["predictions"]] == expected
+    refused = TestClient(init(served)).post(
+        "/invocations", json={"dataframe_records": rows.assign(age="75").to_dict("records")}
+    )
+    assert "column age: '75' is not one of [60-70), [70-80), [80-90)" in refused.text
+
+
 def test_a_served_model_reads_missing_cells_as_json_and_no_csv(rows: pd.DataFrame, tmp_path: Path) -> None:
     """MLflow's server reads CSV by the types of a signature alone, and ``any`` is none of those."""
     import mlflow.pyfunc

@@ -13,11 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpalgos.models import LinearModel
+from storage.encoder import Clipped
 from storage.errors import InputError, StorageError
 from tasks.tracking import flavor as module
 from tasks.tracking.flavor import Predicted, predict_file
 from tasks.tracking.sklearn_export import to_sklearn
+from tests.support.leaks import found_in
 from tests.tasks.tracking.test_flavor import CLINIC, table_pipeline
+from unitball.training import predicted
 
 ROWS = CLINIC / "clinic.csv"
 
@@ -53,6 +56,47 @@ def test_each_row_gets_a_prediction_or_a_reason(
     np.testing.assert_allclose(good["score readmitted"], pipeline.decision_function(raw))
     assert good["id"].tolist() == [f"p{row - 1}" for row in good["row"]]
     assert not [record for record in caplog.records if "30" in record.getMessage() or "refus" in record.getMessage()]
+
+
+def test_cells_that_are_clipped_are_counted_by_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of rows that are predicted alone; whoever asked gets the first of each, and no log or file does."""
+    monkeypatch.setattr(module, "_ROWS", 7)
+    caplog.set_level(logging.DEBUG)
+    lines = ROWS.read_text().splitlines()[:31]
+    # Line 4 is refused for its pressure, line 6 for its length.
+    lines[3] = "371,,5,no,mars7713,well"
+    lines[5] = "372,120,5,no,mars7713"
+    lines[9] = "373,120,5,no,venus7713,well"
+    lines[20] = "374,120,5,no,north,well"
+    lines[21] = "60,120,5,no,moon7713,well"
+    (tmp_path / "new.csv").write_text("\n".join(lines) + "\n")
+    pipeline, output = table_pipeline(), tmp_path / "out.parquet"
+    pipeline[0].on_violation = "clip"
+    done = predict_file(pipeline, tmp_path / "new.csv", output)
+    assert (done.rows, done.refused) == (30, 2)
+    assert dict(done.clipped) == {"age": Clipped(2, 10, "373"), "ward": Clipped(2, 10, "venus7713")}
+    assert {path.name for path in tmp_path.iterdir()} == {"new.csv", "out.parquet"}
+    assert found_in([tmp_path / "new.csv"], [b"7713"])
+    assert not found_in([output], [b"7713", b"373", b"374"])
+    assert not [record for record in caplog.records if "37" in record.getMessage() or "7713" in record.getMessage()]
+    pipeline[0].on_violation = "refuse"
+    assert predict_file(pipeline, tmp_path / "new.csv", tmp_path / "refused.parquet") == Predicted(30, 5)
+
+
+def test_what_a_notebook_is_told_of_clipped_cells_names_no_value(tmp_path: Path) -> None:
+    pipeline = table_pipeline()
+    rows = pd.read_csv(ROWS).head(4).astype({"ward": object})
+    rows.loc[2, "ward"] = "moon7713"
+    pipeline[0].on_violation = "clip"
+    with pytest.warns(UserWarning, match=r"column ward: 1 cells are outside the schema .* the first in row 3") as told:
+        found = predicted(pipeline, rows)
+    assert not [one for one in told if "7713" in str(one.message)]
+    assert found.tolist() == pipeline.predict(rows).tolist()
+    pipeline[0].on_violation = "refuse"
+    with pytest.raises(InputError, match="row 3, column ward"):
+        predicted(pipeline, rows)
 
 
 def test_parquet_keeps_its_types_and_lacks_nothing(tmp_path: Path) -> None:
