@@ -1,21 +1,18 @@
-"""What models are measured by, rows to hold out for it, what noisy counts say: margins, probabilities, a threshold."""
+"""What models are measured by, rows to hold out for it, and what noisy counts say, with margins."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, GaussianSums, LaplaceSums, NoisySums
 from dpalgos.guarantees import Setting
 from dpalgos.losses import Problem
 from dpalgos.models import predicted_classes
-from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats, Ints
 
 TWO_SIDED = 1.96
@@ -387,7 +384,8 @@ def is_measured(metrics: Mapping[str, float], name: str) -> bool:
     return low > (-1.0 if name == "mcc" else 0.0) or high < 1.0
 
 
-def _draws(numbers: int) -> int:
+def draws_of(numbers: int) -> int:
+    """Return how often as many numbers are drawn."""
     return min(max(_NUMBERS // numbers, _FEWEST), _MOST)
 
 
@@ -413,10 +411,10 @@ def _drawn_cells(counts: Floats, noise: Noise, random: np.random.Generator) -> t
     hits = np.diagonal(counts)
     missed, wrong = counts.sum(axis=1) - hits, counts.sum(axis=0) - hits
     if classes <= _MOST_CLASSES:
-        drawn = noise(random, (_draws(classes**2), classes, classes))
+        drawn = noise(random, (draws_of(classes**2), classes, classes))
         on = np.einsum("dkk->dk", drawn)
         return hits - on, missed - (drawn.sum(axis=2) - on), wrong - (drawn.sum(axis=1) - on)
-    draws = _draws(40 * classes)
+    draws = draws_of(40 * classes)
     # Sums of thirty and more draws are normal enough.
     scale = float(noise(random, (100_000,)).std()) * np.sqrt(classes - 1)
     normal = random.standard_normal((2, draws, classes)) * scale
@@ -543,241 +541,3 @@ def _coefficient(hits: Floats, missed: Floats, wrong: Floats) -> Floats:
     square = (1.0 - (true**2).sum(axis=1) / total**2) * (1.0 - (predicted**2).sum(axis=1) / total**2)
     spread = np.sqrt(np.where(square <= 0.0, np.inf, square))
     return np.asarray(np.clip((hits.sum(axis=1) / total - chance) / spread, -1.0, 1.0))
-
-
-def _areas(sides: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the area under the curve of histograms (D, 2, bins), ties half, and rows of the class and of the others.
-
-    NaN where one of these is not positive. Counts are not cut, so that their noise cancels.
-    """
-    negative, positive = sides[:, 0], sides[:, 1]
-    here, there = positive.sum(axis=1), negative.sum(axis=1)
-    below = np.cumsum(negative, axis=1) - 0.5 * negative
-    known = (here > 0) & (there > 0)
-    pairs = np.where(known, np.maximum(here, 1.0) * np.maximum(there, 1.0), np.nan)
-    return np.clip((positive * below).sum(axis=1) / pairs, 0.0, 1.0), here, there
-
-
-def area_under_curve(histograms: Floats) -> float:
-    """Return the area under the ROC curve from (noisy) histograms (K, 2, bins), averaged over the classes.
-
-    Post-processing: ties within a bin count half; 0.5 where a side is empty.
-    """
-    return float(np.nan_to_num(_areas(histograms)[0], nan=0.5).mean())
-
-
-def margins_of_area(histograms: Floats, noise: Noise) -> tuple[float, float]:
-    """Return the 95 % margin of the area under the ROC curve, averaged over classes, from noisy histograms.
-
-    The area is a ratio of bilinear sums of counts, cut nowhere but at its ends: sums of cut counts are biased. The draw
-    of the rows is that of Hanley and McNeil, at an area moved towards 1/2 by as much as two rows more would.
-
-    Parameters
-    ----------
-    histograms : array (H, 2, bins)
-        Rows of the other classes and of the class, as of :class:`dpalgos.evaluators.noisy_sums.ScoreHistogram`.
-    noise : callable
-    """
-    random = np.random.default_rng(_SEED)
-    low, high = [], []
-    draws = _draws(histograms.size)
-    for sides in histograms:
-        area, here, there = _areas(sides - noise(random, (draws, *sides.shape)))
-        unknown = np.isnan(area)
-        area, here, there = np.nan_to_num(area, nan=0.5), np.maximum(here, 1.0), np.maximum(there, 1.0)
-        fewer = np.minimum(here, there)
-        moved = (area * fewer + 1.0) / (fewer + 2.0)
-        one, other = moved / (2.0 - moved), 2.0 * moved**2 / (1.0 + moved)
-        variance = moved * (1 - moved) + (here - 1) * (one - moved**2) + (there - 1) * (other - moved**2)
-        area = np.clip(area + random.standard_normal(draws) * np.sqrt(variance / (here * there)), 0.0, 1.0)
-        low.append(np.where(unknown, 0.0, area))
-        high.append(np.where(unknown, 1.0, area))
-    return _limits(np.mean(low, axis=0), np.mean(high, axis=0))
-
-
-_SEED_OF_BANDS, _DRAWS = 20260702, 4_000
-_AIMS = "balanced, f1, recall=0.8 (a share), or cost=1:20 (of a false alarm, and of a miss)"
-
-
-@dataclass(frozen=True)
-class Aim:
-    """What a threshold is chosen for: ``balanced``, ``f1``, ``recall=SHARE`` or ``cost=FALSE:MISSED``."""
-
-    kind: str
-    numbers: tuple[float, ...] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> Aim:
-        """Read an aim.
-
-        Raises
-        ------
-        ParameterError
-            Naming the text and what may be said.
-        """
-        number = r"(\d+\.?\d*|\.\d+)"
-        match = re.fullmatch(rf"(balanced|f1)|(recall)={number}|(cost)={number}:{number}", text)
-        if match is None:
-            raise ParameterError(f"aim is {text!r}; it must be {_AIMS}")
-        numbers = tuple(float(part) for part in (match[3], match[5], match[6]) if part)
-        if not all(one > 0 for one in numbers) or (match[2] and numbers[0] > 1):
-            raise ParameterError(f"aim is {text!r}; a recall must lie in (0, 1], and costs must be positive")
-        return cls(match[1] or match[2] or match[4], numbers)
-
-    def best(self, hits: Floats, missed: Floats, alarms: Floats, quiet: Floats) -> int:
-        """Return which of several thresholds, rising, serves it best by (noisy) counts."""
-        recall, specificity = hits / np.maximum(hits + missed, 1.0), quiet / np.maximum(quiet + alarms, 1.0)
-        if self.kind == "balanced":
-            return int(np.argmax(recall + specificity))
-        if self.kind == "f1":
-            return int(np.argmax(2 * hits / np.maximum(2 * hits + missed + alarms, 1.0)))
-        if self.kind == "recall":
-            reached = np.flatnonzero(recall >= self.numbers[0])
-            return int(reached[-1]) if len(reached) else 0
-        return int(np.argmin(self.numbers[0] * alarms + self.numbers[1] * missed))
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What turns a score into a probability of the second class, and the score above which it is predicted.
-
-    Parameters
-    ----------
-    slope, offset : float
-        P = 1 / (1 + exp(-(slope * score + offset))), the slope at least 0.
-    threshold : float
-        Of the score; 0 where no aim was stated.
-    """
-
-    slope: float
-    offset: float
-    threshold: float = 0.0
-
-    def probability(self, scores: Floats) -> Floats:
-        """Return the probability of the second class."""
-        return np.asarray(scipy.special.expit(self.slope * scores + self.offset))
-
-
-def platt(histogram: Floats, deviation: float, scale: float = 1.0) -> Calibration:
-    """Fit a logistic curve to a noisy histogram of squashed scores, rows of the first class and of the second.
-
-    Post-processing. The logistic risk is linear in the counts p of the second class, and convex where the counts n of
-    both are not negative: sum n log(1 + exp(m)) - p m for the margin m = slope * score + offset. So p stays as noisy as
-    it is, and its noise cancels; n counts where it is above twice its noise's deviation. Platt's one row more of
-    either class makes nobody certain.
-
-    Parameters
-    ----------
-    histogram : array (2, bins)
-        See :class:`dpalgos.evaluators.noisy_sums.ScoreHistogram`.
-    deviation : float
-        Of the noise of each count.
-    scale : float
-        By which scores were divided before they were squashed.
-
-    References
-    ----------
-    Platt, "Probabilistic outputs for support vector machines", 1999.
-    """
-    bins = histogram.shape[1]
-    scores = scale * scipy.special.logit((np.arange(bins) + 0.5) / bins)
-    rows = _known(histogram, deviation)
-    positive = np.where(rows > 0, histogram[1], 0.0)
-    total = max(float(rows.sum()), 1.0)
-
-    def risk(parameters: Floats) -> float:
-        margin = parameters[0] * scores + parameters[1]
-        of_rows = float(rows @ np.logaddexp(0.0, margin) - positive @ margin)
-        one_each = float(np.logaddexp(0.0, parameters[1]) + np.logaddexp(0.0, -parameters[1]))
-        return (of_rows + one_each) / total + 1e-6 * float(parameters[0] ** 2)
-
-    share = (max(float(positive.sum()), 0.0) + 1.0) / (total + 2.0)
-    start = np.array([1.0, float(scipy.special.logit(min(share, 0.999)))])
-    solution = scipy.optimize.minimize(risk, start, method="L-BFGS-B", bounds=[(0.0, 20.0), (-20.0, 20.0)]).x
-    return Calibration(float(solution[0]), float(solution[1]))
-
-
-def _known(histogram: Floats, deviation: float) -> Floats:
-    """Return the rows of each bin (bins,), none where noise alone may have made them."""
-    rows = histogram.sum(axis=0)
-    return np.asarray(np.where(rows > 2.0 * np.sqrt(2.0) * deviation, rows, 0.0))
-
-
-def _band(low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """Return limits (T,) that 95 % of the draws (D, T) keep at all thresholds at once."""
-    limits = []
-    for sign, side in ((1.0, low), (-1.0, high)):
-        ordered = np.sort(sign * side, axis=0)
-        pairs = zip(ordered.T, (sign * side).T, strict=True)
-        ranks = np.stack([np.searchsorted(column, values, side="right") for column, values in pairs])
-        level = np.quantile(ranks.min(axis=0) / len(side), LEVELS[0])
-        limits.append(sign * np.quantile(ordered, level, axis=0))
-    return limits[0], limits[1]
-
-
-def operating_points(histogram: Floats, noise: Noise) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
-    """Return recall, precision, F1 and balanced accuracy at each inner edge of the bins, and their 95 % margins.
-
-    Each number's margins hold for all thresholds at once, so that they hold at one that is chosen by the same
-    histogram. They are simulated as in :mod:`dpalgos.metrics`, the drawing of the rows included.
-
-    Parameters
-    ----------
-    histogram : array (2, bins)
-    noise : callable
-    """
-    random = np.random.default_rng(_SEED_OF_BANDS)
-    drawn = histogram - noise(random, (_DRAWS, *histogram.shape))
-    hits, missed, alarms, quiet = _counts(drawn)
-    recall, precision = shares(random, hits, missed), shares(random, hits, alarms)
-    overlap, specificity = shares(random, hits, missed + alarms), shares(random, quiet, alarms)
-    bands = {
-        "recall": _band(*recall),
-        "precision": _band(*precision),
-        "f1": _band(*(2 * side / (1 + side) for side in overlap)),
-        "balanced_accuracy": _band(*((one + other) / 2 for one, other in zip(recall, specificity, strict=True))),
-    }
-    hits, missed, alarms, quiet = (np.maximum(part[0], 0.0) for part in _counts(histogram[None]))
-    hit_rates, same = ratio(hits, hits + missed), ratio(hits, hits + missed + alarms)
-    values = {
-        "recall": hit_rates,
-        "precision": ratio(hits, hits + alarms),
-        "f1": 2 * same / (1 + same),
-        "balanced_accuracy": (hit_rates + ratio(quiet, quiet + alarms)) / 2,
-    }
-    return values, bands
-
-
-def _counts(histograms: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return hits, misses, false alarms and quiet rows (D, bins - 1) of histograms (D, 2, bins)."""
-    below = np.cumsum(histograms, axis=2)
-    above = below[:, :, -1:] - below
-    return above[:, 1, :-1], below[:, 1, :-1], above[:, 0, :-1], below[:, 0, :-1]
-
-
-def choose(
-    histogram: Floats, noise: Noise, deviation: float, aim: str, scale: float = 1.0
-) -> tuple[Calibration, dict[str, float]]:
-    """Return calibration and threshold for a stated aim, and what is to be expected there with 95 % margins.
-
-    Returns
-    -------
-    (Calibration, dict)
-        The numbers are called ``aim_recall``, ``aim_recall_low`` and so on; ``aim_probability`` is the calibrated
-        probability at the threshold.
-    """
-    bins = histogram.shape[1]
-    fitted, rows = platt(histogram, deviation, scale), _known(histogram, deviation)
-    # The best of many noisy numbers is mostly noise: expected counts, of two parameters, are compared instead.
-    second = fitted.probability(scale * scipy.special.logit((np.arange(bins) + 0.5) / bins)) * rows
-    place = Aim.parse(aim).best(*(part[0] for part in _counts(np.stack([rows - second, second])[None])))
-    values, bands = operating_points(histogram, noise)
-    calibration = Calibration(fitted.slope, fitted.offset, float(scale * scipy.special.logit((place + 1) / bins)))
-    predicted = float(np.clip(histogram[:, place + 1 :].sum() / max(histogram.sum(), 1.0), 0.0, 1.0))
-    guesses = {"balanced_accuracy": 0.5}
-    margins: Margins = {
-        f"aim_{name}": widened((float(low[place]), float(high[place])), guesses.get(name, predicted))
-        for name, (low, high) in bands.items()
-    }
-    numbers = with_margins({f"aim_{name}": float(of[place]) for name, of in values.items()}, margins)
-    return calibration, {**numbers, "aim_probability": float(calibration.probability(np.array(calibration.threshold)))}
