@@ -85,15 +85,17 @@ def metrics_of_noisy_confusion(
     """Return the metrics of a confusion matrix with independent noise of mean zero on each of its counts.
 
     Those of :func:`metrics_of_confusion`, and :func:`recalls`; with each the limits of its 95 % margin, ``<name>_low``
-    and ``<name>_high``, by the noise and the drawing of the rows together (see :mod:`dpalgos.metrics`). Limits from the
-    least possible value to 1 say that the number cannot be told from guessing, nor from a perfect model's.
-    ``predicted_<class>`` is the share of the held-out rows that a class is predicted for, and ``accuracy_noise`` the
-    standard deviation that the noise gives the accuracy.
+    and ``<name>_high``, by the noise and the drawing of the rows together. Each margin holds by itself, not all of them
+    at once. Limits from the least possible value to 1 say that the number cannot be told from guessing, nor from a
+    perfect model's. ``predicted_<class>`` is the share of the counted rows that a class is predicted for, and
+    ``accuracy_noise`` the standard deviation that the noise gives the accuracy.
 
-    The accuracy is the trace T, which is unbiased, over the number N of rows counted. N is the public number of rows,
-    and T/N then has the noise deviation sqrt(K) sigma / N, unless the noisy total says that null records are among them
-    (it is lower by more than 3 K sigma): then N is that total, with its noise, and T/N has
-    sqrt(K (1 - a)^2 + (K^2 - K) a^2) sigma / N to first order.
+    The accuracy is the trace T, which is unbiased, over the number N of rows counted. With two classes N is the noisy
+    total: T/N then has sqrt(2 (1 - a)^2 + 2 a^2) sigma / N to first order, never more than the sqrt(2) sigma / N that a
+    known N would give, and null records need not be known. With K > 2 that would be more, and N is the public number of
+    rows, unless the noisy total says that null records are among them (it is lower by more than 3 K sigma): T/N then
+    has sqrt(K) sigma / N, and null records too few to be told from the noise count as wrong answers. Otherwise N is the
+    total, with sqrt(K (1 - a)^2 + (K^2 - K) a^2) sigma / N.
 
     Parameters
     ----------
@@ -109,7 +111,7 @@ def metrics_of_noisy_confusion(
         Names; no class has numbers of its own without them, or where there are more than twenty.
     """
     size, total, hits = len(counts), float(counts.sum()), float(np.trace(counts))
-    all_counted = total >= rows - 3.0 * size * deviation
+    all_counted = size > 2 and total >= rows - 3.0 * size * deviation
     counted = max(float(rows) if all_counted else total, 1.0)
     accuracy = min(max(hits / counted, 0.0), 1.0)
     cells = size if all_counted else size * (1 - accuracy) ** 2 + size * (size - 1) * accuracy**2
@@ -468,15 +470,27 @@ def margins_of_confusion(counts: Floats, rows: float | None, noise: Noise) -> tu
     return margins, each, np.quantile(predicted, LEVELS, axis=0).T
 
 
-def _mean(low: Floats, high: Floats) -> tuple[float, float]:
-    """Return the limits of the mean of several classes' numbers, from draws (D, K) of each.
+def joined(parts: Floats, at_ends: Floats) -> Floats:
+    """Return draws of the mean over the last axis of ``parts`` (D, …, K), for a limit of it.
 
-    Where a class's own limits reach 0 or 1 its number may be all that they leave, and the quantile of a mean with
-    others falls short of it: such classes move together, the others independently.
+    Numbers whose own limits reach 0 or 1 move together, and with the sum of the others, which are independent. Draws
+    that are cut at an end have nothing beyond it that would make up for another number's deviation: the quantile of a
+    sum of independent draws is then missed as the product of two p-values is below alpha, with alpha (1 - ln alpha).
+
+    Parameters
+    ----------
+    parts : array (D, …, K)
+    at_ends : array (…, K) of bool
     """
+    together = np.where(at_ends, np.sort(parts, axis=0), 0.0).sum(axis=-1)
+    others = np.where(at_ends, 0.0, parts).sum(axis=-1)
+    return np.asarray(together + np.where(at_ends.any(axis=-1), np.sort(others, axis=0), others)) / parts.shape[-1]
+
+
+def _mean(low: Floats, high: Floats) -> tuple[float, float]:
+    """Return the limits of the mean of several classes' numbers, from draws (D, K) of each; see :func:`joined`."""
     at_ends = (np.quantile(low, LEVELS[0], axis=0) <= 0) | (np.quantile(high, LEVELS[1], axis=0) >= 1)
-    sides = [np.where(at_ends, np.sort(side, axis=0), side).mean(axis=1) for side in (low, high)]
-    return _limits(*sides)
+    return _limits(joined(low, at_ends), joined(high, at_ends))
 
 
 def _correlation(

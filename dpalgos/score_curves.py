@@ -39,7 +39,7 @@ import scipy
 
 from dpalgos.evaluators.noisy_sums import ScoreDistribution, edges
 from dpalgos.guarantees import Setting
-from dpalgos.metrics import LEVELS, Margins, draws_of, ratio, shares, widened, with_margins
+from dpalgos.metrics import LEVELS, Margins, draws_of, joined, ratio, shares, widened, with_margins
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
 
@@ -381,14 +381,10 @@ def operating_points(scores: ScoreSums) -> tuple[dict[str, Floats], dict[str, tu
 
 
 def _means(one: tuple[Floats, Floats], other: tuple[Floats, Floats], farthest: float) -> tuple[Floats, Floats]:
-    """Return draws of the mean of two shares: those whose limits reach 0 or 1 move together, see dpalgos.metrics."""
-    sides: list[list[Floats]] = [[], []]
-    for drawn in (one, other):
-        low, high = _band(*drawn, farthest)
-        at_ends = (low <= 0) | (high >= 1)
-        for side, kept in zip(drawn, sides, strict=True):
-            kept.append(np.where(at_ends, np.sort(side, axis=0), side))
-    return tuple((left + right) / 2 for left, right in sides)  # type: ignore[return-value]  # two of them
+    """Return draws of the mean of two shares, (D, T), for lower and for upper limits so far out."""
+    bands = [_band(*drawn, farthest) for drawn in (one, other)]
+    at_ends = np.stack([(low <= 0) | (high >= 1) for low, high in bands], axis=-1)
+    return tuple(joined(np.stack(sides, axis=-1), at_ends) for sides in zip(one, other, strict=True))  # type: ignore[return-value]  # two of them
 
 
 def choose(scores: ScoreSums, aim: str) -> tuple[Calibration, dict[str, float]]:

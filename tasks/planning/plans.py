@@ -890,7 +890,7 @@ class Draft:
         )
 
     def _require_aim(self, models: int) -> None:
-        """Refuse an aim that no released histogram serves."""
+        """Refuse an aim that no released sums of scores serve."""
         private = self.config.evaluation and self.shards[0].dataset.private and self.config.epsilon is not None
         wanted = {
             "a threshold is chosen by a release of private held-out rows; leave it out": private and self.held_out,
