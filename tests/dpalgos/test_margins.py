@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binom
-from sklearn.metrics import roc_auc_score
 
 from dpalgos import metrics as margins
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.evaluators.noisy_sums import ConfusionMatrix, LaplaceConfusionMatrix, ScoreHistogram
+from dpalgos.evaluators.noisy_sums import ConfusionMatrix, LaplaceConfusionMatrix
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting
-from dpalgos.metrics import Noise, margins_of_area, metrics_of_confusion, metrics_of_noisy_confusion, simulated
-from dpalgos.rows import ArrayRows, Floats
+from dpalgos.metrics import Noise, metrics_of_confusion, metrics_of_noisy_confusion, simulated
+from dpalgos.rows import Floats
 
 _FALSE_ALARM = 1e-6
 METRICS = ("accuracy", "balanced_accuracy", "majority_rate", "precision", "recall", "f1", "mcc", "recall_rare")
@@ -141,50 +139,6 @@ def test_margins_hold_in_2000_runs_and_are_not_much_too_wide(epsilon: float, rar
             assert np.median(widths[name]) <= 1.3 * must, (name, np.median(widths[name]), must)
 
 
-def _histograms(random: np.random.Generator, rare: int, shift: float) -> Floats:
-    bins = np.linspace(0, 1, 33)[1:-1]
-    sides = []
-    for rows, mean in ((20 * rare, -shift / 2), (rare, shift / 2)):
-        scores = 1 / (1 + np.exp(-random.normal(mean, 1.0, rows)))
-        sides.append(np.bincount(np.digitize(scores, bins), minlength=32).astype(float))
-    return np.array([sides])
-
-
-def area_coverage(rare: int, epsilon: float, shift: float, runs: int, share: float = 1.0) -> tuple[int, list[float]]:
-    random = np.random.default_rng(rare)
-    evaluator = ScoreHistogram(budget=GaussianMu(mu_from_epsilon_delta(epsilon, 1e-5)))
-    noise = simulated(evaluator, setting_of(21 * rare))
-    # Of binned scores, ties half: by many rows.
-    true = margins.area_under_curve(_histograms(random, 100_000, shift))
-    held, widths = 0, []
-    for _ in range(runs):
-        released = _histograms(random, rare, shift) + noise(random, (1, 2, 32))
-        low, high = margins_of_area(released, lambda generator, shape: noise(generator, shape) * share)
-        held += low <= true <= high
-        widths.append(high - low)
-    return held, widths
-
-
-@pytest.mark.parametrize(("rare", "epsilon", "shift"), [(30, 3.0, 1.5), (300, 0.3, 1.0), (3000, 0.1, 2.0)])
-@pytest.mark.usefixtures("fewer_draws")
-def test_the_margin_of_the_area_holds(rare: int, epsilon: float, shift: float) -> None:
-    held, _ = area_coverage(rare, epsilon, shift, 150)
-    assert held >= least(150)
-
-
-@pytest.mark.usefixtures("fewer_draws")
-def test_the_area_with_half_the_noise_does_not_hold() -> None:
-    assert area_coverage(1000, 0.1, 1.0, 150, share=0.5)[0] < least(150)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0, 3.0])
-@pytest.mark.parametrize("rare", [10, 100, 1000, 10_000])
-def test_the_margin_of_the_area_holds_in_2000_runs(rare: int, epsilon: float) -> None:
-    held, _ = area_coverage(rare, epsilon, 1.5, 2000)
-    assert held >= least(2000)
-
-
 @pytest.mark.parametrize("classes", [2, 5, 60, 300])
 def test_margins_are_computed_again_alike_and_hold_the_number(classes: int) -> None:
     random = np.random.default_rng(1)
@@ -224,20 +178,3 @@ def test_a_number_that_may_be_anything_is_said_not_to_be_measured() -> None:
     assert margins.is_measured(found, "accuracy"), "all between guessing and a perfect model, but that is little"
     assert not margins.is_measured(found | {"accuracy_low": 0.7}, "accuracy")
     assert 0.02 < found["predicted_fraud_high"] < 0.1
-
-
-@pytest.mark.parametrize(("scale", "lost"), [(2.0, 0.01), (1.0, 0.1)])
-@pytest.mark.parametrize("base", [0.5, 0.04])
-def test_the_bins_keep_the_area_of_a_rare_class(
-    base: float, scale: float, lost: float, random: np.random.Generator
-) -> None:
-    """Log-odds of two normal laws; at scale 1 most rows of the table with a rare class share one bin."""
-    rows, shift = 100_000, 1.5
-    labels = (random.random(rows) < base).astype(np.int64)
-    scores = shift * random.normal(shift * (labels - 0.5), 1.0) + math.log(base / (1 - base))
-    evaluator = ScoreHistogram(budget=GaussianMu(1.0), scale=scale)
-    counts = evaluator.statistic(ArrayRows(scores[:, None], labels), setting_of(rows))
-    difference = roc_auc_score(labels, scores) - margins.area_under_curve(counts)
-    assert abs(difference) < lost
-    if base < 0.5 and scale == 1.0:
-        assert difference > 0.02

@@ -241,9 +241,7 @@ def _deviations(scores: ScoreSums) -> tuple[Floats, Floats, float]:
     """Return the deviations of counts below and above each inner edge, of the worse label, and of all of them."""
     below = np.sqrt(np.diagonal(scores.covariance, axis1=1, axis2=2))
     looks = np.eye(scores.sums.shape[1])
-    above = np.sqrt(
-        [[(looks[-1] - look) @ of @ (looks[-1] - look) for look in looks[:-1]] for of in scores.covariance]
-    )
+    above = np.sqrt([[(looks[-1] - look) @ of @ (looks[-1] - look) for look in looks[:-1]] for of in scores.covariance])
     return below[:, :-1].max(axis=0), above.max(axis=0), float(below[:, -1].max())
 
 
