@@ -283,17 +283,16 @@ def _bands(scores: ScoreSums) -> dict[str, tuple[Floats, Floats]]:
 
 def at_once(
     world: World, rare: int, runs: int, release: Release, bands: Rule = _bands, rows: int = 2000
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Return how often each number's margins held at all thresholds, and how often at the worst of them."""
+) -> dict[str, int]:
+    """Return how often each number's margins held at all thresholds."""
     random, (true, _) = np.random.default_rng([rare, runs]), _truth(world, rare, rows)
-    held, each = dict.fromkeys(true, 0), {name: np.zeros(_BINS - 1) for name in true}
+    held = dict.fromkeys(true, 0)
     for _ in range(runs):
         scores = release(counted(*world(random, rare, rows)), random)
         for name, (low, high) in bands(scores).items():
             inside = ((low - 1e-9 <= true[name]) & (true[name] <= high + 1e-9)) | np.isnan(true[name])
             held[name] += bool(inside.all())
-            each[name] += inside
-    return held, {name: int(of.min()) for name, of in each.items()}
+    return held
 
 
 def running(mu: float, share: float = 1.0) -> Release:
@@ -327,13 +326,12 @@ def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score_curves, "_DRAWS", 1000)
 
 
-@pytest.mark.parametrize(("world", "rare"), [("plain", 100), ("ties", 20)])
 @pytest.mark.usefixtures("fewer_draws")
-def test_margins_hold_at_all_thresholds_at_once(world: str, rare: int) -> None:
-    """100 runs: a true 95 % fails with 1e-9 a number. Half the noise, the mutant, is caught."""
-    least = int(binom.ppf(1e-9, 100, 0.95))
-    assert min(at_once(WORLDS[world], rare, 100, running(0.25))[0].values()) >= least
-    assert at_once(WORLDS[world], rare, 100, running(0.25, share=0.4))[0]["recall"] < least
+def test_margins_hold_at_all_thresholds_at_once() -> None:
+    """60 runs: a true 95 % fails with 1e-9 a number. Margins of half the noise, the mutant, hold in few of them."""
+    least = int(binom.ppf(1e-9, 60, 0.95))
+    assert min(at_once(WORLDS["ties"], 100, 60, running(0.25)).values()) >= least
+    assert at_once(WORLDS["ties"], 100, 60, running(0.25, share=0.5))["recall"] < least
 
 
 CASES = [(name, 100, 0.25) for name in WORLDS]
@@ -345,17 +343,16 @@ CASES += [("plain", 15, 0.25), ("sure", 15, 1.0), ("plain", 100, 4.0), ("spikes"
 @pytest.mark.usefixtures("fewer_draws")
 def test_margins_hold_at_all_thresholds_at_once_in_4000_runs(world: str, rare: int, mu: float) -> None:
     """A false alarm of 1e-9 a number at a true 95 %; 87 %, what recall had before, passes with less than 1e-31."""
-    held, each = at_once(WORLDS[world], rare, 4000, running(mu))
+    held = at_once(WORLDS[world], rare, 4000, running(mu))
     assert min(held.values()) >= LEAST_OF_4000, held
-    assert min(each.values()) >= held["recall"] or min(each.values()) >= LEAST_OF_4000
 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("fewer_draws")
 def test_ranking_the_draws_does_not_hold_at_all_thresholds_at_once() -> None:
     """Yesterday's rule and yesterday's noise: 2,000 rows, 5 % positive, sigma = 8; today's rule holds there too."""
-    assert at_once(WORLDS["plain"], 100, 4000, plain_bins, by_ranks)[0]["recall"] < LEAST_OF_4000
-    assert at_once(WORLDS["plain"], 100, 4000, plain_bins)[0]["recall"] >= LEAST_OF_4000
+    assert at_once(WORLDS["plain"], 100, 4000, plain_bins, by_ranks)["recall"] < LEAST_OF_4000
+    assert at_once(WORLDS["plain"], 100, 4000, plain_bins)["recall"] >= LEAST_OF_4000
 
 
 def at_the_chosen_one(world: World, rare: int, mu: float, aim: str, runs: int, rows: int = 2000) -> dict[str, int]:
