@@ -107,6 +107,67 @@ def test_margins_of_five_classes_hold(sigma: float) -> None:
     assert min(held.values()) >= least(100), held
 
 
+def held_with_missing(counts: Floats, null: int, sigma: float, runs: int) -> dict[str, int]:
+    """Return how often each margin held the population's number, where so many more held-out rows are null records."""
+    random, size, rows = np.random.default_rng([len(counts), null, runs]), len(counts), round(counts.sum())
+    true = metrics_of_confusion(counts)
+    if size > 2:
+        # So few are counted as wrong answers, see metrics_of_noisy_confusion.
+        true["accuracy"] *= rows / (rows + null)
+    names = ["common", *(f"rare {number}" for number in range(1, size))]
+    true |= {f"recall_{name}": float(recall) for name, recall in zip(names, margins.per_class(counts)[1], strict=True)}
+    held = dict.fromkeys((*METRICS[:-1], *(f"recall_{name}" for name in names)), 0)
+
+    def noise(generator: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        return np.rint(generator.standard_normal(shape) * sigma)
+
+    for _ in range(runs):
+        drawn = random.multinomial(rows, counts.ravel() / counts.sum()).reshape(counts.shape)
+        found = metrics_of_noisy_confusion(drawn + noise(random, drawn.shape), rows + null, sigma, noise, names)
+        for name in held:
+            held[name] += found[f"{name}_low"] - 1e-9 <= true[name] <= found[f"{name}_high"] + 1e-9
+    return held
+
+
+_SURE = np.array([[1900.0, 0.0], [0.0, 100.0]])
+_ENDS = np.array([[1400.0, 0.0, 0.0], [0.0, 300.0, 0.0], [0.0, 100.0, 0.0]])
+
+
+@pytest.mark.usefixtures("fewer_draws")
+def test_margins_hold_where_null_records_hide_in_the_noise() -> None:
+    """40 of 2,000 rows; the mutant takes them for wrong answers, and its margin of the accuracy holds in a third."""
+    counts = np.array([[1800.0, 60.0], [30.0, 70.0]])
+    assert min(held_with_missing(counts, 40, 8.0, 150).values()) >= int(binom.ppf(1e-9, 150, 0.95))
+    random, rows, held = np.random.default_rng(1), 2000, 0
+    for _ in range(150):
+        drawn = random.multinomial(1960, counts.ravel() / 1960).reshape(2, 2) + np.rint(random.normal(0, 8.0, (2, 2)))
+        noise: Noise = lambda generator, shape: np.rint(8.0 * generator.standard_normal(shape))  # noqa: E731
+        low, high = margins.margins_of_confusion(drawn, rows, noise)[0]["accuracy"]
+        held += low <= 1870 / 1960 <= high
+    assert held < int(binom.ppf(1e-9, 150, 0.95))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sigma", [2.0, 8.0])
+@pytest.mark.parametrize(
+    ("counts", "null"),
+    [
+        (np.array([[1800.0, 60.0], [30.0, 70.0]]), 40),
+        (np.array([[1900.0, 60.0], [8.0, 7.0]]), 0),
+        (_SURE, 0),
+        (_SURE, 40),
+        (_ENDS, 0),
+        (_ENDS, 10),
+    ],
+    ids=["missing", "few positives", "sure", "sure, missing", "rates at their ends", "rates at their ends, missing"],
+)
+@pytest.mark.usefixtures("fewer_draws")
+def test_margins_hold_in_1000_runs(counts: Floats, null: int, sigma: float) -> None:
+    """Each by itself. A false alarm of 1e-9 a number at a true 95 %."""
+    held = held_with_missing(counts, null, sigma, 1000)
+    assert min(held.values()) >= 904, held
+
+
 @pytest.mark.usefixtures("fewer_draws")
 def test_margins_of_half_the_noise_do_not_hold() -> None:
     """The mutant: at half the noise the recall's margin holds in some 67 % of runs, which 150 runs tell apart."""
