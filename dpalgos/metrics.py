@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, GaussianSums, LaplaceSums, NoisySums
@@ -470,7 +471,7 @@ def margins_of_confusion(counts: Floats, rows: float | None, noise: Noise) -> tu
     return margins, each, np.quantile(predicted, LEVELS, axis=0).T
 
 
-def joined(parts: Floats, at_ends: Floats) -> Floats:
+def joined(parts: Floats, at_ends: NDArray[np.bool_]) -> Floats:
     """Return draws of the mean over the last axis of ``parts`` (D, …, K), for a limit of it.
 
     Numbers whose own limits reach 0 or 1 move together, and with the sum of the others, which are independent. Draws
@@ -484,7 +485,8 @@ def joined(parts: Floats, at_ends: Floats) -> Floats:
     """
     together = np.where(at_ends, np.sort(parts, axis=0), 0.0).sum(axis=-1)
     others = np.where(at_ends, 0.0, parts).sum(axis=-1)
-    return np.asarray(together + np.where(at_ends.any(axis=-1), np.sort(others, axis=0), others)) / parts.shape[-1]
+    summed = together + np.where(at_ends.any(axis=-1), np.sort(others, axis=0), others)
+    return np.asarray(summed / parts.shape[-1])
 
 
 def _mean(low: Floats, high: Floats) -> tuple[float, float]:

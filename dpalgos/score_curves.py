@@ -365,7 +365,7 @@ def operating_points(scores: ScoreSums) -> tuple[dict[str, Floats], dict[str, tu
     bands = {
         "recall": _band(*recall, farthest["recall"]),
         "precision": _band(*precision, farthest["precision"]),
-        "f1": _band(*(2 * side / (1 + side) for side in overlap), farthest["f1"]),
+        "f1": _band(2 * overlap[0] / (1 + overlap[0]), 2 * overlap[1] / (1 + overlap[1]), farthest["f1"]),
         "balanced_accuracy": _band(*_means(recall, quietly, of_both), of_both),
     }
     hits, missed, alarms, quiet = (np.maximum(part[0], 0.0) for part in _counts(scores.sums[None]))
@@ -383,7 +383,8 @@ def _means(one: tuple[Floats, Floats], other: tuple[Floats, Floats], farthest: f
     """Return draws of the mean of two shares, (D, T), for lower and for upper limits so far out."""
     bands = [_band(*drawn, farthest) for drawn in (one, other)]
     at_ends = np.stack([(low <= 0) | (high >= 1) for low, high in bands], axis=-1)
-    return tuple(joined(np.stack(sides, axis=-1), at_ends) for sides in zip(one, other, strict=True))  # type: ignore[return-value]  # two of them
+    low, high = (joined(np.stack(sides, axis=-1), at_ends) for sides in zip(one, other, strict=True))
+    return low, high
 
 
 def choose(scores: ScoreSums, aim: str) -> tuple[Calibration, dict[str, float]]:

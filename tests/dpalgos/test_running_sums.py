@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -81,7 +81,7 @@ def test_sensitivities_are_the_largest_moves_of_all_records(bins: int, lines: in
     missing = list(itertools.product([*range(bins), None], repeat=lines))
     nothing: Place = (None,) * lines
 
-    def largest(left: list[Place], right: list[Place]) -> float:
+    def largest(left: Sequence[Place], right: Sequence[Place]) -> float:
         return math.sqrt(max(_moves(columns, one, other) for one in left for other in right))
 
     assert largest(whole, [nothing]) == pytest.approx(sums.sensitivity(entered=lines), rel=1e-12)

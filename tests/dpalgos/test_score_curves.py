@@ -20,7 +20,6 @@ from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows, Floats
 from dpalgos.score_curves import (
-    LEVELS,
     Aim,
     Calibration,
     ScoreSums,
@@ -315,7 +314,7 @@ def by_ranks(scores: ScoreSums) -> dict[str, tuple[Floats, Floats]]:
         ordered = np.sort(sign * side, axis=0)
         pairs = zip(ordered.T, (sign * side).T, strict=True)
         ranks = np.stack([np.searchsorted(column, values, side="right") for column, values in pairs])
-        level = np.quantile(ranks.min(axis=0) / len(side), LEVELS[0])
+        level = np.quantile(ranks.min(axis=0) / len(side), metrics.LEVELS[0])
         limits.append(sign * np.quantile(ordered, level, axis=0))
     return {"recall": (limits[0], limits[1])}
 
@@ -335,7 +334,7 @@ def test_margins_hold_at_all_thresholds_at_once() -> None:
 
 
 CASES = [(name, 100, 0.25) for name in WORLDS]
-CASES += [("plain", 15, 0.25), ("sure", 15, 1.0), ("plain", 100, 4.0), ("spikes", 400, 1.0)]
+CASES += [("plain", 15, 0.25), ("plain", 100, 4.0)]
 
 
 @pytest.mark.nightly
