@@ -1,21 +1,19 @@
-"""What models are measured by, rows to hold out for it, what noisy counts say: margins, probabilities, a threshold."""
+"""What models are measured by, rows to hold out for it, and what noisy counts say, with margins."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import scipy
+from numpy.typing import NDArray
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, GaussianSums, LaplaceSums, NoisySums
 from dpalgos.guarantees import Setting
 from dpalgos.losses import Problem
 from dpalgos.models import predicted_classes
-from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats, Ints
 
 TWO_SIDED = 1.96
@@ -88,15 +86,17 @@ def metrics_of_noisy_confusion(
     """Return the metrics of a confusion matrix with independent noise of mean zero on each of its counts.
 
     Those of :func:`metrics_of_confusion`, and :func:`recalls`; with each the limits of its 95 % margin, ``<name>_low``
-    and ``<name>_high``, by the noise and the drawing of the rows together (see :mod:`dpalgos.metrics`). Limits from the
-    least possible value to 1 say that the number cannot be told from guessing, nor from a perfect model's.
-    ``predicted_<class>`` is the share of the held-out rows that a class is predicted for, and ``accuracy_noise`` the
-    standard deviation that the noise gives the accuracy.
+    and ``<name>_high``, by the noise and the drawing of the rows together. Each margin holds by itself, not all of them
+    at once. Limits from the least possible value to 1 say that the number cannot be told from guessing, nor from a
+    perfect model's. ``predicted_<class>`` is the share of the counted rows that a class is predicted for, and
+    ``accuracy_noise`` the standard deviation that the noise gives the accuracy.
 
-    The accuracy is the trace T, which is unbiased, over the number N of rows counted. N is the public number of rows,
-    and T/N then has the noise deviation sqrt(K) sigma / N, unless the noisy total says that null records are among them
-    (it is lower by more than 3 K sigma): then N is that total, with its noise, and T/N has
-    sqrt(K (1 - a)^2 + (K^2 - K) a^2) sigma / N to first order.
+    The accuracy is the trace T, which is unbiased, over the number N of rows counted. With two classes N is the noisy
+    total: T/N then has sqrt(2 (1 - a)^2 + 2 a^2) sigma / N to first order, never more than the sqrt(2) sigma / N that a
+    known N would give, and null records need not be known. With K > 2 that would be more, and N is the public number of
+    rows, unless the noisy total says that null records are among them (it is lower by more than 3 K sigma): T/N then
+    has sqrt(K) sigma / N, and null records too few to be told from the noise count as wrong answers. Otherwise N is the
+    total, with sqrt(K (1 - a)^2 + (K^2 - K) a^2) sigma / N.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def metrics_of_noisy_confusion(
         Names; no class has numbers of its own without them, or where there are more than twenty.
     """
     size, total, hits = len(counts), float(counts.sum()), float(np.trace(counts))
-    all_counted = total >= rows - 3.0 * size * deviation
+    all_counted = size > 2 and total >= rows - 3.0 * size * deviation
     counted = max(float(rows) if all_counted else total, 1.0)
     accuracy = min(max(hits / counted, 0.0), 1.0)
     cells = size if all_counted else size * (1 - accuracy) ** 2 + size * (size - 1) * accuracy**2
@@ -391,7 +391,8 @@ def is_measured(metrics: Mapping[str, float], name: str) -> bool:
     return low > (-1.0 if name == "mcc" else 0.0) or high < 1.0
 
 
-def _draws(numbers: int) -> int:
+def draws_of(numbers: int) -> int:
+    """Return how often as many numbers are drawn."""
     return min(max(_NUMBERS // numbers, _FEWEST), _MOST)
 
 
@@ -417,10 +418,10 @@ def _drawn_cells(counts: Floats, noise: Noise, random: np.random.Generator) -> t
     hits = np.diagonal(counts)
     missed, wrong = counts.sum(axis=1) - hits, counts.sum(axis=0) - hits
     if classes <= _MOST_CLASSES:
-        drawn = noise(random, (_draws(classes**2), classes, classes))
+        drawn = noise(random, (draws_of(classes**2), classes, classes))
         on = np.einsum("dkk->dk", drawn)
         return hits - on, missed - (drawn.sum(axis=2) - on), wrong - (drawn.sum(axis=1) - on)
-    draws = _draws(40 * classes)
+    draws = draws_of(40 * classes)
     # Sums of thirty and more draws are normal enough.
     scale = float(noise(random, (100_000,)).std()) * np.sqrt(classes - 1)
     normal = random.standard_normal((2, draws, classes)) * scale
@@ -474,15 +475,28 @@ def margins_of_confusion(counts: Floats, rows: float | None, noise: Noise) -> tu
     return margins, each, np.quantile(predicted, LEVELS, axis=0).T
 
 
-def _mean(low: Floats, high: Floats) -> tuple[float, float]:
-    """Return the limits of the mean of several classes' numbers, from draws (D, K) of each.
+def joined(parts: Floats, at_ends: NDArray[np.bool_]) -> Floats:
+    """Return draws of the mean over the last axis of ``parts`` (D, …, K), for a limit of it.
 
-    Where a class's own limits reach 0 or 1 its number may be all that they leave, and the quantile of a mean with
-    others falls short of it: such classes move together, the others independently.
+    Numbers whose own limits reach 0 or 1 move together, and with the sum of the others, which are independent. Draws
+    that are cut at an end have nothing beyond it that would make up for another number's deviation: the quantile of a
+    sum of independent draws is then missed as the product of two p-values is below alpha, with alpha (1 - ln alpha).
+
+    Parameters
+    ----------
+    parts : array (D, …, K)
+    at_ends : array (…, K) of bool
     """
+    together = np.where(at_ends, np.sort(parts, axis=0), 0.0).sum(axis=-1)
+    others = np.where(at_ends, 0.0, parts).sum(axis=-1)
+    summed = together + np.where(at_ends.any(axis=-1), np.sort(others, axis=0), others)
+    return np.asarray(summed / parts.shape[-1])
+
+
+def _mean(low: Floats, high: Floats) -> tuple[float, float]:
+    """Return the limits of the mean of several classes' numbers, from draws (D, K) of each; see :func:`joined`."""
     at_ends = (np.quantile(low, LEVELS[0], axis=0) <= 0) | (np.quantile(high, LEVELS[1], axis=0) >= 1)
-    sides = [np.where(at_ends, np.sort(side, axis=0), side).mean(axis=1) for side in (low, high)]
-    return _limits(*sides)
+    return _limits(joined(low, at_ends), joined(high, at_ends))
 
 
 def _correlation(
@@ -547,241 +561,3 @@ def _coefficient(hits: Floats, missed: Floats, wrong: Floats) -> Floats:
     square = (1.0 - (true**2).sum(axis=1) / total**2) * (1.0 - (predicted**2).sum(axis=1) / total**2)
     spread = np.sqrt(np.where(square <= 0.0, np.inf, square))
     return np.asarray(np.clip((hits.sum(axis=1) / total - chance) / spread, -1.0, 1.0))
-
-
-def _areas(sides: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the area under the curve of histograms (D, 2, bins), ties half, and rows of the class and of the others.
-
-    NaN where one of these is not positive. Counts are not cut, so that their noise cancels.
-    """
-    negative, positive = sides[:, 0], sides[:, 1]
-    here, there = positive.sum(axis=1), negative.sum(axis=1)
-    below = np.cumsum(negative, axis=1) - 0.5 * negative
-    known = (here > 0) & (there > 0)
-    pairs = np.where(known, np.maximum(here, 1.0) * np.maximum(there, 1.0), np.nan)
-    return np.clip((positive * below).sum(axis=1) / pairs, 0.0, 1.0), here, there
-
-
-def area_under_curve(histograms: Floats) -> float:
-    """Return the area under the ROC curve from (noisy) histograms (K, 2, bins), averaged over the classes.
-
-    Post-processing: ties within a bin count half; 0.5 where a side is empty.
-    """
-    return float(np.nan_to_num(_areas(histograms)[0], nan=0.5).mean())
-
-
-def margins_of_area(histograms: Floats, noise: Noise) -> tuple[float, float]:
-    """Return the 95 % margin of the area under the ROC curve, averaged over classes, from noisy histograms.
-
-    The area is a ratio of bilinear sums of counts, cut nowhere but at its ends: sums of cut counts are biased. The draw
-    of the rows is that of Hanley and McNeil, at an area moved towards 1/2 by as much as two rows more would.
-
-    Parameters
-    ----------
-    histograms : array (H, 2, bins)
-        Rows of the other classes and of the class, as of :class:`dpalgos.evaluators.noisy_sums.ScoreHistogram`.
-    noise : callable
-    """
-    random = np.random.default_rng(_SEED)
-    low, high = [], []
-    draws = _draws(histograms.size)
-    for sides in histograms:
-        area, here, there = _areas(sides - noise(random, (draws, *sides.shape)))
-        unknown = np.isnan(area)
-        area, here, there = np.nan_to_num(area, nan=0.5), np.maximum(here, 1.0), np.maximum(there, 1.0)
-        fewer = np.minimum(here, there)
-        moved = (area * fewer + 1.0) / (fewer + 2.0)
-        one, other = moved / (2.0 - moved), 2.0 * moved**2 / (1.0 + moved)
-        variance = moved * (1 - moved) + (here - 1) * (one - moved**2) + (there - 1) * (other - moved**2)
-        area = np.clip(area + random.standard_normal(draws) * np.sqrt(variance / (here * there)), 0.0, 1.0)
-        low.append(np.where(unknown, 0.0, area))
-        high.append(np.where(unknown, 1.0, area))
-    return _limits(np.mean(low, axis=0), np.mean(high, axis=0))
-
-
-_SEED_OF_BANDS, _DRAWS = 20260702, 4_000
-_AIMS = "balanced, f1, recall=0.8 (a share), or cost=1:20 (of a false alarm, and of a miss)"
-
-
-@dataclass(frozen=True)
-class Aim:
-    """What a threshold is chosen for: ``balanced``, ``f1``, ``recall=SHARE`` or ``cost=FALSE:MISSED``."""
-
-    kind: str
-    numbers: tuple[float, ...] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> Aim:
-        """Read an aim.
-
-        Raises
-        ------
-        ParameterError
-            Naming the text and what may be said.
-        """
-        number = r"(\d+\.?\d*|\.\d+)"
-        match = re.fullmatch(rf"(balanced|f1)|(recall)={number}|(cost)={number}:{number}", text)
-        if match is None:
-            raise ParameterError(f"aim is {text!r}; it must be {_AIMS}")
-        numbers = tuple(float(part) for part in (match[3], match[5], match[6]) if part)
-        if not all(one > 0 for one in numbers) or (match[2] and numbers[0] > 1):
-            raise ParameterError(f"aim is {text!r}; a recall must lie in (0, 1], and costs must be positive")
-        return cls(match[1] or match[2] or match[4], numbers)
-
-    def best(self, hits: Floats, missed: Floats, alarms: Floats, quiet: Floats) -> int:
-        """Return which of several thresholds, rising, serves it best by (noisy) counts."""
-        recall, specificity = hits / np.maximum(hits + missed, 1.0), quiet / np.maximum(quiet + alarms, 1.0)
-        if self.kind == "balanced":
-            return int(np.argmax(recall + specificity))
-        if self.kind == "f1":
-            return int(np.argmax(2 * hits / np.maximum(2 * hits + missed + alarms, 1.0)))
-        if self.kind == "recall":
-            reached = np.flatnonzero(recall >= self.numbers[0])
-            return int(reached[-1]) if len(reached) else 0
-        return int(np.argmin(self.numbers[0] * alarms + self.numbers[1] * missed))
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What turns a score into a probability of the second class, and the score above which it is predicted.
-
-    Parameters
-    ----------
-    slope, offset : float
-        P = 1 / (1 + exp(-(slope * score + offset))), the slope at least 0.
-    threshold : float
-        Of the score; 0 where no aim was stated.
-    """
-
-    slope: float
-    offset: float
-    threshold: float = 0.0
-
-    def probability(self, scores: Floats) -> Floats:
-        """Return the probability of the second class."""
-        return np.asarray(scipy.special.expit(self.slope * scores + self.offset))
-
-
-def platt(histogram: Floats, deviation: float, scale: float = 1.0) -> Calibration:
-    """Fit a logistic curve to a noisy histogram of squashed scores, rows of the first class and of the second.
-
-    Post-processing. The logistic risk is linear in the counts p of the second class, and convex where the counts n of
-    both are not negative: sum n log(1 + exp(m)) - p m for the margin m = slope * score + offset. So p stays as noisy as
-    it is, and its noise cancels; n counts where it is above twice its noise's deviation. Platt's one row more of
-    either class makes nobody certain.
-
-    Parameters
-    ----------
-    histogram : array (2, bins)
-        See :class:`dpalgos.evaluators.noisy_sums.ScoreHistogram`.
-    deviation : float
-        Of the noise of each count.
-    scale : float
-        By which scores were divided before they were squashed.
-
-    References
-    ----------
-    Platt, "Probabilistic outputs for support vector machines", 1999.
-    """
-    bins = histogram.shape[1]
-    scores = scale * scipy.special.logit((np.arange(bins) + 0.5) / bins)
-    rows = _known(histogram, deviation)
-    positive = np.where(rows > 0, histogram[1], 0.0)
-    total = max(float(rows.sum()), 1.0)
-
-    def risk(parameters: Floats) -> float:
-        margin = parameters[0] * scores + parameters[1]
-        of_rows = float(rows @ np.logaddexp(0.0, margin) - positive @ margin)
-        one_each = float(np.logaddexp(0.0, parameters[1]) + np.logaddexp(0.0, -parameters[1]))
-        return (of_rows + one_each) / total + 1e-6 * float(parameters[0] ** 2)
-
-    share = (max(float(positive.sum()), 0.0) + 1.0) / (total + 2.0)
-    start = np.array([1.0, float(scipy.special.logit(min(share, 0.999)))])
-    solution = scipy.optimize.minimize(risk, start, method="L-BFGS-B", bounds=[(0.0, 20.0), (-20.0, 20.0)]).x
-    return Calibration(float(solution[0]), float(solution[1]))
-
-
-def _known(histogram: Floats, deviation: float) -> Floats:
-    """Return the rows of each bin (bins,), none where noise alone may have made them."""
-    rows = histogram.sum(axis=0)
-    return np.asarray(np.where(rows > 2.0 * np.sqrt(2.0) * deviation, rows, 0.0))
-
-
-def _band(low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """Return limits (T,) that 95 % of the draws (D, T) keep at all thresholds at once."""
-    limits = []
-    for sign, side in ((1.0, low), (-1.0, high)):
-        ordered = np.sort(sign * side, axis=0)
-        pairs = zip(ordered.T, (sign * side).T, strict=True)
-        ranks = np.stack([np.searchsorted(column, values, side="right") for column, values in pairs])
-        level = np.quantile(ranks.min(axis=0) / len(side), LEVELS[0])
-        limits.append(sign * np.quantile(ordered, level, axis=0))
-    return limits[0], limits[1]
-
-
-def operating_points(histogram: Floats, noise: Noise) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
-    """Return recall, precision, F1 and balanced accuracy at each inner edge of the bins, and their 95 % margins.
-
-    Each number's margins hold for all thresholds at once, so that they hold at one that is chosen by the same
-    histogram. They are simulated as in :mod:`dpalgos.metrics`, the drawing of the rows included.
-
-    Parameters
-    ----------
-    histogram : array (2, bins)
-    noise : callable
-    """
-    random = np.random.default_rng(_SEED_OF_BANDS)
-    drawn = histogram - noise(random, (_DRAWS, *histogram.shape))
-    hits, missed, alarms, quiet = _counts(drawn)
-    recall, precision = shares(random, hits, missed), shares(random, hits, alarms)
-    overlap, specificity = shares(random, hits, missed + alarms), shares(random, quiet, alarms)
-    bands = {
-        "recall": _band(*recall),
-        "precision": _band(*precision),
-        "f1": _band(*(2 * side / (1 + side) for side in overlap)),
-        "balanced_accuracy": _band(*((one + other) / 2 for one, other in zip(recall, specificity, strict=True))),
-    }
-    hits, missed, alarms, quiet = (np.maximum(part[0], 0.0) for part in _counts(histogram[None]))
-    hit_rates, same = ratio(hits, hits + missed), ratio(hits, hits + missed + alarms)
-    values = {
-        "recall": hit_rates,
-        "precision": ratio(hits, hits + alarms),
-        "f1": 2 * same / (1 + same),
-        "balanced_accuracy": (hit_rates + ratio(quiet, quiet + alarms)) / 2,
-    }
-    return values, bands
-
-
-def _counts(histograms: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return hits, misses, false alarms and quiet rows (D, bins - 1) of histograms (D, 2, bins)."""
-    below = np.cumsum(histograms, axis=2)
-    above = below[:, :, -1:] - below
-    return above[:, 1, :-1], below[:, 1, :-1], above[:, 0, :-1], below[:, 0, :-1]
-
-
-def choose(
-    histogram: Floats, noise: Noise, deviation: float, aim: str, scale: float = 1.0
-) -> tuple[Calibration, dict[str, float]]:
-    """Return calibration and threshold for a stated aim, and what is to be expected there with 95 % margins.
-
-    Returns
-    -------
-    (Calibration, dict)
-        The numbers are called ``aim_recall``, ``aim_recall_low`` and so on; ``aim_probability`` is the calibrated
-        probability at the threshold.
-    """
-    bins = histogram.shape[1]
-    fitted, rows = platt(histogram, deviation, scale), _known(histogram, deviation)
-    # The best of many noisy numbers is mostly noise: expected counts, of two parameters, are compared instead.
-    second = fitted.probability(scale * scipy.special.logit((np.arange(bins) + 0.5) / bins)) * rows
-    place = Aim.parse(aim).best(*(part[0] for part in _counts(np.stack([rows - second, second])[None])))
-    values, bands = operating_points(histogram, noise)
-    calibration = Calibration(fitted.slope, fitted.offset, float(scale * scipy.special.logit((place + 1) / bins)))
-    predicted = float(np.clip(histogram[:, place + 1 :].sum() / max(histogram.sum(), 1.0), 0.0, 1.0))
-    guesses = {"balanced_accuracy": 0.5}
-    margins: Margins = {
-        f"aim_{name}": widened((float(low[place]), float(high[place])), guesses.get(name, predicted))
-        for name, (low, high) in bands.items()
-    }
-    numbers = with_margins({f"aim_{name}": float(of[place]) for name, of in values.items()}, margins)
-    return calibration, {**numbers, "aim_probability": float(calibration.probability(np.array(calibration.threshold)))}

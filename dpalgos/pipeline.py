@@ -79,7 +79,7 @@ class ReleasedMap(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
 
 
 class CalibratedClassifier(LinearSVC):  # type: ignore[misc]  # scikit-learn has no types
-    """A linear classifier of two classes whose scores have been calibrated on a released histogram.
+    """A linear classifier of two classes whose scores have been calibrated on released sums of scores.
 
     ``decision_function`` is above 0 where the second class is predicted, so that it is 0 at a chosen threshold.
     """

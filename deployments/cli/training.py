@@ -414,9 +414,9 @@ def _guessing(results: Sequence[RunResult]) -> Iterator[str]:
         also = f", of R² {max(of_r2):.2g}, predictions clipped to the declared range" if of_r2 else ""
         held_out = f"held-out {results[0].identity.dataset.unit.several}"
         yield (
-            f"In brackets are 95 % margins, of the privacy noise and of the drawing of the {held_out} together. The "
-            f"noise alone has a standard deviation of {max(noises):.2g}{also}. No model was trained on the {held_out}. "
-            "Measuring on them took no budget from the training."
+            f"In brackets are 95 % margins, of the privacy noise and of the drawing of the {held_out} together, "
+            f"each by itself. The noise alone has a standard deviation of {max(noises):.2g}{also}. "
+            f"No model was trained on the {held_out}. Measuring on them took no budget from the training."
         )
 
 

@@ -377,7 +377,7 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
     roc: Annotated[
         bool,
         Field(
-            description="On private rows, also release noisy histograms of the scores, for AUC and ROC, from half "
+            description="On private rows, also release noisy running sums of the scores, for AUC and ROC, from half "
             "of the evaluation's mu²."
         ),
     ] = False
@@ -546,7 +546,7 @@ class TrainingConfig(
             ),
             (
                 self.aim is not None and not self.roc,
-                f"`aim` {self.aim} is reached by the noisy histograms that `roc` pays for: give `roc` too",
+                f"`aim` {self.aim} is reached by the noisy sums that `roc` pays for: give `roc` too",
             ),
             (
                 horizon and bool(self.test_fraction),

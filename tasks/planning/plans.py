@@ -935,7 +935,7 @@ class Draft:
         specs = [self._evaluator(pure=pure)]
         if config.roc:
             # Most rows of a rare class's table share a bin at scale 1.
-            specs.append(AlgorithmSpec("evaluators", "score-histogram", {"scale": 2.0}))
+            specs.append(AlgorithmSpec("evaluators", "score-distribution", {"scale": 2.0}))
         paths = [(*models[0].upstream, model.key)] if model else [(*one.upstream, one.key) for one in models]
         losses = self._evaluation_losses([PureEpsilon if pure else GaussianMu] * (len(specs) * len(paths)))
         trust = Trust.CENTRAL if len(held_out) == 1 else self.resolved.trust
@@ -954,7 +954,7 @@ class Draft:
         )
 
     def _require_aim(self, models: int) -> None:
-        """Refuse an aim that no released histogram serves."""
+        """Refuse an aim that no released sums of scores serve."""
         private = self.config.evaluation and self.shards[0].dataset.private and self.config.epsilon is not None
         wanted = {
             "a threshold is chosen by a release of private held-out rows; leave it out": private and self.held_out,

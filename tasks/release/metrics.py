@@ -13,19 +13,13 @@ from dpalgos.evaluators.noisy_sums import (
     CountedPairs,
     ErrorSums,
     NoisySums,
-    ScoreHistogram,
-    curves_of,
+    ScoreDistribution,
 )
 from dpalgos.metrics import (
-    Calibration,
-    area_under_curve,
-    choose,
     classification_metrics,
     confusion_matrix,
-    margins_of_area,
     metrics_of_noisy_confusion,
     metrics_of_noisy_errors,
-    platt,
     recalls,
     regression_metrics,
     simulated,
@@ -34,6 +28,15 @@ from dpalgos.metrics import (
 )
 from dpalgos.models import Statistic, predicted_classes
 from dpalgos.rows import Floats, Ints, Rows, null_records
+from dpalgos.score_curves import (
+    Calibration,
+    ScoreSums,
+    area_under_curve,
+    choose,
+    curves_of,
+    margins_of_area,
+    platt,
+)
 from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
 from tasks.planning.plans import PlannedRelease, RunPlan, Shards
 from tasks.release.door import RowMaps, diagnostics_of, make_release, maps_of, read_release, rows_of
@@ -52,7 +55,7 @@ class Evaluation(BaseModel, frozen=True):
     confusion: tuple[tuple[float, ...], ...] = ()
     """Counts, true class by predicted class: exact of public rows, as released of private ones; mean over models."""
     calibration: tuple[float, float, float] | None = None
-    """Slope, offset and threshold of the scores, of one model of two classes whose scores' histogram was released."""
+    """Slope, offset and threshold of the scores, of one model of two classes of which running sums were released."""
     roc: tuple[tuple[tuple[float, float], ...], ...] = ()
     """(False, true positive rate) of each class against the others, of the second where there are two; of one model."""
 
@@ -174,31 +177,47 @@ def measure_by_releases(
     measured = {}
     for name, path in models.items():
         keys = tuple(reference.key for reference in path)
-        measured[name] = Measured({})
-        for planned in plan.evaluations:
-            if planned.upstream == keys:
-                measured[name] |= _of_release(planned, read_release(release(planned, path)), classes, plan.identity.aim)
+        own = [planned for planned in plan.evaluations if planned.upstream == keys]
+        measured[name] = _of_releases(
+            [(one, read_release(release(one, path))) for one in own], classes, plan.identity.aim
+        )
     return _evaluation(measured, f"held-out {plan.identity.dataset.unit.several}, noisy", classes)
 
 
-def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence[str], aim: str | None) -> Measured:
-    algorithm, counts, rows = cast(NoisySums, planned.build()), statistic.values, planned.setting.rows
-    deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
-    if isinstance(algorithm, ErrorSums):
-        return Measured(metrics_of_noisy_errors(counts, rows, deviation, algorithm.label_range))
-    noise = simulated(algorithm, planned.setting)
-    if isinstance(algorithm, CountedPairs):
-        return Measured(metrics_of_noisy_confusion(counts, rows, deviation, noise, classes), counts)
-    assert isinstance(algorithm, ScoreHistogram)
-    limits = widened(margins_of_area(counts, noise), 0.5)
-    metrics = with_margins({"auc": area_under_curve(counts)}, {"auc": limits})
+def _of_releases(
+    released: Sequence[tuple[PlannedRelease, Statistic]], classes: Sequence[str], aim: str | None
+) -> Measured:
+    """Return what one model's evaluations say: counts of its predictions, and with them its scores' running sums."""
+    measured, matrix = Measured({}), None
+    for planned, statistic in released:
+        algorithm, values, setting = cast(NoisySums, planned.build()), statistic.values, planned.setting
+        deviation = algorithm.deviation(setting) * setting.noise_factor
+        if isinstance(algorithm, ErrorSums):
+            measured |= Measured(metrics_of_noisy_errors(values, setting.rows, deviation, algorithm.label_range))
+        elif isinstance(algorithm, CountedPairs):
+            noise = simulated(algorithm, setting)
+            metrics = metrics_of_noisy_confusion(values, setting.rows, deviation, noise, classes)
+            measured |= Measured(metrics, values)
+            matrix = (values, deviation)
+        else:
+            assert isinstance(algorithm, ScoreDistribution)
+            scores = ScoreSums.of_release(values, algorithm, setting)
+            if matrix is not None and len(scores) == 1:
+                scores = [scores[0].combined(*matrix)]
+            measured |= _of_scores(scores, aim)
+    return measured
+
+
+def _of_scores(scores: Sequence[ScoreSums], aim: str | None) -> Measured:
+    limits = widened(margins_of_area(scores), 0.5)
+    metrics = with_margins({"auc": area_under_curve(scores)}, {"auc": limits})
     calibration = None
-    if len(counts) == 1:
-        calibration = platt(counts[0], deviation, algorithm.scale)
+    if len(scores) == 1:
+        calibration = platt(scores[0])
         if aim is not None:
-            calibration, at_threshold = choose(counts[0], noise, deviation, aim, algorithm.scale)
+            calibration, at_threshold = choose(scores[0], aim)
             metrics |= at_threshold
-    return Measured(metrics, roc=curves_of(counts), calibration=calibration)
+    return Measured(metrics, roc=curves_of(scores), calibration=calibration)
 
 
 def measure_exactly(models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:

@@ -85,7 +85,8 @@ def show_result(result: RunResult) -> None:
     """Show the result, and link to the run in MLflow."""
     names = [name for name in sorted(result.metrics) if not is_limit(name)]
     numbers = "\n".join(f"| {name} | {shown_metric(result, name, '.4g')} |" for name in names)
-    table = f"\n\n| metric | value (95 % margin) |\n|---|---|\n{numbers}" if numbers else ""
+    heading = "metric | value (95 % margin, each by itself; of `aim_` for all thresholds at once)"
+    table = f"\n\n| {heading} |\n|---|---|\n{numbers}" if numbers else ""
     about = f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."
     known = [result.proved.recognised()] if result.proved else []
     lines = [about, guarantee_of(result), *known, claim_of(result)]

@@ -157,7 +157,7 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: fl
     -------
     data frame
         ``prediction``; ``score CLASS`` for each class, of two classes for the second one, above 0 where the model
-        predicts it: distances from a boundary. ``probability CLASS`` where a released histogram has calibrated them.
+        predicts it: distances from a boundary. ``probability CLASS`` where released sums have calibrated them.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: fl
     if threshold is not None and not calibrated:
         raise InputError(
             f"threshold is {threshold:g}, and this model has no probabilities: train two classes with --roc, whose "
-            "histograms calibrate the scores"
+            "running sums calibrate the scores"
         )
     if not hasattr(pipeline, "decision_function"):
         return pd.DataFrame({"prediction": pipeline.predict(features)})

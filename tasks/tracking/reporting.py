@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from dpalgos.guarantees import rounded_up
-from dpalgos.metrics import Calibration, is_measured
+from dpalgos.metrics import is_measured
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
+from dpalgos.score_curves import Calibration
 from storage.datasets import declared_table
 from storage.encoder import TableEncoder
 from storage.refs import DatasetRef
@@ -205,7 +206,8 @@ def _accuracy(result: RunResult) -> str:
         if name in result.metrics
     ]
     margins = " In brackets: 95 % margins, of noise and of the drawing of the held-out "
-    margins += f"{result.identity.dataset.unit.several} together."
+    margins += f"{result.identity.dataset.unit.several} together; each "
+    margins += "holds by itself, those at a chosen threshold for all thresholds at once."
     return " ".join(
         [
             "; ".join([f"Accuracy {shown_metric(result, 'accuracy')}, {result.measured_on}", *parts]) + ".",

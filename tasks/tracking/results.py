@@ -228,8 +228,9 @@ def at_threshold(result: RunResult) -> list[str]:
     numbers = "; ".join(f"{what} {shown_metric(result, f'aim_{name}')}" for name, what in names.items())
     return [
         f"At the threshold for {result.identity.aim}, a probability of {result.metrics['aim_probability']:.3g} of "
-        f"`{result.classes[-1]}`: {numbers}. These margins hold for all thresholds at once; all other "
-        "numbers are of the model without a chosen threshold."
+        f"`{result.classes[-1]}`: {numbers}. Each of these margins holds for all thresholds at once, "
+        "and so at the chosen one; all other numbers are of the model without a chosen threshold, and each of their "
+        "margins holds by itself."
     ]
 
 

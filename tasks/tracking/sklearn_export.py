@@ -17,13 +17,13 @@ from sklearn.preprocessing import MinMaxScaler, Normalizer
 from sklearn.svm import LinearSVC
 
 from dpalgos.features.public_map import RowFeatures
-from dpalgos.metrics import Calibration
 from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, Clip, MinMax, Unchanged, UnitNorm
 from dpalgos.parameters import ParameterError
 from dpalgos.pipeline import CalibratedClassifier, ReleasedMap, UnitBallClipper
 from dpalgos.registry import lookup
 from dpalgos.rows import Floats
+from dpalgos.score_curves import Calibration
 
 Step = tuple[str, BaseEstimator]
 

@@ -19,7 +19,7 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("evaluators", "key-selection"): [{"budget": ApproximateDP(2.0, 0.5)}],
     ("evaluators", "laplace-confusion-matrix"): [{"budget": EPSILON}],
     ("evaluators", "laplace-error-sums"): [{"budget": EPSILON}],
-    ("evaluators", "score-histogram"): [{"budget": MU, "bins": 4}, {"budget": MU, "bins": 4, "scale": 2.0}],
+    ("evaluators", "score-distribution"): [{"budget": MU, "bins": 4}, {"budget": MU, "bins": 4, "scale": 2.0}],
     ("projections", "analyze-gauss"): [
         {"budget": MU, "components": 3},
         {"budget": MU, "components": 6, "variance_share": 0.85},

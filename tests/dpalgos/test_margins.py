@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binom
-from sklearn.metrics import roc_auc_score
 
 from dpalgos import metrics as margins
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.evaluators.noisy_sums import ConfusionMatrix, LaplaceConfusionMatrix, ScoreHistogram
+from dpalgos.evaluators.noisy_sums import ConfusionMatrix, LaplaceConfusionMatrix
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting
-from dpalgos.metrics import Noise, margins_of_area, metrics_of_confusion, metrics_of_noisy_confusion, simulated
-from dpalgos.rows import ArrayRows, Floats
+from dpalgos.metrics import Noise, metrics_of_confusion, metrics_of_noisy_confusion, simulated
+from dpalgos.rows import Floats
 
 _FALSE_ALARM = 1e-6
 METRICS = ("accuracy", "balanced_accuracy", "majority_rate", "precision", "recall", "f1", "mcc", "recall_rare")
@@ -109,6 +107,88 @@ def test_margins_of_five_classes_hold(sigma: float) -> None:
     assert min(held.values()) >= least(100), held
 
 
+def held_with_missing(counts: Floats, null: int, sigma: float, runs: int) -> dict[str, int]:
+    """Return how often each margin held the population's number, where so many more held-out rows are null records."""
+    random, size, rows = np.random.default_rng([len(counts), null, runs]), len(counts), round(counts.sum())
+    true = metrics_of_confusion(counts)
+    if size > 2:
+        # So few are counted as wrong answers, see metrics_of_noisy_confusion.
+        true["accuracy"] *= rows / (rows + null)
+    names = ["common", *(f"rare {number}" for number in range(1, size))]
+    true |= {f"recall_{name}": float(recall) for name, recall in zip(names, margins.per_class(counts)[1], strict=True)}
+    held = dict.fromkeys((*METRICS[:-1], *(f"recall_{name}" for name in names)), 0)
+
+    def noise(generator: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        return np.rint(generator.standard_normal(shape) * sigma)
+
+    for _ in range(runs):
+        drawn = random.multinomial(rows, counts.ravel() / counts.sum()).reshape(counts.shape)
+        found = metrics_of_noisy_confusion(drawn + noise(random, drawn.shape), rows + null, sigma, noise, names)
+        for name in held:
+            held[name] += found[f"{name}_low"] - 1e-9 <= true[name] <= found[f"{name}_high"] + 1e-9
+    return held
+
+
+_SURE = np.array([[1900.0, 0.0], [0.0, 100.0]])
+_ONE_SURE = np.array([[1700.0, 200.0], [0.0, 100.0]])
+_ENDS = np.array([[1400.0, 0.0, 0.0], [0.0, 300.0, 0.0], [0.0, 100.0, 0.0]])
+
+
+@pytest.mark.usefixtures("fewer_draws")
+def test_margins_hold_where_null_records_hide_in_the_noise() -> None:
+    """40 of 2,000 rows; the mutant takes them for wrong answers, and its margin of the accuracy holds in a third."""
+    counts = np.array([[1800.0, 60.0], [30.0, 70.0]])
+    assert min(held_with_missing(counts, 40, 8.0, 150).values()) >= int(binom.ppf(1e-9, 150, 0.95))
+    random, rows, held = np.random.default_rng(1), 2000, 0
+    for _ in range(150):
+        noisy = np.rint(random.normal(0, 8.0, (2, 2)))
+        noisy += random.multinomial(1960, counts.ravel() / 1960).reshape(2, 2)
+        noise: Noise = lambda generator, shape: np.rint(8.0 * generator.standard_normal(shape))  # noqa: E731
+        low, high = margins.margins_of_confusion(noisy, rows, noise)[0]["accuracy"]
+        held += low <= 1870 / 1960 <= high
+    assert held < int(binom.ppf(1e-9, 150, 0.95))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sigma", [2.0, 8.0])
+@pytest.mark.parametrize(
+    ("counts", "null"),
+    [
+        (np.array([[1800.0, 60.0], [30.0, 70.0]]), 40),
+        (np.array([[1900.0, 60.0], [8.0, 7.0]]), 0),
+        (_SURE, 0),
+        (_SURE, 40),
+        (_ONE_SURE, 0),
+        (_ENDS, 0),
+        (_ENDS, 10),
+    ],
+    ids=[
+        "missing",
+        "few positives",
+        "sure",
+        "sure, missing",
+        "one rate at its end",
+        "rates at their ends",
+        "rates at their ends, missing",
+    ],
+)
+@pytest.mark.usefixtures("fewer_draws")
+def test_margins_hold_in_1000_runs(counts: Floats, null: int, sigma: float) -> None:
+    """Each by itself. A false alarm of 1e-9 a number at a true 95 %."""
+    held = held_with_missing(counts, null, sigma, 1000)
+    assert min(held.values()) >= 904, held
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("fewer_draws")
+def test_a_mean_of_independent_draws_that_are_cut_at_an_end_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Yesterday's rule, by which the mean of two recalls, one of them 1, is held in 86 % of runs."""
+    monkeypatch.setattr(
+        margins, "joined", lambda parts, at_ends: np.where(at_ends, np.sort(parts, axis=0), parts).mean(axis=-1)
+    )
+    assert held_with_missing(_ONE_SURE, 0, 8.0, 1000)["balanced_accuracy"] < 904
+
+
 @pytest.mark.usefixtures("fewer_draws")
 def test_margins_of_half_the_noise_do_not_hold() -> None:
     """The mutant: at half the noise the recall's margin holds in some 67 % of runs, which 150 runs tell apart."""
@@ -139,50 +219,6 @@ def test_margins_hold_in_2000_runs_and_are_not_much_too_wide(epsilon: float, rar
             exact = float(np.diff(np.quantile(estimates[name], [0.025, 0.975]))[0])
             must = max(exact, float(np.median(without[name] or [1.0])))
             assert np.median(widths[name]) <= 1.3 * must, (name, np.median(widths[name]), must)
-
-
-def _histograms(random: np.random.Generator, rare: int, shift: float) -> Floats:
-    bins = np.linspace(0, 1, 33)[1:-1]
-    sides = []
-    for rows, mean in ((20 * rare, -shift / 2), (rare, shift / 2)):
-        scores = 1 / (1 + np.exp(-random.normal(mean, 1.0, rows)))
-        sides.append(np.bincount(np.digitize(scores, bins), minlength=32).astype(float))
-    return np.array([sides])
-
-
-def area_coverage(rare: int, epsilon: float, shift: float, runs: int, share: float = 1.0) -> tuple[int, list[float]]:
-    random = np.random.default_rng(rare)
-    evaluator = ScoreHistogram(budget=GaussianMu(mu_from_epsilon_delta(epsilon, 1e-5)))
-    noise = simulated(evaluator, setting_of(21 * rare))
-    # Of binned scores, ties half: by many rows.
-    true = margins.area_under_curve(_histograms(random, 100_000, shift))
-    held, widths = 0, []
-    for _ in range(runs):
-        released = _histograms(random, rare, shift) + noise(random, (1, 2, 32))
-        low, high = margins_of_area(released, lambda generator, shape: noise(generator, shape) * share)
-        held += low <= true <= high
-        widths.append(high - low)
-    return held, widths
-
-
-@pytest.mark.parametrize(("rare", "epsilon", "shift"), [(30, 3.0, 1.5), (300, 0.3, 1.0), (3000, 0.1, 2.0)])
-@pytest.mark.usefixtures("fewer_draws")
-def test_the_margin_of_the_area_holds(rare: int, epsilon: float, shift: float) -> None:
-    held, _ = area_coverage(rare, epsilon, shift, 150)
-    assert held >= least(150)
-
-
-@pytest.mark.usefixtures("fewer_draws")
-def test_the_area_with_half_the_noise_does_not_hold() -> None:
-    assert area_coverage(1000, 0.1, 1.0, 150, share=0.5)[0] < least(150)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0, 3.0])
-@pytest.mark.parametrize("rare", [10, 100, 1000, 10_000])
-def test_the_margin_of_the_area_holds_in_2000_runs(rare: int, epsilon: float) -> None:
-    held, _ = area_coverage(rare, epsilon, 1.5, 2000)
-    assert held >= least(2000)
 
 
 @pytest.mark.parametrize("classes", [2, 5, 60, 300])
@@ -224,20 +260,3 @@ def test_a_number_that_may_be_anything_is_said_not_to_be_measured() -> None:
     assert margins.is_measured(found, "accuracy"), "all between guessing and a perfect model, but that is little"
     assert not margins.is_measured(found | {"accuracy_low": 0.7}, "accuracy")
     assert 0.02 < found["predicted_fraud_high"] < 0.1
-
-
-@pytest.mark.parametrize(("scale", "lost"), [(2.0, 0.01), (1.0, 0.1)])
-@pytest.mark.parametrize("base", [0.5, 0.04])
-def test_the_bins_keep_the_area_of_a_rare_class(
-    base: float, scale: float, lost: float, random: np.random.Generator
-) -> None:
-    """Log-odds of two normal laws; at scale 1 most rows of the table with a rare class share one bin."""
-    rows, shift = 100_000, 1.5
-    labels = (random.random(rows) < base).astype(np.int64)
-    scores = shift * random.normal(shift * (labels - 0.5), 1.0) + math.log(base / (1 - base))
-    evaluator = ScoreHistogram(budget=GaussianMu(1.0), scale=scale)
-    counts = evaluator.statistic(ArrayRows(scores[:, None], labels), setting_of(rows))
-    difference = roc_auc_score(labels, scores) - margins.area_under_curve(counts)
-    assert abs(difference) < lost
-    if base < 0.5 and scale == 1.0:
-        assert difference > 0.02

@@ -145,7 +145,10 @@ def test_the_accuracy_of_noisy_counts_is_unbiased_and_says_its_noise(monkeypatch
 def test_null_records_are_not_taken_for_wrong_answers() -> None:
     counts = np.array([[400.0, 0.0], [0.0, 400.0]])
     assert metrics_of_noisy_confusion(counts, 1000, 2.0, gaussian(2.0))["accuracy"] == 1.0
-    assert metrics_of_noisy_confusion(counts, 804, 2.0, gaussian(2.0))["accuracy"] == pytest.approx(800 / 804)
+    assert metrics_of_noisy_confusion(counts, 804, 2.0, gaussian(2.0))["accuracy"] == 1.0, "nor too few to be seen"
+    three = np.diag([400.0, 200.0, 200.0])
+    assert metrics_of_noisy_confusion(three, 1000, 2.0, gaussian(2.0))["accuracy"] == 1.0
+    assert metrics_of_noisy_confusion(three, 804, 2.0, gaussian(2.0))["accuracy"] == pytest.approx(800 / 804)
 
 
 def test_recalls_are_named_by_class() -> None:

@@ -155,7 +155,7 @@ def test_an_aim_is_post_processing_of_the_histogram_that_was_paid_for(root: Path
     assert "recall=0.9" in at_threshold(aimed)[0]
     assert at_threshold(plain) == []
     without = prepare(**(asked | {"roc": False})).plan
-    assert "score-histogram" not in str(cost_of_measuring_later(without))
+    assert "score-distribution" not in str(cost_of_measuring_later(without))
     assert "second one" in str(cost_of_measuring_later(without)), "the model is there, this measurement is not"
 
 

@@ -209,7 +209,7 @@ def test_a_charged_evaluation_is_part_of_the_plan_and_pays_from_the_held_out_row
     assert planned(shards, held_out, algorithm="noisy-gd", evaluation=False).evaluations == ()
     assert planned(shards, None, algorithm="noisy-gd").evaluations == ()
     with_roc = planned(shards, held_out, algorithm="noisy-gd", roc=True)
-    assert [release.name for release in with_roc.evaluations] == ["confusion-matrix", "score-histogram"]
+    assert [release.name for release in with_roc.evaluations] == ["confusion-matrix", "score-distribution"]
     assert 0.999 <= compose(with_roc.losses_by_party()["test"]).epsilon(1e-5) <= 1.0
 
 

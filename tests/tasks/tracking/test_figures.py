@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from dpalgos.evaluators.noisy_sums import curves_of
-from dpalgos.metrics import area_under_curve
 from storage.refs import DatasetRef
 from tasks.planning.plans import RunIdentity
 from tasks.runtime.plots import draw_measured
@@ -52,13 +50,3 @@ def test_many_classes_can_be_drawn(classes: int) -> None:
     counts = np.eye(classes).tolist()
     curves = [[(0.0, 0.0), (1.0, 1.0)]] * (1 if classes == 2 else classes)
     assert draw_measured(names, counts, curves, "test rows").startswith(b"\x89PNG")
-
-
-def test_curves_of_histograms_have_the_area_that_is_stated(random: np.random.Generator) -> None:
-    histograms: Any = random.integers(-3, 40, (4, 2, 16)).astype(float)
-    curves = curves_of(histograms)
-    areas = [np.trapezoid(curve[:, 1], curve[:, 0]) for curve in curves]
-    assert np.mean(areas) == pytest.approx(area_under_curve(np.maximum(histograms, 0.0)))
-    assert all((np.diff(curve, axis=0) >= 0).all() for curve in curves)
-    (empty,) = curves_of(np.zeros((1, 2, 4)))
-    assert empty.tolist() == [[0.0, 0.0], [0.25, 0.25], [0.5, 0.5], [0.75, 0.75], [1.0, 1.0]]

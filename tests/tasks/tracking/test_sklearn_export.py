@@ -20,13 +20,13 @@ from dpalgos.features.images import HogFeatures
 from dpalgos.features.public_map import FourierFeatures, RowFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.metrics import Calibration
 from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, MinMax
 from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.pipeline import TRUSTED_TYPES, UnitBallClipper
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
+from dpalgos.score_curves import Calibration
 from storage.errors import InputError
 from tasks.tracking.flavor import TRUSTED, scores_of
 from tasks.tracking.sklearn_export import to_sklearn
