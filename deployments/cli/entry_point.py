@@ -223,13 +223,17 @@ def explain(error: BaseException) -> tuple[int, str]:
     return FAILED, f"{type(error).__name__}: {_one_line(error)} (UNITBALL_DEBUG=1 shows where)"
 
 
+# What Prefect's client, httpx, calls a server that cannot be reached.
+_UNREACHED = ("ConnectError", "ConnectTimeout", "UnsupportedProtocol", "InvalidURL")
+
+
 def _prefects_refusal(error: BaseException) -> str | None:
     """Return what there is to say where a Prefect server that the user named refuses or does not answer."""
     address = os.environ.get("PREFECT_API_URL")
     status = getattr(getattr(error, "response", None), "status_code", None)
     if address and status in (401, 403):
         answer = f"refuses ({status})"
-    elif address and "Failed to reach API at" in str(error):
+    elif address and ("Failed to reach API at" in str(error) or type(error).__name__ in _UNREACHED):
         answer = "does not answer"
     else:
         return None
