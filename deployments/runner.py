@@ -349,7 +349,9 @@ def _serve(
         except PrefectHTTPStatusError as error:
             # The server that takes no other deployment either is another fault than this one's.
             if error.response.status_code < 500 and spec not in scheduled:
-                raise InputError(f"the Prefect server refuses deployment {spec['name']!r}: {first_line(error)}") from error
+                raise InputError(
+                    f"the Prefect server refuses deployment {spec['name']!r}: {first_line(error)}"
+                ) from error
             if spec not in scheduled:
                 raise
             skip(BrokenSchedule(spec["name"], f"the Prefect server refuses it: {first_line(error)}"))

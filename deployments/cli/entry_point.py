@@ -16,7 +16,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-app = typer.Typer(
+from deployments.cli.given import Application
+
+app = Application(
     name="unitball",
     help="Differentially private training over several parties, with proofs, budgets and audits.",
     epilog="What the words mean (epsilon, account, release, night, …): docs/glossary.md",
@@ -147,7 +149,7 @@ _COMMANDS = (
 
 def group_of(name: str) -> typer.Typer:
     """Return one of the groups of commands, made and added to the application."""
-    group = typer.Typer(help=next(one.help for one in _COMMANDS if one.name == name), no_args_is_help=True)
+    group = Application(help=next(one.help for one in _COMMANDS if one.name == name), no_args_is_help=True)
     app.add_typer(group, name=name)
     return group
 

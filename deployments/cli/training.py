@@ -29,6 +29,7 @@ from deployments.cli.common import (
 )
 from deployments.cli.data import ingest
 from deployments.cli.entry_point import app, group_of
+from deployments.cli.given import refuse_beside, refuse_without
 from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError
@@ -65,6 +66,10 @@ def train(
     dask: DaskOption = None,
 ) -> Answer:
     """Train one model over the parties' rows, charge what it costs, evaluate and log it."""
+    if plan and explain:
+        raise ParameterError("--plan says what a run asks for, and --explain what would run: give one of them")
+    for option in ("--plan", "--explain"):
+        refuse_beside(option, "runs nothing", ["--dask"])
     if path is None and (format is not None or public):
         raise ParameterError("--format and --public speak of rows to ingest on the way: say which with --path")
     if path is not None:
@@ -221,12 +226,13 @@ def schedule(
 
     timing, dates = None, list[datetime]()
     if remove:
-        if nightly or cron is not None or on_new_version or score_input:
-            raise ParameterError("--remove ends the schedule: give it alone, or leave it out to set another")
+        refuse_beside("--remove", "ends the schedule: give it alone")
         remove_schedule(dataset)
     else:
         if nightly and cron is not None:
             raise ParameterError(f"--nightly is --cron '{NIGHTLY}': give one of them")
+        if not nightly:
+            refuse_without(["--timezone"], "--cron", "is of --nightly and --cron")
         timing = Schedule(
             config=config,
             cron=NIGHTLY if nightly else cron,
@@ -506,6 +512,8 @@ def federate(
     ] = None,
 ) -> Answer:
     """Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model."""
+    if measure_on is not None and not config.evaluation:
+        raise ParameterError("--measure-on says on what the model is measured, and --no-evaluation measures nothing")
     from tasks.runtime.engine import keep_quiet, running_servers, use_own_server
 
     os.environ.setdefault("PREFECT_API_URL", running_servers(current_root()).get("prefect", ""))

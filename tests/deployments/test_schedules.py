@@ -151,7 +151,17 @@ def test_what_cannot_be_is_refused_at_once(given: tuple[str, ...], says: str, cl
     assert clinic.succeeds("schedules")["schedules"] == []
 
 
-IMPOSSIBLE = ["0 0 31 2 *", "0 0 30 2 *", "0 0 31 2,4,6,9,11 *", "", " ", "0 0 * * * *", "@daily", "0 3 * *", "61 0 * * *"]
+IMPOSSIBLE = [
+    "0 0 31 2 *",
+    "0 0 30 2 *",
+    "0 0 31 2,4,6,9,11 *",
+    "",
+    " ",
+    "0 0 * * * *",
+    "@daily",
+    "0 3 * *",
+    "61 0 * * *",
+]
 
 
 @pytest.mark.parametrize("cron", IMPOSSIBLE)

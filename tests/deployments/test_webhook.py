@@ -41,7 +41,8 @@ def test_where_they_may_not(address: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "address", ["https://[token", "https://hooks.example:99999/token", "https://hooks.example/a token", "https://h/tökén"]
+    "address",
+    ["https://[token", "https://hooks.example:99999/token", "https://hooks.example/a token", "https://h/tökén"],
 )
 def test_what_is_no_address_is_refused_before_it_is_kept(
     address: str, root: Path, monkeypatch: pytest.MonkeyPatch
