@@ -28,6 +28,7 @@ from tasks.runtime.engine import on_running_server, quick_flows
 from tasks.runtime.settings import ROOT_VARIABLE, current_root, isolated_root, restoring
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.results import Proved, RunResult
+from unitball.wording import spoken_in_python
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,6 +94,7 @@ def _remove(number: int, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@spoken_in_python()
 def open_account(
     name: str,
     *,
@@ -165,6 +167,7 @@ def _report(name: str) -> Mapping[str, Any] | None:
     return {"account": name, "cap": cap and asdict(cap), "epsilon_spent": 0.0, "epsilon_left": left, "parties": []}
 
 
+@spoken_in_python()
 def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
     """Return what an account has spent, a line a party.
 
@@ -259,6 +262,7 @@ class TrainedModel:
         return str(self.to_frame()._repr_html_())
 
 
+@spoken_in_python()
 def train(
     dataset: str = "digits",
     *,
@@ -309,6 +313,7 @@ def train(
     return TrainedModel(result=run.result, pipeline=None if model is None else model.pipeline)
 
 
+@spoken_in_python()
 def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None) -> pd.Series:
     """Return a registered model's class (or number) for each row.
 
@@ -331,6 +336,7 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
     return pd.Series(pipeline.predict(rows), index=getattr(rows, "index", None), name="prediction")
 
 
+@spoken_in_python()
 def results(sql: str = "SELECT * FROM runs", *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
     """Return results of all runs of a root, or what DuckDB answers to a question about them, as a data frame.
 
@@ -351,6 +357,7 @@ def results(sql: str = "SELECT * FROM runs", *, root: str | os.PathLike[str] | N
         return pd.DataFrame(query_results(sql))
 
 
+@spoken_in_python()
 def frontier(
     dataset: str = "digits",
     *,
