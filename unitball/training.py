@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from dpalgos.accounting.spending import RESERVED
@@ -239,7 +240,10 @@ class TrainedModel:
         ----------
         rows : data frame of the table's columns, or array (m, d) where the set has no schema
         """
-        return pd.Series(self.pipeline.predict(rows), index=getattr(rows, "index", None), name="prediction")
+        from tasks.tracking.flavor import predictions_of
+
+        found = predictions_of(self.pipeline, rows)
+        return pd.Series(found, index=getattr(rows, "index", None), name="prediction")
 
     def predict_proba(self, rows: Any) -> pd.DataFrame:
         """Return the probability of each of two classes for each row, of a model that was measured with ``roc=True``.
@@ -250,7 +254,8 @@ class TrainedModel:
         """
         if not hasattr(self.pipeline, "predict_proba"):
             raise InputError("this model has no probabilities: train two classes with roc=True to calibrate it")
-        probabilities = self.pipeline.predict_proba(rows)
+        # A delivery may be empty.
+        probabilities = self.pipeline.predict_proba(rows) if len(rows) else np.empty((0, len(self.pipeline.classes_)))
         return pd.DataFrame(probabilities, columns=list(self.pipeline.classes_), index=getattr(rows, "index", None))
 
     def to_frame(self) -> pd.DataFrame:
@@ -329,11 +334,12 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
     storage.errors.InputError
         If there is no such model, naming those there are, or a row does not fit the schema.
     """
+    from tasks.tracking.flavor import predictions_of
     from tasks.tracking.models import find_model, load_model
 
     with using_root(root):
         pipeline = load_model(current_root(), find_model(current_root(), model))
-    return pd.Series(pipeline.predict(rows), index=getattr(rows, "index", None), name="prediction")
+    return pd.Series(predictions_of(pipeline, rows), index=getattr(rows, "index", None), name="prediction")
 
 
 @spoken_in_python()
