@@ -231,8 +231,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         X : array (m, p), or a data frame of the schema's columns
         y : array (m,)
         groups : array (m,), optional
-            By keyword alone, since a third argument is elsewhere a row's weight. Whose each row is, text or whole numbers: what is protected is then a person with all rows, in an account of
-            people. In a pipeline: ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
+            Whose each row is, text or whole numbers: what is protected is then a person with all rows, in an account of
+            people. By keyword alone: a third argument is elsewhere the rows' weights. In a pipeline: ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
         """
         self._require_parameters()
         if not self.public:
@@ -385,7 +385,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return chained.plan, artefacts, population
 
     def _terms_of(self, population: str, config: TrainingConfig, planned: RunPlan, *, people: bool) -> dict[str, Any]:
-        """Return what is said of the account that pays; one that nobody has opened is opened, with its rows, for one fit.
+        """Return what is said of the account that pays; one that nobody has opened is opened for one fit, with its rows.
 
         Raises
         ------
@@ -474,7 +474,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             raise ParameterError(f"public is {self.public!r}; give True, or False where the rows are private")
         if not isinstance(self.disjoint_people, str):
             raise ParameterError(
-                f"disjoint_people is {self.disjoint_people!r}; give the reason as a text, or '' where nothing is declared"
+                f"disjoint_people is {self.disjoint_people!r}; give the reason as a text, or '' where none is declared"
             )
         for name, kinds, what in (
             ("algorithm", str, "a name of `unitball algorithms`"),
@@ -721,7 +721,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         if not isinstance(self.class_weight, Mapping):
             if self.class_weight not in (None, "balanced"):
                 raise ParameterError(
-                    f"class_weight is {_shown(self.class_weight)}; give 'balanced', a mapping of labels to weights, or None"
+                    f"class_weight is {_shown(self.class_weight)}; give 'balanced', weights by label, or None"
                 )
             return self.class_weight or {}
         places = {label: str(place) for place, label in enumerate(self.classes_.tolist())}

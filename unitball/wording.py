@@ -13,9 +13,7 @@ from storage.errors import InputError, RefusedError, StorageError
 from tasks.planning.configuration import TrainingConfig
 
 # Words that follow an option's name without being its value.
-_WORDS = frozenset(
-    "a and are as at beside by for from here in instead is it of on or out that the to too where with".split()
-)
+_WORDS = frozenset(("and", "are", "as", "at", "for", "from", "in", "instead", "is", "of", "on", "or", "out", "with"))
 _SWITCHES = frozenset(
     name for name, field in TrainingConfig.model_fields.items() if field.annotation in (bool, bool | None)
 ) | {"public", "consistent_survivors", "allow_idealised"}

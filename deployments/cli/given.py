@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
 from dpalgos.parameters import ParameterError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 _GIVEN: ContextVar[tuple[str, ...]] = ContextVar("given", default=())
 
@@ -32,7 +34,7 @@ class OnceCommand(TyperCommand):
 class Application(typer.Typer):
     """Commands and groups whose commands take each option once."""
 
-    def command(self, *given: Any, **named: Any) -> Any:
+    def command(self, *given: Any, **named: Any) -> Callable[[Command], Command]:
         """Return a decorator that adds a command."""
         return super().command(*given, **{"cls": OnceCommand, **named})
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -162,14 +162,14 @@ class Kept:
     broken: tuple[BrokenSchedule, ...]
 
 
-def _read(dataset: str, kept: Mapping[str, Any]) -> Schedule | BrokenSchedule:
+def _read(dataset: str, kept: Mapping[str, object]) -> Schedule | BrokenSchedule:
     try:
         return Schedule.model_validate(kept)
     except ValidationError as error:
         return BrokenSchedule(dataset, "; ".join(faults(error)))
 
 
-def _tried(dataset: str, kept: Mapping[str, Any]) -> Schedule | BrokenSchedule:
+def _tried(dataset: str, kept: Mapping[str, object]) -> Schedule | BrokenSchedule:
     entry = _read(dataset, kept)
     if isinstance(entry, Schedule):
         try:

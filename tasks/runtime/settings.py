@@ -9,7 +9,7 @@ import re
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -493,7 +493,7 @@ def prefect_address() -> str:
 
 def misread_settings() -> Iterator[str]:
     """Yield what is wrong with what the environment says, and with what a root remembers of it, one sentence each."""
-    checks = (
+    checks: tuple[Callable[[], object], ...] = (
         webhook_address,
         prefect_address,
         query_seconds,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -193,7 +193,7 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: fl
     return pd.DataFrame({"prediction": np.array(classes, dtype=object)[chosen], **columns})
 
 
-def predictions_of(pipeline: Pipeline, rows: Floats | pd.DataFrame) -> NDArray[Any]:
+def predictions_of(pipeline: Pipeline, rows: Floats | pd.DataFrame) -> NDArray[np.generic]:
     """Return what a logged model predicts of each row, (m,); of no rows nothing, of the same type.
 
     A nightly delivery may be empty, and scikit-learn's own steps refuse that.
@@ -215,7 +215,7 @@ def _one_row(pipeline: Pipeline, rows: Floats | pd.DataFrame) -> tuple[Pipeline,
     if isinstance(pipeline[0], TableEncoder):
         pipeline[0].encode(rows)
         return pipeline[1:], np.zeros((1, pipeline[0].declared.dimension))
-    width, given = int(getattr(pipeline[0], "n_features_in_", np.shape(rows)[-1])), np.shape(rows)
+    given, width = np.shape(rows), int(pipeline[0].n_features_in_)
     if given not in ((0,), (0, width)):
         raise InputError(f"the rows have shape {given}; the model takes (m, {width})")
     return pipeline, np.zeros((1, width))

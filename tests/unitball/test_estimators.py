@@ -437,7 +437,7 @@ def test_objective_perturbation_refuses_people(rows: tuple[Any, Any], whose: Any
         private(delta=0.0).fit(*rows, groups=whose)
 
 
-TABLE = {
+TABLE: dict[str, Any] = {
     "columns": [
         {"name": "a", "type": "numeric", "range": [-3, 3]},
         {"name": "b", "type": "numeric", "range": [-3, 3]},
@@ -556,13 +556,16 @@ def test_bad_declarations_are_named(kind: type, bad: dict[str, Any], says: str) 
 
 def test_numbers_of_numpy_are_numbers(rows: tuple[Any, Any]) -> None:
     model = private(epsilon=np.float32(0.5), delta=np.float32(1e-7)).fit(*rows)
+    assert model.guarantee_.proved is not None
     assert model.guarantee_.proved.epsilon == pytest.approx(0.5, rel=1e-2)
-    assert PrivateClassifier(np.int64(1), public=True, replicate=np.int32(2)).fit(*rows).classes_.size == 2
+    given: dict[str, Any] = {"epsilon": np.int64(1), "replicate": np.int32(2)}
+    assert PrivateClassifier(**given, public=True).fit(*rows).classes_.size == 2
 
 
 def test_what_is_said_of_public_rows_is_what_was_asked_for(rows: tuple[Any, Any]) -> None:
     """Asked for delta 0 it said (1, 1e-12)-DP."""
     model = PrivateClassifier(1.0, 0.0, public=True).fit(*rows)
+    assert model.guarantee_.proved is not None
     assert model.guarantee_.proved.delta == 0
     assert "e-12" not in str(model.guarantee_)
 
@@ -570,7 +573,8 @@ def test_what_is_said_of_public_rows_is_what_was_asked_for(rows: tuple[Any, Any]
 def test_weights_are_not_taken_for_people(rows: tuple[Any, Any]) -> None:
     """A third argument is a row's weight elsewhere; as people it opened an account of people for good."""
     weights = np.ones(240, dtype=int)
-    for model in (private(), PrivateRegressor(public=True)):
+    models: list[Any] = [private(), PrivateRegressor(public=True)]
+    for model in models:
         with pytest.raises(TypeError, match="positional"):
             model.fit(*rows, weights)
     with process_root():
@@ -578,11 +582,11 @@ def test_weights_are_not_taken_for_people(rows: tuple[Any, Any]) -> None:
 
 
 def test_no_account_is_opened_for_what_it_would_not_admit(rows: tuple[Any, Any]) -> None:
-    with pytest.raises(BudgetError, match=r"allow_idealised=True"):
+    with pytest.raises(BudgetError, match="allow_idealised=True"):
         private(delta=0).fit(*rows)
     with pytest.raises(BudgetError, match="not proved"):
         private(algorithm="dppca-svm").fit(*rows)
-    with pytest.raises(BudgetError, match="1/240|240 rows"):
+    with pytest.raises(BudgetError, match=r"1/240|240 rows"):
         private(delta=0.01).fit(*rows)
     with process_root():
         assert open_catalog().account("clinic") is None
@@ -598,5 +602,5 @@ def test_no_rows_get_no_predictions(kind: type, way: str) -> None:
     empty = model.predict(X[:0])
     assert empty.shape == (0,)
     assert empty.dtype == whole.dtype
-    with pytest.raises((ParameterError, InputError, ValueError), match="[Mm]issing|0 feature|minimum"):
+    with pytest.raises((ParameterError, InputError, ValueError), match=r"[Mm]issing|0 feature|minimum"):
         model.predict(X[["a"]][:0])

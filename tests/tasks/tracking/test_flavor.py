@@ -226,6 +226,8 @@ def test_no_rows_get_no_predictions(rows: pd.DataFrame) -> None:
     for classes in (("well", "readmitted"), ("a", "b", "c"), ()):
         pipeline = table_pipeline(classes)
         whole, empty = (Scorer(pipeline).predict(frame) for frame in (rows, rows[:0]))
+        assert isinstance(whole, pd.DataFrame)
+        assert isinstance(empty, pd.DataFrame)
         assert len(empty) == 0
         assert list(empty.columns) == list(whole.columns)
         assert empty.dtypes.to_dict() == whole.dtypes.to_dict()
