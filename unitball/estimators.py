@@ -232,7 +232,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         y : array (m,)
         groups : array (m,), optional
             Whose each row is, text or whole numbers: what is protected is then a person with all rows, in an account of
-            people. By keyword alone: a third argument is elsewhere the rows' weights. In a pipeline: ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
+            people. By keyword alone: a third argument is elsewhere the rows' weights. In a pipeline:
+            ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
         """
         self._require_parameters()
         if not self.public:
@@ -385,7 +386,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return chained.plan, artefacts, population
 
     def _terms_of(self, population: str, config: TrainingConfig, planned: RunPlan, *, people: bool) -> dict[str, Any]:
-        """Return what is said of the account that pays; one that nobody has opened is opened for one fit, with its rows.
+        """Return what is said of the account that pays; one that nobody has opened is opened for one fit.
 
         Raises
         ------

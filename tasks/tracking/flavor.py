@@ -193,7 +193,7 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: fl
     return pd.DataFrame({"prediction": np.array(classes, dtype=object)[chosen], **columns})
 
 
-def predictions_of(pipeline: Pipeline, rows: Floats | pd.DataFrame) -> NDArray[np.generic]:
+def predictions_of(pipeline: Pipeline, rows: Floats | pd.DataFrame) -> NDArray[np.float64] | NDArray[np.str_]:
     """Return what a logged model predicts of each row, (m,); of no rows nothing, of the same type.
 
     A nightly delivery may be empty, and scikit-learn's own steps refuse that.
