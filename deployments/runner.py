@@ -29,25 +29,25 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events import DeploymentTriggerTypes
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.flows import Flow, load_flow_from_entrypoint
 from prefect.runner import Runner
 from prefect.states import Crashed
 from pydantic import TypeAdapter, ValidationError
 
-from deployments.serving import read_webhook
+from deployments.serving import SKIPPED, read_webhook
 from dpalgos.parameters import ParameterError
 from storage.atomic import write_bytes
 from storage.documents import read_yaml
-from storage.errors import InputError, RefusedError, StorageError
+from storage.errors import InputError, RefusedError, StorageError, first_line
 from storage.layout import Layout
 from storage.readers.by_name import BUNDLED
 from tasks.accounts.budget import open_ledger
-from tasks.datasets.schedules import Schedule, schedules
+from tasks.datasets.schedules import BrokenSchedule, Schedule, next_dates, sound_schedules
 from tasks.release.admission import runs_that_fit
 from tasks.release.preflight import require_feasible
 from tasks.runtime.ending import AT_WORK
-from tasks.runtime.events import Event, LogLine, account_resource, dataset_resource, events_file
+from tasks.runtime.events import Event, LogLine, account_resource, dataset_resource, events_file, log_event
 from tasks.runtime.interrupted import UNFINISHED, crash_interrupted_runs
 from tasks.runtime.settings import current_root, keep_private, use_own_temporary_folder
 from tasks.runtime.stores import open_catalog
@@ -165,6 +165,8 @@ _EARLIER_POOL = "unitball"
 def _schedule(spec: Mapping[str, Any]) -> DeploymentScheduleCreate:
     options = {name: spec[name] for name in _SCHEDULE_OPTIONS if name in spec}
     timing = {name: value for name, value in spec.items() if name not in options}
+    if isinstance(cron := timing.get("cron"), str):
+        next_dates(cron, str(timing.get("timezone") or "UTC"), 1)
     return DeploymentScheduleCreate.model_validate({"schedule": timing, **options})
 
 
@@ -195,6 +197,14 @@ def _deployment(path: Path, spec: dict[str, Any]) -> dict[str, Any]:
             f"with the code installed here; known are {', '.join(sorted(_KEYS))}"
         )
     try:
+        # Here, and not in the midst of serving: what is in the file and cannot run is said before anything starts.
+        load_flow_from_entrypoint(spec["entrypoint"], use_placeholder_flow=False)
+    except Exception as error:
+        raise InputError(
+            f"{path}: deployment {spec['name']!r}: {spec['entrypoint']} is no flow ({type(error).__name__}: "
+            f"{first_line(error)}); write module.function, as in flows.federated_training.train"
+        ) from error
+    try:
         triggers = [
             {"name": f"{spec['name']} {number}"} | each for number, each in enumerate(spec.get("triggers") or [])
         ]
@@ -204,13 +214,20 @@ def _deployment(path: Path, spec: dict[str, Any]) -> dict[str, Any]:
             "schedules": [_schedule(schedule) for schedule in spec.get("schedules") or []],
             "triggers": TypeAdapter(list[DeploymentTriggerTypes]).validate_python(triggers),
         }
-    except (ValidationError, TypeError) as error:
+    except (ValidationError, TypeError, ParameterError) as error:
         raise InputError(f"{path}: deployment {spec['name']!r}: {' '.join(str(error).split())}") from error
 
 
-def scheduled_deployments() -> list[dict[str, Any]]:
-    """Return a deployment for each thing that a data set's owner has set: when it is trained on, what is scored."""
-    current = schedules()
+def scheduled_deployments(current: Sequence[Schedule] | None = None) -> list[dict[str, Any]]:
+    """Return a deployment for each thing that a data set's owner has set: when it is trained on, what is scored.
+
+    Parameters
+    ----------
+    current : sequence of Schedule, optional
+        All that are sound by default.
+    """
+    if current is None:
+        current = sound_schedules().sound
     trainings = [_training(schedule) for schedule in current if schedule.trains]
     return trainings + [_scoring(schedule) for schedule in current if schedule.scoring_input is not None]
 
@@ -227,16 +244,15 @@ def outlook(schedule: Schedule) -> str:
         left = None if plan is None else runs_that_fit(plan)
     except (InputError, ParameterError, RefusedError) as refusal:
         return f"The next run is refused: {refusal}"
+    except StorageError as error:
+        return f"The next run would fail: {error}"
     if left is None:
         return ""
     told = f"{left} more run{'s' * (left != 1)} on new versions fit{'s' * (left == 1)} under the cap"
     if schedule.cron is None or left >= _MOST_DATES:
         return f"{told}."
-    # The client's schedules do not count their days.
-    from prefect.server.schemas.schedules import CronSchedule
-
-    dates = CronSchedule(cron=schedule.cron, timezone=schedule.timezone).get_dates(left + 1)
-    return f"{told}; if every run finds a new version, the first refusal is on {asyncio.run(dates)[-1]:%Y-%m-%d}."
+    last = schedule.next_dates(left + 1)[-1]
+    return f"{told}; if every run finds a new version, the first refusal is on {last:%Y-%m-%d}."
 
 
 def _training(schedule: Schedule) -> dict[str, Any]:
@@ -293,7 +309,15 @@ def by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
     return load_flow_from_entrypoint, (f"{flow.fn.__module__}.{flow.fn.__name__}", False)
 
 
-def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) -> None:
+def skip(broken: BrokenSchedule) -> None:
+    """Say that a data set's schedule is not served: here, in the log of events, and so to the webhook."""
+    print(f"{SKIPPED} the schedule of {broken.dataset}: {' '.join(broken.problem.split())}", flush=True)
+    log_event(str(Event.UNWELL), dataset=broken.dataset, details={"checks": "schedules", "problem": broken.problem})
+
+
+def _serve(
+    deployments: Sequence[dict[str, Any]], scheduled: Sequence[dict[str, Any]], runs: int, *, shared: bool
+) -> None:
     root = current_root()
     use_own_temporary_folder(Layout(root))
     # Of this root, and of other roots or of an earlier version, which named no root.
@@ -304,7 +328,7 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
     if not shared:
         # The server is the root's own.
         known += others
-    elif taken := sorted({one.name for one in others} & {spec["name"] for spec in deployments}):
+    elif taken := sorted({one.name for one in others} & {spec["name"] for spec in (*deployments, *scheduled)}):
         # Runs meant for another root's rows would run on these.
         raise InputError(
             f"the Prefect server has deployments of another root named {', '.join(taken)}: give these other names in a "
@@ -315,12 +339,22 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
     copyreg.pickle(Flow, by_name)
     runner = _Runner(name="unitball", limit=runs if shared else runs + _WAITING, pause_on_shutdown=False)
     served: dict[UUID, Flow[Any, Any]] = {}
-    for spec in deployments:
+    for spec in (*deployments, *scheduled):
         options = {name: value for name, value in spec.items() if name != "entrypoint"}
         options["tags"] = [*spec["tags"], root_tag(root)]
         # Not a deployment object: a runner loads the flow of such a one from what the server says.
         flow: Flow[Any, Any] = load_flow_from_entrypoint(spec["entrypoint"], use_placeholder_flow=False)
-        served[cast(UUID, runner.add_flow(flow, **options))] = flow
+        try:
+            served[cast(UUID, runner.add_flow(flow, **options))] = flow
+        except PrefectHTTPStatusError as error:
+            # The server that takes no other deployment either is another fault than this one's.
+            if error.response.status_code < 500 and spec not in scheduled:
+                raise InputError(
+                    f"the Prefect server refuses deployment {spec['name']!r}: {first_line(error)}"
+                ) from error
+            if spec not in scheduled:
+                raise
+            skip(BrokenSchedule(spec["name"], f"the Prefect server refuses it: {first_line(error)}"))
     with get_client(sync_client=True) as client:
         # Before any is deleted, since its runs would no longer say whose they were.
         crash_interrupted_runs(client, root, {*served, *(one.id for one in known)})
@@ -481,8 +515,9 @@ async def send_alerts(root: Path, deliver: Callable[[str, LogLine], None] = send
                     await asyncio.sleep(_ALERT_SECONDS)
                 elif address := read_webhook(root):
                     await _delivered(address, alert, deliver, log)
-        except (OSError, StorageError) as error:
-            log.warning("the log of events cannot be followed: %s", error)
+        except (OSError, StorageError, InputError) as error:
+            # What was read and not sent is read again once that is mended.
+            log.warning("alerts cannot be sent: %s", error)
             await asyncio.sleep(_PAUSES[-1])
 
 
@@ -508,8 +543,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, required=True, help="flow runs at once")
     parser.add_argument("--shared", action="store_true", help="the server is not the root's own")
     arguments = parser.parse_args()
-    deployments = [*read_deployments(arguments.prefect_file), *scheduled_deployments()]
-    _serve(deployments, arguments.runs, shared=arguments.shared)
+    deployments, kept = read_deployments(arguments.prefect_file), sound_schedules()
+    for broken in kept.broken:
+        skip(broken)
+    _serve(deployments, scheduled_deployments(kept.sound), arguments.runs, shared=arguments.shared)
 
 
 if __name__ == "__main__":

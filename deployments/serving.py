@@ -33,8 +33,10 @@ from tasks.runtime.settings import (
     ROOT_VARIABLE,
     WEBHOOK_VARIABLE,
     DatabaseServer,
+    prefect_address,
     record_servers,
     recorded_server,
+    require_webhook,
     webhook_address,
 )
 from tasks.runtime.stores import use_database_server
@@ -80,6 +82,8 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
+SKIPPED = "skipped:"
+"""What a line of the runner's begins with that says what is not served."""
 DEPLOYMENTS = Path(__file__).with_name("prefect.yaml")
 HOST = "127.0.0.1"
 _START_SECONDS = 120.0
@@ -248,6 +252,8 @@ def serve_runner(serving: Serving) -> Iterator[list[_Part]]:
         If the root cannot be written, or a named MLflow server refuses.
     """
     root = Layout(serving.root).root
+    # Said before anything is started.
+    webhook_address()
     os.environ[ROOT_VARIABLE] = str(root)
     prepare_engine(root)
     with contextlib.ExitStack() as stack:
@@ -339,9 +345,16 @@ def keep_webhook(root: Path) -> None:
 
 
 def read_webhook(root: Path) -> str | None:
-    """Return the address to which alerts go, None where there is none."""
+    """Return the address to which alerts go, None where there is none.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If what is kept is none.
+    """
+    file = _address_file(root)
     try:
-        return _address_file(root).read_text()
+        return require_webhook(file.read_bytes().decode(errors="replace"), str(file))
     except FileNotFoundError:
         return None
 
@@ -374,7 +387,7 @@ def run(serving: Serving) -> int:
     ServeError, tasks.runtime.engine.EngineError, storage.errors.StorageError
         If a part does not start, or keeps ending; everything is stopped then.
     """
-    if serving.runner_only and not os.environ.get("PREFECT_API_URL"):
+    if serving.runner_only and not prefect_address():
         raise ServeError(
             "the runner alone works for a Prefect server that is there already: name it by PREFECT_API_URL, and its "
             "password by PREFECT_API_AUTH_STRING"
@@ -385,6 +398,9 @@ def run(serving: Serving) -> int:
         with (serve_runner if serving.runner_only else serve)(serving) as parts:
             signals.starting = False
             root = Layout(serving.root).root
+            for line in parts[-1].process.logged():
+                if line.startswith(SKIPPED):
+                    print(line)
             for name, value in _described(serving, root):
                 print(f"{name:<10}{value}")
             print("ready; Ctrl-C stops everything", flush=True)

@@ -9,6 +9,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from storage.atomic import sweep_once, write_bytes, write_once, writing
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
@@ -153,6 +154,8 @@ class Layout:
             In one line, if the root cannot be written.
         FormatVersionError
             If a newer Unitball made it.
+        InputError
+            If it is new and ``UNITBALL_OBJECTS`` is no object store, or it is not and that names another one.
         """
         with writing(self.root):
             for folder in (self.root, self.releases, self.results, self.artifacts, self.prefect):
@@ -163,6 +166,9 @@ class Layout:
                     folder.chmod(0o700)
         wanted, marker = os.environ.get(OBJECTS_VARIABLE) or None, self._marked()
         if not marker:
+            if wanted is not None:
+                # Before it is fixed for good: every command on this root would fail.
+                object_place(wanted)
             # An earlier Unitball would look for rows under the root, so it must refuse one that has them elsewhere.
             body = {"format_version": 1} if wanted is None else {"format_version": 2, "objects": wanted}
             write_bytes(self.marker, json.dumps(body).encode() + b"\n")
@@ -192,6 +198,23 @@ class Layout:
                 "reads; upgrade Unitball or choose another root with --root"
             )
         return dict(marker)
+
+
+def object_place(url: str) -> tuple[str, str]:
+    """Return bucket and prefix of an object store's URL.
+
+    Raises
+    ------
+    InputError
+        If it is not ``s3://bucket/prefix``.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme != "s3" or not parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
+        raise InputError(f"the object store {url!r} cannot be used; give s3://bucket/prefix")
+    return parts.netloc, parts.path.strip("/")
 
 
 # ── secrets: one key a party in a file only its owner reads, or in the environment; never shown, never pickled ────────

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from storage.errors import DamagedError, InputError, StorageError
-from storage.layout import Layout, root_secret
+from storage.layout import Layout, object_place, root_secret
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -69,9 +69,7 @@ class ObjectStore:
     url: str
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme != "s3" or not parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
-            raise InputError(f"the object store {self.url!r} cannot be used; give s3://bucket/prefix")
+        object_place(self.url)
         endpoint = urlsplit(_first_of(_ENDPOINTS) or "")
         if endpoint.scheme == "http" and endpoint.hostname not in _LOOPBACK:
             raise InputError(

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import secrets
 import tempfile
 import warnings
@@ -10,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
@@ -26,7 +25,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpalgos.algorithms import fit
-from dpalgos.guarantees import PureEpsilon
+from dpalgos.guarantees import Numerics, PureEpsilon
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import AffineMap, LinearModel
 from dpalgos.normalisation import RowMap
@@ -38,7 +37,8 @@ from storage.columns import codes_of, named_twice
 from storage.documents import read_yaml
 from storage.encoder import TableEncoder, columns_of
 from storage.errors import InputError, RefusedError
-from storage.ledger.charges import PERSON, Cap
+from storage.ledger.charges import PERSON
+from storage.ledger.entries import require_name
 from storage.people import MOST_ROWS, People, at_most, identifiers, named, shares
 from storage.refs import DatasetRef, OnViolation, ShardRef, Visibility
 from storage.several import patterned, settled
@@ -52,7 +52,8 @@ from tasks.release.preflight import require_feasible
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.results import Proved, proved_of
-from unitball.training import PROCESS, budget, charged_root, opened, other_process
+from unitball.training import PROCESS, budget, charged_root, other_process
+from unitball.wording import in_python
 
 # As tables are encoded: an intercept's coordinate of a tenth beside a row of norm 1.
 _INTERCEPT = 0.1
@@ -119,10 +120,9 @@ NOT_COVERED = (
 )
 """What no guarantee of an estimator covers."""
 _PUBLIC = "public rows"
+_MOST_SHOWN, _MOST_WHOLE = 80, 10**18
 # Where nothing names an account or opens it, it holds what one fit costs.
 _DEFAULT_ACCOUNT = "unnamed"
-# Not spent where training is of pure epsilon, and below one over the rows of any set.
-_UNSPENT_DELTA = 1e-12
 
 
 @cache
@@ -226,7 +226,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     def _target(self, y: NDArray[Any]) -> _Target:
         """Return the labels as algorithms take them, and what is public of them; check the declarations."""
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Train, charged to the account.
 
         Parameters
@@ -235,8 +235,10 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         y : array (m,)
         groups : array (m,), optional
             Whose each row is, text or whole numbers: what is protected is then a person with all rows, in an account of
-            people. In a pipeline: ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
+            people. By keyword alone: a third argument is elsewhere the rows' weights. In a pipeline:
+            ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
         """
+        self._require_parameters()
         if not self.public:
             self._require_declared()
             if self._cloned:
@@ -251,8 +253,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         fields = {
             "dataset": "estimator",
             ("algorithm" if self._algorithm in names("systems") else "trainer"): self._algorithm,
-            "epsilon": self.epsilon,
-            "delta": self.delta or _UNSPENT_DELTA,
+            "epsilon": float(self.epsilon),
+            "delta": float(self.delta),
             "parties": 1,
             "evaluation": False,
             "test_fraction": 0.0,
@@ -268,7 +270,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         try:
             config = TrainingConfig.model_validate(fields)
         except ValidationError as error:
-            raise ParameterError("; ".join(faults(error, {name: name for name in fields}))) from None
+            raise ParameterError(in_python("; ".join(faults(error, {name: name for name in fields})))) from None
         train = self._in_memory if self.public else self._through_the_door
         plan, artefacts, account = train(config, features, target, grouped)
         self.guarantee_, self.charges_ = FitGuarantee(proved_of(plan)), _charges(plan, account)
@@ -280,16 +282,15 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             self._set_coefficients(linear.weights, linear.intercept)
         return self
 
-    def _in_memory(
-        self, config: TrainingConfig, features: Floats, target: _Target, grouped: Grouped | None
-    ) -> tuple[RunPlan, list[Any], str]:
-        """Plan a run over public rows and carry it out, its noise from a public seed or drawn afresh.
+    def _planned(self, config: TrainingConfig, width: int, target: _Target, grouped: Grouped | None) -> RunPlan:
+        """Plan a run over rows of which only public facts are known; nothing is opened, stored or charged.
 
-        Returns the plan, what an encoded row passes through with the model last, and who pays.
+        Raises
+        ------
+        ParameterError
+            For parameters that do not fit, a delta of 0 for what spends one among them.
         """
-        self._normalisation = resolve_normalisation(config, None)
-        given = ArrayRows(features, target.labels) if grouped is None else grouped.weighed(features, target.labels)
-        records = len(features) if grouped is None else grouped.records
+        records = len(target.labels) if grouped is None else grouped.records
         people = None if grouped is None else grouped.people
         dataset = DatasetRef(
             **({} if people is None else {"person": people.column, "rows_per_person": people.rows_per_person}),
@@ -299,12 +300,25 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             visibility=Visibility.PUBLIC,
             rows=records,
             test_rows=0,
-            dimension=features.shape[1],
+            dimension=width,
             classes=target.classes,
             label_range=target.label_range,
-            normalisation=self._normalisation,
+            normalisation=resolve_normalisation(config, None),
         )
-        plan = plan_run(config, [ShardRef(dataset=dataset, partition=_PUBLIC, party="0", rows=records)])
+        if self.delta == 0:
+            _require_pure(config, dataset)
+        return plan_run(config, [ShardRef(dataset=dataset, partition=_PUBLIC, party="0", rows=records)])
+
+    def _in_memory(
+        self, config: TrainingConfig, features: Floats, target: _Target, grouped: Grouped | None
+    ) -> tuple[RunPlan, list[Any], str]:
+        """Plan a run over public rows and carry it out, its noise from a public seed or drawn afresh.
+
+        Returns the plan, what an encoded row passes through with the model last, and who pays.
+        """
+        self._normalisation = resolve_normalisation(config, None)
+        given = ArrayRows(features, target.labels) if grouped is None else grouped.weighed(features, target.labels)
+        plan = self._planned(config, features.shape[1], target, grouped)
         mapped = _row_map(self._normalisation)(given.features)
         secret = secrets.token_bytes(32)
         if self.random_state is not None:
@@ -334,8 +348,10 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         population = self.account or _DEFAULT_ACCOUNT
         named = config.model_copy(update={"dataset": f"{population}.fits"})
         try:
+            # What does not fit is refused before an account is opened for it, which is for good.
+            planned = self._planned(config, features.shape[1], target, grouped)
             with charged_root(self.root):
-                group_size = self._account_of(population, config, people=grouped is not None)
+                terms = self._terms_of(population, config, planned, people=grouped is not None)
                 with tempfile.TemporaryDirectory(dir=current_layout().private, prefix="fit-") as folder:
                     path = Path(folder, "rows.parquet")
                     width = features.shape[1]
@@ -344,8 +360,9 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                     column = np.take(target.classes, target.labels) if target.classes else target.labels
                     whose = {} if grouped is None else {grouped.people.column: pa.array(grouped.names, pa.string())}
                     pq.write_table(pa.table({**whose, "features": numbers, "label": pa.array(column, kind)}), path)
-                    stored = ingest(
+                    ingest(
                         IngestRequest(
+                            **terms,
                             name=named.dataset,
                             format="parquet",
                             path=path,
@@ -354,12 +371,9 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                             classes=target.classes or None,
                             label_range=target.label_range,
                             people=None if grouped is None else grouped.people,
-                            group_size=group_size,
                             disjoint_people=self.disjoint_people,
                         )
                     )
-                if self.delta == 0:
-                    _require_pure(named, stored)
                 require_feasible(named)
                 # Prefect takes seconds.
                 from flows.federated_training import chain_inline
@@ -368,14 +382,22 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                 (references,) = chained.models.values()
                 artefacts = [read_release(reference) for reference in references]
         except RefusedError as refusal:
-            # The ways out in the words of Python.
-            words = re.sub(r"--account (\S+?)(?=,|$)", r"account='\1'", str(refusal))
-            raise BudgetError(words.replace('--disjoint-people "', 'disjoint_people="')) from None
+            raise BudgetError(in_python(str(refusal))) from None
+        except (ParameterError, InputError) as error:
+            raise type(error)(in_python(str(error))) from None
         self._normalisation = chained.dataset.normalisation
         return chained.plan, artefacts, population
 
-    def _account_of(self, population: str, config: TrainingConfig, *, people: bool) -> int:
-        """Return the group size of the account that pays; one that nobody has opened is opened for one fit."""
+    def _terms_of(self, population: str, config: TrainingConfig, planned: RunPlan, *, people: bool) -> dict[str, Any]:
+        """Return what is said of the account that pays; one that nobody has opened is opened for one fit.
+
+        Raises
+        ------
+        InputError
+            If the root that was named has no such account.
+        RefusedError
+            If it is of another unit, or is new and would not admit what is planned.
+        """
         known = open_catalog().account(population)
         if known is None:
             if self.root is not None:
@@ -383,9 +405,18 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                     f"this root has no account {population!r}; open it: "
                     f"unitball.open_account({population!r}, epsilon=…, delta=…, root=…)"
                 )
-            cap = Cap(epsilon=cast(float, config.epsilon), delta=config.stated_delta if self.delta else 0.0)
-            opened(population, cap, people=people)
-            return 1
+            guarantees = {release.name: release.guarantee() for release in planned.releases}
+            for name, guarantee in guarantees.items():
+                if not guarantee.proved:
+                    raise RefusedError(f"{name} is not proved, and the rows are private: {guarantee.reason}")
+            for name, guarantee in guarantees.items():
+                if guarantee.numerics is Numerics.IDEALISED:
+                    raise RefusedError(
+                        f"{name} is proved in real arithmetic only (idealised), which an account has to admit; "
+                        f"open it before: unitball.open_account({population!r}, epsilon=…, delta=…, "
+                        "allow_idealised=True); or choose an exact algorithm, such as algorithm='noisy-gd'"
+                    )
+            return {"epsilon_cap": config.epsilon, "delta_cap": config.stated_delta}
         if (known.unit == PERSON) != people:
             way = (
                 "other rows may go to one of people: open_account(…, people=True)"
@@ -393,7 +424,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                 else "say whose rows they are: fit(…, groups=…)"
             )
             raise RefusedError(f"account {population!r} is of unit {known.unit}, for good; {way}")
-        return known.group_size
+        return {"group_size": known.group_size}
 
     def remaining_budget(self) -> float | None:
         """Return the epsilon that the account has left, at the delta of its cap; None where the rows are public."""
@@ -428,6 +459,49 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     def _class_weight(self) -> dict[str, float] | str:
         return {}
 
+    def _require_parameters(self) -> None:
+        """Refuse, by name, what is no parameter, before anything is computed from it.
+
+        Raises
+        ------
+        ParameterError
+        """
+        _require_number("epsilon", self.epsilon, "above 0 and at most 1000", lambda value: 0 < value <= 1000)
+        _require_number("delta", self.delta, "from 0 to below 1, below one over the rows", lambda value: 0 <= value < 1)
+        _require_whole("replicate", self.replicate, 0)
+        _require_whole("rows_per_person", self.rows_per_person, 1)
+        if self.repetition != "deprecated":
+            _require_whole("repetition", self.repetition, 0)
+        if not isinstance(self.public, bool | np.bool_):
+            raise ParameterError(f"public is {self.public!r}; give True, or False where the rows are private")
+        if not isinstance(self.disjoint_people, str):
+            raise ParameterError(
+                f"disjoint_people is {self.disjoint_people!r}; give the reason as a text, or '' where none is declared"
+            )
+        for name, kinds, what in (
+            ("algorithm", str, "a name of `unitball algorithms`"),
+            ("account", str, "the population's name"),
+            ("parameters", Mapping, "a mapping, as {'trainer.regularisation': 0.01}"),
+            ("root", (str, os.PathLike), "a folder"),
+            ("schema", (Mapping, str, os.PathLike), "a mapping, or the path of a YAML file"),
+        ):
+            value = getattr(self, name)
+            if not (value is None or isinstance(value, kinds)) or value == "":
+                raise ParameterError(f"{name} is {_shown(value)}; give {what}, or None")
+        for name in self.parameters or ():
+            if not isinstance(name, str):
+                raise ParameterError(f"parameters names {name!r}; give names as texts, as in 'trainer.regularisation'")
+        if self.account is not None:
+            require_name("account", self.account)
+        if self.random_state is not None:
+            try:
+                check_random_state(self.random_state)
+            except ValueError:
+                raise ParameterError(
+                    f"random_state is {_shown(self.random_state)}; give a whole number from 0 to 2**32 - 1, a "
+                    "numpy.random.RandomState, or None"
+                ) from None
+
     def _require_declared(self) -> None:
         """Refuse private rows whose bounds or labels would have to be learnt from them."""
         if self._process != PROCESS and self.root is None:
@@ -444,15 +518,26 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             try:
                 checked, labels = validate_data(self, X, y, dtype=np.float64, y_numeric=self._numeric)
             except ValueError as error:
-                if "could not convert string" not in str(error):
-                    raise
-                raise ParameterError(
-                    f"{error}; columns of texts need their values declared: give schema=FILE"
-                ) from None
+                message = str(error)
+                if "could not convert string" in message:
+                    message += "; columns of texts need their values declared: give schema=FILE"
+                elif "inconsistent numbers of samples" in message:
+                    message = f"y has {len(y)} labels and X has {len(X)} rows; give each row one label"
+                raise ParameterError(message) from None
             return checked, labels
         self._columns = self._table(X)
         self.feature_names_in_, self.n_features_in_ = self._columns.feature_names_in_, self._columns.n_features_in_
-        return X, self._labels(y)
+        if y is None:
+            raise ParameterError("y is None; give each row its label")
+        labels = np.asarray(y)
+        if labels.ndim > 1 and labels.shape[1:] != (1,):
+            raise ParameterError(f"y has shape {labels.shape}; give each row one label, (m,)")
+        rows = len(next(iter(X.values()), ())) if isinstance(X, Mapping) else len(X)
+        if len(labels) != rows:
+            raise ParameterError(f"y has {len(labels)} labels and X has {rows} rows; give each row one label")
+        if not rows:
+            raise ParameterError("X has 0 rows; at least one is needed to fit")
+        return X, self._labels(labels)
 
     def _labels(self, y: Any) -> NDArray[Any]:
         """Return labels as the schema names them, where it declares them."""
@@ -490,7 +575,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     def _scores(self, X: Any) -> Floats:
         check_is_fitted(self)
         if self.schema is None:
-            X = validate_data(self, X, reset=False, dtype=np.float64)
+            # A delivery may be empty, and so is what is said of it.
+            X = validate_data(self, X, reset=False, dtype=np.float64, ensure_min_samples=0)
         seen = _row_map(self._normalisation)(np.asarray(self._encoding(X)))
         for one in self._maps:
             seen = one.apply(seen)
@@ -644,6 +730,10 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
     def _class_weight(self) -> dict[str, float] | str:
         """Return weights by the names under which classes are trained, which are their places."""
         if not isinstance(self.class_weight, Mapping):
+            if self.class_weight not in (None, "balanced"):
+                raise ParameterError(
+                    f"class_weight is {_shown(self.class_weight)}; give 'balanced', weights by label, or None"
+                )
             return self.class_weight or {}
         places = {label: str(place) for place, label in enumerate(self.classes_.tolist())}
         if unknown := [label for label in self.class_weight if label not in places]:
@@ -665,7 +755,13 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
             if type_of_target(y) not in ("binary", "multiclass"):
                 raise ParameterError(f"y is {type_of_target(y)}; give one class a row")
             declared = np.unique(y)
-        self.classes_ = np.asarray(declared)
+        if isinstance(declared, str | bytes | Mapping) or not np.iterable(declared):
+            raise ParameterError(f"classes is {_shown(declared)}; give the labels there may be, as a list")
+        self.classes_ = np.asarray(declared if hasattr(declared, "dtype") else list(declared))
+        if self.classes_.ndim != 1 or not self.classes_.size:
+            raise ParameterError(
+                f"classes is {_shown(declared)}; give the labels there may be, as a list of two or more"
+            )
         if len(self.classes_) < 2:
             raise ParameterError(f"there is one class, {self.classes_[0]!r}; a classifier needs two at the least")
         places = {label: index for index, label in enumerate(self.classes_.tolist())}
@@ -780,8 +876,8 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
         declared = self.label_range
         if declared is None and self.schema is not None:
             declared = self._columns.declared.label.range
-        targets = np.asarray(y, dtype=np.float64)
-        low, high = (targets.min(), targets.max()) if declared is None else map(float, declared)
+        targets = _finite(y)
+        low, high = (targets.min(), targets.max()) if declared is None else _ends(declared)
         outside = np.flatnonzero((targets < low) | (targets > high))
         if self.label_range is None and self.on_violation == OnViolation.REFUSE and len(outside):
             raise InputError(
@@ -790,8 +886,6 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
             )
         if declared is None and low == high:
             high = low + 1.0
-        if not low < high:
-            raise ParameterError(f"label_range is {declared!r}; give (low, high), low below high")
         return _Target(np.clip(targets, low, high), label_range=(float(low), float(high)))
 
     def _set_coefficients(self, weights: Floats, intercept: Floats) -> None:
@@ -808,9 +902,50 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
         return tags
 
 
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
+
+
+def _require_number(name: str, value: Any, bound: str, within: Callable[[float], bool]) -> None:
+    """Refuse what is no number within its bound; numbers of NumPy, in single precision too, are numbers."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real) or not within(float(value)):
+        raise ParameterError(f"{name} is {_shown(value)}; give a number {bound}")
+
+
+def _require_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or not least <= int(value) <= _MOST_WHOLE:
+        raise ParameterError(f"{name} is {_shown(value)}; give a whole number from {least} on")
+
+
 def _row_map(normalisation: str) -> RowMap:
     """Return a row-local normalisation as a function of rows."""
     return cast(RowMap, lookup("normalisations", normalisation)().learn(()))
+
+
+def _finite(y: NDArray[Any]) -> Floats:
+    """Return targets as numbers; ParameterError for the first that is none."""
+    try:
+        targets = np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError):
+        texts = [cell for cell in np.asarray(y, dtype=object).tolist() if not isinstance(cell, Real)]
+        raise ParameterError(f"y holds {_shown(texts[0] if texts else y)}; give numbers") from None
+    if len(wrong := np.flatnonzero(~np.isfinite(targets))):
+        raise ParameterError(
+            f"row {wrong[0] + 1}, target {targets[wrong[0]]} is no finite number; correct it or leave the row out"
+        )
+    return targets
+
+
+def _ends(declared: Any) -> tuple[float, float]:
+    """Return low and high of a declared range; ParameterError where it is none."""
+    try:
+        low, high = map(float, declared)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not -math.inf < low < high < math.inf:
+        raise ParameterError(f"label_range is {_shown(declared)}; give (low, high), two finite numbers, low below high")
+    return low, high
 
 
 def _require_pure(config: TrainingConfig, dataset: DatasetRef) -> None:

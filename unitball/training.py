@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from dpalgos.accounting.spending import RESERVED
@@ -30,6 +31,7 @@ from tasks.runtime.engine import on_running_server, quick_flows
 from tasks.runtime.settings import ROOT_VARIABLE, current_root, isolated_root, restoring
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.results import Proved, RunResult
+from unitball.wording import spoken_in_python
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,6 +97,7 @@ def _remove(number: int, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@spoken_in_python()
 def open_account(
     name: str,
     *,
@@ -167,6 +170,7 @@ def _report(name: str) -> Mapping[str, Any] | None:
     return {"account": name, "cap": cap and asdict(cap), "epsilon_spent": 0.0, "epsilon_left": left, "parties": []}
 
 
+@spoken_in_python()
 def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
     """Return what an account has spent, a line a party.
 
@@ -249,7 +253,8 @@ class TrainedModel:
         """
         if not hasattr(self.pipeline, "predict_proba"):
             raise InputError("this model has no probabilities: train two classes with roc=True to calibrate it")
-        probabilities = self.pipeline.predict_proba(rows)
+        # A delivery may be empty.
+        probabilities = self.pipeline.predict_proba(rows) if len(rows) else np.empty((0, len(self.pipeline.classes_)))
         return pd.DataFrame(probabilities, columns=list(self.pipeline.classes_), index=getattr(rows, "index", None))
 
     def to_frame(self) -> pd.DataFrame:
@@ -261,6 +266,7 @@ class TrainedModel:
         return str(self.to_frame()._repr_html_())
 
 
+@spoken_in_python()
 def train(
     dataset: str = "digits",
     *,
@@ -311,6 +317,7 @@ def train(
     return TrainedModel(result=run.result, pipeline=None if model is None else model.pipeline)
 
 
+@spoken_in_python()
 def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None) -> pd.Series:
     """Return a registered model's class (or number) for each row.
 
@@ -337,8 +344,9 @@ def predicted(pipeline: Any, rows: Any) -> pd.Series:
     """Return a prediction for each row, and warn of cells that the schema does not admit and that were clipped."""
     # With scikit-learn, which whoever asks for a budget does without.
     from storage.encoder import TableEncoder
+    from tasks.tracking.flavor import predictions_of
 
-    if isinstance(pipeline[0], TableEncoder):
+    if isinstance(pipeline[0], TableEncoder) and len(rows):
         encoding = pipeline[0].admit(rows)
         predictions = pipeline[1:].predict(encoding.features)
         for name, clipped in encoding.clipped.items():
@@ -350,10 +358,11 @@ def predicted(pipeline: Any, rows: Any) -> pd.Series:
                 stacklevel=3,
             )
     else:
-        predictions = pipeline.predict(rows)
+        predictions = predictions_of(pipeline, rows)
     return pd.Series(predictions, index=getattr(rows, "index", None), name="prediction")
 
 
+@spoken_in_python()
 def results(sql: str = "SELECT * FROM runs", *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
     """Return results of all runs of a root, or what DuckDB answers to a question about them, as a data frame.
 
@@ -374,6 +383,7 @@ def results(sql: str = "SELECT * FROM runs", *, root: str | os.PathLike[str] | N
         return pd.DataFrame(query_results(sql))
 
 
+@spoken_in_python()
 def frontier(
     dataset: str = "digits",
     *,

@@ -406,7 +406,10 @@ def _made(
     try:
         config = model.model_validate(values)
     except ValidationError as error:
-        wrong += faults(error, {".".join(option.place): option.flag for option in options})
+        flags = {".".join(option.place): option.flag for option in options}
+        # The other way of a switch that is on by default.
+        flags |= {f"no_{path}": f"--no-{flag.removeprefix('--')}" for path, flag in flags.items()}
+        wrong += faults(error, flags)
     if wrong:
         raise ParameterError("; ".join(wrong))
     return config

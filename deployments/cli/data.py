@@ -21,6 +21,7 @@ from deployments.cli.common import (
     use_root,
 )
 from deployments.cli.entry_point import app, group_of
+from deployments.cli.given import refuse_without
 from storage.errors import InputError
 from storage.refs import Visibility
 from tasks.datasets.request import AccountRequest, IngestRequest
@@ -210,6 +211,12 @@ def draft(
     from tasks.datasets.schemas import draft_schema, fill_draft
 
     numbers, texts, account = _names(numeric), _names(categories), terms.account or output.stem
+    paid = [f"--{name.replace('_', '-')}" for name in AccountRequest.model_fields]
+    refuse_without(
+        [*paid, "--range-delta", "--range-fallback"], "--range-epsilon", "is of ranges that are drawn privately"
+    )
+    if both := [name for name in numbers if name in texts]:
+        raise InputError(f"column {both[0]!r} is named by --numeric and by --categories; it can be one of both")
     if range_epsilon is not None and not (numbers or texts):
         raise InputError("--range-epsilon draws ranges and values: name the columns with --numeric and --categories")
     if range_epsilon is not None and public:

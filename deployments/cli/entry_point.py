@@ -16,7 +16,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-app = typer.Typer(
+from deployments.cli.given import Application
+
+app = Application(
     name="unitball",
     help="Differentially private training over several parties, with proofs, budgets and audits.",
     epilog="What the words mean (epsilon, account, release, night, …): docs/glossary.md",
@@ -147,7 +149,7 @@ _COMMANDS = (
 
 def group_of(name: str) -> typer.Typer:
     """Return one of the groups of commands, made and added to the application."""
-    group = typer.Typer(help=next(one.help for one in _COMMANDS if one.name == name), no_args_is_help=True)
+    group = Application(help=next(one.help for one in _COMMANDS if one.name == name), no_args_is_help=True)
     app.add_typer(group, name=name)
     return group
 
@@ -223,13 +225,17 @@ def explain(error: BaseException) -> tuple[int, str]:
     return FAILED, f"{type(error).__name__}: {_one_line(error)} (UNITBALL_DEBUG=1 shows where)"
 
 
+# What Prefect's client, httpx, calls a server that cannot be reached.
+_UNREACHED = ("ConnectError", "ConnectTimeout", "UnsupportedProtocol", "InvalidURL")
+
+
 def _prefects_refusal(error: BaseException) -> str | None:
     """Return what there is to say where a Prefect server that the user named refuses or does not answer."""
     address = os.environ.get("PREFECT_API_URL")
     status = getattr(getattr(error, "response", None), "status_code", None)
     if address and status in (401, 403):
         answer = f"refuses ({status})"
-    elif address and "Failed to reach API at" in str(error):
+    elif address and ("Failed to reach API at" in str(error) or type(error).__name__ in _UNREACHED):
         answer = "does not answer"
     else:
         return None

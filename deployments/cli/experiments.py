@@ -13,6 +13,7 @@ from rich.console import RenderableType
 
 from deployments.cli.common import Answer, DaskOption, answered, options_of, progress, read_text, running, table
 from deployments.cli.entry_point import app
+from deployments.cli.given import refuse_beside, refuse_without
 from dpalgos.guarantees import RELATIONS, Neighbours
 from dpalgos.parameters import ParameterError
 from storage.atomic import write_bytes
@@ -151,6 +152,9 @@ def reproduce(
     """Redraw a paper's figure or table from runs of this code, beside what the paper claims."""
     from flows.specs import load_reproduction
 
+    refuse_beside("--list", "lists all figures and tables")
+    if every and name is not None:
+        raise ParameterError(f"--list lists all figures and tables: leave {name} out, or --list")
     if every:
         return _known()
     if name is None:
@@ -467,8 +471,11 @@ def audit(
     chosen = [every, chain, canaries is not None, dataset is not None, membership is not None]
     if sum(chosen) > 1:
         raise ParameterError("--all, --chain, --canaries, --dataset and --membership are different audits: choose one")
-    if rows_per_person is not None and canaries is None:
-        raise ParameterError("--rows-per-person is of canaries: give --canaries too")
+    refuse_without(["--rows-per-person"], "--canaries", "is of canaries")
+    refuse_without(["--out"], "--membership", "is for its curve")
+    refuse_beside("--quick", "says how many runs there are", ["--trials"])
+    for option in ("--all", "--chain", "--canaries", "--dataset", "--membership"):
+        refuse_beside(option, "is of systems, or of all that there is", ["--kind"])
     options = AuditOptions(
         epsilon=epsilon,
         delta=delta,

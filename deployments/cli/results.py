@@ -12,6 +12,7 @@ from rich.console import RenderableType
 
 from deployments.cli.common import Answer, answered, console, progress, require_readable, running, table
 from deployments.cli.entry_point import app, group_of
+from deployments.cli.given import refuse_beside
 from dpalgos.parameters import ParameterError
 from storage.atomic import write_bytes
 from storage.errors import InputError
@@ -139,6 +140,7 @@ def algorithms(
     """List the algorithms: name, kind, trust, what is proved, what is claimed, source."""
     from tasks.experiments.registered import describe_all, render
 
+    refuse_beside("--markdown", "prints the whole page", ["--kind", "--proved", "--json"])
     if markdown:
         sys.stdout.write(render())
         raise typer.Exit

@@ -25,6 +25,7 @@ from deployments.cli.common import (
     use_root,
 )
 from deployments.cli.entry_point import app, group_of
+from deployments.cli.given import refuse_beside, refuse_without
 from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError, UnknownNameError
 from storage.atomic import write_bytes
@@ -105,6 +106,10 @@ def serve(
     """Serve Prefect, MLflow and the deployed flows on this machine until Ctrl-C."""
     from deployments.serving import DEPLOYMENTS, Serving, run, unit_of
 
+    refuse_beside("--systemd-unit", "prints a unit that serves the root as it is without options, for you to edit")
+    refuse_beside(
+        "--runner-only", "serves flows on a Prefect server of yours", ["--prefect-port", "--mlflow-port", "--database"]
+    )
     use_root(root)
     if systemd_unit:
         typer.echo(unit_of(current_root()), nl=False)
@@ -307,6 +312,12 @@ def budget(
     """Show the cap (what is guaranteed), what was charged and what is left, for each party or for all accounts."""
     from tasks.accounts.budget import budget_report, change_cap, verify_ledger
 
+    one_more = ["--algorithm", "--delta"]
+    refuse_beside("--verify", "checks the whole ledger", [*one_more, "--out"])
+    refuse_beside("--out", "draws what was spent", one_more)
+    refuse_without(["--reason"], "--raise-epsilon-cap", "says why a cap is changed")
+    if dataset is None:
+        refuse_without(one_more, "a data set", "are of one more run on a data set")
     if raise_epsilon_cap is not None:
         if dataset is None:
             raise InputError("--raise-epsilon-cap is of one account: name a data set that pays from it")

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,13 +29,14 @@ from deployments.cli.common import (
 )
 from deployments.cli.data import ingest
 from deployments.cli.entry_point import app, group_of
+from deployments.cli.given import refuse_beside, refuse_without
 from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError
 from storage.refs import Visibility
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
-from tasks.runtime.settings import current_layout, current_root
+from tasks.runtime.settings import current_layout, current_root, prefect_address
 
 if TYPE_CHECKING:
     from tasks.datasets.schedules import Schedule
@@ -64,6 +66,10 @@ def train(
     dask: DaskOption = None,
 ) -> Answer:
     """Train one model over the parties' rows, charge what it costs, evaluate and log it."""
+    if plan and explain:
+        raise ParameterError("--plan says what a run asks for, and --explain what would run: give one of them")
+    for option in ("--plan", "--explain"):
+        refuse_beside(option, "runs nothing", ["--dask"])
     if path is None and (format is not None or public):
         raise ParameterError("--format and --public speak of rows to ingest on the way: say which with --path")
     if path is not None:
@@ -225,15 +231,15 @@ def schedule(
     from tasks.preparation.deltas import settled
     from tasks.release.preflight import require_feasible
 
-    timing = None
+    timing, dates = None, list[datetime]()
     if remove:
-        if nightly or cron or on_new_version or score_input:
-            raise ParameterError("--remove ends the schedule: give it alone, or leave it out to set another")
+        refuse_beside("--remove", "ends the schedule: give it alone")
         remove_schedule(dataset)
     else:
-        if nightly and cron:
+        if nightly and cron is not None:
             raise ParameterError(f"--nightly is --cron '{NIGHTLY}': give one of them")
-        require_timing(cron or NIGHTLY, timezone)
+        if not nightly:
+            refuse_without(["--timezone"], "--cron", "is of --nightly and --cron")
         timing = Schedule(
             config=config,
             cron=NIGHTLY if nightly else cron,
@@ -246,18 +252,28 @@ def schedule(
             comparison_epsilon=compare_epsilon,
             promote=promote,
         )
+        try:
+            # Before the budget is asked: what never comes costs nothing.
+            timing.next_dates(1)
+        except ParameterError as error:
+            raise ParameterError(f"--{error}") from None
         require_feasible(config)
-        set_schedule(timing)
+        dates = set_schedule(timing)
     price = "the same rows cost nothing again; each new version is charged"
     if config.horizon is not None:
         price = f"one charge for {config.horizon} nights, made in the first night, whatever rows arrive"
     return Answer(
-        {"dataset": dataset, "schedule": None if timing is None else timing.model_dump(mode="json")},
+        {
+            "dataset": dataset,
+            "schedule": None if timing is None else timing.model_dump(mode="json"),
+            "next_dates": [date.isoformat() for date in dates],
+        },
         [
             f"{dataset} has no schedule now"
             if timing is None
             else f"federated-training/{dataset}: {_when(timing)}; {price} (epsilon {config.epsilon}, "
             f"delta {settled(config).stated_delta:g})",
+            *(["next: " + ", ".join(f"{date:%Y-%m-%d %H:%M %Z}" for date in dates)] if dates else []),
             *([] if timing is None or not (told := outlook(timing)) else [told]),
             "takes effect when `unitball serve` next starts",
         ],
@@ -270,33 +286,20 @@ def schedules() -> Answer:
     """List the schedules and triggers of all data sets."""
     from tasks.datasets.schedules import schedules as current_schedules
 
-    entries = current_schedules()
+    kept = current_schedules()
+    entries = kept.sound
     rows = ((one.dataset, _when(one), one.config.system, one.config.epsilon, one.config.delta) for one in entries)
     shown = table(("data set", "when", "algorithm", "epsilon", "delta"), rows, title="Schedules")
     return Answer(
-        {"schedules": [one.model_dump(mode="json") for one in entries]},
-        [shown if entries else "no data set has a schedule: unitball schedule NAME --nightly --epsilon …"],
+        {
+            "schedules": [one.model_dump(mode="json") for one in entries],
+            "broken": [one._asdict() for one in kept.broken],
+        },
+        [
+            shown if entries else "no data set has a schedule: unitball schedule NAME --nightly --epsilon …",
+            *(f"not served, {one.dataset}: {one.problem}" for one in kept.broken),
+        ],
     )
-
-
-def require_timing(cron: str, timezone: str) -> None:
-    """Raise where a time zone or the fields of cron are none.
-
-    Raises
-    ------
-    ParameterError
-    """
-    from prefect.client.schemas.schedules import CronSchedule
-    from pydantic import ValidationError
-
-    try:
-        CronSchedule(cron=cron, timezone=timezone)
-    except ValidationError as error:
-        timing = {"cron": cron, "timezone": timezone}
-        for fault in error.errors():
-            field = str(fault["loc"][0]) if fault["loc"] else "cron"
-            message = fault["msg"].removeprefix("Value error, ")
-            raise ParameterError(f"--{field} {timing.get(field, cron)!r}: {message}") from None
 
 
 def _when(one: Schedule) -> str:
@@ -472,7 +475,7 @@ def serve(dataset: _Dataset, roster: _Roster, root: RootOption = None) -> None:
     use_root(root)
     current_layout()
     require_readable(roster, "--roster")
-    if not os.environ.get("PREFECT_API_URL"):
+    if not prefect_address():
         raise InputError(
             "PREFECT_API_URL is not set; name the coordinator's Prefect server (and PREFECT_API_AUTH_STRING)"
         )
@@ -516,10 +519,12 @@ def federate(
     ] = None,
 ) -> Answer:
     """Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model."""
+    if measure_on is not None and not config.evaluation:
+        raise ParameterError("--measure-on says on what the model is measured, and --no-evaluation measures nothing")
     from tasks.runtime.engine import keep_quiet, running_servers, use_own_server
 
     os.environ.setdefault("PREFECT_API_URL", running_servers(current_root()).get("prefect", ""))
-    if not os.environ["PREFECT_API_URL"]:
+    if not prefect_address():
         raise InputError("no Prefect server: start `unitball serve` under this root, or name one with PREFECT_API_URL")
     os.environ.setdefault("PREFECT_HOME", str(current_layout().prefect))
     keep_quiet()

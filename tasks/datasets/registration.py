@@ -38,6 +38,11 @@ _ONE_ROW_A_LINE = ("csv", "libsvm", "parquet")
 
 
 def _source(request: IngestRequest) -> Source:
+    if request.path is not None and request.parties:
+        raise InputError(
+            f"rows come from --path {request.path} or from the parties' files (--party), and both are given; leave one "
+            "of them out"
+        )
     bundled = request.path is None and not request.parties
     format_name = request.format or (BUNDLED_FORMAT if bundled else None)
     if format_name is None:

@@ -148,6 +148,10 @@ class SweepSpec(Runs, Stated):
             Naming the point, the field, the value and the bound.
         """
         by_key: dict[str, Point] = {}
+        for one in (Block(set=self.set, grid=self.grid), *self.blocks):
+            if twice := sorted(set(one.set) & set(one.grid)):
+                where = f"{self.name}, block {one.label}" if one.label else self.name
+                raise ParameterError(f"{where}: {twice[0]} is in `set` and in `grid`; leave one of them out")
         for number, block in enumerate(self.blocks or [Block()], start=1):
             grid = {**self.grid, **block.grid}
             # What a block sets is not varied in it.

@@ -514,7 +514,35 @@ class TrainingConfig(
         # Fields stand in backticks, so that the command line can call them by their options.
         of_horizon = (self.participations, self.separation, self.expected_rows, self.bands)
         horizon, own_parts = self.horizon is not None, self.trainer is not None
+        # Forms fill in the default, so that it cannot be told from not asking.
+        fields = type(self).model_fields
+        named = {name.rpartition(".")[2] for name in self.parameters}
         rules = (
+            (
+                self.sizes is not None and self.parties not in (fields["parties"].default, len(self.sizes)),
+                f"`parties` {self.parties} and `sizes` of {len(self.sizes or ())} parties are both given: leave "
+                "`parties` out",
+            ),
+            (
+                self.sizes is not None and self.partition not in (None, "sized"),
+                f"`partition` {self.partition} takes no `sizes`: leave one of them out",
+            ),
+            (
+                not self.evaluation and (self.roc or self.aim is not None),
+                "`roc` and `aim` are measured, and `no_evaluation` measures nothing: leave it or them out",
+            ),
+            (
+                self.deadline is None and self.deadline_miss != fields["deadline_miss"].default,
+                "`deadline_miss` is of a `deadline`: give one",
+            ),
+            (
+                self.dimension is not None and "components" in named,
+                "`dimension` is the number of components, which is among the `parameters` too: leave one of them out",
+            ),
+            (
+                bool(self.class_weight) and "class_weight" in named,
+                "`class_weight` is among the `parameters` too: leave it out of these",
+            ),
             (
                 self.algorithm is None and not own_parts,
                 "name an `algorithm`, or a `trainer` (with or without a `projection`)",

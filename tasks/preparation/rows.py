@@ -631,6 +631,8 @@ def _spec(dataset: DatasetRef, config: TrainingConfig, files: Sequence[tuple[str
     if unknown := [field for field in given if field not in fields]:
         known = ", ".join(sorted(fields))
         raise ParameterError(f"the partition {name!r} has no parameter {unknown[0]!r}; it has: {known}")
+    if config.rows_per_party is not None and "rows_per_party" not in fields:
+        raise InputError(f"the partition {name!r} takes no --rows-per-party; leave one of them out")
     parameters = {field: value for field, value in offered.items() if field in fields and value is not None} | given
     if "sizes" in fields and "sizes" not in parameters:
         raise InputError(f"the partition {name!r} needs the parties' sizes: --sizes 50,100,500")

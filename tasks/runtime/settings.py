@@ -9,13 +9,15 @@ import re
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from storage.atomic import write_bytes, writing
+from storage.confined import kept_memory
 from storage.errors import InputError, StorageError
 from storage.layout import Layout
 
@@ -105,6 +107,10 @@ class DatabaseServer:
                 f"databases cannot be named {self.prefix!r}: the URL's path is the prefix of their names, 1 to 41 "
                 "small letters, digits and '_', beginning with a letter"
             )
+        try:
+            self._parts.port  # noqa: B018 - it is looked at when it is asked for
+        except ValueError:
+            raise InputError("the database URL's port is no number from 0 to 65535; correct it") from None
 
     @property
     def _parts(self) -> SplitResult:
@@ -153,13 +159,17 @@ def recorded_server(root: Path) -> DatabaseServer | None:
     Raises
     ------
     storage.errors.StorageError
-        If what says so cannot be read.
+        If what says so cannot be read, or says no such thing.
     """
     try:
         return DatabaseServer(_file(root).read_text().strip())
     except (FileNotFoundError, NotADirectoryError):
         # A root that cannot be there has no record either; whoever writes there says so.
         return None
+    except (InputError, UnicodeDecodeError) as error:
+        raise StorageError(
+            f"{_file(root)} says where this root's databases are, and is damaged ({error}); put it back from a back-up"
+        ) from None
     except OSError as error:
         raise StorageError(f"cannot read {_file(root)}: {error.strerror}; its owner must be able to read it") from error
 
@@ -267,6 +277,8 @@ MARK_VARIABLE = "UNITBALL_LEDGER_MARK"
 MLFLOW_VARIABLE = "UNITBALL_MLFLOW_URL"
 SQL_VARIABLE = "UNITBALL_SQL_SECONDS"
 WEBHOOK_VARIABLE = "UNITBALL_WEBHOOK"
+PREFECT_VARIABLE = "PREFECT_API_URL"
+_PORTS = {"UNITBALL_PREFECT_PORT": "4210", "UNITBALL_MLFLOW_PORT": "5000"}
 EMBEDDED_VARIABLE = "UNITBALL_EMBEDDED_API_URL"
 """Says that PREFECT_API_URL is a command's own server, gone when the command is, and not the user's choice."""
 
@@ -319,11 +331,17 @@ def ledger_url() -> str | None:
     Raises
     ------
     storage.errors.InputError
-        If both do and differ: one population must never have two ledgers.
+        If both do and differ (one population must never have two ledgers), or it is no URL.
     storage.errors.StorageError
         If the root's ledger was being moved when that was killed.
     """
     shared, server = os.environ.get(LEDGER_VARIABLE) or None, recorded_server(current_root())
+    if shared is not None and "://" not in shared:
+        # A file's name would mean another ledger, with its whole budget, from another folder.
+        raise InputError(
+            f"{LEDGER_VARIABLE} is no URL; give postgresql://user@host/database, or unset it: a root keeps its own "
+            "ledger"
+        )
     if server is None:
         return shared
     own = server.database("ledger").replace("+psycopg", "", 1)
@@ -358,12 +376,21 @@ def recorded_servers(root: Path) -> dict[str, str]:
         servers = json.loads(_servers_file(root).read_bytes())
     except (FileNotFoundError, ValueError):
         return {}
-    return {str(name): str(address) for name, address in servers.items()}
+    return {str(name): str(address) for name, address in servers.items()} if isinstance(servers, dict) else {}
 
 
 def marks_folder() -> Path:
-    """Return where high-water marks of ledgers lie, outside every root: ``UNITBALL_LEDGER_MARK``, or per user."""
+    """Return where high-water marks of ledgers lie, outside every root: ``UNITBALL_LEDGER_MARK``, or per user.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If that is a relative path.
+    """
     value = os.environ.get(MARK_VARIABLE)
+    if value and not Path(value).expanduser().is_absolute():
+        # From another folder it would name marks that nobody has written, and an older ledger would pass.
+        raise InputError(f"{MARK_VARIABLE} is {value!r}; give an absolute path, which means one folder from everywhere")
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return Path(value).expanduser().absolute() if value else state / "unitball" / "ledgers"
 
@@ -409,16 +436,84 @@ def webhook_address() -> str | None:
     Raises
     ------
     InputError
-        If it is neither https nor on this machine: what is sent names data sets and budgets.
+        As :func:`require_webhook` does.
     """
     address = os.environ.get(WEBHOOK_VARIABLE, "").strip()
-    if not address:
-        return None
-    parts = urlsplit(address)
-    if parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and _is_local(parts.hostname))):
+    return require_webhook(address, WEBHOOK_VARIABLE) if address else None
+
+
+def require_webhook(address: str, called: str) -> str:
+    """Return an address if alerts may and can be sent there.
+
+    Parameters
+    ----------
+    address : str
+        It may hold a token, and no message shows it.
+    called : str
+        What messages call it.
+
+    Raises
+    ------
+    InputError
+        If it is no address, or neither https nor on this machine: what is sent names data sets and budgets.
+    """
+    parts = _address(address)
+    if parts is None or re.search(r"[^!-~]", address):
+        raise InputError(f"{called} is no address; write https://HOST/PATH, in letters without spaces or accents")
+    host = parts.hostname or ""
+    if host and (parts.scheme == "https" or (parts.scheme == "http" and _is_local(host))):
         return address
-    # The address itself may hold a token.
-    raise InputError(f"{WEBHOOK_VARIABLE} must begin with https://, or with http:// on this machine")
+    raise InputError(f"{called} must begin with https://, or with http:// on this machine")
+
+
+def _address(text: str) -> SplitResult | None:
+    """Return the parts of an address, None where it is none."""
+    try:
+        parts = urlsplit(text)
+        return parts if parts.port is None or parts.port > 0 else None
+    except ValueError:
+        # A bracket that stays open, or a port beyond 65535.
+        return None
+
+
+def prefect_address() -> str:
+    """Return the address of the Prefect server that ``PREFECT_API_URL`` names; empty where it names none.
+
+    Raises
+    ------
+    InputError
+        If it is no address.
+    """
+    address = os.environ.get(PREFECT_VARIABLE, "")
+    parts = _address(address)
+    if address and (parts is None or parts.scheme not in ("http", "https") or not parts.hostname):
+        raise InputError(f"{PREFECT_VARIABLE} is {address!r}; give a server's API, as in http://127.0.0.1:4210/api")
+    return address
+
+
+def misread_settings() -> Iterator[str]:
+    """Yield what is wrong with what the environment says, and with what a root remembers of it, one sentence each."""
+    checks: tuple[Callable[[], object], ...] = (
+        webhook_address,
+        prefect_address,
+        query_seconds,
+        kept_memory,
+        marks_folder,
+        ledger_url,
+        *(partial(_served_port, name) for name in _PORTS),
+    )
+    for check in checks:
+        try:
+            check()
+        except (InputError, StorageError) as error:
+            yield str(error)
+
+
+def _served_port(name: str) -> str:
+    value = os.environ.get(name) or _PORTS[name]
+    if not (value.isascii() and value.isdecimal() and 0 < int(value) < 2**16):
+        raise InputError(f"{name} is {value!r}; give a port, from 1 to 65535")
+    return value
 
 
 def _is_local(host: str) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from dpalgos.pipeline import TRUSTED_TYPES
 from dpalgos.rows import Floats
@@ -28,6 +29,7 @@ from storage.encoder import Clipped, TableEncoder
 from storage.errors import InputError, StorageError
 from storage.readers.tables import PARQUET, expected_rows, raw_rows
 from storage.schema import Table
+from tasks.datasets.schedules import FEATURES, require_columns
 from tasks.runtime.progress import say
 
 if TYPE_CHECKING:
@@ -164,6 +166,9 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: fl
     InputError
         If a threshold is asked of a model without probabilities.
     """
+    if not len(features):
+        rest, row = _one_row(pipeline, features)
+        return scores_of(rest, row, threshold).iloc[:0]
     calibrated = hasattr(pipeline, "predict_proba")
     if threshold is not None and not calibrated:
         raise InputError(
@@ -181,6 +186,34 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: fl
         chosen = chosen if threshold is None else (probabilities >= threshold).astype(int)
     columns = dict(zip(_score_names(pipeline, classes), scores.T, strict=True))
     return pd.DataFrame({"prediction": np.array(classes, dtype=object)[chosen], **columns})
+
+
+def predictions_of(pipeline: Pipeline, rows: Floats | pd.DataFrame) -> NDArray[np.float64] | NDArray[np.str_]:
+    """Return what a logged model predicts of each row, (m,); of no rows nothing, of the same type.
+
+    A nightly delivery may be empty, and scikit-learn's own steps refuse that.
+    """
+    if len(rows):
+        return np.asarray(pipeline.predict(rows))
+    rest, row = _one_row(pipeline, rows)
+    return np.asarray(rest.predict(row))[:0]
+
+
+def _one_row(pipeline: Pipeline, rows: Floats | pd.DataFrame) -> tuple[Pipeline, Floats]:
+    """Return the steps after the encoder and a row of zeros for them, once the columns of no rows are those declared.
+
+    Raises
+    ------
+    InputError
+        If a column is missing, or an array is of another width.
+    """
+    if isinstance(pipeline[0], TableEncoder):
+        pipeline[0].encode(rows)
+        return pipeline[1:], np.zeros((1, pipeline[0].declared.dimension))
+    given, width = np.shape(rows), int(pipeline[0].n_features_in_)
+    if given not in ((0,), (0, width)):
+        raise InputError(f"the rows have shape {given}; the model takes (m, {width})")
+    return pipeline, np.zeros((1, width))
 
 
 def model_digest(path: str | Path) -> str:
@@ -214,10 +247,16 @@ def load_pipeline(path: str | Path, check: Callable[[str], None] | None = None) 
     content = file.read_bytes()
     if check is not None:
         check(hashlib.sha256(content).hexdigest())
-    foreign = sorted(set(skops.io.get_untrusted_types(data=content)) - set(TRUSTED))
-    if foreign:
-        raise StorageError(f"{file} holds objects of types that are not trusted ({', '.join(foreign)}); do not load it")
-    return skops.io.loads(content, trusted=list(TRUSTED))
+    try:
+        foreign = sorted(set(skops.io.get_untrusted_types(data=content)) - set(TRUSTED))
+        if foreign:
+            raise StorageError(
+                f"{file} holds objects of types that are not trusted ({', '.join(foreign)}); do not load it"
+            )
+        return skops.io.loads(content, trusted=list(TRUSTED))
+    except RecursionError:
+        # skops follows what a file nests without a bound of its own.
+        raise StorageError(f"{file} is nested deeper than any model of Unitball's; do not load it") from None
 
 
 class Scorer:
@@ -245,7 +284,7 @@ class Scorer:
         """
         if isinstance(self.pipeline[0], TableEncoder):
             return scores_of(self.pipeline, data)
-        return np.asarray(self.pipeline.predict(data))
+        return predictions_of(self.pipeline, data)
 
 
 def _load_pyfunc(path: str) -> Scorer:
@@ -253,7 +292,6 @@ def _load_pyfunc(path: str) -> Scorer:
 
 
 _ROWS = 4096
-_FEATURES = "features"
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,13 +343,14 @@ def predict_file(
     Raises
     ------
     InputError
-        If the source cannot be read or lacks a column, or there is an output already.
+        If the source cannot be read or lacks a column, or there is an output already. One without rows is read: its
+        output has the same columns, and no rows.
     StorageError
         If the output cannot be written.
     """
     encoder = pipeline[0] if isinstance(pipeline[0], TableEncoder) else None
-    if encoder is None and source.suffix not in PARQUET:
-        raise InputError(f"{source}: this model takes arrays; give a Parquet file with a column {_FEATURES!r} of lists")
+    id_column = None if id_column is None else column_name(id_column)
+    require_columns(source, None if encoder is None else encoder.declared, id_column)
     if output.exists():
         raise InputError(f"{output} exists; name another output, or remove it first")
     done = refused = 0
@@ -326,7 +365,7 @@ def predict_file(
         with os.fdopen(descriptor, "wb") as file:
             first = next(tables, None)
             if first is None:
-                raise InputError(f"{source} holds no rows; it must hold at least one")
+                first = _of_no_rows(pipeline, encoder, source, id_column, threshold)
             with pq.ParquetWriter(file, first.schema) as writer:
                 for table in itertools.chain([first], tables):
                     writer.write_table(table)
@@ -349,9 +388,6 @@ def _predicted(
 ) -> Iterator[pa.Table]:
     """Yield tables of one schema, of some thousand rows each; ``clipped`` gets the cells that were."""
     for rows in raw_rows(source, None if encoder is None else encoder.declared, _ROWS):
-        id_column = None if id_column is None else column_name(id_column)
-        if id_column is not None and id_column not in rows.columns:
-            raise InputError(f"{source} has no column {id_column!r}; it has: {', '.join(rows.columns)}")
         if encoder is None:
             features, reasons = _lists(pipeline, rows)
         else:
@@ -374,26 +410,45 @@ def _predicted(
         )
 
 
+def _of_no_rows(
+    pipeline: Pipeline, encoder: TableEncoder | None, source: Path, id_column: str | None, threshold: float | None
+) -> pa.Table:
+    """Return the table of a file without rows: the columns of any other, and none in them."""
+    width = int(pipeline[0].n_features_in_) if encoder is None else encoder.declared.dimension
+    scores = scores_of(pipeline[1:] if encoder is not None else pipeline, np.zeros((0, width)), threshold)
+    kept = {}
+    if id_column is not None:
+        typed = source.suffix in PARQUET and id_column in pq.read_schema(source).names
+        kept[id_column] = pa.array([], pq.read_schema(source).field(id_column).type if typed else pa.string())
+    texts = {"prediction"} if hasattr(pipeline, "classes_") else set()
+    return pa.table(
+        {
+            "row": pa.array([], pa.int64()),
+            **kept,
+            **{name: pa.array([], pa.string() if name in texts else pa.float64()) for name in scores.columns},
+            "refusal": pa.array([], pa.string()),
+        }
+    )
+
+
 def _as_array(cells: Sequence[object] | pa.Array) -> pa.Array:
     return cells if isinstance(cells, pa.Array) else pa.array(cells, pa.string())
 
 
 def _lists(pipeline: Pipeline, rows: Table) -> tuple[Floats, list[str | None]]:
     """Return the features of rows that are lists of numbers, and why some have none."""
-    if _FEATURES not in rows.columns:
-        raise InputError(f"the rows have no column {_FEATURES!r}, they have: {', '.join(rows.columns)}")
     width = int(pipeline[0].n_features_in_)
     features = np.zeros((len(rows.lines), width))
     reasons: list[str | None] = [None] * len(features)
-    for row, cell in enumerate(rows.columns[_FEATURES].to_pylist()):
+    for row, cell in enumerate(rows.columns[FEATURES].to_pylist()):
         try:
             numbers = np.asarray(cell, dtype=np.float64)
         except (TypeError, ValueError):
             numbers = np.full(width, np.nan)
         if numbers.shape != (width,):
-            reasons[row] = f"column {_FEATURES}: {numbers.size} numbers, the model takes {width}"
+            reasons[row] = f"column {FEATURES}: {numbers.size} numbers, the model takes {width}"
         elif not np.isfinite(numbers).all():
-            reasons[row] = f"column {_FEATURES}: a number is missing or not finite"
+            reasons[row] = f"column {FEATURES}: a number is missing or not finite"
         else:
             features[row] = numbers
     return features, reasons

@@ -133,6 +133,8 @@ _UNKNOWN: Mapping[str, object] = MappingProxyType(
         "metrics": {},
     }
 )
+# As MLflow's registry takes them.
+_ALIAS, _RESERVED, _MOST_ALIAS = re.compile(r"[\w-]+"), re.compile(r"latest|v\d+", re.IGNORECASE), 255
 _NAME = re.compile(r"(?P<name>[^@/'\"`\\]+)(?:@(?P<alias>[^@/'\"`\\]+)|/(?P<version>[0-9]+))?")
 
 
@@ -494,10 +496,15 @@ def promote(root: Path, name: str, version: str, alias: str = CHAMPION) -> None:
     RefusedError
         With what is missing, and the way out.
     InputError
-        If there is no such version, or this root has not logged it.
+        If there is no such version, or this root has not logged it, or the registry takes no such alias.
     storage.errors.DamagedError
         If the file in MLflow is another one than was logged.
     """
+    if not _ALIAS.fullmatch(alias) or len(alias) > _MOST_ALIAS or _RESERVED.fullmatch(alias):
+        raise InputError(
+            f"{alias[:_MOST_ALIAS]!r} cannot be an alias: letters, digits, - and _, at most {_MOST_ALIAS}, and neither "
+            "latest nor a version such as v1"
+        )
     model, records = find_model(root, f"{name}/{version}"), open_catalog(root)
     recorded = record_of(root, model)
     reason = _refuted(records, recorded) or (_unfit(records, recorded) if alias == CHAMPION else None)

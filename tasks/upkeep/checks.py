@@ -17,8 +17,17 @@ from storage.ledger.database import read_mark
 from storage.ledger.entries import check_chain, lacking, reading, writing
 from storage.objects import objects_of
 from tasks.accounts.budget import check_releases
+from tasks.datasets import schedules
 from tasks.datasets.registration import sweep_unregistered
-from tasks.runtime.settings import current_root, has_own_database, ledger_url, marks_folder, recorded_server
+from tasks.runtime.settings import (
+    current_root,
+    has_own_database,
+    ledger_url,
+    marks_folder,
+    misread_settings,
+    recorded_server,
+    require_webhook,
+)
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
 from tasks.tracking.models import unrecorded
 
@@ -193,6 +202,27 @@ def _models(layout: Layout) -> _Problems:
         )
 
 
+def _schedules(layout: Layout) -> _Problems:
+    del layout
+    for dataset, problem in schedules.problems():
+        yield (
+            f"the schedule of {dataset} is not served as it stands: {problem}",
+            f"unitball schedule {dataset} …, anew; or unitball schedule {dataset} --remove",
+        )
+
+
+def _settings(layout: Layout) -> _Problems:
+    for problem in misread_settings():
+        message, _, way_out = problem.partition("; ")
+        yield message, way_out or "see the message"
+    address = layout.private / "webhook.url"
+    if address.exists():
+        try:
+            require_webhook(address.read_bytes().decode(errors="replace"), str(address))
+        except InputError as error:
+            yield f"{error}: no alert is sent", "UNITBALL_WEBHOOK=https://… unitball serve"
+
+
 def _orphans(layout: Layout) -> _Problems:
     unfinished = sum(1 for path in layout.root.rglob(f"{PREFIX}*") if not path.parent.name.startswith(PREFIX))
     if unfinished:
@@ -226,6 +256,8 @@ _CHECKS: Mapping[str, tuple[Callable[[Layout], _Problems], bool]] = {
     "releases": (_releases, True),
     "data sets": (_data_sets, False),
     "models": (_models, False),
+    "schedules": (_schedules, True),
+    "settings": (_settings, False),
     "orphans": (_orphans, False),
     "versions": (_versions, False),
     "free disk": (_free_disk, False),

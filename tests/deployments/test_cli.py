@@ -311,8 +311,8 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--no-mirror"], "mirror", False),
         (["--roc", "--aim", "recall=0.8"], "aim", "recall=0.8"),
         (["--deadline", "30"], "deadline", 30.0),
-        (["--deadline-miss", "1e-8"], "deadline_miss", 1e-8),
-        (["--overrun", "1e-8"], "deadline_miss", 1e-8),
+        (["--deadline", "9", "--deadline-miss", "1e-8"], "deadline_miss", 1e-8),
+        (["--deadline", "9", "--overrun", "1e-8"], "deadline_miss", 1e-8),
         (["--class-weight", "honest=0.04"], "class_weight", {"honest": 0.04}),
         (["--class-weight", "balanced"], "class_weight", "balanced"),
         (["--class-weight", "balanced=0.5"], "class_weight", {"balanced": 0.5}),
@@ -342,7 +342,7 @@ def test_every_option_reaches_the_run(
     assert getattr(taken[0], field) == value
     defaults = TrainingConfig()
     changed = {name for name in TrainingConfig.model_fields if getattr(taken[0], name) != getattr(defaults, name)}
-    assert changed - {field} <= {"partition", "sizes", "trust", "trainer", "algorithm", "roc"}
+    assert changed - {field} <= {"partition", "sizes", "trust", "trainer", "algorithm", "roc", "deadline"}
 
 
 def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(unitball: CommandLine) -> None:

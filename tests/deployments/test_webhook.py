@@ -40,6 +40,52 @@ def test_where_they_may_not(address: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert "token" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["https://[token", "https://hooks.example:99999/token", "https://hooks.example/a token", "https://h/tökén"],
+)
+def test_what_is_no_address_is_refused_before_it_is_kept(
+    address: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was kept, and no alert was ever sent."""
+    monkeypatch.setenv(WEBHOOK_VARIABLE, address)
+    with pytest.raises(InputError, match=f"{WEBHOOK_VARIABLE} is no address") as error:
+        serving.keep_webhook(root)
+    assert "tok" not in str(error.value)
+    assert serving.read_webhook(root) is None
+
+
+@pytest.mark.parametrize("kept", [b"\xff\xfe", b"nonsense", b"", b"https://[x"])
+def test_a_kept_address_that_is_none_is_said_and_loses_no_alert(
+    kept: bytes, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Layout(root).prepare()
+    (Layout(root).private / "webhook.url").write_bytes(kept)
+    with pytest.raises(InputError, match=r"webhook\.url (is no address|must begin)"):
+        serving.read_webhook(root)
+    sent: list[str] = []
+
+    async def follow() -> None:
+        monkeypatch.setattr(runner, "_PAUSES", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(runner, "_ALERT_SECONDS", 0.01)
+        task = asyncio.create_task(runner.send_alerts(root, lambda address, alert: sent.append(alert.event)))
+        await asyncio.sleep(0.05)
+        log_event(str(Event.UNWELL))
+        for _ in range(1000):
+            await asyncio.sleep(0.01)
+            if "alerts cannot be sent" in caplog.text:
+                break
+        (Layout(root).private / "webhook.url").write_text(ADDRESS)
+        for _ in range(1000):
+            await asyncio.sleep(0.01)
+            if sent:
+                break
+        task.cancel()
+
+    asyncio.run(follow())
+    assert sent == [str(Event.UNWELL)]
+
+
 def test_without_a_setting_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WEBHOOK_VARIABLE, "  ")
     assert webhook_address() is None

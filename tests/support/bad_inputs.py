@@ -186,7 +186,10 @@ def bad_inputs(folder: Path) -> Iterator[tuple[str, list[str]]]:
 def _arguments() -> Iterator[tuple[str, list[str]]]:
     for option in NUMBERS:
         for value in ODD_NUMBERS:
-            yield f"train {option} {value[:20]!r}", ["train", "--epsilon=1", f"{option}={value}"]
+            yield (
+                f"train {option} {value[:20]!r}",
+                ["train", *(["--epsilon=1"] if option != "--epsilon" else []), f"{option}={value}"],
+            )
     for option in COUNTS:
         for value in ODD_COUNTS:
             yield f"train {option} {value[:20]!r}", ["train", "--epsilon=1", f"{option}={value}"]

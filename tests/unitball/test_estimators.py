@@ -25,6 +25,7 @@ from storage.errors import InputError
 from storage.refs import OnViolation
 from storage.source import ReadOptions, read_source
 from tasks.datasets.registration import find_dataset
+from tasks.runtime.stores import open_catalog
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
 from unitball.estimators import Bounds, _warn_of_scores
 from unitball.training import process_root
@@ -184,7 +185,7 @@ def test_refusals_are_in_pythons_words(rows: tuple[Any, Any]) -> None:
     assert "--" not in str(refused.value)
     private("another", epsilon=0.3, disjoint_people="another town").fit(*rows)
     assert unitball.budget("another").attrs["disjoint"][0]["reason"] == "another town"
-    with pytest.raises(ParameterError, match=r"epsilon: .*greater than 0 \(got -1\)"):
+    with pytest.raises(ParameterError, match=r"epsilon is -1; give a number above 0"):
         private(epsilon=-1).fit(*rows)
     with pytest.raises(ParameterError, match="give schema=FILE"):
         private().fit(np.array([["a", "b"]] * 4, dtype=object), ["well", "ill"] * 2)
@@ -210,7 +211,7 @@ def test_classes_are_weighed_by_label_or_balanced(rows: tuple[Any, Any]) -> None
         ({"comon": 0.1}, "names 'comon', which is no class; there are: 'common', 'rare'"),
         ({"common": -3.0}, r"class_weight: .*greater than 0 \(got -3.0\)"),
         ({"common": float("nan")}, "class_weight: .*less than or equal to 1.*nan"),
-        ("balance", "class_weight: .*'balanced'.*'balance'"),
+        ("balance", "class_weight is 'balance'; give 'balanced'"),
     ):
         with pytest.raises(ParameterError, match=says):
             PrivateClassifier(**given, class_weight=weights).fit(features, labels)
@@ -482,3 +483,172 @@ def test_a_schema_names_the_people_of_a_data_frame(tmp_path: Path) -> None:
 def test_objective_perturbation_refuses_people(rows: tuple[Any, Any], whose: Any) -> None:
     with pytest.raises((BudgetError, ParameterError), match="takes no people"):
         private(delta=0.0).fit(*rows, groups=whose)
+
+
+TABLE: dict[str, Any] = {
+    "columns": [
+        {"name": "a", "type": "numeric", "range": [-3, 3]},
+        {"name": "b", "type": "numeric", "range": [-3, 3]},
+        {"name": "y", "type": "label"},
+    ]
+}
+LABELS: dict[type, tuple[dict[str, Any], dict[str, Any], Any]] = {
+    PrivateClassifier: ({"classes": ["well", "ill"]}, {"classes": ["well", "ill"]}, np.array(["well", "ill"] * 20)),
+    PrivateRegressor: ({"range": [0, 9]}, {"label_range": (0, 9)}, np.arange(40.0) % 9),
+}
+WAYS = ("schema", "bounds", "neither")
+ESTIMATORS = (PrivateClassifier, PrivateRegressor)
+X = pd.DataFrame(np.random.default_rng(0).uniform(-2, 2, (40, 2)), columns=["a", "b"])
+
+
+def _declared(kind: type, way: str) -> dict[str, Any]:
+    """Return how the rows are declared: by a schema, by bounds, or not at all, in which case they are public."""
+    in_schema, beside, _ = LABELS[kind]
+    if way == "schema":
+        columns = [*TABLE["columns"][:-1], {**TABLE["columns"][-1], **in_schema}]
+        return {"schema": {"columns": columns}, "account": "clinic"}
+    return {"bounds": BOUNDS, **beside, "account": "clinic"} if way == "bounds" else {"public": True}
+
+
+def _refused(
+    kind: type, way: str, says: str, *, rows: Any = X, y: Any = None, groups: Any = None, **given: Any
+) -> None:
+    """Fit, and hold that the error is ours, names what is wrong, and that nothing was charged or opened for it."""
+    model = kind(**{**_declared(kind, way), **given})
+    labels = LABELS[kind][2] if y is None else y
+    with pytest.raises((ParameterError, InputError, BudgetError), match=says) as refused:
+        model.fit(rows, labels, **({} if groups is None else {"groups": groups}))
+    assert "--" not in str(refused.value)
+    with process_root():
+        assert open_catalog().account("clinic") is None
+        assert open_catalog().datasets() == []
+
+
+BAD_PARAMETERS: list[tuple[dict[str, Any], str]] = [
+    *(
+        ({"epsilon": bad}, "^epsilon is .*; give a number above 0")
+        for bad in (0, -1, None, "1", np.nan, np.inf, True, [1])
+    ),
+    *(({"delta": bad}, "^delta is .*; give a number from 0 to below 1") for bad in (None, "x", -1e-6, 1, np.nan, 2)),
+    ({"epsilon": 0, "delta": 0}, "^epsilon is 0; give"),
+    ({"epsilon": 0.0, "delta": 0.0}, "^epsilon is 0.0; give"),
+    ({"epsilon": 1001}, "^epsilon is 1001; give a number above 0 and at most 1000"),
+    *(({"replicate": bad}, "^replicate is .*; give a whole number from 0") for bad in (-1, 1.5, "1", None)),
+    *(({"rows_per_person": bad}, "^rows_per_person is .*; give a whole number from 1") for bad in (0, 2.5, None)),
+    ({"algorithm": 3}, "^algorithm is 3; give a name"),
+    ({"algorithm": "noisy-dg"}, "noisy-dg"),
+    ({"algorithm": "noisy-gd", "parameters": {"clip": -1}}, "clip"),
+    ({"parameters": {"no_such": 1}}, "no_such"),
+    ({"parameters": 3}, "^parameters is 3; give a mapping"),
+    ({"parameters": {3: 1}}, "^parameters names 3"),
+    ({"public": "yes"}, "^public is 'yes'; give True"),
+    ({"disjoint_people": None}, "^disjoint_people is None; give the reason"),
+    ({"account": 3}, "^account is 3; give the population's name"),
+    ({"account": " x"}, "^account is ' x'; give 1 to 200"),
+    ({"root": 3}, "^root is 3; give a folder"),
+    ({"delta": 0, "algorithm": "noisy-gd"}, "spends a delta and delta is 0"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ESTIMATORS)
+@pytest.mark.parametrize(("bad", "says"), BAD_PARAMETERS, ids=str)
+def test_a_bad_parameter_is_named_before_anything_is_opened(
+    bad: dict[str, Any], says: str, kind: type, way: str
+) -> None:
+    _refused(kind, way, says, **bad)
+
+
+@pytest.mark.parametrize("way", ["schema", "bounds"])
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_bad_rows_are_named_alike_whatever_declares_them(kind: type, way: str) -> None:
+    labels = LABELS[kind][2]
+    _refused(kind, way, "y has 39 labels and X has 40 rows", y=labels[:-1])
+    _refused(kind, way, r"y (has shape|should be a 1d array)", y=np.stack([labels, labels], axis=1))
+    _refused(kind, way, "groups has 39 cells.* 40 rows", groups=[1] * 39)
+    if kind is PrivateRegressor:
+        for bad in (np.nan, np.inf):
+            _refused(
+                kind,
+                way,
+                "(row 3, target .* no finite number|Input y contains)",
+                y=np.where(np.arange(40) == 2, bad, labels),
+            )
+    else:
+        _refused(
+            kind,
+            way,
+            "label nan is none of the classes|contains NaN",
+            y=np.where(np.arange(40) == 2, np.nan, labels.astype(object)),
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "says"),
+    [
+        (PrivateClassifier, {"classes": 3}, "^classes is 3; give the labels"),
+        (PrivateClassifier, {"classes": "ill"}, "^classes is 'ill'; give the labels"),
+        (PrivateClassifier, {"classes": []}, r"^classes is \[\]; give the labels"),
+        (PrivateClassifier, {"class_weight": 3}, "^class_weight is 3; give 'balanced'"),
+        (PrivateRegressor, {"label_range": 3}, "^label_range is 3; give"),
+        (PrivateRegressor, {"label_range": (1, 1)}, r"^label_range is \(1, 1\); give"),
+        (PrivateRegressor, {"label_range": (0, np.nan)}, "^label_range is .*; give"),
+        (PrivateRegressor, {"label_range": ("a", "b")}, "^label_range is .*; give"),
+    ],
+    ids=str,
+)
+def test_bad_declarations_are_named(kind: type, bad: dict[str, Any], says: str) -> None:
+    for way in WAYS:
+        _refused(kind, way, says, **bad)
+
+
+def test_numbers_of_numpy_are_numbers(rows: tuple[Any, Any]) -> None:
+    model = private(epsilon=np.float32(0.5), delta=np.float32(1e-7)).fit(*rows)
+    assert model.guarantee_.proved is not None
+    assert model.guarantee_.proved.epsilon == pytest.approx(0.5, rel=1e-2)
+    given: dict[str, Any] = {"epsilon": np.int64(1), "replicate": np.int32(2)}
+    assert PrivateClassifier(**given, public=True).fit(*rows).classes_.size == 2
+
+
+def test_what_is_said_of_public_rows_is_what_was_asked_for(rows: tuple[Any, Any]) -> None:
+    """Asked for delta 0 it said (1, 1e-12)-DP."""
+    model = PrivateClassifier(1.0, 0.0, public=True).fit(*rows)
+    assert model.guarantee_.proved is not None
+    assert model.guarantee_.proved.delta == 0
+    assert "e-12" not in str(model.guarantee_)
+
+
+def test_weights_are_not_taken_for_people(rows: tuple[Any, Any]) -> None:
+    """A third argument is a row's weight elsewhere; as people it opened an account of people for good."""
+    weights = np.ones(240, dtype=int)
+    models: list[Any] = [private(), PrivateRegressor(public=True)]
+    for model in models:
+        with pytest.raises(TypeError, match="positional"):
+            model.fit(*rows, weights)
+    with process_root():
+        assert open_catalog().account("clinic") is None
+
+
+def test_no_account_is_opened_for_what_it_would_not_admit(rows: tuple[Any, Any]) -> None:
+    with pytest.raises(BudgetError, match="allow_idealised=True"):
+        private(delta=0).fit(*rows)
+    with pytest.raises(BudgetError, match="not proved"):
+        private(algorithm="dppca-svm").fit(*rows)
+    with pytest.raises(BudgetError, match=r"1/240|240 rows"):
+        private(delta=0.01).fit(*rows)
+    with process_root():
+        assert open_catalog().account("clinic") is None
+    private().fit(*rows)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_no_rows_get_no_predictions(kind: type, way: str) -> None:
+    """A nightly delivery may be empty."""
+    model = kind(8.0, 1e-6, **_declared(kind, way)).fit(X, LABELS[kind][2])
+    whole = model.predict(X)
+    empty = model.predict(X[:0])
+    assert empty.shape == (0,)
+    assert empty.dtype == whole.dtype
+    with pytest.raises((ParameterError, InputError, ValueError), match=r"[Mm]issing|0 feature|minimum"):
+        model.predict(X[["a"]][:0])

@@ -236,12 +236,12 @@ def test_names_are_those_of_a_fields_earlier_name(replicate: str, miss: str, kep
 
 @pytest.mark.parametrize(
     ("given", "field", "value"),
-    [({"repetition": 3}, "replicate", 3), ({"overrun": 1e-8}, "deadline_miss", 1e-8)],
+    [({"repetition": 3}, "replicate", 3), ({"overrun": 1e-8, "deadline": 9.0}, "deadline_miss", 1e-8)],
 )
 def test_a_configuration_with_an_earlier_name_is_read(given: dict[str, Any], field: str, value: float) -> None:
     config = TrainingConfig.model_validate_json(json.dumps(given))
     assert getattr(config, field) == value
-    assert config == TrainingConfig(**{field: value})
+    assert config == TrainingConfig(**{"deadline": given.get("deadline"), field: value})
     assert json.loads(config.model_dump_json(by_alias=True)).items() >= given.items()
     with pytest.raises(ValidationError, match=f"`{next(iter(given))}` and `{field}` are two names of one field"):
         TrainingConfig.model_validate({**given, field: value})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from sklearn.preprocessing import FunctionTransformer
 from dpalgos.models import LinearModel
 from storage.encoder import TableEncoder
 from storage.errors import InputError, StorageError
-from tasks.tracking.flavor import load_pipeline, save_model, signature_of
+from tasks.tracking.flavor import Scorer, load_pipeline, predictions_of, save_model, signature_of
 from tasks.tracking.sklearn_export import to_sklearn
 
 CLINIC = Path(__file__).parents[3] / "docs" / "examples"
@@ -257,3 +259,45 @@ def test_arrow_and_frames_are_encoded_alike(rows: pd.DataFrame) -> None:
     np.testing.assert_allclose(encoder.transform(rows), encoder.transform(texts))
     with pytest.raises(InputError, match="rows are a ndarray; give a data frame"):
         encoder.transform(rows.to_numpy())
+
+
+def test_no_rows_get_no_predictions(rows: pd.DataFrame) -> None:
+    """A nightly delivery may be empty; scikit-learn's own steps refuse no rows."""
+    for classes in (("well", "readmitted"), ("a", "b", "c"), ()):
+        pipeline = table_pipeline(classes)
+        whole, empty = (Scorer(pipeline).predict(frame) for frame in (rows, rows[:0]))
+        assert isinstance(whole, pd.DataFrame)
+        assert isinstance(empty, pd.DataFrame)
+        assert len(empty) == 0
+        assert list(empty.columns) == list(whole.columns)
+        assert empty.dtypes.to_dict() == whole.dtypes.to_dict()
+        with pytest.raises(InputError, match="'age' is missing"):
+            Scorer(pipeline).predict(rows[["ward"]][:0])
+    arrays = to_sklearn(
+        normalisation="unit-norm", maps=[], model=LinearModel(np.eye(3)), classes=("a", "b", "c"), dimension=3
+    )
+    whole = predictions_of(arrays, np.eye(3))
+    assert predictions_of(arrays, np.zeros((0, 3))).dtype == whole.dtype
+    assert Scorer(arrays).predict(np.zeros((0, 3))).shape == (0,)
+    with pytest.raises(InputError, match=r"shape \(0, 5\); the model takes \(m, 3\)"):
+        predictions_of(arrays, np.zeros((0, 5)))
+
+
+def test_a_file_that_nests_without_end_is_refused(tmp_path: Path, rows: pd.DataFrame) -> None:
+    """It ended in RecursionError, which nobody who loads a model expects."""
+    path = Path(saved(tmp_path, table_pipeline()))
+    with zipfile.ZipFile(path / "model.skops") as archive:
+        schema = json.loads(archive.read("schema.json"))
+        others = {name: archive.read(name) for name in archive.namelist() if name != "schema.json"}
+    inner = {name: value for name, value in schema.items() if name not in ("protocol", "_skops_version")}
+    for depth in (3_000, 200_000):
+        text = json.dumps(inner)
+        opening = '{"__class__": "list", "__module__": "builtins", "__loader__": "ListNode", "__id__": 1, "content": ['
+        nested = opening * depth + text + "]}" * depth
+        body = nested[:-1] + f', "protocol": {schema["protocol"]}, "_skops_version": "{schema["_skops_version"]}"}}'
+        with zipfile.ZipFile(path / "model.skops", "w") as archive:
+            archive.writestr("schema.json", body)
+            for name, content in others.items():
+                archive.writestr(name, content)
+        with pytest.raises(StorageError, match=r"model\.skops is nested deeper than any model"):
+            load_pipeline(path)

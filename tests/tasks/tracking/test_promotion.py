@@ -311,3 +311,11 @@ def test_an_experiment_with_files_elsewhere_gets_no_run(models: Path, tmp_path: 
     with pytest.raises(InputError, match="is not below"):
         track_run(models, a_report(run_key="elsewhere", experiment="elsewhere", children=(), model=None))
     assert not (tmp_path / "theirs").exists()
+
+
+@pytest.mark.parametrize("alias", ["", "latest", "Latest", "v1", "a b", "a@b", "a/b", "x" * 256])
+def test_an_alias_that_nobody_could_ask_for_is_refused_first(alias: str, models: Path) -> None:
+    with pytest.raises(InputError, match="cannot be an alias"):
+        promote(models, "digits.fed", "1", alias)
+    promote(models, "digits.fed", "1", "night-ly_2")
+    assert find_model(models, "digits.fed@night-ly_2").version == "1"

@@ -91,13 +91,65 @@ def test_each_check_fails_of_what_it_is_for(
     assert check in problems(commands)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("UNITBALL_WEBHOOK", "https://["),
+        ("UNITBALL_MEMORY", "much"),
+        ("UNITBALL_SQL_SECONDS", "long"),
+        ("UNITBALL_PREFECT_PORT", "abc"),
+        ("UNITBALL_MLFLOW_PORT", "99999"),
+        ("UNITBALL_LEDGER_MARK", "marks"),
+        ("UNITBALL_LEDGER", "ledger.sqlite"),
+        ("PREFECT_API_URL", "nonsense"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(
+    name: str, value: str, root: Path, rows: PrivateRows, commands: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest(request(rows))
+    assert problems(commands) == {}
+    monkeypatch.setenv(name, value)
+    assert name in problems(commands)["settings"]
+
+
+@pytest.mark.parametrize("name", ["webhook.url", "database.url"])
+def test_an_address_that_is_kept_and_is_none_is_named(name: str, root: Path, commands: CommandLine) -> None:
+    ingest(IngestRequest(name="wine", visibility="public"))
+    (current_layout().private / name).write_bytes(b"\xff nonsense")
+    assert name in problems(commands)["settings"]
+
+
+def test_neither_ledger_nor_marks_depend_on_the_folder_one_is_in(
+    root: Path, rows: PrivateRows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From another folder the same setting was another ledger, with its whole budget."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("UNITBALL_LEDGER", "UNITBALL_LEDGER_MARK"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "here")
+            with pytest.raises(InputError, match=name):
+                ingest(request(rows))
+    assert not Path("here").exists()
+
+
+def test_a_root_is_not_made_for_an_object_store_that_is_none(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rows are is fixed for good when a root is made."""
+    for url in ("nonsense", "s4://bucket/x", "s3://bucket", "s3://[/x"):
+        monkeypatch.setenv("UNITBALL_OBJECTS", url)
+        with pytest.raises(InputError, match="give s3://bucket/prefix"):
+            current_layout()
+    monkeypatch.delenv("UNITBALL_OBJECTS")
+    assert current_layout().objects is None
+
+
 def test_a_ledger_that_cannot_be_named_is_a_finding(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unnamed() -> None:
         raise InputError("two databases are named")
 
     monkeypatch.setattr(checks, "ledger_url", unnamed)
     found = {one.check for one in checks.check_root() if one.problem == "two databases are named"}
-    assert found == {"keys", "chain", "mark", "releases"}
+    assert found == {"keys", "chain", "mark", "releases", "schedules"}
 
 
 def test_a_mark_that_cannot_be_written_is_told(

@@ -1,0 +1,75 @@
+"""Messages in the words of whoever asks: what the command line calls ``--delta 0`` is ``delta=0`` in a notebook.
+
+Code below speaks of options, as they are typed; the command line shows that as it is. Each function of this package
+that people call gives its errors through :func:`in_python`, so that none names an option that there is not.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dpalgos.parameters import ParameterError
+from storage.errors import InputError, RefusedError, StorageError
+from tasks.planning.configuration import TrainingConfig
+
+# Words that follow an option's name without being its value.
+_WORDS = frozenset(("and", "are", "as", "at", "for", "from", "in", "instead", "is", "of", "on", "or", "out", "with"))
+_SWITCHES = frozenset(
+    name for name, field in TrainingConfig.model_fields.items() if field.annotation in (bool, bool | None)
+) | {"public", "consistent_survivors", "allow_idealised"}
+# Mappings, which are typed as NAME=VALUE.
+_CALLED = {"param": "parameters", "class_weight": "class_weight", "tune": "tune"}
+# A whole command is typed as it is, up to where the sentence goes on.
+_COMMAND = r"unitball [a-z]+[^,;:()]*"
+_VALUE = r"\"[^\"]*\"|'[^']*'|(?:[^\s,;()]|,(?=[^\s,;()]))*[^\s,;().:]"
+_OPTION = rf"(?<![\w-])--(?P<name>[a-z][a-z-]*[a-z])(?:[ =](?P<value>{_VALUE}))?"
+_PAIR = re.compile(rf"(?P<command>{_COMMAND})|{_OPTION}")
+_KNOWN = {"unitball ingest … --allow-idealised": "open_account(…, allow_idealised=True)"}
+
+
+def in_python(text: str) -> str:
+    """Return a message with options as parameters: ``--delta 1e-6`` is ``delta=1e-6``, ``--no-roc`` ``roc=False``.
+
+    Whole commands (``unitball doctor --clean``) stay as they are typed.
+    """
+    for command, call in _KNOWN.items():
+        text = text.replace(command, call)
+    return _PAIR.sub(_translated, text)
+
+
+def _translated(match: re.Match[str]) -> str:
+    if match["command"]:
+        return match["command"]
+    name, value = match["name"].replace("-", "_"), match["value"]
+    if name.removeprefix("no_") in _SWITCHES:
+        rest = "" if value is None else f" {value}"
+        return f"{name.removeprefix('no_')}={not name.startswith('no_')}{rest}"
+    called = _CALLED.get(name, name)
+    if value is None or value.lower() in _WORDS:
+        return called if value is None else f"{called} {value}"
+    key, equals, inner = value.partition("=")
+    if equals and name in _CALLED:
+        return f"{called}={{{key!r}: {_literal(inner)}}}"
+    return f"{called}={_literal(value)}"
+
+
+def _literal(value: str) -> str:
+    if value[0] in "\"'":
+        return value
+    if re.fullmatch(r"-?[\d.]+(e[-+]?\d+)?|…", value):
+        return value
+    if "," in value and re.fullmatch(r"[-\d.e,]+", value):
+        return f"({value.replace(',', ', ')})"
+    return repr(value)
+
+
+@contextmanager
+def spoken_in_python() -> Iterator[None]:
+    """Let errors of what is within name parameters in place of options; their types stay."""
+    try:
+        yield
+    except (ParameterError, InputError, RefusedError, StorageError) as error:
+        if (said := in_python(str(error))) == str(error):
+            raise
+        error.args = (said, *error.args[1:])
+        raise
