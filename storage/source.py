@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import IO, Any, Self, cast
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage.errors import InputError, RefusedError
@@ -526,15 +525,56 @@ def open_text(path: Path, encoding: str) -> IO[bytes]:
 
     Raises
     ------
-    UnicodeError
-        While reading, where the text is not in that encoding (see :func:`reading`). Bytes of UTF-8 are passed on as
-        they are.
+    InputError
+        While reading, where the text is not in that encoding, naming the line. Bytes of UTF-8 are passed on as they
+        are.
     """
     file = open_binary(path)
     if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii"):
         return file
-    recoded: Any = pa.transcoding_input_stream(pa.PythonFile(file, mode="r"), encoding, "utf-8")
-    return cast(IO[bytes], io.BufferedReader(recoded, 1 << 20))
+    return cast(IO[bytes], io.BufferedReader(_Recoded(file, path, encoding), 1 << 20))
+
+
+class _Recoded(io.RawIOBase):
+    """A text as UTF-8. What cannot be decoded is refused once what stands before it was read."""
+
+    def __init__(self, file: IO[bytes], path: Path, encoding: str) -> None:
+        self._file, self._path, self._encoding = file, path, encoding
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._ready, self._lines, self._ended = b"", 0, False
+        self._refusal: Exception | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready and not self._ended:
+            if self._refusal is not None:
+                raise self._refusal
+            data = self._file.read(1 << 18)
+            self._ready, self._ended = self._recoded(data).encode(), not data and self._refusal is None
+            self._lines += count_lines(self._ready)
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+    def _recoded(self, data: bytes) -> str:
+        before = self._decoder.getstate()
+        try:
+            return self._decoder.decode(data, not data)
+        except UnicodeDecodeError as error:
+            # Bytes that the decoder still held come first.
+            self._decoder.setstate(before)
+            text = self._decoder.decode(data[: max(error.start - len(before[0]), 0)])
+            self._refusal = InputError(
+                f"{self._path}, line {self._lines + text.count(chr(10)) + 1}: byte {error.object[error.start]:#04x} is "
+                f"not {self._encoding}, the declared encoding; declare another one or convert the file"
+            )
+            return text
 
 
 def bounded_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
@@ -543,22 +583,22 @@ def bounded_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
         if len(line) > LONGEST_LINE:
-            raise _too_long(path, number)
+            raise _too_long(path, number, line)
         yield number, line
 
 
-def bounded_blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
-    """Yield about ``size`` bytes of whole lines of a file at a time, and the number of the first of them, from 1.
+def bounded_blocks(path: Path, size: int, encoding: str = "utf-8") -> Iterator[tuple[int, bytes]]:
+    """Yield about ``size`` bytes of whole lines of a text at a time, and the number of the first of them, from 1.
 
     Every line ends with a newline, the last one, too. One longer than :data:`LONGEST_LINE` is refused.
     """
     number, held = 1, b""
-    with reading(path), open_binary(path) as file:
+    with reading(path), open_text(path, encoding) as file:
         while data := file.read(size):
             held += data
             first, last = held.find(b"\n"), held.rfind(b"\n")
             if max(first, len(held) if last < 0 else 0) > LONGEST_LINE:
-                raise _too_long(path, number)
+                raise _too_long(path, number, held)
             if last >= 0:
                 block, held = held[: last + 1], held[last + 1 :]
                 yield number, block
@@ -572,7 +612,17 @@ def count_lines(text: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n")))
 
 
-def _too_long(path: Path, number: int) -> InputError:
+def lone_return(path: Path, number: int) -> InputError:
+    """Return the refusal of a carriage return that ends a line without a newline after it."""
+    return InputError(
+        f"{path}, line {number}: a carriage return ends a line alone, as on old Macs; convert the file's line ends to "
+        "newlines, or quote the cell that holds it"
+    )
+
+
+def _too_long(path: Path, number: int, text: bytes) -> InputError:
+    if b"\r" in text[:LONGEST_LINE]:
+        return lone_return(path, number)
     return InputError(f"{path}, line {number} is longer than {LONGEST_LINE} bytes; break it or convert the file")
 
 

@@ -16,7 +16,8 @@ from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
 from storage.people import identifiers, keyed_digests
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.tables import PARQUET, expected_rows, raw_rows, text_rows
+from storage.readers.delimited import first_row
+from storage.readers.tables import PARQUET, expected_rows, raw_rows
 from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
 from storage.source import LONGEST_LINE, cells_of, open_binary, reading, require_file
 from tasks.runtime.progress import say
@@ -176,10 +177,10 @@ def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:
         "columns": [{"name": "x", "type": "boolean"}, {"name": "y", "type": "label", "range": [0, 1]}]
     }
     layout = parse_schema({**blank, "delimiter": delimiter, "encoding": encoding}, str(path))
-    with reading(path):
-        for _, cells in text_rows(path, layout):
-            return layout, [(cell, "todo") for cell in cells]
-    raise InputError(f"{path} holds no line of column names")
+    first = first_row(path, layout)
+    if first is None:
+        raise InputError(f"{path} holds no line of column names")
+    return layout, [(cell, "todo") for cell in first[1]]
 
 
 def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
