@@ -1,6 +1,5 @@
 """Declared schemas of tables: what the columns are, said beforehand and never learnt from the rows."""
 
-import codecs
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -160,13 +159,17 @@ class Schema:
             )
         if len(self.delimiter) != 1:
             raise InputError(f"delimiter is {self.delimiter!r}; it must be one character")
+        if not self.delimiter.isascii() or self.delimiter in '"\r\n':
+            raise InputError(
+                f"delimiter is {self.delimiter!r}; it must be an ASCII character, and no quotation mark and no line end"
+            )
         if self.decimal not in (".", ",") or self.decimal == self.delimiter:
             raise InputError(f"decimal is {self.decimal!r}; it must be '.' or ',' and not the delimiter")
         if any(isinstance(column, Numeric) and column.thousands == self.decimal for column in self.columns):
             raise InputError(f"decimal is {self.decimal!r}, and so is what stands between thousands; they must differ")
         try:
-            codecs.lookup(self.encoding)
-        except LookupError:
+            "".encode(self.encoding)
+        except (LookupError, UnicodeError):
             raise InputError(
                 f"encoding is {self.encoding!r}, which is not known; utf-8, latin-1, cp1252 and utf-16 are frequent"
             ) from None
@@ -247,7 +250,7 @@ class Schema:
 
     def _examined(self, column: Column, given: Sequence[Any]) -> Examined:
         first = given[0]
-        if len(given) == 1 and isinstance(first, pa.StringArray) and not first.null_count:
+        if len(given) == 1 and isinstance(first, pa.StringArray):
             return self._texts(column, first)
         given = [cells_of(one) for one in given]
         cells = given[0] if len(given) == 1 else list(zip(*given, strict=True))
@@ -265,11 +268,11 @@ class Schema:
     def _texts(self, column: Column, texts: Any) -> Examined:
         """Examine an Arrow array of texts: numbers all at once, others each distinct one once."""
         numbers: Any = None
-        if column.plain and self.decimal == ".":
+        if column.plain and self.decimal == "." and not texts.null_count:
             numbers = numbers_of(texts, self.missing - column.written)
         if numbers is not None:
             return Examined(column, texts, np.zeros(len(texts), dtype=bool), column.encode(numbers))
-        coded = texts.dictionary_encode()
+        coded = texts.dictionary_encode(null_encoding="encode")
         # As numbers are read, and as each line's cells are: what a cell is must not depend on the cells beside it.
         distinct = [text.strip() if isinstance(text, str) else text for text in cells_of(coded.dictionary)]
         one, places = self._examined(column, [distinct]), coded.indices.to_numpy()

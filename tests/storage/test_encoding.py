@@ -248,6 +248,17 @@ def test_german_sums_and_marks_that_are_one() -> None:
         ({"name": "x", "type": "date", "range": ["2020-01-01"]}, "it must be two days"),
         ({"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "parts": ["hour"]}, "some of days, year"),
         ({"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "format": 3}, "it must be text such as"),
+        *(
+            (
+                {"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "format": form},
+                "it must name a year, a month and a day",
+            )
+            for form in ("%d.%m.", "%Y-%m", "%Y", "%H:%M", "%d.%Y", "day", "%Q", "", ["%Y-%m-%d", "%m/%d"])
+        ),
+        (
+            {"name": "x", "type": "days", "between": ["y", "y"], "range": [0, 9], "format": "%d.%m."},
+            "it must name a year, a month and a day",
+        ),
         (
             {"name": "x", "type": "label", "classes": ["a", "b"], "missing": "indicator"},
             "can only be refused or dropped",
@@ -266,6 +277,7 @@ def test_a_wrong_column_says_what_is_right(column: dict[str, Any], message: str)
         ({"decimal": ";"}, "decimal is ';'; it must be"),
         ({"decimal": ",", "delimiter": ","}, "not the delimiter"),
         ({"encoding": "utf-9"}, "encoding is 'utf-9', which is not known"),
+        ({"encoding": "hex"}, "encoding is 'hex', which is not known"),
         ({"header": "no"}, "header is 'no'; it must be true or false"),
         ({"scaling": "minmax"}, "scaling is 'minmax'; it must be one of centred, unit-interval"),
     ],
