@@ -144,13 +144,14 @@ class _Tokens:
         starts, ends = self.starts[chosen], self.ends[chosen]
         characters = np.frombuffer(self.text, dtype=np.uint8)
         if kind is np.int64:
-            # Arrow reads signs and hexadecimal digits, too: its numbers begin with 0x.
             _require((ends - starts).max(initial=0) <= _LONGEST_INDEX)
-            _require(not (characters[starts + 1] | _LOWER == ord("x")).any())
-        else:
+            # Arrow reads hexadecimal digits, too, which begin with 0x.
+            if b"x" in self.text or b"X" in self.text:
+                _require(not (characters[starts + 1] | _LOWER == ord("x")).any())
+        elif (signed := characters[starts] == ord("+")).any():
             # Arrow reads no plus sign.
-            starts = starts + (characters[starts] == ord("+"))
-            _require(not (characters[starts] == ord("-"))[starts > self.starts[chosen]].any())
+            _require((characters[starts[signed] + 1] != ord("-")).all())
+            starts = starts + signed
         numbers = self.texts(starts, ends, pa.string()).cast(pa.from_numpy_dtype(kind))
         return np.frombuffer(numbers.buffers()[1], dtype=kind)[1 : 2 * len(chosen) : 2]
 
