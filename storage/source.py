@@ -496,6 +496,24 @@ def most_rows() -> int:
     return _limits.get()[0]
 
 
+def require_bytes(path: Path, size: int) -> None:
+    """Raise an InputError where a file says of itself that it holds more than is admitted, before it is read."""
+    if size > (bound := _most_bytes(path)):
+        raise _too_large(path, bound)
+
+
+def _most_bytes(path: Path) -> int:
+    """Return how many bytes of a file are read, unpacked: as declared, or by its size where it is packed."""
+    declared = _limits.get()[1]
+    if declared is not None or path.suffix not in _OPENERS:
+        return _MOST_BYTES if declared is None else declared
+    return max(_ALWAYS_UNFOLDED, _MOST_UNFOLDED * path.stat().st_size)
+
+
+def _too_large(path: Path | str, bound: int) -> InputError:
+    return InputError(f"{path} holds more than {bound} bytes; if that is right, declare as many with --max-bytes")
+
+
 class _Bounded(io.RawIOBase):
     """A file that raises where more is read from it than its bound; it is closed with this one."""
 
@@ -513,9 +531,7 @@ class _Bounded(io.RawIOBase):
         data = self._file.read(len(buffer))
         self._read += len(data)
         if self._read > self._bound:
-            raise InputError(
-                f"{self._path} holds more than {self._bound} bytes; if that is right, declare as many with --max-bytes"
-            )
+            raise _too_large(self._path, self._bound)
         buffer[: len(data)] = data
         return len(data)
 
@@ -645,15 +661,16 @@ def reading(place: str | Path) -> Iterator[None]:
 
 def open_binary(path: Path) -> IO[bytes]:
     """Open a file for reading, decompressed by its name's end (``.gz``, ``.bz2``), within the bounds in force."""
-    opener = _OPENERS.get(path.suffix)
-    bound = _MOST_BYTES if opener is None else max(_ALWAYS_UNFOLDED, _MOST_UNFOLDED * path.stat().st_size)
-    return bounded(cast(IO[bytes], (opener or open)(path, "rb")), path, bound)
+    opened = _OPENERS.get(path.suffix, open)(path, "rb")
+    return cast(IO[bytes], io.BufferedReader(_Bounded(opened, path, _most_bytes(path)), 1 << 20))
 
 
-def bounded(file: IO[bytes], path: Path | str, bound: int = _MOST_BYTES) -> IO[bytes]:
-    """Return a file that raises an InputError where more is read than was declared, or than ``bound``."""
+def bounded(file: IO[bytes], place: str) -> IO[bytes]:
+    """Return what is fetched from a place as a file that raises an InputError where more is read than is admitted."""
     declared = _limits.get()[1]
-    return cast(IO[bytes], io.BufferedReader(_Bounded(file, path, bound if declared is None else declared), 1 << 20))
+    return cast(
+        IO[bytes], io.BufferedReader(_Bounded(file, place, _MOST_BYTES if declared is None else declared), 1 << 20)
+    )
 
 
 def require_file(path: str | Path) -> Path:

@@ -28,6 +28,7 @@ from storage.source import (
     cells_of,
     confirm,
     count_lines,
+    most_rows,
     reading,
     register_reader,
     require_file,
@@ -56,7 +57,9 @@ def expected_rows(path: Path) -> int | None:
         return None
 
 
-def raw_rows(path: Path, schema: Schema | None, rows: int, names: Sequence[str] | None = None) -> Iterator[Table]:
+def raw_rows(
+    path: Path, schema: Schema | None, rows: int, names: Sequence[str] | None = None, most: int | None = None
+) -> Iterator[Table]:
     """Yield the rows of a file, text or Parquet by its name's end, some at once.
 
     Cells of a text are text in an Arrow array; those of a row of another number of cells are null, and its fault says
@@ -72,6 +75,8 @@ def raw_rows(path: Path, schema: Schema | None, rows: int, names: Sequence[str] 
         How many at once.
     names : sequence of str, optional
         The columns of a text in their order, as they are known; those of Parquet that are read, all by default.
+    most : int, optional
+        How many rows Parquet may state, before any is read.
 
     Raises
     ------
@@ -80,7 +85,7 @@ def raw_rows(path: Path, schema: Schema | None, rows: int, names: Sequence[str] 
     """
     with reading(require_file(path)):
         if schema is None or path.suffix in PARQUET:
-            yield from parquet_rows(path, rows, names)
+            yield from parquet_rows(path, rows, names, most=most)
             return
         first = first_row(path, schema)
         if first is None:
@@ -109,11 +114,19 @@ def chunked(read: Iterator[tuple[int, list[str]]], names: Sequence[str], rows: i
 
 
 def parquet_rows(
-    path: Path, rows: int, names: Sequence[str] | None = None, way_out: str = "correct the schema"
+    path: Path,
+    rows: int,
+    names: Sequence[str] | None = None,
+    way_out: str = "correct the schema",
+    most: int | None = None,
 ) -> Iterator[Table]:
     """Yield the rows of a Parquet file as :func:`raw_rows` does, whatever its name's end; cells are Arrow arrays."""
     with open_parquet(path, rows, names) as file:
         file.require(names or (), way_out)
+        if most is not None and file.count > most:
+            raise InputError(
+                f"{path} states {file.count} rows, more than {most}; if that is right, declare as many with --max-rows"
+            )
         row = 1
         for batch in file.batches:
             columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
@@ -273,7 +286,7 @@ def _files(path: Path) -> tuple[Path, ...]:
 
 def parquet_tables(path: Path, schema: Schema, _: OnViolation) -> Iterator[Table]:
     """Yield the rows of a file, the columns that a schema looks at."""
-    for table in parquet_rows(path, schema.block_rows, schema.needed):
+    for table in parquet_rows(path, schema.block_rows, schema.needed, most=most_rows()):
         for name, column in table.columns.items():
             if pa.types.is_nested(column.type):
                 raise InputError(f"{path}, column {name}: a cell is {str(column.type)[:60]}, which no schema declares")
@@ -285,7 +298,7 @@ def _list_rows(files: Sequence[Path], dimension: int, people: People | None) -> 
     rows = max(1, min(2048, (1 << 22) // max(1, dimension)))
     columns = (FEATURES, LABEL) if people is None else (FEATURES, LABEL, people.column)
     for path in files:
-        for table in parquet_rows(path, rows, columns, _NO_SCHEMA):
+        for table in parquet_rows(path, rows, columns, _NO_SCHEMA, most_rows()):
             yield _list_block(table, dimension, people)
 
 
@@ -446,7 +459,7 @@ def _drafted(path: Path, layout: Schema, columns: Mapping[str, Sequence[str]]) -
     """Yield the rows of a table whose schema is a draft; rows that are nobody's count nowhere."""
     drawn = [(kind, name) for kind, names in columns.items() for name in names]
     person = [] if layout.people is None else [layout.people.column]
-    for rows in raw_rows(path, layout, _ROWS):
+    for rows in raw_rows(path, layout, _ROWS, most=most_rows()):
         for name in (*(name for _, name in drawn), *person):
             if name not in rows.columns:
                 raise InputError(f"{path} has no column {name!r}; it has: {', '.join(rows.columns)}")

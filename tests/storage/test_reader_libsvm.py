@@ -259,9 +259,7 @@ def _one_by_one(text: str) -> list[tuple[str, dict[int, float]] | None]:
 
 
 @settings(deadline=None, max_examples=300)
-@given(
-    some.lists(some.text(alphabet="0112+-.eE,:::   \t\r#nax\x1f\u00e9\u0663", max_size=24), min_size=1, max_size=6)
-)
+@given(some.lists(some.text(alphabet="0112+-.eE,:::   \t\r#nax\x1f\u00e9\u0663", max_size=24), min_size=1, max_size=6))
 def test_lines_at_once_are_what_they_are_one_by_one(lines: list[str]) -> None:
     """Whatever is written, blank, indented or with a comment: the same rows, or the line is named that fits not."""
     text = "\n".join([*lines, ""])
