@@ -129,8 +129,16 @@ def _parse_options(delimiter: str, **more: Any) -> Any:
 
 
 def _buffer(text: bytes) -> Any:
-    """Return text for pyarrow, which takes a mark of the order of bytes away wherever one comes first."""
-    return pa.BufferReader(BOM_UTF8 + text if text.startswith(BOM_UTF8) else text)
+    """Return text for pyarrow, which takes a mark of the order of bytes away wherever one comes first.
+
+    It lies in memory of Arrow's: a thread of Arrow's looks ahead of the one that reads, and if it were the last to let
+    go of something of Python's while the interpreter ends, the process would be aborted.
+    """
+    marked = len(BOM_UTF8) if text.startswith(BOM_UTF8) else 0
+    buffer = pa.allocate_buffer(marked + len(text))
+    memory = memoryview(buffer).cast("B")
+    memory[:marked], memory[marked:] = BOM_UTF8[:marked], text
+    return pa.BufferReader(buffer)
 
 
 def _cells(text: bytes, delimiter: str, names: Sequence[str]) -> tuple[Any, dict[int, int]]:
@@ -143,8 +151,8 @@ def _cells(text: bytes, delimiter: str, names: Sequence[str]) -> tuple[Any, dict
 
     table = arrow_csv.read_csv(
         _buffer(text),
-        # In one piece, for rows do not end where a block of pyarrow's would; in this thread, for a process that ends
-        # while one of pyarrow's runs is aborted, and rows that are left out have their number so alone.
+        # In one piece, for rows do not end where a block of pyarrow's would; in this thread, or rows that are left out
+        # would have no number.
         read_options=arrow_csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 4),
         parse_options=_parse_options(delimiter, invalid_row_handler=leave_out),
         convert_options=arrow_csv.ConvertOptions(
@@ -238,8 +246,12 @@ class _Quotes:
         edges = np.flatnonzero(characters == _QUOTE) if b'"' in text else np.zeros(0, dtype=np.int64)
         # Marks open and close in turn as long as each that opens stands where a cell begins, or doubles the one before.
         before = characters[edges[was_open::2] - 1]
-        if not ((before == ord(self.delimiter)) | (before == _NEWLINE) | (before == _QUOTE)).all():
+        doubles = before == _QUOTE
+        if not ((before == ord(self.delimiter)) | (before == _NEWLINE) | doubles).all():
             edges = self._one_by_one(lines, was_open)
+        elif doubles.any():
+            second = np.flatnonzero(doubles) * 2 + was_open
+            edges = np.delete(edges, np.concatenate([second - 1, second]))
         if (len(edges) + was_open) % 2 == 0:
             self.line = 0
             return edges
