@@ -101,16 +101,11 @@ def raw_rows(
 
 
 def chunked(read: Iterator[tuple[int, list[str]]], names: Sequence[str], rows: int, place: str) -> Iterator[Table]:
-    """Yield rows that come with their lines, so many at once; the cells of one of another number are None."""
-    blank: list[str | None] = [None] * len(names)
+    """Yield rows that come with their lines, each of as many cells as there are names, so many at once."""
     while chunk := list(islice(read, rows)):
-        faults = [
-            None if len(cells) == len(names) else f"{len(cells)} cells, there are {len(names)} columns"
-            for _, cells in chunk
-        ]
-        columns = zip(*(blank if fault else row for (_, row), fault in zip(chunk, faults, strict=True)), strict=True)
+        columns = zip(*(cells for _, cells in chunk), strict=True)
         lines = np.array([line for line, _ in chunk], dtype=np.int64)
-        yield Table(dict(zip(names, columns, strict=True)), lines, place, faults=faults)
+        yield Table(dict(zip(names, columns, strict=True)), lines, place)
 
 
 def parquet_rows(
