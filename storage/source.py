@@ -11,7 +11,7 @@ import pkgutil
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -603,7 +603,7 @@ def bounded_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def bounded_blocks(path: Path, size: int, encoding: str = "utf-8") -> Iterator[tuple[int, bytes]]:
+def bounded_blocks(path: Path, size: int, encoding: str = "utf-8") -> Generator[tuple[int, bytes], None, None]:
     """Yield about ``size`` bytes of whole lines of a text at a time, and the number of the first of them, from 1.
 
     Every line ends with a newline, the last one, too. One longer than :data:`LONGEST_LINE` is refused.

@@ -23,6 +23,7 @@ from storage.source import (
     bounded_blocks,
     canonical_label,
     count_lines,
+    lone_return,
     register_reader,
     require_file,
     settle,
@@ -137,7 +138,7 @@ class _Tokens:
         seen = self.texts(self.starts[chosen], self.ends[chosen], pa.binary()).drop_null().dictionary_encode()
         distinct = seen.dictionary.to_pylist()
         _require(not any(b"," in label for label in distinct))
-        return np.array([canonical_label(label) for label in distinct])[np.asarray(seen.indices)]
+        return np.asarray(np.array([canonical_label(label) for label in distinct])[np.asarray(seen.indices)])
 
     def numbers(self, chosen: NDArray[np.int64], kind: type[_Number]) -> NDArray[_Number]:
         """Return some tokens as numbers, whole ones of decimal digits."""
@@ -181,6 +182,8 @@ def _refusal(path: Path, lines: list[tuple[int, bytes]]) -> InputError:
 
     # Some lines fail if one of them does.
     number, line = lines[bisect_left(range(1, len(lines)), True, key=fails)]
+    if b"\r" in line:
+        return lone_return(path, number)
     return InputError(f"{path}, line {number}: {_fault(line)}")
 
 

@@ -177,10 +177,10 @@ def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:
         "columns": [{"name": "x", "type": "boolean"}, {"name": "y", "type": "label", "range": [0, 1]}]
     }
     layout = parse_schema({**blank, "delimiter": delimiter, "encoding": encoding}, str(path))
-    first = first_row(path, layout)
-    if first is None:
+    names = first_row(path, layout)
+    if names is None:
         raise InputError(f"{path} holds no line of column names")
-    return layout, [(cell, "todo") for cell in first[1]]
+    return layout, [(cell, "todo") for cell in names[1]]
 
 
 def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:

@@ -79,7 +79,7 @@ def as_read(path: Path, layout: Schema, width: int) -> list[Row]:
     for table in module.delimited_rows(path, layout, [str(number) for number in range(width)], 5):
         columns = [column.to_pylist() for column in table.columns.values()]
         for row, line in enumerate(table.lines.tolist()):
-            fault, cells = table.faults and table.faults[row], [column[row] for column in columns]
+            fault, cells = table.faults[row] if table.faults else None, [column[row] for column in columns]
             assert not fault or cells == [None] * width
             found.append((line, int(fault.split()[0]) if fault else [cell.strip() for cell in cells]))
     return found
