@@ -150,6 +150,17 @@ def test_a_cell_of_any_type_is_encoded_alike_beside_others_and_alone() -> None:
     assert together.refusals[6:9] == (None, None, None), "missing"
 
 
+@pytest.mark.parametrize("beside", [None, "x", "1"])
+def test_a_text_of_arrow_is_encoded_alike_beside_a_null(beside: str | None) -> None:
+    schema = schema_of({"name": "x", "type": "numeric", "range": [0, 10], "missing": "indicator"})
+    for cell in ("7\x1f", " 7", "\u00a07", "7\x00", "1_0"):
+        found = []
+        for cells in ([cell], [cell, beside]):
+            (one,) = schema.examine(Table({"x": pa.array(cells)}, np.arange(len(cells)), ""), schema.inputs)
+            found.append([part[0].tolist() for part in (one.missing, one.encoded.values, one.encoded.hopeless)])
+        assert found[0] == found[1], cell
+
+
 def test_days_between_two_dates_are_a_number() -> None:
     """Whether the dates are features themselves or not; a row where one is missing has none."""
     stay = {"name": "stay", "type": "days", "between": ["admitted", "discharged"], "range": [0, 60], "centre": 10}
