@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -599,7 +599,24 @@ def _formats(declaration: Mapping[str, Any], place: str) -> tuple[str, ...]:
     forms = form if isinstance(form, list) else [form]
     if not all(isinstance(one, str) for one in forms):
         raise InputError(f'{place}: format is {form!r}; it must be text such as "%d.%m.%Y", or a list of such texts')
+    for one in forms:
+        if not _names_days(one):
+            raise InputError(
+                f'{place}: format is {one!r}; it must name a year, a month and a day, such as "%d.%m.%Y" '
+                "(a year or a month alone is a column of type numeric or category)"
+            )
     return tuple(forms)
+
+
+def _names_days(form: str) -> bool:
+    """Return whether what is written in a format names its day, as read again."""
+    try:
+        return all(
+            datetime.strptime(day.strftime(form), form).date() == day.date()
+            for day in (datetime(2021, 3, 4, tzinfo=UTC), datetime(2024, 11, 30, tzinfo=UTC))
+        )
+    except (ValueError, re.error):
+        return False
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Declared schemas of tables: what the columns are, said beforehand and never learnt from the rows."""
 
-import codecs
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -179,13 +178,17 @@ class Schema:
             )
         if len(self.delimiter) != 1:
             raise InputError(f"delimiter is {self.delimiter!r}; it must be one character")
+        if not self.delimiter.isascii() or self.delimiter in '"\r\n':
+            raise InputError(
+                f"delimiter is {self.delimiter!r}; it must be an ASCII character, and no quotation mark and no line end"
+            )
         if self.decimal not in (".", ",") or self.decimal == self.delimiter:
             raise InputError(f"decimal is {self.decimal!r}; it must be '.' or ',' and not the delimiter")
         if any(isinstance(column, Numeric) and column.thousands == self.decimal for column in self.columns):
             raise InputError(f"decimal is {self.decimal!r}, and so is what stands between thousands; they must differ")
         try:
-            codecs.lookup(self.encoding)
-        except LookupError:
+            "".encode(self.encoding)
+        except (LookupError, UnicodeError):
             raise InputError(
                 f"encoding is {self.encoding!r}, which is not known; utf-8, latin-1, cp1252 and utf-16 are frequent"
             ) from None

@@ -10,7 +10,7 @@ import math
 import pkgutil
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, Any, Self, cast
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage.cells import canonical_text
@@ -458,6 +457,24 @@ def most_rows() -> int:
     return _limits.get()[0]
 
 
+def require_bytes(path: Path, size: int) -> None:
+    """Raise an InputError where a file says of itself that it holds more than is admitted, before it is read."""
+    if size > (bound := _most_bytes(path)):
+        raise _too_large(path, bound)
+
+
+def _most_bytes(path: Path) -> int:
+    """Return how many bytes of a file are read, unpacked: as declared, or by its size where it is packed."""
+    declared = _limits.get()[1]
+    if declared is not None or path.suffix not in _OPENERS:
+        return _MOST_BYTES if declared is None else declared
+    return max(_ALWAYS_UNFOLDED, _MOST_UNFOLDED * path.stat().st_size)
+
+
+def _too_large(path: Path | str, bound: int) -> InputError:
+    return InputError(f"{path} holds more than {bound} bytes; if that is right, declare as many with --max-bytes")
+
+
 class _Bounded(io.RawIOBase):
     """A file that raises where more is read from it than its bound; it is closed with this one."""
 
@@ -475,9 +492,7 @@ class _Bounded(io.RawIOBase):
         data = self._file.read(len(buffer))
         self._read += len(data)
         if self._read > self._bound:
-            raise InputError(
-                f"{self._path} holds more than {self._bound} bytes; if that is right, declare as many with --max-bytes"
-            )
+            raise _too_large(self._path, self._bound)
         buffer[: len(data)] = data
         return len(data)
 
@@ -487,15 +502,56 @@ def open_text(path: Path, encoding: str) -> IO[bytes]:
 
     Raises
     ------
-    UnicodeError
-        While reading, where the text is not in that encoding (see :func:`reading`). Bytes of UTF-8 are passed on as
-        they are.
+    InputError
+        While reading, where the text is not in that encoding, naming the line. Bytes of UTF-8 are passed on as they
+        are.
     """
     file = open_binary(path)
     if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii"):
         return file
-    recoded: Any = pa.transcoding_input_stream(pa.PythonFile(file, mode="r"), encoding, "utf-8")
-    return cast(IO[bytes], io.BufferedReader(recoded, 1 << 20))
+    return cast(IO[bytes], io.BufferedReader(_Recoded(file, path, encoding), 1 << 20))
+
+
+class _Recoded(io.RawIOBase):
+    """A text as UTF-8. What cannot be decoded is refused once what stands before it was read."""
+
+    def __init__(self, file: IO[bytes], path: Path, encoding: str) -> None:
+        self._file, self._path, self._encoding = file, path, encoding
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._ready, self._lines, self._ended = b"", 0, False
+        self._refusal: Exception | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready and not self._ended:
+            if self._refusal is not None:
+                raise self._refusal
+            data = self._file.read(1 << 18)
+            self._ready, self._ended = self._recoded(data).encode(), not data and self._refusal is None
+            self._lines += count_lines(self._ready)
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+    def _recoded(self, data: bytes) -> str:
+        before = self._decoder.getstate()
+        try:
+            return self._decoder.decode(data, not data)
+        except UnicodeDecodeError as error:
+            # Bytes that the decoder still held come first.
+            self._decoder.setstate(before)
+            text = self._decoder.decode(data[: max(error.start - len(before[0]), 0)])
+            self._refusal = InputError(
+                f"{self._path}, line {self._lines + text.count(chr(10)) + 1}: byte {error.object[error.start]:#04x} is "
+                f"not {self._encoding}, the declared encoding; declare another one or convert the file"
+            )
+            return text
 
 
 def bounded_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
@@ -504,22 +560,22 @@ def bounded_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
         if len(line) > LONGEST_LINE:
-            raise _too_long(path, number)
+            raise _too_long(path, number, line)
         yield number, line
 
 
-def bounded_blocks(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
-    """Yield about ``size`` bytes of whole lines of a file at a time, and the number of the first of them, from 1.
+def bounded_blocks(path: Path, size: int, encoding: str = "utf-8") -> Generator[tuple[int, bytes], None, None]:
+    """Yield about ``size`` bytes of whole lines of a text at a time, and the number of the first of them, from 1.
 
     Every line ends with a newline, the last one, too. One longer than :data:`LONGEST_LINE` is refused.
     """
     number, held = 1, b""
-    with reading(path), open_binary(path) as file:
+    with reading(path), open_text(path, encoding) as file:
         while data := file.read(size):
             held += data
             first, last = held.find(b"\n"), held.rfind(b"\n")
             if max(first, len(held) if last < 0 else 0) > LONGEST_LINE:
-                raise _too_long(path, number)
+                raise _too_long(path, number, held)
             if last >= 0:
                 block, held = held[: last + 1], held[last + 1 :]
                 yield number, block
@@ -533,7 +589,17 @@ def count_lines(text: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n")))
 
 
-def _too_long(path: Path, number: int) -> InputError:
+def lone_return(path: Path, number: int) -> InputError:
+    """Return the refusal of a carriage return that ends a line without a newline after it."""
+    return InputError(
+        f"{path}, line {number}: a carriage return ends a line alone, as on old Macs; convert the file's line ends to "
+        "newlines, or quote the cell that holds it"
+    )
+
+
+def _too_long(path: Path, number: int, text: bytes) -> InputError:
+    if b"\r" in text[:LONGEST_LINE]:
+        return lone_return(path, number)
     return InputError(f"{path}, line {number} is longer than {LONGEST_LINE} bytes; break it or convert the file")
 
 
@@ -556,15 +622,16 @@ def reading(place: str | Path) -> Iterator[None]:
 
 def open_binary(path: Path) -> IO[bytes]:
     """Open a file for reading, decompressed by its name's end (``.gz``, ``.bz2``), within the bounds in force."""
-    opener = _OPENERS.get(path.suffix)
-    bound = _MOST_BYTES if opener is None else max(_ALWAYS_UNFOLDED, _MOST_UNFOLDED * path.stat().st_size)
-    return bounded(cast(IO[bytes], (opener or open)(path, "rb")), path, bound)
+    opened = _OPENERS.get(path.suffix, open)(path, "rb")
+    return cast(IO[bytes], io.BufferedReader(_Bounded(opened, path, _most_bytes(path)), 1 << 20))
 
 
-def bounded(file: IO[bytes], path: Path | str, bound: int = _MOST_BYTES) -> IO[bytes]:
-    """Return a file that raises an InputError where more is read than was declared, or than ``bound``."""
+def bounded(file: IO[bytes], place: str) -> IO[bytes]:
+    """Return what is fetched from a place as a file that raises an InputError where more is read than is admitted."""
     declared = _limits.get()[1]
-    return cast(IO[bytes], io.BufferedReader(_Bounded(file, path, bound if declared is None else declared), 1 << 20))
+    return cast(
+        IO[bytes], io.BufferedReader(_Bounded(file, place, _MOST_BYTES if declared is None else declared), 1 << 20)
+    )
 
 
 def require_file(path: str | Path) -> Path:

@@ -128,7 +128,8 @@ def _plain(path: str, field: Any) -> Any:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if _is_deep(kind):
         raise InputError(
-            f"{path}, column {field.name}: it nests {str(kind)[:100]}; numbers, texts and lists of them are read"
+            f"{path}, column {field.name}: it nests {str(kind)[:100]}; numbers, texts and lists of them are read, and "
+            "sparse rows as LIBSVM text"
         )
     return pa.field(field.name, kind)
 

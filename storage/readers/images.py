@@ -23,6 +23,7 @@ from storage.source import (
     open_binary,
     reading,
     register_reader,
+    require_bytes,
     require_file,
     settle,
 )
@@ -70,6 +71,7 @@ def _values(path: Path, axes: int) -> Iterator[NDArray[np.uint8]]:
             raise InputError(f"{path} claims {count} rows, more than {most_rows()}; if that is right: --max-rows")
         width = _pixels(sizes, path)
         total = count * width
+        require_bytes(path, total)
         step = max(1, min(1024, _LARGEST // width))
         for start in range(0, count, step):
             rows = min(step, count - start)
@@ -90,11 +92,10 @@ def _labels(path: Path) -> NDArray[np.uint8]:
 
 def _images(images: Path, labels: Path) -> Iterator[Block]:
     """Yield the images of one file with the labels of another."""
-    classes = _labels(labels)
-    count = _sizes(images, 3)[0]
-    if count != len(classes):
-        raise InputError(f"{images} has {count} images and {labels} has {len(classes)} labels; fetch both again")
-    start = 0
+    count, named = _sizes(images, 3)[0], _sizes(labels, 1)[0]
+    if count != named:
+        raise InputError(f"{images} has {count} images and {labels} has {named} labels; fetch both again")
+    classes, start = _labels(labels), 0
     for pixels in _values(images, 3):
         stop = start + len(pixels)
         yield Block(pixels.astype(np.float32) / np.float32(255), classes[start:stop], place=str(images))

@@ -1,8 +1,10 @@
 """LIBSVM's text format: a label, then ascending ``index:value`` pairs counted from 1; plain, .gz or .bz2."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -20,6 +22,7 @@ from storage.source import (
     Source,
     bounded_blocks,
     count_lines,
+    lone_return,
     register_reader,
     require_file,
     settle,
@@ -52,29 +55,34 @@ def _stripped(number: int, text: bytes) -> list[tuple[int, bytes]]:
     return [(place, line) for place, line in lines if line]
 
 
-def _pairs(place: str, text: bytes) -> tuple[list[int], list[float]]:
-    """Return the indices and the values of one line; refuse what is wrong with it."""
+def _fault(text: bytes) -> str:
+    """Return what is wrong with a line that is not read."""
     label, *pairs = text.split()
     if b":" in label:
-        shown = label[:40].decode(errors="replace")
-        raise InputError(
-            f"{place}: the label is missing, the line begins with {shown!r}; write '<label> <index>:<value> …'"
-        )
-    indices, values = [0], []
+        return f"the label is missing, the line begins with {_shown(label)}; write '<label> <index>:<value> …'"
+    if b"," in label or (pairs and not any(b":" in pair for pair in pairs[:1]) and any(b":" in one for one in pairs)):
+        labels = label.split(b",") if b"," in label else [label, *takewhile(lambda one: b":" not in one, pairs)]
+        return f"{len(labels)} labels, {_shown(b','.join(labels))}; a row has one: make a file for each label"
+    last = 0
     for pair in pairs:
-        shown = pair[:40].decode(errors="replace")
         index, colon, value = pair.partition(b":")
         if not colon or not index.isdigit() or len(index) > _LONGEST_INDEX:
-            raise InputError(f"{place}: malformed pair {shown!r}; expected '<index>:<value>' with a whole index from 1")
+            return f"malformed pair {_shown(pair)}; expected '<index>:<value>' with a whole index from 1"
         if int(index) < 1:
-            raise InputError(f"{place}: index {int(index)}; indices begin at 1")
-        if int(index) <= indices[-1]:
-            raise InputError(f"{place}: index {int(index)} after {indices[-1]}; indices must ascend")
-        indices.append(int(index))
-        values.append(number(value.decode(errors="replace")))
-        if not math.isfinite(values[-1]):
-            raise InputError(f"{place}: malformed value in {shown!r}; expected a finite number, correct the row")
-    return indices[1:], values
+            return (
+                f"index {int(index)}; indices begin at 1: add 1 to each index of the file (scikit-learn writes such a "
+                "file with zero_based=False)"
+            )
+        if int(index) <= last:
+            return f"index {int(index)} after {last}; indices must ascend"
+        last = int(index)
+        if not value.isascii() or not math.isfinite(number(value.decode(errors="replace"))):
+            return f"malformed value in {_shown(pair)}; expected a finite number, correct the row"
+    return f"{_shown(text)} is written in another way than '<label> <index>:<value> …'; correct the row"
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:40].decode(errors="replace"))
 
 
 def label_of(text: str) -> str:
@@ -88,7 +96,7 @@ def _require(good: object) -> None:
         raise ValueError
 
 
-_COLON, _NEWLINE = ord(":"), ord("\n")
+_COLON, _NEWLINE, _LOWER = ord(":"), ord("\n"), 0b10_0000
 _SEPARATES = np.zeros(256, dtype=bool)
 _SEPARATES[list(b" \t\n\r\x0b\x0c:")] = True
 
@@ -106,51 +114,92 @@ class _Tokens:
 
     @classmethod
     def of(cls, text: bytes) -> Self:
-        """Return the tokens of an ASCII text that begins and ends with a separator."""
+        """Return the tokens of a text that begins and ends with a separator."""
         characters = np.frombuffer(text, dtype=np.uint8)
         # Two comparisons take a tenth of a look-up for every character; what else is below a space is found after.
         places = np.flatnonzero((characters <= ord(" ")) | (characters == _COLON))
         tokens = characters[places]
-        _require(_SEPARATES[tokens].all() and characters.max() < 128)
+        if not (parting := _SEPARATES[tokens]).all():
+            places, tokens = places[parting], tokens[parting]
         apart = np.diff(places) > 1
         whole = slice(None) if apart.all() else apart
         starts, ends = places[:-1][whole] + 1, places[1:][whole]
         return cls(text, starts, ends, tokens[:-1][whole], tokens[1:][whole], int(np.count_nonzero(tokens == _COLON)))
 
-    def texts(self, chosen: NDArray[np.int64]) -> Any:
-        """Return some tokens, their numbers ascending, as Arrow texts, each after a null for what is between.
+    def texts(self, starts: NDArray[np.int64], ends: NDArray[np.int64], kind: Any) -> Any:
+        """Return some tokens, ascending, as Arrow texts or bytes, each after a null for what is between.
 
         They refer to the text, which is not copied.
         """
-        edges = np.zeros(2 * len(chosen) + 1, dtype=np.int32)
-        edges[1::2], edges[2::2] = self.starts[chosen], self.ends[chosen]
+        edges = np.zeros(2 * len(starts) + 1, dtype=np.int32)
+        edges[1::2], edges[2::2] = starts, ends
         every_other = pa.py_buffer(b"\xaa" * -(-len(edges) // 8))
         buffers = [every_other, pa.py_buffer(edges), pa.py_buffer(self.text)]
-        return pa.Array.from_buffers(pa.string(), len(edges) - 1, buffers, null_count=len(chosen))
+        return pa.Array.from_buffers(kind, len(edges) - 1, buffers, null_count=len(starts))
+
+    def labels(self, chosen: NDArray[np.int64]) -> NDArray[np.str_]:
+        """Return some tokens as labels, of any bytes."""
+        seen = self.texts(self.starts[chosen], self.ends[chosen], pa.binary()).drop_null().dictionary_encode()
+        distinct = seen.dictionary.to_pylist()
+        _require(not any(b"," in label for label in distinct))
+        return np.asarray(
+            np.array([label_of(label.decode(errors="replace")) for label in distinct])[np.asarray(seen.indices)]
+        )
 
     def numbers(self, chosen: NDArray[np.int64], kind: type[_Number]) -> NDArray[_Number]:
-        """Return some tokens as numbers."""
-        numbers = self.texts(chosen).cast(pa.from_numpy_dtype(kind))
+        """Return some tokens as numbers, whole ones of decimal digits."""
+        starts, ends = self.starts[chosen], self.ends[chosen]
+        characters = np.frombuffer(self.text, dtype=np.uint8)
+        if kind is np.int64:
+            _require((ends - starts).max(initial=0) <= _LONGEST_INDEX)
+            # Arrow reads hexadecimal digits, too, which begin with 0x.
+            if b"x" in self.text or b"X" in self.text:
+                _require(not (characters[starts + 1] | _LOWER == ord("x")).any())
+        elif (signed := characters[starts] == ord("+")).any():
+            # Arrow reads no plus sign.
+            _require((characters[starts[signed] + 1] != ord("-")).all())
+            starts = starts + signed
+        numbers = self.texts(starts, ends, pa.string()).cast(pa.from_numpy_dtype(kind))
         return np.frombuffer(numbers.buffers()[1], dtype=kind)[1 : 2 * len(chosen) : 2]
 
 
 def _parse(path: Path, number: int, text: bytes) -> _Rows:
-    """Parse whole lines, ``number`` the first's: all at once where none is blank, indented or has a comment."""
+    """Parse whole lines, ``number`` the first's, once those are left out that are blank, and comments."""
     try:
         _require(b"#" not in text)
         return _columns(b"\n" + text, np.arange(number, number + count_lines(text)))
     except ValueError:
         lines = _stripped(number, text)
     try:
-        return _columns(b"\n".join([b"", *(line for _, line in lines), b""]), np.array([place for place, _ in lines]))
+        return _together(lines)
     except ValueError:
-        return _line_by_line(path, lines)
+        raise _refusal(path, lines) from None
+
+
+def _refusal(path: Path, lines: list[tuple[int, bytes]]) -> InputError:
+    """Return the refusal of the first line that cannot be parsed."""
+
+    def fails(count: int) -> bool:
+        try:
+            _together(lines[:count])
+        except ValueError:
+            return True
+        return False
+
+    # Some lines fail if one of them does.
+    number, line = lines[bisect_left(range(1, len(lines)), True, key=fails)]
+    if b"\r" in line:
+        return lone_return(path, number)
+    return InputError(f"{path}, line {number}: {_fault(line)}")
+
+
+def _together(lines: list[tuple[int, bytes]]) -> _Rows:
+    """Parse lines that come with their numbers."""
+    return _columns(b"\n".join([b"", *(line for _, line in lines), b""]), np.array([number for number, _ in lines]))
 
 
 def _columns(text: bytes, lines: NDArray[np.int64]) -> _Rows:
     """Parse lines of these numbers all at once, column by column; the text begins and ends with a newline."""
-    # Arrow reads whole numbers in hexadecimal digits, too; one letter is found many times as fast as two.
-    _require(not (b"x" in text and b"0x" in text) and not (b"X" in text and b"0X" in text))
     tokens = _Tokens.of(text)
     # Each line begins right after its predecessor's end.
     first = tokens.before == _NEWLINE
@@ -165,19 +214,7 @@ def _columns(text: bytes, lines: NDArray[np.int64]) -> _Rows:
     starts = pointers[:-1][np.diff(pointers) > 0]
     steps[starts] = columns[starts]
     _require((steps > 0).all() and np.isfinite(numbers).all())
-    labels_seen = tokens.texts(labels).drop_null().dictionary_encode()
-    names = np.array([label_of(name) for name in labels_seen.dictionary.to_pylist()])
-    return _Rows(names[np.asarray(labels_seen.indices)], pointers, columns - 1, np.ascontiguousarray(numbers), lines)
-
-
-def _line_by_line(path: Path, chunk: list[tuple[int, bytes]]) -> _Rows:
-    """Parse lines one after another, naming the first that is malformed."""
-    pairs = [_pairs(f"{path}, line {number}", text) for number, text in chunk]
-    columns = np.array([index for indices, _ in pairs for index in indices], dtype=np.int64)
-    values = np.array([value for _, several in pairs for value in several], dtype=np.float64)
-    labels = np.array([label_of(text.split()[0].decode(errors="replace")) for _, text in chunk])
-    pointers = np.cumsum([0, *(len(indices) for indices, _ in pairs)])
-    return _Rows(labels, pointers, columns - 1, values, np.array([number for number, _ in chunk], dtype=np.int64))
+    return _Rows(tokens.labels(labels), pointers, columns - 1, np.ascontiguousarray(numbers), lines)
 
 
 def _read(path: Path, dimension: int) -> Iterator[Block]:

@@ -1,24 +1,22 @@
 """Tables in text and in Parquet: cells as a file has them, encoded as a schema declares or a draft needs; lists."""
 
-import csv
-from codecs import BOM_UTF8
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyarrow import csv as arrow_csv
 
 from storage.cells import canonical, column_name
 from storage.columns import Category, Numeric, named_twice
 from storage.errors import InputError, RefusedError
 from storage.people import People, identifiers, named
 from storage.readers.arrow_batches import open_parquet
+from storage.readers.delimited import delimited_rows, first_row
 from storage.refs import OnViolation
 from storage.schema import Schema, Table, layout_of, load_schema, parse_schema, read_declaration
 from storage.several import patterned, spread
@@ -29,10 +27,9 @@ from storage.source import (
     Rows,
     Source,
     Tally,
-    bounded_lines,
     confirm,
     count_lines,
-    open_text,
+    most_rows,
     reading,
     register_reader,
     require_file,
@@ -41,40 +38,6 @@ from storage.source import (
 
 PARQUET = (".parquet", ".pq")
 """Ends of the names of Parquet files."""
-
-_BLOCK_BYTES = 1 << 22
-
-
-def text_rows(path: Path, schema: Schema) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line and the stripped cells of each row of delimited text, the line of names among them.
-
-    Raises
-    ------
-    InputError
-        While reading, for bytes or quotes that cannot be read, naming the line.
-    """
-    last = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal last
-        with open_text(path, schema.encoding) as file:
-            for last, raw in bounded_lines(file, path):
-                try:
-                    text = raw.decode("utf-8-sig" if last == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise InputError(
-                        f"{path}, line {last}: byte {raw[error.start]:#04x} is not UTF-8; let the schema declare the "
-                        "file's encoding (latin-1, cp1252, utf-16), or convert the file"
-                    ) from error
-                if not text.startswith(schema.skip_lines_beginning):
-                    yield text
-
-    try:
-        for row in csv.reader(lines(), delimiter=schema.delimiter, skipinitialspace=True):
-            if cells := [cell.strip() for cell in row]:
-                yield last, cells
-    except csv.Error as error:
-        raise InputError(f"{path}, line {last}: {error}; correct the row") from error
 
 
 def expected_rows(path: Path) -> int | None:
@@ -95,11 +58,13 @@ def expected_rows(path: Path) -> int | None:
         return None
 
 
-def raw_rows(path: Path, schema: Schema | None, rows: int, names: Sequence[str] | None = None) -> Iterator[Table]:
+def raw_rows(
+    path: Path, schema: Schema | None, rows: int, names: Sequence[str] | None = None, most: int | None = None
+) -> Iterator[Table]:
     """Yield the rows of a file, text or Parquet by its name's end, some at once.
 
-    Cells of text are text, in an Arrow array or a list; those of a row of another number of cells are None, and its
-    fault says so.
+    Cells of a text are text in an Arrow array; those of a row of another number of cells are null, and its fault says
+    so.
 
     Parameters
     ----------
@@ -111,6 +76,8 @@ def raw_rows(path: Path, schema: Schema | None, rows: int, names: Sequence[str] 
         How many at once.
     names : sequence of str, optional
         The columns of a text in their order, as they are known; those of Parquet that are read, all by default.
+    most : int, optional
+        How many rows Parquet may state, before any is read.
 
     Raises
     ------
@@ -119,126 +86,43 @@ def raw_rows(path: Path, schema: Schema | None, rows: int, names: Sequence[str] 
     """
     with reading(require_file(path)):
         if schema is None or path.suffix in PARQUET:
-            yield from parquet_rows(path, rows, names)
+            yield from parquet_rows(path, rows, names, most=most)
             return
-        read = text_rows(path, schema)
-        first = next(read, None)
+        first = first_row(path, schema)
         if first is None:
             raise InputError(f"{path} holds no rows; it must hold at least one")
         found = list(map(column_name, first[1]))
         if not schema.header:
-            read = chain([first], read)
             found = list(schema.in_file)
             if names is None and len(first[1]) == len(found) - 1:
                 found.remove(schema.label.name)
         if twice := named_twice(found):
             raise InputError(f"{path}: column {twice!r} is named twice; rename one in the file")
-        done = yield from _arrow_rows(path, schema, found, rows)
-        if done is not None:
-            yield from chunked(islice(read, done, None), found, rows, str(path))
+        yield from delimited_rows(path, schema, found, rows)
 
 
 def chunked(read: Iterator[tuple[int, list[str]]], names: Sequence[str], rows: int, place: str) -> Iterator[Table]:
-    """Yield rows that come with their lines, so many at once; the cells of one of another number are None."""
-    blank: list[str | None] = [None] * len(names)
+    """Yield rows that come with their lines, each of as many cells as there are names, so many at once."""
     while chunk := list(islice(read, rows)):
-        faults = [
-            None if len(cells) == len(names) else f"{len(cells)} cells, there are {len(names)} columns"
-            for _, cells in chunk
-        ]
-        columns = zip(*(blank if fault else row for (_, row), fault in zip(chunk, faults, strict=True)), strict=True)
+        columns = zip(*(cells for _, cells in chunk), strict=True)
         lines = np.array([line for line, _ in chunk], dtype=np.int64)
-        yield Table(dict(zip(names, columns, strict=True)), lines, place, faults=faults)
-
-
-def _arrow_rows(path: Path, schema: Schema, names: Sequence[str], rows: int) -> Generator[Table, None, int | None]:
-    """Yield rows column by column; return after how many of them Python has to read on, None where all are read."""
-    done, passed, longest = 0, 0, csv.field_size_limit()
-    if schema.skip_lines_beginning or not schema.needed:
-        return done
-    try:
-        with open_text(path, schema.encoding) as file:
-            for text in _whole_lines(file):
-                quotes = names if b'"' in text else ()
-                table = arrow_csv.read_csv(
-                    pa.BufferReader(text),
-                    # In one piece where cells may hold line breaks: between pieces pyarrow ends a row there.
-                    read_options=arrow_csv.ReadOptions(column_names=names, block_size=len(text) if quotes else None),
-                    parse_options=arrow_csv.ParseOptions(delimiter=schema.delimiter),
-                    convert_options=arrow_csv.ConvertOptions(
-                        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
-                    ),
-                )
-                lines = passed + _line_numbers(text)
-                if len(lines) != len(table):
-                    raise pa.ArrowInvalid("rows that pyarrow and Python end otherwise")
-                # The line of names.
-                begin = int(schema.header and not passed)
-                passed += count_lines(text)
-                for start in range(begin, len(table), rows):
-                    piece = table.slice(start, rows).combine_chunks()
-                    cells = {name: piece.column(name).chunk(0) for name in names}
-                    if any(
-                        pc.any(pc.match_substring_regex(cells[one], '"' if one in schema.needed else '^ +"')).as_py()
-                        for one in quotes
-                    ) or any(
-                        one.nbytes > longest and pc.max(pc.binary_length(one)).as_py() > longest
-                        for one in piece.columns
-                    ):
-                        raise pa.ArrowInvalid("a quotation mark that Python reads otherwise, or a cell it refuses")
-                    yield Table(cells, lines[start : start + rows], str(path))
-                    done += len(piece)
-    except (pa.ArrowInvalid, UnicodeError, InputError):
-        # Cells of another number, a line longer than a block, bytes that are not UTF-8: Python names the line.
-        return done
-    return None
-
-
-def _whole_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield whole lines, about a block of them at a time.
-
-    They are read here, not by pyarrow: its thread that reads a file of Python's goes on after a refusal, and a process
-    that ends meanwhile is aborted.
-    """
-    rest, whole, begun = b"", False, False
-    while not whole:
-        data = rest + file.read(_BLOCK_BYTES)
-        whole = len(data) == len(rest)
-        end = len(data) if whole else data.rfind(b"\n") + 1
-        text, rest = data[:end], data[end:]
-        # Python's reader refuses carriage returns that end lines alone, and reads on in quotes that are open where a
-        # block ends; pyarrow's does neither, and leaves out a mark of the order of bytes wherever a block begins.
-        if (
-            (not end and not whole)
-            or (b"\r" in text and text.count(b"\r") != text.count(b"\r\n"))
-            or (b'"' in text and text.count(b'"') % 2)
-            or (begun and text.startswith(BOM_UTF8))
-        ):
-            raise pa.ArrowInvalid("a line longer than a block, or one that Python reads otherwise")
-        if begun := bool(text):
-            yield text
-
-
-def _line_numbers(text: bytes) -> NDArray[np.int64]:
-    """Return the line on which each row of whole lines ends, from 1; blank lines are no rows."""
-    characters = np.frombuffer(text, dtype=np.uint8)
-    ends = np.flatnonzero(characters == ord("\n"))
-    if not text.endswith(b"\n"):
-        ends = np.append(ends, len(text))
-    lines = np.arange(1, len(ends) + 1)
-    if b'"' in text:
-        closed = np.cumsum(characters == ord('"'))[np.minimum(ends, len(text) - 1)] % 2 == 0
-        ends, lines = ends[closed], lines[closed]
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    return np.asarray(lines[(starts < ends) & (characters[starts] != ord("\r"))])
+        yield Table(dict(zip(names, columns, strict=True)), lines, place)
 
 
 def parquet_rows(
-    path: Path, rows: int, names: Sequence[str] | None = None, way_out: str = "correct the schema"
+    path: Path,
+    rows: int,
+    names: Sequence[str] | None = None,
+    way_out: str = "correct the schema",
+    most: int | None = None,
 ) -> Iterator[Table]:
     """Yield the rows of a Parquet file as :func:`raw_rows` does, whatever its name's end; cells are Arrow arrays."""
     with open_parquet(path, rows, names) as file:
         file.require(names or (), way_out)
+        if most is not None and file.count > most:
+            raise InputError(
+                f"{path} states {file.count} rows, more than {most}; if that is right, declare as many with --max-rows"
+            )
         row = 1
         for batch in file.batches:
             columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
@@ -306,8 +190,7 @@ def text_tables(path: Path, schema: Schema, on_violation: OnViolation) -> Iterat
 def _column_names(path: Path, schema: Schema) -> list[str]:
     """Return the names of a text's columns, which are the declared ones in any order."""
     names = list(schema.in_file)
-    with reading(path):
-        line, cells = next(text_rows(path, schema), (0, []))
+    line, cells = first_row(path, schema) or (0, [])
     cells = list(map(column_name, cells))
     place, declared, present = f"{path}, line {line}", set(names), set(cells)
     if not schema.header:
@@ -386,7 +269,7 @@ def settling_names(declaration: Any, place: str, path: Path) -> list[str] | None
             "list the names"
         )
     with reading(require_file(path)):
-        names = list(map(column_name, next(text_rows(path, layout), (0, []))[1]))
+        names = list(map(column_name, (first_row(path, layout) or (0, []))[1]))
     if twice := named_twice(names):
         raise InputError(f"{path}: column {twice!r} is named twice; rename one in the file")
     return names
@@ -443,7 +326,7 @@ def _files(path: Path) -> tuple[Path, ...]:
 
 def parquet_tables(path: Path, schema: Schema, _: OnViolation) -> Iterator[Table]:
     """Yield the rows of a file, the columns that a schema looks at."""
-    for table in parquet_rows(path, schema.block_rows, schema.needed):
+    for table in parquet_rows(path, schema.block_rows, schema.needed, most=most_rows()):
         for name, column in table.columns.items():
             if pa.types.is_nested(column.type):
                 raise InputError(f"{path}, column {name}: a cell is {str(column.type)[:60]}, which no schema declares")
@@ -455,7 +338,7 @@ def _list_rows(files: Sequence[Path], dimension: int, people: People | None) -> 
     rows = max(1, min(2048, (1 << 22) // max(1, dimension)))
     columns = (FEATURES, LABEL) if people is None else (FEATURES, LABEL, column_name(people.column))
     for path in files:
-        for table in parquet_rows(path, rows, columns, _NO_SCHEMA):
+        for table in parquet_rows(path, rows, columns, _NO_SCHEMA, most_rows()):
             yield _list_block(table, dimension, people)
 
 
@@ -626,7 +509,7 @@ def _drafted(path: Path, layout: Schema, columns: Mapping[str, Sequence[str]]) -
     """Yield the rows of a table whose schema is a draft; rows that are nobody's count nowhere."""
     drawn = [(kind, name) for kind, names in columns.items() for name in names]
     person = [] if layout.people is None else [layout.people.column]
-    for rows in raw_rows(path, layout, _ROWS):
+    for rows in raw_rows(path, layout, _ROWS, most=most_rows()):
         for name in (*(name for _, name in drawn), *person):
             if name not in rows.columns:
                 raise InputError(f"{path} has no column {name!r}; it has: {', '.join(rows.columns)}")

@@ -19,7 +19,8 @@ from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
 from storage.people import keyed_digests, named
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.tables import PARQUET, expected_rows, raw_rows, settling_names, text_rows
+from storage.readers.delimited import first_row
+from storage.readers.tables import PARQUET, expected_rows, raw_rows, settling_names
 from storage.schema import Examined, Schema, Table, layout_of, parse_schema, read_declaration, schema_faults
 from storage.source import LONGEST_LINE, open_binary, reading, require_file
 from tasks.datasets.proposals import Proposal, entry, proposed, public_proposals, together
@@ -204,10 +205,10 @@ def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:
     line = first.decode(encoding, errors="replace")
     delimiter = max(_DELIMITERS, key=line.count)
     layout = layout_of({"delimiter": delimiter, "encoding": encoding}, str(path))
-    with reading(path):
-        for _, cells in text_rows(path, layout):
-            return layout, [(cell, "todo") for cell in cells]
-    raise InputError(f"{path} holds no line of column names")
+    names = first_row(path, layout)
+    if names is None:
+        raise InputError(f"{path} holds no line of column names")
+    return layout, [(cell, "todo") for cell in names[1]]
 
 
 def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:

@@ -189,6 +189,53 @@ def test_rows_are_bounded(tmp_path: Path) -> None:
                 write_dataset(layout, source, name="rows", account="rows", visibility=Visibility.PUBLIC)
 
 
+@pytest.mark.parametrize("declared", [True, False], ids=["columns", "lists"])
+def test_what_parquet_states_of_its_rows_is_looked_at_first(declared: bool, tmp_path: Path) -> None:
+    """Not the first row of it is read, which would be refused."""
+    table = {"a": [5.0] * 100, "b": ["0"] * 100} if declared else {"features": [[1.0]] * 100, "label": [None] * 100}
+    pq.write_table(pa.table(table), tmp_path / "rows.parquet")
+    (tmp_path / "schema.yaml").write_text(_SCHEMA.replace("header: false\n", ""))
+    options = ReadOptions(dimension=1, classes=("0", "1"))
+    if declared:
+        options = ReadOptions(schema=tmp_path / "schema.yaml")
+    source = read_source("parquet", tmp_path / "rows.parquet", options)
+    with limited(rows=99), pytest.raises(InputError, match=r"states 100 rows, more than 99; .*--max-rows"):
+        list(source.parts["train"])
+    with limited(rows=100), pytest.raises(InputError, match=r"row 1"):
+        list(source.parts["train"])
+
+
+def _many_rows(path: Path) -> None:
+    """Write 150 million rows of nothing."""
+    group = pa.table({"a": pa.nulls(15_000_000, pa.float64()), "b": pa.nulls(15_000_000, pa.string())})
+    with pq.ParquetWriter(path, group.schema, compression="zstd") as writer:
+        for _ in range(10):
+            writer.write_table(group, row_group_size=len(group))
+
+
+@pytest.mark.nightly
+def test_a_parquet_file_of_too_many_rows_is_refused_at_once(tmp_path: Path) -> None:
+    _many_rows(tmp_path / "rows.parquet")
+    (tmp_path / "schema.yaml").write_text(_SCHEMA.replace("header: false\n", "missing: {marker: '', rows: drop}\n"))
+    body = """from storage.source import ReadOptions, read_source
+options = ReadOptions(schema=path.with_name('schema.yaml'))
+for block in read_source('parquet', path, options).parts['train']: pass"""
+    told = _told(body, tmp_path / "rows.parquet", seconds=5)
+    assert re.search("states 150000000 rows, more than 100000000; .*--max-rows", told)
+
+
+def test_what_an_idx_header_states_is_looked_at_first(tmp_path: Path) -> None:
+    """Before the gigabytes that it unfolds to; of the images nothing is there."""
+    for name, head, body in (
+        ("train-labels-idx1-ubyte.gz", struct.pack(">BBBBI", 0, 0, 8, 1, 1 << 20), bytes(1 << 20)),
+        ("train-images-idx3-ubyte.gz", struct.pack(">BBBBIII", 0, 0, 8, 3, 1 << 20, 64, 64), b""),
+    ):
+        (tmp_path / name).write_bytes(gzip.compress(head + body))
+    options = ReadOptions(dimension=4096, classes=("0", "1"))
+    with pytest.raises(InputError, match=r"train-images.* holds more than 268435456 bytes; .*--max-bytes"):
+        list(read_source("idx", tmp_path, options).parts["train"])
+
+
 # ── documents, archives, messages, tables and encoders ───────────────────────────────────────────────────────────────
 
 _PEAK = """

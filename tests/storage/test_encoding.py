@@ -150,6 +150,17 @@ def test_a_cell_of_any_type_is_encoded_alike_beside_others_and_alone() -> None:
     assert together.refusals[6:9] == (None, None, None), "missing"
 
 
+@pytest.mark.parametrize("beside", [None, "x", "1"])
+def test_a_text_of_arrow_is_encoded_alike_beside_a_null(beside: str | None) -> None:
+    schema = schema_of({"name": "x", "type": "numeric", "range": [0, 10], "missing": "indicator"})
+    for cell in ("7\x1f", " 7", "\u00a07", "7\x00", "1_0"):
+        found = []
+        for cells in ([cell], [cell, beside]):
+            (one,) = schema.examine(Table({"x": pa.array(cells)}, np.arange(len(cells)), ""), schema.inputs)
+            found.append([part[0].tolist() for part in (one.missing, one.encoded.values, one.encoded.hopeless)])
+        assert found[0] == found[1], cell
+
+
 def test_days_between_two_dates_are_a_number() -> None:
     """Whether the dates are features themselves or not; a row where one is missing has none."""
     stay = {"name": "stay", "type": "days", "between": ["admitted", "discharged"], "range": [0, 60], "centre": 10}
@@ -249,6 +260,17 @@ def test_german_sums_and_marks_that_are_one() -> None:
         ({"name": "x", "type": "date", "range": ["2020-01-01"]}, "it must be two days"),
         ({"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "parts": ["hour"]}, "some of days, year"),
         ({"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "format": 3}, "it must be text such as"),
+        *(
+            (
+                {"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "format": form},
+                "it must name a year, a month and a day",
+            )
+            for form in ("%d.%m.", "%Y-%m", "%Y", "%H:%M", "%d.%Y", "day", "%Q", "", ["%Y-%m-%d", "%m/%d"])
+        ),
+        (
+            {"name": "x", "type": "days", "between": ["y", "y"], "range": [0, 9], "format": "%d.%m."},
+            "it must name a year, a month and a day",
+        ),
         (
             {"name": "x", "type": "label", "classes": ["a", "b"], "missing": "indicator"},
             "can only be refused or dropped",
@@ -270,6 +292,7 @@ def test_a_wrong_column_says_what_is_right(column: dict[str, Any], message: str)
         ({"decimal": ";"}, "decimal is ';'; it must be"),
         ({"decimal": ",", "delimiter": ","}, "not the delimiter"),
         ({"encoding": "utf-9"}, "encoding is 'utf-9', which is not known"),
+        ({"encoding": "hex"}, "encoding is 'hex', which is not known"),
         ({"header": "no"}, "header is 'no'; it must be true or false"),
         ({"scaling": "minmax"}, "scaling is 'minmax'; it must be one of centred, unit-interval"),
     ],

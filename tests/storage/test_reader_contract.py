@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from storage.cells import canonical_text
 from storage.errors import InputError
-from storage.readers import tables
+from storage.readers import delimited
 from storage.refs import OnViolation
 from storage.source import ReadOptions, Source, read_source, reader_names
 from tests.storage.reader_samples import SAMPLES
@@ -87,7 +87,7 @@ ODD_PAIRS = ["2:0x1", "0x3:1", "3:+5", "5:.5", "05:1", "5:1e-400", "#c", "\t5:1"
 LABELS = ["no", "no.", "yes", "no. ", " no", "yes .", "1"]
 COLUMNS: dict[str, tuple[Any, list[Any]]] = {
     "age": (pa.float64(), [1.0, float("nan"), -0.0, 101.0, float("inf"), None]),
-    "paid": (pa.string(), ["1", "€ 1,200", "x", " 7 ", "1_0", None]),
+    "paid": (pa.string(), ["1", "€ 1,200", "x", " 7 ", "7\x1f", "1_0", None]),
     "born": (pa.date32(), [datetime.date(2001, 2, 3), datetime.date(1900, 1, 1), None]),
     "left": (pa.timestamp("s"), [datetime.datetime(2001, 3, 3, 1), datetime.datetime(1900, 1, 1), 10**14, None]),
     "colour": (pa.string(), ["red", "1.0", "2.50", "9", "blue", None]),
@@ -101,7 +101,8 @@ def _csv_row(of: random.Random) -> str:
     cells = ['"a,b"', str(of.randint(0, 99)), "7", "2001-01-03", "2001-02-03", "red", "Main", "yes", of.choice(LABELS)]
     if of.random() < 0.5:
         cells[of.randrange(8)] = of.choice(ODD_CELLS)
-    return ",".join(cells)
+    # Now and then a cell is missing altogether, or there is one too many.
+    return ",".join(cells[: of.choice([8, *[9] * 10])] + ["9"] * (of.random() < 0.05))
 
 
 def _write_csv(folder: Path, rows: list[str]) -> tuple[Path, dict[str, Any]]:
@@ -167,7 +168,7 @@ def test_replacing_a_row_moves_no_other(name: str, part: int, tmp_path: Path, mo
     compared = 0
     for number in range(rounds):
         of = random.Random(number)
-        monkeypatch.setattr(tables, "_BLOCK_BYTES", of.choice([97, 300, 1 << 22]))
+        monkeypatch.setattr(delimited, "_BLOCK_BYTES", of.choice([97, 300, 1 << 22]))
         violation = of.choice([OnViolation.DROP, OnViolation.DROP, OnViolation.CLIP, OnViolation.REFUSE])
         rows = [row(of) for _ in range(of.randint(1, 6))]
         place, other = of.randrange(len(rows)), row(of)

@@ -86,7 +86,12 @@ def test_real_labels_need_a_range(tmp_path: Path, layout: Layout) -> None:
         ("1 1:", "malformed value in '1:'"),
         ("1 1:five", "malformed value in '1:five'"),
         ("1 1:1_0", "malformed value in '1:1_0'"),
-        ("1 0:5", "index 0; indices begin at 1"),
+        ("1 0:5", "index 0; indices begin at 1: add 1 to each index of the file"),
+        ("1,2 1:5", "2 labels, '1,2'; a row has one: make a file for each label"),
+        ("1,2,a", "3 labels, '1,2,a'; a row has one"),
+        ("1 2 0 1:5", "3 labels, '1,2,0'; a row has one"),
+        ("1 1:0.5\r0 2:1\r", "a carriage return ends a line alone, as on old Macs"),
+        ("1 1:\u0663", "malformed value in '1:\u0663'"),
         ("1 2:1 2:1", "index 2 after 2; indices must ascend"),
         ("1 3:1 2:1", "index 2 after 3; indices must ascend"),
         ("1 1:nan", "malformed value in '1:nan'"),
@@ -237,26 +242,53 @@ def test_a_declared_image_shape_stays_with_the_rows(tmp_path: Path, layout: Layo
         read_source("libsvm", path, replace(options, image_shape=(2, 2)))
 
 
-@settings(deadline=None, max_examples=200)
-@given(
-    some.lists(
-        some.text(alphabet="019+-.eE:_ \t\r#nax", max_size=24),
-        min_size=1,
-        max_size=6,
-    )
-)
+def _one_by_one(text: str) -> list[tuple[str, dict[int, float]] | None]:
+    """Return the label and the pairs of each line as the format says; None where it does not fit."""
+    rows: list[tuple[str, dict[int, float]] | None] = []
+    for line in text.encode().split(b"\n"):
+        label, *pairs = line.partition(b"#")[0].split() or [b""]
+        found: dict[int, float] = {}
+        for pair in pairs:
+            match = re.fullmatch(rb"([0-9]{1,18}):([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)", pair)
+            index, value = (int(match[1]), float(match[2])) if match else (0, np.inf)
+            if not max(found, default=0) < index or not np.isfinite(value):
+                rows.append(None)
+                break
+            found[index] = value
+        else:
+            rows += (
+                [None if b":" in label or b"," in label else (label_of(label.decode(errors="replace")), found)]
+                if label
+                else []
+            )
+    return rows
+
+
+@settings(deadline=None, max_examples=300)
+@given(some.lists(some.text(alphabet="0112+-.eE,:::   \t\r#nax\x1f\u00e9\u0663", max_size=24), min_size=1, max_size=6))
 def test_lines_at_once_are_what_they_are_one_by_one(lines: list[str]) -> None:
-    """Whatever is written, blank, indented or with a comment: the same rows, or the same error."""
-    text = "\n".join([*lines, ""]).encode()
+    """Whatever is written, blank, indented or with a comment: the same rows, or the line is named that fits not."""
+    text = "\n".join([*lines, ""])
+    expected = _one_by_one(text)
     try:
-        expected = libsvm._line_by_line(Path("rows"), libsvm._stripped(1, text))
+        found = libsvm._parse(Path("rows"), 1, text.encode())
     except InputError as error:
-        with pytest.raises(InputError, match=re.escape(str(error))):
-            libsvm._parse(Path("rows"), 1, text)
+        number = int(re.match(r"rows, line (\d+): ", str(error))[1])  # type: ignore[index]  # else it names no line
+        assert _one_by_one(lines[number - 1]) == [None]
+        assert None not in _one_by_one("\n".join(lines[: number - 1]))
         return
-    found = libsvm._parse(Path("rows"), 1, text)
-    for name in ("labels", "pointers", "columns", "values", "lines"):
-        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+    rows = zip(found.labels.tolist(), found.pointers[:-1], found.pointers[1:], strict=True)
+    assert expected == [
+        (label, dict(zip((found.columns[start:stop] + 1).tolist(), found.values[start:stop].tolist(), strict=True)))
+        for label, start, stop in rows
+    ]
+
+
+def test_spellings_that_are_read(tmp_path: Path) -> None:
+    path = _write(tmp_path, "0x1 05:+1. 7:.5\n\x00é 1:1e-400 2:-0\n\xa01\x0c3:+.5e1\n")
+    (block,) = read_source("libsvm", path, ReadOptions(dimension=7, classes=("0x1", "\x00é"))).parts["train"]
+    assert block.labels.tolist() == ["0x1", "\x00é", "1"]
+    assert block.features.toarray().tolist() == [[0, 0, 0, 0, 1, 0, 0.5], [0] * 7, [0, 0, 5, 0, 0, 0, 0]]
 
 
 def test_ordinary_lines_need_no_closer_look() -> None:

@@ -240,6 +240,8 @@ def test_a_declaration_beside_the_schema_must_agree(tmp_path: Path) -> None:
         ("columns:", "colums:", "must be a mapping with a list of columns"),
         ("delimiter:", "delimeter:", "no key 'delimeter'; nearest: delimiter"),
         ('delimiter: ";"', 'delimiter: "; "', "it must be one character"),
+        ('delimiter: ";"', 'delimiter: "§"', "it must be an ASCII character"),
+        ('delimiter: ";"', "delimiter: '\"'", "no quotation mark and no line end"),
         ("range: [0, 100]", "range: [100, 0]", r"column age: range is \[100, 0\]; it must be two finite numbers"),
         ("range: [0, 100]", "range: [0, .inf]", "column age: range is"),
         (", range: [0, 100]", "", "column age: range is None"),

@@ -75,7 +75,7 @@ def test_a_draft_reads_no_second_line(tmp_path: Path, monkeypatch: pytest.Monkey
             yield number, line
 
     original = files.bounded_lines
-    monkeypatch.setattr("storage.readers.tables.bounded_lines", one_line)
+    monkeypatch.setattr("storage.readers.delimited.bounded_lines", one_line)
     _drafted(path)
     assert lines == [1]
 
