@@ -256,11 +256,8 @@ def _one_by_one(text: str) -> list[tuple[str, dict[int, float]] | None]:
                 break
             found[index] = value
         else:
-            rows += (
-                [None if b":" in label or b"," in label else (label_of(label.decode(errors="replace")), found)]
-                if label
-                else []
-            )
+            name = libsvm.label_of(label.decode(errors="replace"))
+            rows += [None if b":" in label or b"," in label else (name, found)] if label else []
     return rows
 
 
