@@ -57,7 +57,7 @@ from deployments.cli import entry_point as commands
 from deployments.cli.entry_point import app
 listed = commands.command_group(["--help"]).commands
 commands.import_all()
-shown = lambda found: [[name, type(one).__name__, one.get_short_help_str(1000)] for name, one in found.items()]
+shown = lambda found: [[name, hasattr(one, "commands"), one.get_short_help_str(1000)] for name, one in found.items()]
 print(json.dumps([shown(listed), shown(typer.main.get_group(app).commands)]))
 """
     done = subprocess.run(

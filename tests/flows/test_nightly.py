@@ -735,10 +735,10 @@ def test_a_night_is_a_flow_by_command(unitball: CommandLine, tmp_path: Path) -> 
     asked = ("--horizon", 3, "--epsilon", 1, "--trust", "secagg", "--parties", 3, "--trainer", "class-means")
     said = unitball("schedule", "clinic", "--nightly", *asked)
     assert "one charge for 3 nights" in said.out
-    first = unitball.succeeds("train", "--dataset", "clinic", *asked, "--json")
+    first = unitball.succeeds("train", "--dataset", "clinic", *asked)
     assert first["proved"]["epsilon"] <= 1.0
     assert any("one night of the horizon" in words for words in first["proved"]["assumptions"])
-    again = unitball.succeeds("train", "--dataset", "clinic", *asked, "--json")
+    again = unitball.succeeds("train", "--dataset", "clinic", *asked)
     assert again["releases"] == first["releases"]
     assert again["mlflow_run_id"] == first["mlflow_run_id"]
     unitball("train", "--dataset", "clinic", "--horizon", 9, "--epsilon", 1).refused(2, "ask for that one")

@@ -18,16 +18,16 @@ FEDERATED = (*TRAIN, "--algorithm", "fed-dpdr-dpml", "--dimension", 2, "--dropou
 
 
 def test_rounds_are_cached_tasks_and_a_dropout_changes_the_run(unitball: CommandLine) -> None:
-    lost = unitball.succeeds(*FEDERATED, "--absent", "2:mask", "--json")
+    lost = unitball.succeeds(*FEDERATED, "--absent", "2:mask")
     assert lost["proved"]["epsilon"] <= 1.0
     assert not lost["cached"]
     assert len(list(Layout(unitball.root).rounds.iterdir())) == 2, "the projection and the trainer, each in rounds"
 
-    again = unitball.succeeds(*FEDERATED, "--absent", "2:mask", "--json")
+    again = unitball.succeeds(*FEDERATED, "--absent", "2:mask")
     assert again["cached"]
     assert again["releases"] == lost["releases"]
 
-    whole = unitball.succeeds(*FEDERATED, "--json")
+    whole = unitball.succeeds(*FEDERATED)
     assert not set(whole["releases"]) & set(lost["releases"])
 
 
@@ -53,7 +53,7 @@ def test_what_cannot_be_is_said_before_anything_runs(unitball: CommandLine) -> N
 
 def test_many_steps_and_the_published_split(unitball: CommandLine) -> None:
     arguments = ("--algorithm", "truex", "--dropouts", 1, "--param", "honest=3", "--absent", "1:mask")
-    result = unitball.succeeds(*TRAIN, *arguments, "--param", "iterations=5", "--json")
+    result = unitball.succeeds(*TRAIN, *arguments, "--param", "iterations=5")
     assert result["proved"]["numerics"] == "exact"
     assert any("at least 3 parties are honest" in words for words in result["proved"]["assumptions"])
 

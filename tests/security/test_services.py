@@ -511,8 +511,8 @@ def test_a_work_pool_has_nobody_to_run_its_command(served: Served, tmp_path: Pat
         ("deployments: [{name: a}]", "entrypoint"),
         ("deployments: 7", "deployments"),
         ("[", "is not YAML"),
-        ("deployments: [{name: a, entrypoint: b, schedules: [{cron: never}]}]", "schedule"),
-        ("deployments: [{name: a, entrypoint: b, triggers: [7]}]", "'a'"),
+        ("deployments: [{name: a, entrypoint: flows.federated_training.train, schedules: [{cron: never}]}]", "cron"),
+        ("deployments: [{name: a, entrypoint: flows.federated_training.train, triggers: [7]}]", "'a'"),
     ],
 )
 def test_a_file_of_deployments_that_asks_for_other_code_is_refused(text: str, named: str, tmp_path: Path) -> None:
