@@ -578,7 +578,7 @@ def test_bad_rows_are_named_alike_whatever_declares_them(kind: type, way: str) -
         _refused(
             kind,
             way,
-            "label nan is none of the classes|contains NaN",
+            "label '?nan'? is none of the classes|contains NaN",
             y=np.where(np.arange(40) == 2, np.nan, labels.astype(object)),
         )
 
