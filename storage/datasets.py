@@ -19,7 +19,7 @@ from storage import documents
 from storage.atomic import Staging, locked_directory, staging, write_bytes, writing
 from storage.cells import canonical, numbers
 from storage.columns import codes_of, shown
-from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
+from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
 from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, SEEN, Layout, path_component, root_secret
 from storage.objects import objects_of, row_objects
@@ -366,9 +366,9 @@ class StagedDataset:
         if self._prints is None:
             return ()
         for version in private_versions(self.layout):
-            # Versions that were stored before columns were sketched get sketches, and patterns as of now.
-            kept = COLUMNS if "parent" not in _load(self.layout, version) else PATTERNS
-            if not (self.layout.dataset(version) / kept).exists():
+            # Sketches and patterns that are not there, lost or never made, are made of the stored rows.
+            kept = (PATTERNS,) if "parent" in _load(self.layout, version) else (PATTERNS, COLUMNS)
+            if not all((self.layout.dataset(version) / name).exists() for name in kept):
                 remake_fingerprints(self.layout, version, exact=False)
         versions = overlapping_versions(self.layout, self._prints)
         return tuple(dict.fromkeys(str(_load(self.layout, version)["account"]) for version in versions))
@@ -733,6 +733,29 @@ def is_complete(layout: Layout, version: str) -> bool:
     except StorageError:
         return False
     return True
+
+
+def lost_history(layout: Layout, version: str) -> list[str]:
+    """Return which files are lost that say who is behind a version's rows and which rows came with it.
+
+    They are what one ingestion after another made of it, so that no file that is ingested again makes them again.
+    """
+    try:
+        body = _load(layout, version)
+    except FormatVersionError:
+        raise
+    except StorageError:
+        return []
+    people, folder, lost = body.get("people"), layout.dataset(version), []
+    if people is None or "parent" in body:
+        return []
+    for name, digest in ((PEOPLE, people["digest"]), (SEEN, people.get("seen"))):
+        try:
+            if digest is not None:
+                documents.verify_file(folder / name, digest)
+        except DamagedError:
+            lost.append(name)
+    return lost
 
 
 def open_dataset(layout: Layout, ref: DatasetRef, part: str = "train") -> StoredRows:

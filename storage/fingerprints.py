@@ -273,7 +273,8 @@ def _load(path: Path) -> _Prints:
         prints: _Prints = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise StorageError(
-            f"{path} is damaged: {error}; put it back from its back-up, or make it again: unitball doctor --clean"
+            f"{path} is damaged: {error}; put it back from its back-up, or remove it and: unitball doctor --clean. "
+            "What that does not make again the next ingestion does"
         ) from error
     return prints
 

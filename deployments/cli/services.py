@@ -335,8 +335,8 @@ def budget(
     if dataset is None or out is not None:
         return _overview(dataset, out)
     report = budget_report(dataset)
-    # Of public rows, which have no cap, any run fits.
-    run, fits = (None, None) if report["cap"] is None else _one_more(report, algorithm, delta)
+    # Of public rows, which have no cap, any run fits; of a ledger that lacks charges none.
+    run, fits = (None, None) if report["cap"] is None or report["behind"] else _one_more(report, algorithm, delta)
     return Answer({**report, "one_more_run": run}, [*_shown(report), *filter(None, [fits])])
 
 
@@ -424,9 +424,16 @@ def _shown(report: BudgetReport) -> Iterator[RenderableType]:
         yield f"reserved, and counted as spent, for run {run}"
     if cap:
         yield f"neighbouring relation: {report['relation']}. {report['meaning']}"
-        how = f" (composition over runs and partitions: {report['filter']})" if each else "; nothing was charged yet"
+        charged = each or report["restored"]
+        how = f" (composition over runs and partitions: {report['filter']})" if charged else "; nothing was charged yet"
         size = report["group_size"]
         whose = f"a person of up to {size} rows: " if size > 1 else ""
+        if report["behind"]:
+            yield (
+                f"this is an older ledger, and more was spent than it says: {report['behind']}. Nothing is charged "
+                "until the newest back-up is put back, or: unitball ledger restore"
+            )
+            how = " at least"
         yield f"{whose}spent ε = {_epsilon(report['epsilon_spent'])} of {cap['epsilon']:g}{how}"
 
 

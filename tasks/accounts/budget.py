@@ -38,6 +38,7 @@ from dpalgos.guarantees import (
 )
 from storage.catalog import DisjointLine
 from storage.errors import InputError, RefusedError
+from storage.ledger import entries
 from storage.ledger.charges import (
     AccountTerms,
     Cap,
@@ -49,6 +50,7 @@ from storage.ledger.charges import (
     ReleaseCharge,
     require_cap,
 )
+from storage.ledger.database import read_mark
 from storage.ledger.ledger import Ledger
 from tasks.datasets.registration import find_dataset
 from tasks.planning.plans import RunPlan
@@ -429,8 +431,17 @@ class BudgetReport(TypedDict):
     relation: str
     reserved: list[str]
     restored: list[str]
+    behind: str | None
     disjoint: list[DisjointLine]
     parties: list[PartyBudget]
+
+
+def _behind() -> str | None:
+    database = open_ledger_database()
+    # Read before the ledger, which may only grow in between.
+    marks = [read_mark(path, database.chain) for path in database.marks]
+    with entries.reading(database) as now:
+        return next(filter(None, (entries.lacking(now, mark) for mark in marks)), None)
 
 
 def budget_report(dataset: str) -> BudgetReport:
@@ -440,7 +451,8 @@ def budget_report(dataset: str) -> BudgetReport:
     delta)-DP together, however runs were chosen in view of earlier ones. ``epsilon_spent`` is a reading of what was
     charged, without a guarantee of its own: it was not fixed before.
 
-    Public sets have no cap; what is shown is what their runs would have cost at delta 1e-5.
+    Public sets have no cap; what is shown is what their runs would have cost at delta 1e-5. ``behind`` says in what way
+    the ledger lacks what its high-water marks have seen: what is shown is too little then, and nothing can be charged.
     """
     unit = find_dataset(dataset).unit
     ledger = open_ledger()
@@ -467,6 +479,7 @@ def budget_report(dataset: str) -> BudgetReport:
         "relation": account.relation,
         "reserved": [one.name for one in ledger.reservations(account.name)],
         "restored": [one.recorded_at for one in history.plans if not one.releases],
+        "behind": _behind(),
         "disjoint": open_catalog().disjoint_from(account.name),
         "parties": [
             {

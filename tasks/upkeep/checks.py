@@ -10,7 +10,14 @@ from functools import partial
 from storage import datasets, documents, shards
 from storage.atomic import PREFIX, clean
 from storage.catalog import adopt_material, missing_material
-from storage.datasets import dataset_ref, declared_table, is_complete, remake_fingerprints, unregistered_versions
+from storage.datasets import (
+    dataset_ref,
+    declared_table,
+    is_complete,
+    lost_history,
+    remake_fingerprints,
+    unregistered_versions,
+)
 from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
 from storage.ledger.database import read_mark
@@ -185,7 +192,12 @@ def _releases(layout: Layout) -> _Problems:
 
 def _data_sets(layout: Layout) -> _Problems:
     for folder in sorted(layout.datasets.glob("[!.]*")):
-        if not is_complete(layout, folder.name):
+        if lost := lost_history(layout, folder.name):
+            yield (
+                f"version {folder.name} has lost {' and '.join(lost)}, by which the next version knows people and rows",
+                "restore it from a back-up: ingesting its file again does not make it again",
+            )
+        elif not is_complete(layout, folder.name):
             yield f"version {folder.name} is damaged", "restore it from a back-up, or ingest its file again"
 
 

@@ -394,12 +394,18 @@ def test_who_is_in_two_files_counts_in_the_first_by_roster_every_night(root: Pat
     assert frozen(release, "south", 2)[:, -1].sum() == pytest.approx(unit, rel=1e-3)
 
 
-@pytest.mark.parametrize("trainer", ["ftrl", "sufficient-statistics"])
-def test_a_night_of_people_is_exported_and_verified(trainer: str, root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("trainer", "missed"), [("ftrl", False), ("sufficient-statistics", False), ("sufficient-statistics", True)]
+)
+def test_a_night_of_people_is_exported_and_verified(trainer: str, missed: bool, root: Path, tmp_path: Path) -> None:
+    """Also where its run releases the night before as well, of which no run was made that night."""
     given = {"trainer": trainer, "participations": 2, "trust": "secagg", "parties": 3, "secure": {"dropouts": 1}}
-    for lines in versions(WORLDS["many"]):
+    for number, lines in enumerate(versions(WORLDS["many"]), 1):
         bring_in(tmp_path / "input", lines)
-        _, result = night(**given)
+        if not (missed and number == 2):
+            _, result = night(**given)
+    # Of three nights the model of the last is a combination as well.
+    assert len(result.releases) == (3 if missed else 2)
     append_result(configured("visits", **{"horizon": NIGHTS, **given}), result)
     data, _, _ = export_run(result.run_key[:10])
     (tmp_path / "night.zip").write_bytes(data)

@@ -430,6 +430,29 @@ def test_the_way_out_is_a_command(unitball: CommandLine, tmp_path: Path) -> None
     assert "one charge for 3 nights" in said.out
 
 
+def test_an_older_ledger_is_not_shown_as_if_nothing_had_been_charged(
+    root: Path, tmp_path: Path, rows: list[str], commands: CommandLine
+) -> None:
+    """Nor is a restored one, of which nothing is on record but what was missing."""
+    arrive(rows[A], tmp_path)
+    back_up(tmp_path / "back-up")
+    tonight(**GIVEN)
+    sound = commands("budget", "clinic", "--json").json
+    assert (sound["behind"], sound["one_more_run"]["epsilon"] > 0) == (None, True)
+    for name in LEDGER:
+        shutil.copy(tmp_path / "back-up" / name, current_root() / name)
+    said = " ".join(commands("budget", "clinic").out.split())
+    assert "this is an older ledger, and more was spent than it says" in said
+    assert "spent ε = 0 of 3 at least" in said
+    assert "nothing was charged yet" not in said
+    assert commands("budget", "clinic", "--json").json["one_more_run"] is None
+    restore_ledger("disk lost", None, None)
+    restored = commands("budget", "clinic", "--json").json
+    assert restored["behind"] is None
+    assert restored["epsilon_spent"] == pytest.approx(sound["epsilon_spent"], rel=0.05)
+    assert "nothing was charged yet" not in commands("budget", "clinic").out
+
+
 # ── what was there before ────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from storage.atomic import PREFIX
-from storage.errors import InputError
+from storage.errors import InputError, RefusedError, StorageError
 from storage.ledger.entries import Entries
 from storage.releases import ReleaseStore
 from tasks.datasets import registration
@@ -24,6 +24,7 @@ from tests.support.command_line import CommandLine
 from tests.support.data import flip
 from tests.support.forks import die, in_child, killed
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
+from tests.tasks.test_people import bring_in, visits
 
 
 @pytest.fixture
@@ -209,6 +210,36 @@ def test_a_killed_ingestion_leaves_no_copy_of_private_rows(
     assert len(wine) == 1, "only the new set is there beside what is registered"
     ingest(request(rows))
     assert not list(layout.datasets.glob("*/unregistered"))
+
+
+@pytest.mark.parametrize("lost", ["people.npz", "seen.npz"])
+def test_what_is_known_of_people_is_missed_before_the_next_ingestion(
+    lost: str, root: Path, tmp_path: Path, commands: CommandLine
+) -> None:
+    """Ingesting the file again makes neither again, and doctor does not say so."""
+    ref = bring_in(tmp_path / "input", visits([20, 2, 1]))
+    (path := current_layout().dataset(ref.version) / lost).unlink()
+    assert f"has lost {lost}" in problems(commands)["data sets"]
+    ways_out = [one["way_out"] for one in commands("doctor", "--json").json["checks"]]
+    assert any("ingesting its file again does not make it again" in one for one in ways_out)
+    with pytest.raises(StorageError, match=f"{lost} is missing"):
+        bring_in(tmp_path / "input", visits([20, 2, 1, 1]))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("lost", ["patterns.npy", "columns.bin"])
+def test_what_rows_are_recognised_by_is_made_again_by_the_next_ingestion(
+    lost: str, root: Path, tmp_path: Path, commands: CommandLine
+) -> None:
+    ref = bring_in(tmp_path / "input", visits([3, 2, 1] * 9))
+    path = current_layout().dataset(ref.version) / lost
+    before = path.read_bytes()
+    path.unlink()
+    # Recognised by what was made again: the same rows under another account.
+    with pytest.raises(RefusedError, match="account"):
+        bring_in(tmp_path / "input", visits([3, 2, 1] * 9), name="copy", account="another")
+    assert len(path.read_bytes()) == len(before)
+    assert problems(commands) == {}
 
 
 def test_doctor_removes_damaged_releases_alone(root: Path, commands: CommandLine) -> None:
