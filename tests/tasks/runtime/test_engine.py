@@ -38,7 +38,6 @@ from tasks.runtime.engine import (
     wait_for_server,
 )
 from tests.support.engines import Engine
-from tests.support.untraced import quickest
 
 # Installed in every process of a run: nothing but loopback may be contacted or even looked up.
 OFFLINE = """
