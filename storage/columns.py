@@ -967,7 +967,7 @@ class Person(Column):
     @property
     def bound(self) -> str:
         """Identifiers."""
-        return "an identifier: text or a whole number (of floats, whole ones up to 2^53)"
+        return "an identifier: text or a whole number (of floats, whole ones below 2^53)"
 
     def encode(self, *values: Any) -> Encoded:
         """Return identifiers in their one spelling; what names nobody surely cannot be clipped."""

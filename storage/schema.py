@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from storage.cells import absent, canonical
+from storage.cells import absent, canonical, canonical_text
 from storage.columns import (
     Category,
     Column,
@@ -443,8 +443,12 @@ class Schema:
     def fault(self, examined: Examined, row: int) -> str:
         """Return what is wrong with a cell that is refused, and the ways out."""
         if examined.missing[row]:
-            ways = "drop" if examined.column.essential else "indicator, constant or drop"
-            return f"the value is missing; fill it, or let the schema say 'missing: {{marker: …, rows: {ways}}}'"
+            # A marker is for all columns, which whoever wrote it may not have had in mind.
+            marked = len(examined.cells) == 1 and canonical_text(examined.cells[0][row])
+            what = f"{examined.shown(row)[:60]!r} marks a missing value" if marked else "the value is missing"
+            if examined.column.essential:
+                return f"{what}; fill it, or let the column say 'missing: drop'"
+            return f"{what}; fill it, or let the schema say 'missing: {{marker: …, rows: indicator, constant or drop}}'"
         ways = "--on-violation drop" if examined.encoded.hopeless[row] else "--on-violation clip or drop"
         return (
             f"{examined.shown(row)[:60]!r} is outside the schema, which admits {examined.column.bound}; correct "

@@ -593,7 +593,7 @@ def lone_return(path: Path, number: int) -> InputError:
     """Return the refusal of a carriage return that ends a line without a newline after it."""
     return InputError(
         f"{path}, line {number}: a carriage return ends a line alone, as on old Macs; convert the file's line ends to "
-        "newlines, or quote the cell that holds it"
+        "newlines (in CSV a quoted cell may hold it)"
     )
 
 

@@ -474,6 +474,11 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             _require_whole("repetition", self.repetition, 0)
         if not isinstance(self.public, bool | np.bool_):
             raise ParameterError(f"public is {self.public!r}; give True, or False where the rows are private")
+        if self.on_violation not in (OnViolation.REFUSE, OnViolation.CLIP):
+            raise ParameterError(
+                f"on_violation is {self.on_violation!r}; an estimator takes refuse or clip. How many rows there are is "
+                "public and does not depend on what they hold: unitball ingest keeps null records of rows that it drops"
+            )
         if not isinstance(self.disjoint_people, str):
             raise ParameterError(
                 f"disjoint_people is {self.disjoint_people!r}; give the reason as a text, or '' where none is declared"
@@ -547,11 +552,6 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     def _table(self, X: Any) -> TableEncoder:
         """Return what encodes rows like these, whose columns settle what the schema's patterns take."""
-        if self.on_violation not in (OnViolation.REFUSE, OnViolation.CLIP):
-            raise ParameterError(
-                f"on_violation is {self.on_violation!r}; an estimator takes refuse or clip. How many rows there are is "
-                "public and does not depend on what they hold: unitball ingest --on-violation drop keeps null records"
-            )
         document = self.schema if isinstance(self.schema, Mapping) else read_yaml(Path(str(self.schema)))
         if patterned(document):
             document = settled(document, "schema", [*columns_of(X)])
@@ -763,7 +763,9 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
                 f"classes is {_shown(declared)}; give the labels there may be, as a list of two or more"
             )
         if len(self.classes_) < 2:
-            raise ParameterError(f"there is one class, {self.classes_[0]!r}; a classifier needs two at the least")
+            raise ParameterError(
+                f"there is one class, {self.classes_.tolist()[0]!r}; a classifier needs two at the least"
+            )
         places = {label: index for index, label in enumerate(self.classes_.tolist())}
         texts = canonical(list(places)).to_pylist()
         if len(places) < len(self.classes_) or named_twice([text for text in texts if text is not None]):

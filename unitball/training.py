@@ -351,8 +351,9 @@ def predicted(pipeline: Any, rows: Any) -> pd.Series:
         predictions = pipeline[1:].predict(encoding.features)
         for name, clipped in encoding.clipped.items():
             # No value: a notebook keeps what was said, and whoever asks has the rows.
+            cells, were = ("cell is", "was") if clipped.cells == 1 else ("cells are", "were")
             warnings.warn(
-                f"column {name}: {clipped.cells} cells are outside the schema and were clipped, the first in row "
+                f"column {name}: {clipped.cells} {cells} outside the schema and {were} clipped, the first in row "
                 f"{clipped.row + 1}",
                 UserWarning,
                 stacklevel=3,

@@ -138,12 +138,13 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
     for part, counts in report.counts.items():
         # Versions stored earlier have three of the counts.
         yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS if what in counts)
+    yours = " (for you alone to know)" if reference.visibility is Visibility.PRIVATE else ""
     for file, rows in report.taken.items():
         use = "be measured" if file == TEST else "train"
         yield (
             f"of the {rows['kept']} rows of {file or 'train'} that are kept, {rows['taken']} can {use}: "
             f"{rows['beyond']} are beyond the {reference.rows_per_person} of a person, {rows['elsewhere']} are of "
-            "people who count in another file (for you alone to know)"
+            f"people who count in another file{yours}"
         )
     overlap = report.duplicates
     if reference.person:
@@ -371,4 +372,7 @@ def _lines(report: SchemaReport) -> Iterator[str]:
                 f"- column {name} is ignored and its values repeat: {values} in {rows} rows, up to {most} alike; if "
                 f"they name people, say type: person"
             )
-    yield "(A null row is a private row that counts and contributes nothing. Public rows are left out instead.)"
+    counted = (
+        "whose person counts, and which itself does not" if report.people else "that counts and contributes nothing"
+    )
+    yield f"(A null row is a private row {counted}. Public rows are left out instead.)"

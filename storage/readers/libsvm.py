@@ -60,8 +60,11 @@ def _fault(text: bytes) -> str:
     label, *pairs = text.split()
     if b":" in label:
         return f"the label is missing, the line begins with {_shown(label)}; write '<label> <index>:<value> …'"
-    if b"," in label or (pairs and not any(b":" in pair for pair in pairs[:1]) and any(b":" in one for one in pairs)):
-        labels = label.split(b",") if b"," in label else [label, *takewhile(lambda one: b":" not in one, pairs)]
+    more = list(takewhile(lambda one: b":" not in one, pairs))
+    # A blank beside a colon (1 : 2) makes no labels.
+    follows = pairs[len(more)] if len(more) < len(pairs) else b":"
+    if b"," in label or (more and not follows.startswith(b":") and not follows.endswith(b":")):
+        labels = label.split(b",") if b"," in label else [label, *more]
         return f"{len(labels)} labels, {_shown(b','.join(labels))}; a row has one: make a file for each label"
     last = 0
     for pair in pairs:

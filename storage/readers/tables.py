@@ -71,7 +71,7 @@ def raw_rows(
     path : Path
     schema : Schema or None
         Says how text is laid out; None for Parquet alone. Where it says that there is no line of names, the declared
-        ones are taken, without the label's if the first row has a cell less.
+        ones are taken, without the label's if the first row has a cell less; an empty file has no rows then.
     rows : int
         How many at once.
     names : sequence of str, optional
@@ -84,21 +84,32 @@ def raw_rows(
     InputError
         If the file cannot be read, names a column twice or lacks one of those.
     """
-    with reading(require_file(path)):
+    with reading(path):
         if schema is None or path.suffix in PARQUET:
-            yield from parquet_rows(path, rows, names, most=most)
-            return
-        first = first_row(path, schema)
-        if first is None:
-            raise InputError(f"{path} holds no rows; it must hold at least one")
-        found = list(map(column_name, first[1]))
-        if not schema.header:
-            found = list(schema.in_file)
-            if names is None and len(first[1]) == len(found) - 1:
-                found.remove(schema.label.name)
-        if twice := named_twice(found):
-            raise InputError(f"{path}: column {twice!r} is named twice; rename one in the file")
-        yield from delimited_rows(path, schema, found, rows)
+            yield from parquet_rows(require_file(path), rows, names, most=most)
+        else:
+            yield from delimited_rows(path, schema, _text_names(path, schema, names), rows)
+
+
+def names_of(path: Path, schema: Schema | None) -> list[str]:
+    """Return the columns that :func:`raw_rows` gives, of a file without rows, too."""
+    with reading(path):
+        if schema is None or path.suffix in PARQUET:
+            with open_parquet(require_file(path), 0) as file:
+                return list(file.schema.names)
+        return _text_names(path, schema)
+
+
+def _text_names(path: Path, schema: Schema, names: Sequence[str] | None = None) -> list[str]:
+    first = first_row(path, schema)
+    if first is None and schema.header:
+        raise InputError(f"{path} holds no rows and no line of column names, which a file without rows has as well")
+    found = list(map(column_name, first[1])) if first is not None and schema.header else list(schema.in_file)
+    if not schema.header and first is not None and names is None and len(first[1]) == len(found) - 1:
+        found.remove(schema.label.name)
+    if twice := named_twice(found):
+        raise InputError(f"{path}: column {twice!r} is named twice; rename one in the file")
+    return found
 
 
 def chunked(read: Iterator[tuple[int, list[str]]], names: Sequence[str], rows: int, place: str) -> Iterator[Table]:

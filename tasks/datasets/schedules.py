@@ -18,7 +18,7 @@ from dpalgos.parameters import ParameterError
 from storage.datasets import dataset_ref, declared_table
 from storage.encoder import TableEncoder
 from storage.errors import InputError, StorageError
-from storage.readers.tables import PARQUET, raw_rows
+from storage.readers.tables import PARQUET, names_of, raw_rows
 from storage.schema import Schema
 from tasks.planning.configuration import TrainingConfig, faults
 from tasks.runtime.settings import current_layout
@@ -265,12 +265,12 @@ def require_columns(source: Path, declared: Schema | None, id_column: str | None
     if declared is None and source.suffix not in PARQUET:
         raise InputError(f"{source}: this model takes arrays; give a Parquet file with a column {FEATURES!r} of lists")
     first = next(raw_rows(source, declared, 1), None)
-    if first is None:
-        return
-    if id_column is not None and id_column not in first.columns:
-        raise InputError(f"{source} has no column {id_column!r}; it has: {', '.join(first.columns)}")
-    if declared is None and FEATURES not in first.columns:
-        raise InputError(f"the rows have no column {FEATURES!r}, they have: {', '.join(first.columns)}")
+    # A nightly delivery may be empty.
+    columns = list(first.columns) if first is not None else names_of(source, declared)
+    if id_column is not None and id_column not in columns:
+        raise InputError(f"{source} has no column {id_column!r}; it has: {', '.join(columns)}")
+    if declared is None and FEATURES not in columns:
+        raise InputError(f"the rows have no column {FEATURES!r}, they have: {', '.join(columns)}")
 
 
 def problems() -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ from storage.atomic import PREFIX
 from storage.cells import column_name
 from storage.encoder import Clipped, TableEncoder
 from storage.errors import InputError, StorageError
-from storage.readers.tables import PARQUET, expected_rows, raw_rows
+from storage.readers.tables import PARQUET, expected_rows, names_of, raw_rows
 from storage.schema import Table
 from tasks.datasets.schedules import FEATURES, require_columns
 from tasks.runtime.progress import say
@@ -415,6 +415,9 @@ def _of_no_rows(
 ) -> pa.Table:
     """Return the table of a file without rows: the columns of any other, and none in them."""
     width = int(pipeline[0].n_features_in_) if encoder is None else encoder.declared.dimension
+    if encoder is not None:
+        # Refused for its columns, as with rows.
+        encoder.encode({name: [] for name in names_of(source, encoder.declared)})
     scores = scores_of(pipeline[1:] if encoder is not None else pipeline, np.zeros((0, width)), threshold)
     kept = {}
     if id_column is not None:

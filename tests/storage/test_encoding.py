@@ -352,7 +352,11 @@ def test_columns_may_have_a_rule_of_their_own_and_labels_names(tmp_path: Path) -
         "read": 3, "kept": 2, "incomplete": 2, "outside": 0, "clipped": 0, "dropped": 0, "null": 1,
     }  # fmt: skip
     path, schema = _file(tmp_path, "x,z,y\n1,2,\n", GAPS)
-    with pytest.raises(InputError, match=r"line 2, column y: the value is missing; fill it.*rows: drop"):
+    with pytest.raises(InputError, match=r"line 2, column y: the value is missing; fill it.*'missing: drop'"):
+        stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
+    # A marker is one in every column, and then the cell does not look missing.
+    path, schema = _file(tmp_path, "x,z,y\n1,2,9\n", GAPS.replace('marker: ""', 'marker: ["", "9"]'))
+    with pytest.raises(InputError, match=r"line 2, column y: '9' marks a missing value; .*'missing: drop'"):
         stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
 
 

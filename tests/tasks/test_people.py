@@ -268,6 +268,7 @@ def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: Command
     rows = written("rows", [100] * 5)
     out = " ".join(commands("schema", "check", schema, "--path", rows).out.split())
     assert "500 rows - all of them are in order - 40 of the 500 that are in order can train" in out
+    assert "(A null row is a private row whose person counts, and which itself does not." in out
     terms = ("--schema", schema, "--epsilon-cap", 3, "--delta-cap", 1e-4)
     answer = commands.succeeds("ingest", "visits", "--format", "csv", "--path", rows, *terms)
     assert answer["counts"]["train"]["kept"] == 500
@@ -278,6 +279,11 @@ def test_the_owner_is_told_how_many_of_the_kept_rows_can_train(commands: Command
     told = "of the 12 rows of south that are kept, 8 can train: 1 are beyond the 8 of a person, 3 are of people who"
     assert "of the 9 rows of north that are kept, 9 can train" in out
     assert told in out
+    assert "another file (for you alone to know)" in out
+    other = visits([50, 9, 8], first=600)
+    rows.write_text("\n".join(["Patient,number,other,sick", *other]) + "\n")
+    shown = commands("ingest", "shown", "--public", "--format", "csv", "--path", rows, "--schema", schema)
+    assert "of people who count in another file What" in " ".join(shown.out.split())
     ref = bring_in(tmp_path / "tested", visits([3, 9], first=80), test=visits([10, 2], first=82), name="tested")
     assert report_of(ref).taken == {
         "": {"kept": 12, "elsewhere": 0, "beyond": 1, "taken": 11},

@@ -541,6 +541,7 @@ BAD_PARAMETERS: list[tuple[dict[str, Any], str]] = [
     ({"parameters": {"no_such": 1}}, "no_such"),
     ({"parameters": 3}, "^parameters is 3; give a mapping"),
     ({"parameters": {3: 1}}, "^parameters names 3"),
+    ({"on_violation": "klip"}, "^on_violation is 'klip'; an estimator takes refuse or clip"),
     ({"public": "yes"}, "^public is 'yes'; give True"),
     ({"disjoint_people": None}, "^disjoint_people is None; give the reason"),
     ({"account": 3}, "^account is 3; give the population's name"),

@@ -90,7 +90,9 @@ def test_what_a_notebook_is_told_of_clipped_cells_names_no_value(tmp_path: Path)
     rows = pd.read_csv(ROWS).head(4).astype({"ward": object})
     rows.loc[2, "ward"] = "moon7713"
     pipeline[0].on_violation = "clip"
-    with pytest.warns(UserWarning, match=r"column ward: 1 cells are outside the schema .* the first in row 3") as told:
+    with pytest.warns(
+        UserWarning, match=r"column ward: 1 cell is outside the schema and was .* the first in row 3"
+    ) as told:
         found = predicted(pipeline, rows)
     assert not [one for one in told if "7713" in str(one.message)]
     assert found.tolist() == pipeline.predict(rows).tolist()
@@ -174,6 +176,38 @@ def test_a_delivery_without_rows_is_an_output_without_rows(more: dict[str, Any],
         assert [one.type for one in empty.schema if one.name != "ward"] == [
             one.type for one in whole.schema if one.name != "ward"
         ]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_delivery_without_rows_has_the_columns_of_one_with_rows(suffix: str, tmp_path: Path) -> None:
+    """What will be refused with its first row is refused before."""
+    source, frame = tmp_path / f"new{suffix}", pd.read_csv(ROWS).drop(columns="outcome").head(1)
+
+    def write(rows: pd.DataFrame) -> None:
+        if suffix == ".csv":
+            rows.to_csv(source, index=False)
+        else:
+            pq.write_table(pa.Table.from_pandas(rows, preserve_index=False), source)
+
+    for rows in (frame, frame[:0]):
+        write(rows.drop(columns="age"))
+        with pytest.raises(InputError, match="column 'age' is missing; the rows have: blood_pressure"):
+            predict_file(table_pipeline(), source, tmp_path / "out")
+        write(rows)
+        with pytest.raises(InputError, match="has no column 'number'; it has: age"):
+            predict_file(table_pipeline(), source, tmp_path / "out", id_column="number")
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
+
+
+def test_an_empty_file_is_a_delivery_where_there_is_no_line_of_names(tmp_path: Path) -> None:
+    source = tmp_path / "new.csv"
+    for number, text in enumerate(("", "\n\n")):
+        source.write_text(text)
+        done = predict_file(table_pipeline(header=False), source, tmp_path / f"{number}.out", id_column="ward")
+        assert done == Predicted(0, 0)
+        assert pq.read_schema(tmp_path / f"{number}.out").names[:2] == ["row", "ward"]
+        with pytest.raises(InputError, match="no line of column names, which a file without rows has as well"):
+            predict_file(table_pipeline(), source, tmp_path / "other.out")
 
 
 def test_lists_of_no_rows(tmp_path: Path) -> None:
