@@ -478,14 +478,17 @@ def margins_of_confusion(counts: Floats, rows: float | None, noise: Noise) -> tu
 def joined(parts: Floats, at_ends: NDArray[np.bool_]) -> Floats:
     """Return draws of the mean over the last axis of ``parts`` (D, …, K), for a limit of it.
 
-    Numbers whose own limits reach 0 or 1 move together, and with the sum of the others, which are independent. Draws
-    that are cut at an end have nothing beyond it that would make up for another number's deviation: the quantile of a
-    sum of independent draws is then missed as the product of two p-values is below alpha, with alpha (1 - ln alpha).
+    Numbers whose own limits on that side reach the end move together, and with the sum of the others, which are
+    independent. Draws that are cut at 0, of lower limits, have nothing beyond it that would make up for another
+    number's deviation: the quantile of a sum of independent draws is then missed as the product of two p-values is
+    below alpha, with alpha (1 - ln alpha). For an upper limit such a cut is safe: no draw is below the one that was not
+    cut, and so no quantile of the sum is. It is the other way round at 1.
 
     Parameters
     ----------
     parts : array (D, …, K)
     at_ends : array (…, K) of bool
+        Whose own limits reach 0, for a lower limit, or 1, for an upper one.
     """
     together = np.where(at_ends, np.sort(parts, axis=0), 0.0).sum(axis=-1)
     others = np.where(at_ends, 0.0, parts).sum(axis=-1)
@@ -495,8 +498,8 @@ def joined(parts: Floats, at_ends: NDArray[np.bool_]) -> Floats:
 
 def _mean(low: Floats, high: Floats) -> tuple[float, float]:
     """Return the limits of the mean of several classes' numbers, from draws (D, K) of each; see :func:`joined`."""
-    at_ends = (np.quantile(low, LEVELS[0], axis=0) <= 0) | (np.quantile(high, LEVELS[1], axis=0) >= 1)
-    return _limits(joined(low, at_ends), joined(high, at_ends))
+    lowest, highest = np.quantile(low, LEVELS[0], axis=0), np.quantile(high, LEVELS[1], axis=0)
+    return _limits(joined(low, lowest <= 0), joined(high, highest >= 1))
 
 
 def _correlation(

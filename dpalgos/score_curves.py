@@ -382,6 +382,7 @@ def operating_points(scores: ScoreSums) -> tuple[dict[str, Floats], dict[str, tu
 def _means(one: tuple[Floats, Floats], other: tuple[Floats, Floats], farthest: float) -> tuple[Floats, Floats]:
     """Return draws of the mean of two shares, (D, T), for lower and for upper limits so far out."""
     bands = [_band(*drawn, farthest) for drawn in (one, other)]
+    # Of either limit wherever one of the two reaches its end: more than `joined` asks for, and some 3 % wider.
     at_ends = np.stack([(low <= 0) | (high >= 1) for low, high in bands], axis=-1)
     low, high = (joined(np.stack(sides, axis=-1), at_ends) for sides in zip(one, other, strict=True))
     return low, high
