@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from storage.cells import absent, canonical, canonical_text
+from storage.cells import absent, canonical
 from storage.columns import (
     Category,
     Column,
@@ -444,8 +444,9 @@ class Schema:
         """Return what is wrong with a cell that is refused, and the ways out."""
         if examined.missing[row]:
             # A marker is for all columns, which whoever wrote it may not have had in mind.
-            marked = len(examined.cells) == 1 and canonical_text(examined.cells[0][row])
-            what = f"{examined.shown(row)[:60]!r} marks a missing value" if marked else "the value is missing"
+            shown, alone = examined.shown(row)[:60], len(examined.cells) == 1
+            marked = alone and shown.strip() and not absent(examined.cells[0][row : row + 1])[0]
+            what = f"{shown!r} marks a missing value" if marked else "the value is missing"
             if examined.column.essential:
                 return f"{what}; fill it, or let the column say 'missing: drop'"
             return f"{what}; fill it, or let the schema say 'missing: {{marker: …, rows: indicator, constant or drop}}'"

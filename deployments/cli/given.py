@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from dpalgos.parameters import ParameterError
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _GIVEN: ContextVar[tuple[str, ...]] = ContextVar("given", default=())
@@ -65,6 +63,9 @@ def refuse_beside(option: str, why: str, others: Collection[str] | None = None) 
         return
     others = set(given) - {option, "--root", "--json"} if others is None else others
     if beside := [flag for flag in given if flag in others]:
+        # Not with this module: the command line says first when a file hides one of our packages.
+        from dpalgos.parameters import ParameterError
+
         raise ParameterError(f"{option} {why}; leave {', '.join(beside)} out")
 
 
@@ -78,4 +79,6 @@ def refuse_without(options: Collection[str], needed: str, why: str) -> None:
     """
     given = given_options()
     if needed not in given and (alone := [flag for flag in given if flag in options]):
+        from dpalgos.parameters import ParameterError
+
         raise ParameterError(f"{', '.join(alone)} {why}: give {needed} too, or leave {', '.join(alone)} out")

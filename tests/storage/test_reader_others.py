@@ -360,7 +360,7 @@ def test_a_set_of_openml_by_name(layout: Layout, web: _OpenML) -> None:
     assert labels.tolist() == [0, 0, 1]
     assert ingestion_report(layout, ref).counts["train"]["incomplete"] == 1
     assert ingestion_report(layout, ref).publishable
-    with pytest.raises(InputError, match="line 11, column colour: the value is missing"):
+    with pytest.raises(InputError, match=r"line 11, column colour: '\?' marks a missing value"):
         stored(layout, read_source("openml", "61", PUBLIC))
     with pytest.raises(InputError, match=r"no version 2; it has: \[1, 3\]"):
         read_source("openml", "flowers@2", PUBLIC)
