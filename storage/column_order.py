@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from storage.mixing import mixed
+
 _Words = NDArray[np.uint64]
 
 _COLUMNS = 32  # of a set, the first ones
@@ -27,14 +29,6 @@ def _rolling(bits: NDArray[np.bool_]) -> _Words:
         words = words[:-width] << np.uint64(width) | words[width:]
         width *= 2
     return words
-
-
-def _mixed(words: _Words, key: np.uint64) -> _Words:
-    """Return a keyed permutation of 64-bit numbers (the finaliser of SplitMix64)."""
-    words = words ^ key
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        words = (words ^ words >> np.uint64(shift)) * np.uint64(factor)
-    return np.asarray(words ^ words >> np.uint64(31))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +91,7 @@ class ColumnOrder:
         turns = np.minimum(np.bitwise_count(up), np.bitwise_count(down)) >= _TURNS
         up, down = up[turns], down[turns]
         # Mirrored columns exchange the two.
-        prints = _mixed(_mixed(np.maximum(up, down), self._first) + np.minimum(up, down), self._second)
+        prints = mixed((mixed(np.maximum(up, down) ^ self._first) + np.minimum(up, down)) ^ self._second)
         return np.asarray(prints[prints < self._bound])
 
     @property

@@ -36,6 +36,7 @@ from storage.atomic import write_bytes
 from storage.cells import canonical
 from storage.documents import pack_arrays, unpack_arrays, verify_file
 from storage.errors import InputError
+from storage.mixing import mixed
 
 Digests = NDArray[np.uint64]
 Positions = NDArray[np.int32]
@@ -218,11 +219,9 @@ def row_digests(digests: Digests, prints: Digests, labels: NDArray[Any]) -> Dige
         Keyed fingerprints of the rows' features.
     labels : array (m,)
     """
-    # The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection, so that no two labels are one.
-    mixed = np.ascontiguousarray(labels, dtype=np.float64).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(digests ^ prints ^ mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
+    # Each label another number, so that no two labels are one.
+    spread = mixed(np.ascontiguousarray(labels, dtype=np.float64).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    return np.asarray(digests ^ prints ^ spread, dtype=np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
