@@ -281,7 +281,7 @@ def _libsvm_set(name: str, features: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _charging(folder: Path, before: int) -> Work:
     """Return what charges ten releases to an account of so many plans."""
-    from tasks.accounts.budget import AccountingPolicy
+    from tasks.accounts.pricing import AccountingPolicy
 
     folder.mkdir()
     (folder / "private").mkdir()

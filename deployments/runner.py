@@ -42,7 +42,7 @@ from storage.documents import read_yaml
 from storage.errors import InputError, RefusedError, StorageError, first_line
 from storage.layout import Layout
 from storage.readers.by_name import BUNDLED
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.datasets.schedules import BrokenSchedule, Schedule, next_dates, sound_schedules
 from tasks.release.admission import runs_that_fit
 from tasks.release.preflight import require_feasible

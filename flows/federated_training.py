@@ -15,7 +15,7 @@ from dpalgos.secure.rounds import carry_out as carry_out_rounds
 from dpalgos.secure.summation import Masking
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
-from tasks.accounts.budget import relation_of
+from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import default_normalisation
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import plan_night, planned_night

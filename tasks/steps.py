@@ -25,14 +25,9 @@ from storage.atomic import writing
 from storage.errors import FormatVersionError, InputError, RefusedError, SecretError, StorageError
 from storage.layout import Layout
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
-from tasks.accounts.budget import (
-    BudgetHistory,
-    budget_histories,
-    budget_page,
-    budget_table,
-    draw_budgets,
-    low_budget,
-)
+from tasks.accounts.history import BudgetHistory, budget_histories
+from tasks.accounts.pages import budget_page, budget_table, draw_budgets
+from tasks.accounts.reports import low_budget
 from tasks.auditing.examination import AuditRequest, Chain, Examined, audit_report, examine_system
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json, PartitionSettings, TrainingConfig

@@ -28,7 +28,7 @@ from storage.ledger.database import Memory, open_database
 from storage.ledger.ledger import Ledger
 from storage.refs import Labels
 from storage.rowfiles import RowFormat, RowWriter, StoredRows
-from tasks.accounts.budget import AccountingPolicy
+from tasks.accounts.pricing import AccountingPolicy
 from tests.support.untraced import untraced
 
 

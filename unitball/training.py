@@ -22,7 +22,8 @@ import pandas as pd
 from dpalgos.accounting.spending import RESERVED
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, ROW, Cap
-from tasks.accounts.budget import budget_report, open_ledger
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.deltas import settled

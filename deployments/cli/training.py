@@ -425,7 +425,7 @@ def _guessing(results: Sequence[RunResult]) -> Iterator[str]:
 
 def _spending(results: Sequence[RunResult]) -> Iterator[str]:
     """Yield, for private rows, what is left of their budget, at which delta, and how a model of them is measured."""
-    from tasks.accounts.budget import budget_report
+    from tasks.accounts.reports import budget_report
 
     report = budget_report(results[0].dataset)
     if report["cap"] is None:
@@ -499,7 +499,7 @@ def give_back(
     run: Annotated[str, typer.Argument(help="A run that was reserved for and never committed (unitball budget).")],
 ) -> Answer:
     """Take back what was reserved for a run whose coordinator does not come back; refused once it was committed."""
-    from tasks.accounts.budget import open_ledger
+    from tasks.accounts.ledger import open_ledger
     from tasks.datasets.registration import find_dataset
 
     open_ledger().give_back(find_dataset(dataset).account, run, why="by its owner")

@@ -23,7 +23,7 @@ from storage.ledger.charges import DEFAULT_RELATION, PERSON, ROW, AccountTerms, 
 from storage.ledger.entries import Kind
 from storage.ledger.moving import FIELDS, linked, unlike
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import AccountingPolicy
+from tasks.accounts.pricing import AccountingPolicy
 from tasks.exports.archive import (
     AUDIT,
     CHARGES,

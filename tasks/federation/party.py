@@ -21,7 +21,8 @@ from storage.layout import root_secret
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
-from tasks.accounts.budget import open_ledger, relation_of
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.federation.protocol import (
     Answer,

@@ -4,7 +4,7 @@ from dpalgos.guarantees import GaussianMu
 from dpalgos.parameters import ParameterError
 from dpalgos.secure.primitives import SecureAggregationError
 from storage.errors import InputError, RefusedError
-from tasks.accounts.budget import gaussian_delta, opening_cap, relation_of, tenth
+from tasks.accounts.terms import gaussian_delta, opening_cap, relation_of, tenth
 from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import is_gaussian

@@ -36,7 +36,7 @@ from storage.refs import DatasetRef, ShardRef
 from storage.releases import ReleaseStore
 from storage.rowfiles import StoredRows
 from storage.shards import has_mapped, open_mapped, open_shard, write_mapped, write_shards
-from tasks.accounts.budget import opening_cap, relation_of, tenth
+from tasks.accounts.terms import opening_cap, relation_of, tenth
 from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_people, positions_of, require_appended
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import AlgorithmSettings, PartitionSettings, TrainingConfig, split_features

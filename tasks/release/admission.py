@@ -18,7 +18,9 @@ from storage.ledger.charges import PlanRequest, ReleaseCharge
 from storage.ledger.ledger import Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.shards import open_shard, shard_records
-from tasks.accounts.budget import open_ledger, runs_left, tenth
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.reports import runs_left
+from tasks.accounts.terms import tenth
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan

@@ -33,7 +33,7 @@ from storage.layout import Layout
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import Journal
 from storage.shards import open_shard
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
 from tasks.preparation.rows import kept_rows, public_map, seen_through

@@ -26,7 +26,8 @@ from storage.confined import kept_memory
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ShardRef
 from storage.rowfiles import RowFormat
-from tasks.accounts.budget import open_ledger, relation_of, tenth
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.terms import relation_of, tenth
 from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import plan_night

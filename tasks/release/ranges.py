@@ -15,7 +15,7 @@ from storage.errors import InputError
 from storage.readers.tables import BINS, WIDTH, drafted_columns, range_of_bins, text_of
 from storage.refs import DatasetRef, ShardRef
 from storage.schema import read_declaration
-from tasks.accounts.budget import relation_of
+from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig

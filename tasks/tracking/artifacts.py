@@ -17,7 +17,8 @@ from prefect.artifacts import (
 )
 
 from storage.refs import DatasetRef
-from tasks.accounts.budget import open_ledger, runs_left
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.reports import runs_left
 from tasks.runtime.progress import observed_by
 from tasks.runtime.settings import mlflow_page
 from tasks.tracking.reporting import claim_of, guarantee_of

@@ -16,7 +16,8 @@ from dpalgos.score_curves import Calibration
 from storage.datasets import declared_table
 from storage.encoder import TableEncoder
 from storage.refs import DatasetRef
-from tasks.accounts.budget import budget_report, epsilon_of_person
+from tasks.accounts.pricing import epsilon_of_person
+from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.plans import RunPlan

@@ -23,7 +23,7 @@ from storage.layout import Layout
 from storage.ledger.database import read_mark
 from storage.ledger.entries import check_chain, lacking, reading, writing
 from storage.objects import objects_of
-from tasks.accounts.budget import check_releases
+from tasks.accounts.ledger import check_releases
 from tasks.datasets import schedules
 from tasks.datasets.registration import sweep_unregistered
 from tasks.runtime.settings import (

@@ -19,7 +19,8 @@ from deployments.cli import training
 from deployments.cli.entry_point import app, import_all
 from deployments.cli.services import _lines
 from storage.layout import Layout, environment_name
-from tasks.accounts.budget import PartyBudget, open_ledger
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.reports import PartyBudget
 from tasks.planning.configuration import EARLIER_NAMES, SecureSettings, TrainingConfig
 from tests.support.command_line import CommandLine, run_command
 from tests.support.data import files_of, idx_bytes, temporaries
@@ -873,5 +874,5 @@ def test_an_unforeseen_error_is_one_line_too(commands: CommandLine, monkeypatch:
     def fail(dataset: str) -> None:
         raise RuntimeError("something\nin two lines")
 
-    monkeypatch.setattr("tasks.accounts.budget.budget_report", fail)
+    monkeypatch.setattr("tasks.accounts.reports.budget_report", fail)
     commands("budget", "digits").refused(1, "RuntimeError", "something in two lines", "UNITBALL_DEBUG=1")

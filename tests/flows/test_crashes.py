@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from storage.layout import Layout, party_secret, root_secret
-from tasks.accounts.budget import open_ledger, verify_ledger
+from tasks.accounts.ledger import open_ledger, verify_ledger
 from tasks.datasets.registration import find_dataset
 from tasks.release import door as checkpoints
 from tasks.runtime.progress import observed_by

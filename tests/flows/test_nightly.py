@@ -29,7 +29,9 @@ from storage.ledger.ledger import OutputOutcome
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
-from tasks.accounts.budget import budget_report, check_releases, gaussian_delta, open_ledger
+from tasks.accounts.ledger import check_releases, open_ledger
+from tasks.accounts.reports import budget_report
+from tasks.accounts.terms import gaussian_delta
 from tasks.datasets import horizons
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest

@@ -20,7 +20,8 @@ from storage.fingerprints import ADMITTED_SHARE, ColumnSketches, load_columns, r
 from storage.layout import COLUMNS, FINGERPRINTS
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Kind, reading
-from tasks.accounts.budget import budget_report, restore_ledger
+from tasks.accounts.ledger import restore_ledger
+from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout

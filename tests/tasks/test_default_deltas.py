@@ -12,7 +12,8 @@ from dpalgos.accounting.profiles import epsilon_of_mu, mu_from_epsilon_delta
 from dpalgos.accounting.spending import GAUSSIAN_PART, RESERVED, FilterCap, SummedHistory, admit, shares
 from dpalgos.guarantees import GaussianMu
 from storage.errors import OverspendError
-from tasks.accounts.budget import change_cap, gaussian_delta, open_ledger, tenth
+from tasks.accounts.ledger import change_cap, open_ledger
+from tasks.accounts.terms import gaussian_delta, tenth
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation import rows
 from tasks.preparation.deltas import settled

@@ -23,7 +23,7 @@ from flows.federated_training import blocks_of
 from storage.errors import RefusedError, StorageError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import PrivateNotes, RoundStore
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.planning.plans import PlannedRelease
 from tasks.release import door
 from tasks.release import door as checkpoints

@@ -16,26 +16,14 @@ import pytest
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost
 from dpalgos.accounting.profiles import candidate_mu, mu_from_epsilon_delta
-from dpalgos.guarantees import (
-    GaussianMu,
-    Guarantee,
-    Loss,
-    Neighbours,
-    PrivateSelection,
-)
+from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, PrivateSelection
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.ledger.charges import AccountTerms, Cap, CapChange, Decision, History, PlanRecord, ReleaseCharge
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import (
-    AccountingPolicy,
-    budget_report,
-    change_cap,
-    open_ledger,
-    read_account,
-    relation_of,
-    runs_left,
-    verify_ledger,
-)
+from tasks.accounts.ledger import change_cap, open_ledger, verify_ledger
+from tasks.accounts.pricing import AccountingPolicy
+from tasks.accounts.reports import budget_report, read_account, runs_left
+from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.admission import runs_that_fit

@@ -26,7 +26,8 @@ from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout, party_secret, root_secret
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import budget_report, check_releases, open_ledger, restore_ledger
+from tasks.accounts.ledger import check_releases, open_ledger, restore_ledger
+from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import Archive, export_run, read

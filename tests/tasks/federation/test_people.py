@@ -19,7 +19,8 @@ from dpalgos.secure import summation as stepwise
 from storage.errors import RefusedError
 from storage.layout import root_secret
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import epsilon_of_person, open_ledger
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.pricing import epsilon_of_person
 from tasks.auditing import examination
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
@@ -27,16 +28,7 @@ from tasks.exports.archive import Archive
 from tasks.exports.verifying import verify_archive
 from tasks.federation import protocol
 from tasks.federation.party import Party
-from tasks.federation.protocol import (
-    Answer,
-    Ask,
-    Description,
-    Roster,
-    Signed,
-    fingerprint,
-    identity_key,
-    unpacked,
-)
+from tasks.federation.protocol import Answer, Ask, Description, Roster, Signed, fingerprint, identity_key, unpacked
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.door import read_release
 from tasks.runtime.settings import current_layout, isolated_root

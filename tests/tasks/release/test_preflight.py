@@ -11,7 +11,8 @@ import pytest
 from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
-from tasks.accounts.budget import gaussian_delta, open_ledger
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.terms import gaussian_delta
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.rows import map_rows, mapped_ref, partition_rows, planned_shards

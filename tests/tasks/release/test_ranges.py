@@ -21,7 +21,7 @@ from storage.errors import InputError, RefusedError
 from storage.readers.tables import BINS, bins_of, encode_keys, range_of_bins, text_of
 from storage.schema import Schema, parse_schema
 from storage.source import ReadOptions, read_source
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.datasets.schemas import draft_schema, fill_draft
