@@ -58,8 +58,8 @@ from storage.layout import Layout
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
 from storage.ledger.database import Memory, open_database
 from storage.ledger.ledger import Ledger
+from storage.readers.csv import read_csv
 from storage.readers.libsvm import read_libsvm
-from storage.readers.tables import read_csv
 from storage.refs import Visibility
 from storage.source import ReadOptions
 from tasks.planning.configuration import TrainingConfig

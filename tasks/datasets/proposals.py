@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from storage.cells import canonical_text
 from storage.columns import USUAL_FLAGS, Category, Floats, Numeric
-from storage.readers.tables import draft_layout, raw_rows
+from storage.readers.drafts import draft_layout
+from storage.readers.raw_tables import raw_rows
 
 _NUMBER = r"[+-]?[0-9]+(?:\.[0-9]+)?"
 _BRACKET = re.compile(rf"[\[(]?\s*({_NUMBER})\s*(?:-|–|to|,|\.\.)\s*({_NUMBER})\s*[\])]?")

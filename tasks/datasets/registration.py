@@ -20,7 +20,7 @@ from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.ledger.charges import Cap, require_cap, require_small_delta
 from storage.readers.by_name import BUNDLED
-from storage.readers.tables import expected_rows
+from storage.readers.raw_tables import expected_rows
 from storage.refs import DatasetRef, Visibility
 from storage.results import query_dataset
 from storage.source import ReadOptions, Source, concatenate, limited, read_source, reader_names

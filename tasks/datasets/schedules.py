@@ -18,7 +18,7 @@ from dpalgos.parameters import ParameterError
 from storage.datasets import dataset_ref, declared_table
 from storage.encoder import TableEncoder
 from storage.errors import InputError, StorageError
-from storage.readers.tables import PARQUET, names_of, raw_rows
+from storage.readers.raw_tables import PARQUET, names_of, raw_rows
 from storage.schema import Schema
 from tasks.planning.configuration import TrainingConfig, faults
 from tasks.runtime.settings import current_layout

@@ -19,8 +19,9 @@ from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
 from storage.people import keyed_digests, named
 from storage.readers.arrow_batches import open_parquet
+from storage.readers.declared import settling_names
 from storage.readers.delimited import first_row
-from storage.readers.tables import PARQUET, expected_rows, raw_rows, settling_names
+from storage.readers.raw_tables import PARQUET, expected_rows, raw_rows
 from storage.schema import Examined, Schema, Table, layout_of, parse_schema, read_declaration, schema_faults
 from storage.source import LONGEST_LINE, open_binary, reading, require_file
 from tasks.datasets.proposals import Proposal, entry, proposed, public_proposals, together

@@ -12,7 +12,7 @@ from dpalgos.guarantees import ApproximateDP, Loss, PureEpsilon, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
 from storage.errors import InputError
-from storage.readers.tables import BINS, WIDTH, drafted_columns, range_of_bins, text_of
+from storage.readers.drafts import BINS, WIDTH, drafted_columns, range_of_bins, text_of
 from storage.refs import DatasetRef, ShardRef
 from storage.schema import read_declaration
 from tasks.accounts.terms import relation_of

@@ -27,7 +27,7 @@ from storage.atomic import PREFIX
 from storage.cells import column_name
 from storage.encoder import Clipped, TableEncoder
 from storage.errors import InputError, StorageError
-from storage.readers.tables import PARQUET, expected_rows, names_of, raw_rows
+from storage.readers.raw_tables import PARQUET, expected_rows, names_of, raw_rows
 from storage.schema import Table
 from tasks.datasets.schedules import FEATURES, require_columns
 from tasks.runtime.progress import say

@@ -22,7 +22,7 @@ from dpalgos.parameters import ParameterError
 from storage.columns import Encoded
 from storage.encoder import TableEncoder
 from storage.fingerprints import Fingerprints
-from storage.readers.tables import raw_rows
+from storage.readers.raw_tables import raw_rows
 from storage.refs import OnViolation
 from storage.schema import Schema, Table, parse_schema
 from storage.source import ReadOptions, read_source

@@ -18,7 +18,7 @@ from dpalgos.mechanisms.distributions import DiscreteLaplace
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows
 from storage.errors import InputError, RefusedError
-from storage.readers.tables import BINS, bins_of, encode_keys, range_of_bins, text_of
+from storage.readers.drafts import BINS, bins_of, encode_keys, range_of_bins, text_of
 from storage.schema import Schema, parse_schema
 from storage.source import ReadOptions, read_source
 from tasks.accounts.ledger import open_ledger

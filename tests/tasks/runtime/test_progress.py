@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from deployments.cli import common
-from storage.readers.tables import expected_rows
+from storage.readers.raw_tables import expected_rows
 from storage.refs import Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
