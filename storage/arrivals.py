@@ -21,10 +21,11 @@ from storage.datasets import open_dataset, origins
 from storage.documents import pack_arrays, unpack_arrays
 from storage.errors import StorageError
 from storage.fingerprints import row_fingerprints
-from storage.layout import Layout, root_secret
+from storage.layout import Layout
 from storage.people import ranks
 from storage.refs import DatasetRef
 from storage.rowfiles import NULL_CLASS
+from storage.secrets import root_secret
 
 _Prints = NDArray[np.uint64]
 

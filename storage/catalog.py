@@ -1,14 +1,11 @@
 """The catalogue: data sets, whose they are, whether private, with what key material; models and how good they are."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from storage.arrivals import Arrival
-from storage.documents import file_digest, verify_file
-from storage.errors import DamagedError, InputError, RefusedError, StorageError
-from storage.layout import FINGERPRINTS, Layout
+from storage.errors import InputError, RefusedError
 from storage.ledger.charges import DEFAULT_RELATION, PERSON, ROW, Account, Cap, add_account, find_account, get_account
 from storage.ledger.database import Database
 from storage.ledger.entries import Entries, Entry, Kind, append, found, reading, require_name, writing
@@ -188,7 +185,7 @@ class Catalog:
         relation : str, optional
             The neighbouring relation of the account's guarantees; fixed once the account is open.
         fingerprints : str, optional
-            Digest of the version's row fingerprints, see :func:`guard_material`.
+            Digest of the version's row fingerprints, see :func:`storage.key_material.guard_material`.
         deltas : mapping, optional
             The series of deltas that later caps may spend, recorded when the account is opened; the policy's own JSON.
         people : People, optional
@@ -629,68 +626,3 @@ def _registration(entry: Entry) -> Registration:
         manifest=content["manifest"],
         people=People(**content["people"]) if "people" in content else None,
     )
-
-
-# ── key material ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-# Fingerprints of private rows are what tells private rows that come back under another name. A root that has lost them
-# would take such rows in as new and charge them to a new account, so their digests are recorded with each registration
-# and compared before anything is written to the ledger. (The root's secret keys the ledger's entries themselves.)
-
-
-def _recorded(layout: Layout, entries: Entries, *, shared: bool) -> Iterator[tuple[str, Path, str | None]]:
-    """Yield each private version of this root with its file of fingerprints and the digest on record."""
-    adopted = {entry.subject: entry.content["digest"] for entry in entries.find(Kind.MATERIAL)}
-    versions = {
-        entry.content["version"]: entry.content.get("fingerprints")
-        for entry in entries.find(Kind.DATASET)
-        if entry.content["visibility"] == str(Visibility.PRIVATE)
-    }
-    for version, digest in versions.items():
-        # A shared ledger also holds the registrations of other machines, whose rows are not here.
-        if not shared or layout.dataset(version).exists():
-            yield version, layout.dataset(version) / FINGERPRINTS, adopted.get(version) or digest
-
-
-def missing_material(layout: Layout, entries: Entries, *, shared: bool = False) -> dict[str, str]:
-    """Return the private versions whose key material is missing or changed, each with one sentence."""
-    problems = {}
-    for version, path, digest in _recorded(layout, entries, shared=shared):
-        try:
-            if digest is not None:
-                verify_file(path, digest)
-            elif not path.is_file():
-                raise DamagedError(f"{path} is missing")
-        except DamagedError as error:
-            reason = str(error).partition(";")[0]
-            problems[version] = (
-                f"the fingerprints of private rows are lost ({reason}): put {path.name} of version {version} back from "
-                "its back-up, or make it again from the stored rows: unitball doctor --clean"
-            )
-    return problems
-
-
-def adopt_material(layout: Layout, entries: Entries, version: str) -> None:
-    """Record the fingerprints of a version as they are now, in the place of those on record."""
-    digest = file_digest(layout.dataset(version) / FINGERPRINTS)
-    entries.append(Kind.MATERIAL, account="", subject=version, content={"digest": digest})
-
-
-def guard_material(layout: Layout, entries: Entries, *, shared: bool = False) -> None:
-    """Stop a writing transaction where key material is missing or changed.
-
-    What was registered before registrations carried digests is recorded at the first write.
-
-    Parameters
-    ----------
-    layout : Layout
-    entries : Entries
-        Of the transaction.
-    shared : bool
-        Whether other machines register in this ledger too.
-    """
-    if problems := missing_material(layout, entries, shared=shared):
-        raise StorageError(f"{next(iter(problems.values()))}. Nothing was charged")
-    for version, _, digest in _recorded(layout, entries, shared=shared):
-        if digest is None:
-            adopt_material(layout, entries, version)

@@ -21,7 +21,7 @@ from storage.cells import canonical, numbers
 from storage.columns import codes_of, shown
 from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
-from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, SEEN, Layout, path_component, root_secret
+from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, SEEN, Layout, path_component
 from storage.objects import objects_of, row_objects
 from storage.people import (
     TEST,
@@ -51,6 +51,7 @@ from storage.rowfiles import (
     ahead,
 )
 from storage.schema import parse_schema
+from storage.secrets import root_secret
 from storage.source import Block, Source, Tally, most_rows, undeclared
 
 FORMAT_VERSION = 1

@@ -461,7 +461,7 @@ _NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")
 @answered
 def show(dataset: _Dataset) -> Answer:
     """Print this party's line of the roster: its name and the fingerprint of its key."""
-    from storage.layout import root_secret
+    from storage.secrets import root_secret
     from tasks.federation.party import own_name
     from tasks.federation.protocol import fingerprint, identity_key
 

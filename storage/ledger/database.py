@@ -55,7 +55,8 @@ from sqlalchemy.pool import NullPool
 
 from storage.atomic import locked_directory, sync, write_bytes
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError, first_line
-from storage.layout import FINGERPRINTS, Secret, ledger_key
+from storage.layout import FINGERPRINTS
+from storage.secrets import Secret, ledger_key
 
 _log = logging.getLogger(__name__)
 

@@ -28,9 +28,9 @@ from dpalgos.registry import lookup
 from storage.confined import admitted_memory, kept_memory
 from storage.documents import UNREADABLE, canonical, open_archive, parse_json
 from storage.errors import DamagedError, FormatVersionError, InputError
-from storage.layout import root_secret
 from storage.ledger.moving import extract
 from storage.results import query
+from storage.secrets import root_secret
 from tasks.federation.protocol import Evidence, fingerprint, identity_key
 from tasks.planning.configuration import Json
 from tasks.runtime.settings import current_layout, current_root

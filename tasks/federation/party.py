@@ -17,10 +17,10 @@ from dpalgos.secure.primitives import SecureAggregationError
 from dpalgos.secure.rounds import Stage
 from storage.datasets import declared_table, origins
 from storage.errors import InputError, RefusedError
-from storage.layout import root_secret
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
+from storage.secrets import root_secret
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import default_normalisation, find_dataset

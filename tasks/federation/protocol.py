@@ -22,10 +22,11 @@ from dpalgos.registry import names
 from dpalgos.rows import Array, Ints
 from dpalgos.secure.summation import Masking
 from storage.errors import InputError, RefusedError
-from storage.layout import Layout, Secret
+from storage.layout import Layout
 from storage.refs import DatasetRef, Labels, ShardRef, Unit, Visibility
 from storage.releases import ReleaseStore
 from storage.rounds import RoundStore
+from storage.secrets import Secret
 from tasks.planning.configuration import Json, TrainingConfig, split_features
 from tasks.planning.identity import canonical, identity
 from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards, plan_run

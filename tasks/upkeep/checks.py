@@ -9,7 +9,6 @@ from functools import partial
 
 from storage import datasets, documents, shards
 from storage.atomic import PREFIX, clean
-from storage.catalog import adopt_material, missing_material
 from storage.datasets import (
     dataset_ref,
     declared_table,
@@ -19,6 +18,7 @@ from storage.datasets import (
     unregistered_versions,
 )
 from storage.errors import InputError, RefusedError, StorageError
+from storage.key_material import adopt_material, missing_material
 from storage.layout import Layout
 from storage.ledger.database import read_mark
 from storage.ledger.entries import check_chain, lacking, reading, writing

@@ -18,7 +18,8 @@ import pytest
 from deployments.cli import training
 from deployments.cli.entry_point import app, import_all
 from deployments.cli.services import _lines
-from storage.layout import Layout, environment_name
+from storage.layout import Layout
+from storage.secrets import environment_name
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import PartyBudget
 from tasks.planning.configuration import EARLIER_NAMES, SecureSettings, TrainingConfig

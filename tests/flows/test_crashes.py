@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from storage.layout import Layout, party_secret, root_secret
+from storage.layout import Layout
+from storage.secrets import party_secret, root_secret
 from tasks.accounts.ledger import open_ledger, verify_ledger
 from tasks.datasets.registration import find_dataset
 from tasks.release import door as checkpoints

@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import text
 
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
-from storage.layout import Secret
 from storage.ledger import database as migrations
 from storage.ledger import database as module
 from storage.ledger.charges import Cap
 from storage.ledger.database import Chain, Memory, open_database
 from storage.ledger.entries import Kind, reading
 from storage.ledger.ledger import Ledger
+from storage.secrets import Secret
 from tests.support.forks import die, killed, race
 from tests.support.ledgers import (
     KEY,

@@ -34,9 +34,10 @@ from storage.datasets import (
 )
 from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import row_fingerprints
-from storage.layout import Layout, root_secret
+from storage.layout import Layout
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import RowFormat, RowWriter, StoredRows
+from storage.secrets import root_secret
 from storage.source import Block, Source
 from tests.support.data import files_of, flip, gathered, source_of, stored, synthetic, temporaries
 

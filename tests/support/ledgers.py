@@ -11,11 +11,11 @@ from typing import Any
 
 from sqlalchemy import delete, select, text, update
 
-from storage.layout import Secret
 from storage.ledger.charges import AccountTerms, Cap, Decision, History, PlanRequest, ReleaseCharge
 from storage.ledger.database import Chain, Database, Link, Memory, entries, meta, open_database
 from storage.ledger.entries import Kind, found
 from storage.ledger.ledger import Ledger
+from storage.secrets import Secret
 
 
 @dataclass(frozen=True)

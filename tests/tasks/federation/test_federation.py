@@ -23,9 +23,10 @@ from dpalgos.secure.messages import Introduction, UnmaskRequest, numbers_digest
 from dpalgos.secure.primitives import TooFewPartiesError
 from flows.federated_training import chain_inline
 from storage.errors import InputError, RefusedError, StorageError
-from storage.layout import Layout, party_secret, root_secret
+from storage.layout import Layout
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
+from storage.secrets import party_secret, root_secret
 from tasks.accounts.ledger import check_releases, open_ledger, restore_ledger
 from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import ingest

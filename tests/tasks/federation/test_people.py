@@ -17,8 +17,8 @@ from dpalgos.audit.bounds import Value, compare
 from dpalgos.parameters import ParameterError
 from dpalgos.secure import summation as stepwise
 from storage.errors import RefusedError
-from storage.layout import root_secret
 from storage.releases import ReleaseStore
+from storage.secrets import root_secret
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.pricing import epsilon_of_person
 from tasks.auditing import examination
