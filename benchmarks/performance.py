@@ -399,7 +399,7 @@ def _flow(folder: Path) -> Beside:
 def _sweep(folder: Path) -> Beside:
     chain_inline, run_sweep = _warm(folder).chain_inline, importlib.import_module("flows.sweep").run_sweep
     # Imported here: behind the door the library keeps to one thread, and what it is compared with must not.
-    from tasks.experiments.records import SweepSpec
+    from tasks.experiments.specifications import SweepSpec
 
     asked = {"dataset": "digits", "algorithm": "noisy-gd", "param.iterations": 2}
 

@@ -25,7 +25,7 @@ from storage.columns import Column
 from tasks.datasets.request import IngestRequest
 from tasks.datasets.schedules import Schedule
 from tasks.datasets.schemas import draft_schema
-from tasks.experiments.records import Block, SweepSpec
+from tasks.experiments.specifications import Block, SweepSpec
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -46,7 +46,7 @@ def sweep(
 ) -> Answer:
     """Run a grid over any parameters: in parallel, each point once, failures recorded."""
     from tasks.datasets.registration import find_dataset
-    from tasks.experiments.records import SweepSpec, load
+    from tasks.experiments.specifications import SweepSpec, load
 
     spec = load(SweepSpec, read_text(specification, "SPECIFICATION"), str(specification))
     points = spec.points()
@@ -235,7 +235,8 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Write the one page here; default beside its rows.")] = None,
 ) -> Answer:
     """Write one self-contained HTML page for each experiment, from its stored results."""
-    from tasks.experiments.records import load_experiment, page, stored_experiments
+    from tasks.experiments.pages import page
+    from tasks.experiments.records import load_experiment, stored_experiments
 
     chosen = [name] if name is not None else stored_experiments()
     if not chosen:

@@ -22,8 +22,10 @@ from storage.shards import open_shard
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.experiments.figures import draw_boundaries
-from tasks.experiments.records import Drawing, Point, PointResult, Table
+from tasks.experiments.point_results import PointResult
+from tasks.experiments.records import Drawing, Table
 from tasks.experiments.registered import describe_system
+from tasks.experiments.specifications import Point
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.resolution import resolve
 from tasks.preparation.rows import map_rows, partition_rows

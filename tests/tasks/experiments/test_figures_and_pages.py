@@ -13,8 +13,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.experiments.comparisons import Verdict
 from tasks.experiments.figures import _looks, _use_log_y, draw, draw_boundaries
-from tasks.experiments.records import Drawing, Experiment, Plot, PointResult, Table, Verdict, _parquet, page
+from tasks.experiments.pages import page
+from tasks.experiments.point_results import PointResult
+from tasks.experiments.records import Drawing, Experiment, Table, _parquet
+from tasks.experiments.specifications import Plot
 from tests.support.nights import spanning
 
 

@@ -9,7 +9,7 @@ import pytest
 from dpalgos.parameters import ParameterError
 from flows.specs import known_reproductions, load_reproduction
 from storage.errors import InputError
-from tasks.experiments.records import SweepSpec, load
+from tasks.experiments.specifications import SweepSpec, load
 from tasks.planning.configuration import TrainingConfig
 
 

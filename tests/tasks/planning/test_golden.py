@@ -28,7 +28,7 @@ from storage.fingerprints import row_fingerprints, row_patterns
 from storage.layout import Layout
 from storage.people import identifiers, keyed_digests
 from storage.source import ReadOptions, read_source
-from tasks.experiments.records import Point
+from tasks.experiments.specifications import Point
 from tasks.federation.protocol import Description, Signed, run_name
 from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig
