@@ -25,7 +25,8 @@ from dpalgos.projections.covariance import LaplaceCovariance
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.output_perturbation import RadialOutputPerturbation
 from dpalgos.trainers.smo import SmoOutputPerturbation
-from tasks.auditing.systems import audit_system, find_subject
+from tasks.auditing.subjects import find_subject
+from tasks.auditing.systems import audit_system
 
 # Runs on each neighbour: few where outputs lack noise, many where noise is a little too small.
 CAUGHT: dict[str, int] = {

@@ -28,7 +28,8 @@ from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.accounts.history import BudgetHistory, budget_histories
 from tasks.accounts.pages import budget_page, budget_table, draw_budgets
 from tasks.accounts.reports import low_budget
-from tasks.auditing.examination import AuditRequest, Chain, Examined, audit_report, examine_system
+from tasks.auditing.chain import Chain
+from tasks.auditing.examination import AuditRequest, Examined, audit_report, examine_system
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json, PartitionSettings, TrainingConfig
 from tasks.planning.identity import identity, package_digest, required_versions

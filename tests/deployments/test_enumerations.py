@@ -15,7 +15,7 @@ from dpalgos.registry import names
 from dpalgos.secure.rounds import Stage
 from dpalgos.trust.model import SecureAggregation
 from storage.columns import _TYPES, parse_column
-from tasks.auditing.systems import KINDS
+from tasks.auditing.subjects import KINDS
 from tasks.experiments.registered import describe_all
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tasks.runtime.ending import EndState

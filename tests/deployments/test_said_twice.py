@@ -96,7 +96,7 @@ def test_neither_of_two_wins_quietly(
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     monkeypatch.setattr("tasks.runtime.engine.prepare_engine", _no_engine)
     monkeypatch.setattr("deployments.serving.run", _no_engine)
-    monkeypatch.setattr("tasks.auditing.systems.audit_all", _no_engine)
+    monkeypatch.setattr("tasks.auditing.subjects.audit_all", _no_engine)
     files = {
         "ROWS": ROWS,
         "TABLE": "a,b,y\n1,2,u\n2,3,v\n",

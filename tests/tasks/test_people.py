@@ -21,7 +21,7 @@ from storage.people import Positions, StoredPeople
 from storage.refs import DatasetRef, ShardRef, Visibility
 from storage.rowfiles import RowFormat, StoredRows
 from storage.shards import open_shard
-from tasks.auditing.systems import public_sample
+from tasks.auditing.public_rows import public_sample
 from tasks.datasets.registration import ingest, report_of
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run

@@ -21,7 +21,7 @@ from storage.releases import ReleaseStore
 from storage.secrets import root_secret
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.pricing import epsilon_of_person
-from tasks.auditing import examination
+from tasks.auditing import traces
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import Archive
@@ -288,34 +288,30 @@ def everything_seen(parties: Federation) -> dict[str, Value]:
     told = [
         field
         for number, (party, request, answer) in enumerate(parties.seen)
-        for field in examination._fields(f"{number} {party} {request.ask}", opened(answer.model_dump(mode="json")))
+        for field in traces.fields_of(f"{number} {party} {request.ask}", opened(answer.model_dump(mode="json")))
     ]
     with isolated_root(parties.root("coordinator")):
         report = run_report(*LOGGED[0])
     logged = {name: getattr(report, name) for name in ("name", "facts", "params", "metrics", "note", "files")}
-    told += examination._fields("logged", {**logged, "result": LOGGED[0][1].result.model_dump(mode="json")})
+    told += traces.fields_of("logged", {**logged, "result": LOGGED[0][1].result.model_dump(mode="json")})
     ledgers = [
-        field
-        for name in PAIR
-        for field in examination._database(f"{name} ledger", parties.root(name) / "ledger.sqlite")
+        field for name in PAIR for field in traces._database(f"{name} ledger", parties.root(name) / "ledger.sqlite")
     ]
     # By the order in which they are met, which is the same in every run. Numbers name nothing: a fraction of sixteen
     # digits looks like a name, and one of fifteen does not.
     texts = [value for _, value in (*told, *ledgers) if isinstance(value, str)]
-    words = dict.fromkeys(word for text in texts for word in examination._RANDOM.findall(text))
+    words = dict.fromkeys(word for text in texts for word in traces._RANDOM.findall(text))
     roles = {word: f"<{number}>" for number, word in enumerate(words)}
     seen: dict[str, Value] = {}
     files = [
         (f"{name} {field}", value)
         for name in (*PAIR, "coordinator")
-        for field, value in examination._files(parties.layout(name))
+        for field, value in traces._files(parties.layout(name))
     ]
-    for name, value in sorted(
-        ((examination._canonical(name, roles), value) for name, value in (*told, *files)), key=_first
-    ):
+    for name, value in sorted(((traces._canonical(name, roles), value) for name, value in (*told, *files)), key=_first):
         while name in seen:
             name += "′"
-        seen[name] = examination._canonical(value, roles) if isinstance(value, str) else value
+        seen[name] = traces._canonical(value, roles) if isinstance(value, str) else value
     return seen
 
 
