@@ -36,8 +36,8 @@ from flows.party import ANSWER, DATASET_VARIABLE, ROSTER_VARIABLE, answer_reques
 from storage.documents import parse_json
 from storage.errors import StorageError
 from tasks.federation.coordinator import Transport
+from tasks.federation.messages import Answer, Request
 from tasks.federation.party import Party
-from tasks.federation.protocol import Answer, Request
 
 _TAG = "unitball-party"
 _POLL_SECONDS = 0.3

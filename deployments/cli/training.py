@@ -462,8 +462,8 @@ _NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")
 def show(dataset: _Dataset) -> Answer:
     """Print this party's line of the roster: its name and the fingerprint of its key."""
     from storage.secrets import root_secret
+    from tasks.federation.messages import fingerprint, identity_key
     from tasks.federation.party import own_name
-    from tasks.federation.protocol import fingerprint, identity_key
 
     name, print_of = own_name(dataset), fingerprint(identity_key(root_secret(current_layout())).public_key())
     return Answer({"party": name, "fingerprint": print_of}, [f"{name}: {print_of}"])

@@ -31,7 +31,8 @@ from storage.errors import DamagedError, FormatVersionError, InputError
 from storage.ledger.moving import extract
 from storage.results import query
 from storage.secrets import root_secret
-from tasks.federation.protocol import Evidence, fingerprint, identity_key
+from tasks.federation.messages import fingerprint, identity_key
+from tasks.federation.protocol import Evidence
 from tasks.planning.configuration import Json
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_ledger_database, open_releases

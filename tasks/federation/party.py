@@ -24,7 +24,7 @@ from storage.secrets import root_secret
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import default_normalisation, find_dataset
-from tasks.federation.protocol import (
+from tasks.federation.messages import (
     Answer,
     Ask,
     Description,
@@ -34,19 +34,21 @@ from tasks.federation.protocol import (
     Sent,
     Signed,
     Status,
-    described,
-    federated_plan,
     fingerprint,
     identity_key,
+    packed,
+    unpacked,
+)
+from tasks.federation.protocol import (
+    described,
+    federated_plan,
     keys_of,
     own_releases,
-    packed,
     release_body,
     require_carried,
     run_name,
     session_name,
     test_fraction,
-    unpacked,
 )
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import canonical, identity

@@ -16,7 +16,7 @@ from deployments import federation
 from flows.party import DATASET_VARIABLE, ROSTER_VARIABLE
 from storage.secrets import root_secret
 from tasks.datasets.registration import ingest
-from tasks.federation.protocol import Answer, Ask, Request, fingerprint, identity_key
+from tasks.federation.messages import Answer, Ask, Request, fingerprint, identity_key
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout
 from tests.security.test_services import attacks

@@ -34,8 +34,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import Archive, export_run, read
 from tasks.exports.verifying import verify_archive
 from tasks.federation.coordinator import Federated, federate
-from tasks.federation.party import Party
-from tasks.federation.protocol import (
+from tasks.federation.messages import (
     Answer,
     Ask,
     Floors,
@@ -49,6 +48,7 @@ from tasks.federation.protocol import (
     packed,
     unpacked,
 )
+from tasks.federation.party import Party
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.door import open_release, read_release
 from tasks.runtime.settings import current_layout, current_root, isolated_root

@@ -26,9 +26,19 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import Archive
 from tasks.exports.verifying import verify_archive
-from tasks.federation import protocol
+from tasks.federation.messages import (
+    Answer,
+    Ask,
+    Description,
+    Purpose,
+    Request,
+    Roster,
+    Signed,
+    fingerprint,
+    identity_key,
+    unpacked,
+)
 from tasks.federation.party import Party
-from tasks.federation.protocol import Answer, Ask, Description, Roster, Signed, fingerprint, identity_key, unpacked
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.door import read_release
 from tasks.runtime.settings import current_layout, isolated_root
@@ -92,7 +102,7 @@ def test_parties_of_another_unit_are_refused_before_anybody_reserves(
 def signed_by(parties: Federation, party: str, description: Description) -> Signed:
     with isolated_root(parties.root(party)):
         key = identity_key(root_secret(current_layout()))
-    return Signed.by(key, protocol.Purpose.DESCRIPTION, "", party, description.written())
+    return Signed.by(key, Purpose.DESCRIPTION, "", party, description.written())
 
 
 def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
@@ -262,7 +272,7 @@ def test_an_archive_of_people_is_checked_by_what_the_parties_have_signed(
     assert other != members[signed]
     assert found({signed: other})["parties"] is False
     # What takes no people is not verified, whoever has signed it.
-    monkeypatch.setattr(protocol, "require_people", _refuse)
+    monkeypatch.setattr("tasks.federation.protocol.require_people", _refuse)
     assert found({})["parties"] is False
 
 
@@ -352,7 +362,7 @@ def test_a_number_of_rows_in_an_answer_is_seen(tmp_path: Path, monkeypatch: pyte
     """The mutant: a party says with each answer how many rows it holds."""
     honest = Party.answer
 
-    def telling(party: Party, request: protocol.Request) -> Answer:
+    def telling(party: Party, request: Request) -> Answer:
         stored = current_layout().datasets.rglob("*.parquet")
         rows = sum(pq.read_metadata(path).num_rows for path in stored)
         return honest(party, request).model_copy(update={"reason": str(rows)})

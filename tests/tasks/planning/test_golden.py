@@ -29,7 +29,8 @@ from storage.layout import Layout
 from storage.people import identifiers, keyed_digests
 from storage.source import ReadOptions, read_source
 from tasks.experiments.specifications import Point
-from tasks.federation.protocol import Description, Signed, run_name
+from tasks.federation.messages import Description, Signed
+from tasks.federation.protocol import run_name
 from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import fix_terms
