@@ -128,10 +128,10 @@ class SlackGaussian(Bounded):
 
 @dataclass(frozen=True, slots=True)
 class PrivateSelection(Bounded):
-    """The best of several candidates, of which secret coins say which compete (:mod:`dpalgos.accounting.profiles`).
+    """The best of several candidates, of which secret coins say which compete (:mod:`dpalgos.accounting.selection`).
 
     Guarantees of the same release, and all hold: ``(epsilon, delta)`` as a selection, and the curve of which that is
-    one point (:class:`~dpalgos.accounting.profiles.SelectionProfile`); and, since the release is a post-processing of
+    one point (:class:`~dpalgos.accounting.selection.SelectionProfile`); and, since the release is a post-processing of
     all candidates and of coins that look at no row, the Gaussian-DP of their composition (:attr:`all_candidates`). One
     plan by itself is told by the curve, read at whichever delta; what filters add up by the point or by the
     composition.

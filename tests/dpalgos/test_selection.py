@@ -13,14 +13,8 @@ from scipy.special import ndtr
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost, group_loss
-from dpalgos.accounting.profiles import (
-    GaussianProfile,
-    SelectionProfile,
-    candidate_mu,
-    entry_epsilon,
-    mu_from_epsilon_delta,
-    selection_delta,
-)
+from dpalgos.accounting.profiles import GaussianProfile, mu_from_epsilon_delta
+from dpalgos.accounting.selection import SelectionProfile, candidate_mu, entry_epsilon, selection_delta
 from dpalgos.accounting.spending import FilterCap, admit
 from dpalgos.algorithms import fit
 from dpalgos.guarantees import (

@@ -15,7 +15,8 @@ import pytest
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost
-from dpalgos.accounting.profiles import candidate_mu, mu_from_epsilon_delta
+from dpalgos.accounting.profiles import mu_from_epsilon_delta
+from dpalgos.accounting.selection import candidate_mu
 from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, PrivateSelection
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.ledger.charges import AccountTerms, Cap, CapChange, Decision, History, PlanRecord, ReleaseCharge
