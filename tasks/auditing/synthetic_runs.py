@@ -14,11 +14,7 @@ from dpalgos.audit.experiment import (
     Stated,
     one_by_one,
 )
-from dpalgos.audit.releases import (
-    WatchedRun,
-    observed_ratio,
-    run_watched,
-)
+from dpalgos.audit.ratios import WatchedRun, observed_ratio, run_watched
 from dpalgos.guarantees import Neighbours
 from dpalgos.keystream import KeyedNoise
 from dpalgos.models import AffineMap, Artefact, LinearModel, RowMap
