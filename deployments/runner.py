@@ -232,7 +232,7 @@ def scheduled_deployments(current: Sequence[Schedule] | None = None) -> list[dic
     return trainings + [_scoring(schedule) for schedule in current if schedule.scoring_input is not None]
 
 
-def outlook(schedule: Schedule) -> str:
+def forecast(schedule: Schedule) -> str:
     """Return how many more of a schedule's trainings fit under the cap, and the day of the first that is refused.
 
     Empty where nothing is charged run by run: for public rows, for a horizon, and where nothing is trained.
@@ -260,7 +260,7 @@ def _training(schedule: Schedule) -> dict[str, Any]:
     config = schedule.config.model_dump(mode="json")
     spec: dict[str, Any] = {
         "name": name,
-        "description": f"Train on {name}, as its owner has set it: `unitball schedule {name}`. {outlook(schedule)}",
+        "description": f"Train on {name}, as its owner has set it: `unitball schedule {name}`. {forecast(schedule)}",
         "entrypoint": "flows.federated_training.train",
         "parameters": {"config": config},
     }

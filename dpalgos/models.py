@@ -19,7 +19,7 @@ and nothing is subnormal, which takes a processor longer."""
 
 
 class Artefact(Protocol):
-    """Anything the door can store: named arrays plus public notes."""
+    """Anything the door can store: named arrays plus public metadata."""
 
     kind: ClassVar[str]
 

@@ -10,8 +10,7 @@ from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from dpalgos.models import Statistic
-from dpalgos.secure.rounds import Stage
-from dpalgos.secure.rounds import carry_out as carry_out_rounds
+from dpalgos.secure.rounds import Stage, run_rounds
 from dpalgos.secure.summation import Masking
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
@@ -245,7 +244,7 @@ def in_rounds(
         The artefacts that rows are seen through.
     """
     tasks = _Tasks(release, shards, upstream)
-    opened = carry_out_rounds(tasks)
+    opened = run_rounds(tasks)
     for one in tasks.begun:
         # In order, so that what failed says so itself.
         one.result()

@@ -56,17 +56,17 @@ class Encoded:
         Zero where nothing can be said.
     outside : bool array (m,)
         Cells the schema does not admit.
-    hopeless : bool array (m,)
+    unclippable : bool array (m,)
         Those of them that cannot be clipped either.
     """
 
     values: NDArray[Any]
     outside: Flags
-    hopeless: Flags
+    unclippable: Flags
 
     def at(self, places: NDArray[Any]) -> Encoded:
         """Return some cells, any of them as often as it is named."""
-        return Encoded(self.values[places], self.outside[places], self.hopeless[places])
+        return Encoded(self.values[places], self.outside[places], self.unclippable[places])
 
 
 class Column(ABC):
@@ -269,8 +269,8 @@ def clip(numbers: Floats, low: float, high: float) -> Encoded:
     outside = ~((numbers >= low) & (numbers <= high))
     if not outside.any():
         return Encoded(numbers[:, None], outside, outside)
-    hopeless = np.isnan(numbers)
-    return Encoded(np.where(hopeless, low, np.clip(numbers, low, high))[:, None], outside, hopeless)
+    unclippable = np.isnan(numbers)
+    return Encoded(np.where(unclippable, low, np.clip(numbers, low, high))[:, None], outside, unclippable)
 
 
 def codes_of(texts: pa.StringArray, values: Sequence[str]) -> NDArray[np.int64]:
@@ -573,9 +573,9 @@ class Date(Column):
         """Encode the parts, clipping to the ends of the range; what is no day cannot be clipped."""
         (given,) = values
         first, last = ((day - _EPOCH).days for day in self.range)
-        hopeless = np.isnan(given)
+        unclippable = np.isnan(given)
         outside = ~((given >= first) & (given <= last))
-        within = np.clip(np.where(hopeless, first, given), first, last).astype(np.int64)
+        within = np.clip(np.where(unclippable, first, given), first, last).astype(np.int64)
         calendar = within.astype("datetime64[D]")
         years = calendar.astype("datetime64[Y]").astype(np.int64) + _EPOCH.year - self.range[0].year
         columns = {
@@ -586,8 +586,8 @@ class Date(Column):
             "weekday": one_hot((within + 3) % 7, 7),
         }
         encoded = np.concatenate([columns[part] for part in self.parts], axis=1)
-        encoded[hopeless] = 0.0
-        return Encoded(encoded, outside, hopeless)
+        encoded[unclippable] = 0.0
+        return Encoded(encoded, outside, unclippable)
 
 
 _EPOCH = date(1970, 1, 1)
@@ -792,11 +792,11 @@ class Numeric(Column):
         """Scale to [0, 1], clipping to the ends of the range."""
         (given,) = values
         if self.range is None:
-            hopeless = ~np.isfinite(given)
-            return Encoded(given[:, None], hopeless, hopeless)
+            unclippable = ~np.isfinite(given)
+            return Encoded(given[:, None], unclippable, unclippable)
         low, high = self.range
         clipped = clip(given, low, high)
-        return Encoded((clipped.values - low) / (high - low), clipped.outside, clipped.hopeless)
+        return Encoded((clipped.values - low) / (high - low), clipped.outside, clipped.unclippable)
 
     def _line(self) -> tuple[float, float]:
         """Return what lies at 0 and what at a distance of 1 from it, on the column's scale."""

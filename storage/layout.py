@@ -25,7 +25,7 @@ PATTERNS = "patterns.npy"
 COLUMNS = "columns.bin"
 """File of the sketches of its columns, enciphered."""
 PEOPLE = "people.npz"
-"""File of a version's roster and of whose each row is."""
+"""File of a version's register and of whose each row is."""
 SEEN = "seen.npz"
 """File of the digests of all rows that came with a version's file, people's rows beyond the limit included."""
 _COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -315,7 +315,7 @@ class Schema:
         encoded = column.encode(*values)
         if gone.any():
             encoded.values[gone] = np.zeros(1, dtype=encoded.values.dtype)
-            encoded = Encoded(encoded.values, encoded.outside & ~gone, encoded.hopeless & ~gone)
+            encoded = Encoded(encoded.values, encoded.outside & ~gone, encoded.unclippable & ~gone)
         return Examined(column, tuple(given), gone, encoded)
 
     def features(self, examined: Sequence[Examined]) -> NDArray[np.float64]:
@@ -403,10 +403,10 @@ class Schema:
             elif rule is MissingRows.REFUSE:
                 refused.append((one, one.missing & alive))
         outside = np.logical_or.reduce([one.encoded.outside for one in examined]) & left
-        amiss = [one.encoded.hopeless if on_violation.clips else one.encoded.outside for one in examined]
-        good = left & ~np.logical_or.reduce(amiss) if on_violation.drops else left
+        violations = [one.encoded.unclippable if on_violation.clips else one.encoded.outside for one in examined]
+        good = left & ~np.logical_or.reduce(violations) if on_violation.drops else left
         if not on_violation.drops:
-            refused += [(one, wrong & left) for one, wrong in zip(examined, amiss, strict=True)]
+            refused += [(one, wrong & left) for one, wrong in zip(examined, violations, strict=True)]
         if first := [(int(np.argmax(rows)), column) for column, rows in refused if rows.any()]:
             row, column = min(first, key=lambda fault: fault[0])
             raise InputError(
@@ -450,7 +450,7 @@ class Schema:
             if examined.column.essential:
                 return f"{what}; fill it, or let the column say 'missing: drop'"
             return f"{what}; fill it, or let the schema say 'missing: {{marker: …, rows: indicator, constant or drop}}'"
-        ways = "--on-violation drop" if examined.encoded.hopeless[row] else "--on-violation clip or drop"
+        ways = "--on-violation drop" if examined.encoded.unclippable[row] else "--on-violation clip or drop"
         return (
             f"{examined.shown(row)[:60]!r} is outside the schema, which admits {examined.column.bound}; correct "
             f"the row or the schema, or use {ways}"

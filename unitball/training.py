@@ -348,7 +348,7 @@ def predicted(pipeline: Any, rows: Any) -> pd.Series:
     from tasks.tracking.flavor import predictions_of
 
     if isinstance(pipeline[0], TableEncoder) and len(rows):
-        encoding = pipeline[0].admit(rows)
+        encoding = pipeline[0].encode_or_raise(rows)
         predictions = pipeline[1:].predict(encoding.features)
         for name, clipped in encoding.clipped.items():
             # No value: a notebook keeps what was said, and whoever asks has the rows.

@@ -311,7 +311,7 @@ def _cells(column: ColumnReport, rows: int) -> Iterator[object]:
     yield column.bound
     yield "all" if column.missing == rows else column.missing or None
     yield column.outside or None
-    yield column.hopeless or None
+    yield column.unclippable or None
     yield ", ".join(f"{place}: {cell!r}" for place, cell in column.examples.items())
     yield ", ".join(column.unseen[:6]) + (", …" if len(column.unseen) > 6 else "")
 
@@ -338,14 +338,14 @@ def _lines(report: SchemaReport) -> Iterator[str]:
         yield f"- {report.broken_rows} have too many or too few cells ({first}): refused; null with {_DROPPED}"
     if report.missing_rows:
         yield f"- {report.missing_rows} lack a cell whose rule is refuse or drop"
-    clippable = report.outside_rows - report.hopeless_rows
+    clippable = report.outside_rows - report.unclippable_rows
     if clippable:
         yield (
             f"- {clippable} have a cell outside the schema: refused; clipped with --on-violation clip or clip-or-drop, "
             "null with drop"
         )
-    if report.hopeless_rows:
-        yield f"- {report.hopeless_rows} have a cell that cannot be clipped: refused, or null with {_DROPPED}"
+    if report.unclippable_rows:
+        yield f"- {report.unclippable_rows} have a cell that cannot be clipped: refused, or null with {_DROPPED}"
     if not report.broken_rows + report.missing_rows + report.outside_rows:
         yield "- all of them are in order"
     if report.people:

@@ -226,7 +226,7 @@ def schedule(
     remove: Annotated[bool, typer.Option("--remove", help="End the data set's schedule.")] = False,
 ) -> Answer:
     """Set a schedule or a trigger for training on a data set; `unitball serve` applies it when it starts."""
-    from deployments.runner import outlook
+    from deployments.runner import forecast
     from tasks.datasets.schedules import NIGHTLY, Schedule, remove_schedule, set_schedule
     from tasks.preparation.deltas import settled
     from tasks.release.preflight import require_feasible
@@ -274,7 +274,7 @@ def schedule(
             else f"federated-training/{dataset}: {_when(timing)}; {price} (epsilon {config.epsilon}, "
             f"delta {settled(config).stated_delta:g})",
             *(["next: " + ", ".join(f"{date:%Y-%m-%d %H:%M %Z}" for date in dates)] if dates else []),
-            *([] if timing is None or not (told := outlook(timing)) else [told]),
+            *([] if timing is None or not (told := forecast(timing)) else [told]),
             "takes effect when `unitball serve` next starts",
         ],
     )

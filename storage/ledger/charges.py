@@ -172,14 +172,14 @@ class History:
         Charged, oldest first.
     pending : sequence of PlanRecord
         Set aside, and counted as if it were charged now, which is the latest that it can have been.
-    notes : dict
+    memo : dict
         What a policy has made of the plans, so that it need not add them up again: the ledger may hand it out again
         with a history that begins with these plans.
     """
 
     plans: Sequence[PlanRecord] = ()
     pending: Sequence[PlanRecord] = ()
-    notes: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class Decision:
     details : mapping
         Public numbers for reports: spent before, spent after, left, the filter in force.
     totals : mapping
-        What the account has spent with this plan, as :meth:`ChargePolicy.lacking` reads it; stored with the plan and
+        What the account has spent with this plan, as :meth:`ChargePolicy.shortfall` reads it; stored with the plan and
         in the high-water marks.
     """
 
@@ -218,7 +218,7 @@ class ChargePolicy(Protocol):
     ) -> Decision:
         """Price the new releases and compare with the account's cap; where there is none, everything is admitted."""
 
-    def lacking(self, history: History, totals: Mapping[str, Any], terms: AccountTerms) -> Mapping[str, Any]:
+    def shortfall(self, history: History, totals: Mapping[str, Any], terms: AccountTerms) -> Mapping[str, Any]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
 
     def stated(self, epsilon: float, delta: float) -> Mapping[str, Any]:
@@ -493,11 +493,11 @@ def _plan(entry: Entry) -> PlanRecord:
 
 def history_of(entries: Entries, account: str) -> History:
     """Return an account's plans and what it has set aside, with what was noted of the plans before."""
-    before: History = entries.notes.get(account, History())
+    before: History = entries.memo.get(account, History())
     later = entries.find(Kind.PLAN, account=account)[len(before.plans) :]
     pending = [PlanRecord(one.plan.partition, one.costs) for one in open_reservations(entries, account)]
-    history = History((*before.plans, *map(_plan, later)), pending, dict(before.notes))
-    entries.notes[account] = history
+    history = History((*before.plans, *map(_plan, later)), pending, dict(before.memo))
+    entries.memo[account] = history
     return history
 
 

@@ -377,7 +377,7 @@ class Known:
         When (:func:`time.monotonic`) the whole chain was last looked at.
     kept : mapping of kind to sequence of :class:`~storage.ledger.entries.Entry`
         The entries that decisions rest on.
-    notes : mapping
+    memo : mapping
         What was made of them.
     """
 
@@ -385,7 +385,7 @@ class Known:
     state: tuple[int, ...] | None = None
     looked: float = 0.0
     kept: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    memo: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ from storage.ledger.charges import (
     unpaid,
 )
 from storage.ledger.database import Database, read_mark
-from storage.ledger.entries import Entries, Kind, check_chain, found, lacking, reading, require_name, writing
+from storage.ledger.entries import Entries, Kind, behind_mark, check_chain, found, reading, require_name, writing
 
 
 class OutputOutcome(StrEnum):
@@ -519,7 +519,7 @@ class Ledger:
             raise InputError("a restored ledger is recorded with who decided it and why; give both")
         with writing(self._database, restoring=True) as entries:
             seen = [read_mark(path, self._database.chain) for path in self._database.marks]
-            ahead = [mark for mark in seen if mark is not None and lacking(entries, mark) is not None]
+            ahead = [mark for mark in seen if mark is not None and behind_mark(entries, mark) is not None]
             if not ahead and stated is None:
                 raise InputError(
                     "the ledger is not older than its high-water marks, so there is nothing to restore; if it is "
@@ -566,7 +566,7 @@ class Ledger:
         # Not less what is set aside: that may be returned.
         history = replace(history_of(entries, account.name), pending=())
         cost = (
-            self._policy.lacking(history, totals, account)
+            self._policy.shortfall(history, totals, account)
             if totals
             else self._policy.stated(stated.epsilon, stated.delta)
             if stated is not None

@@ -35,7 +35,7 @@ def sum_plans(history: History, terms: AccountTerms, start: int = 0, end: float 
     (:func:`tasks.accounts.ledger.restore_ledger`).
     """
     first, last = (bisect_left(history.plans, place, key=lambda plan: plan.sequence) for place in (start, end))
-    done, summed, restored = history.notes.get((start, end)) or (
+    done, summed, restored = history.memo.get((start, end)) or (
         first,
         SummedHistory(groups=terms.group_size > 1),
         _restored(history.plans[:first]),
@@ -43,7 +43,7 @@ def sum_plans(history: History, terms: AccountTerms, start: int = 0, end: float 
     for plan in history.plans[done:last]:
         restored = restored if plan.releases else plan.partition
         summed = summed.with_plan(_since(restored, plan.partition), read_costs(plan.costs))
-    history.notes[start, end] = last, summed, restored
+    history.memo[start, end] = last, summed, restored
     for plan in () if end < math.inf else history.pending:
         summed = summed.with_plan(_since(restored, plan.partition), read_costs(plan.costs))
     return cast(SummedHistory, summed)

@@ -92,13 +92,13 @@ def budget_history(account: str, datasets: Sequence[str] = ()) -> BudgetHistory:
     cap = terms.cap
     step = max(1, -(-len(plans) // _MOST_POINTS))
     points: list[SpendingPoint] = []
-    notes: dict[object, object] = {}
+    memo: dict[object, object] = {}
     for end in range(len(plans) - (len(plans) - 1) // step * step, len(plans) + 1, step):
         last = plans[end - 1]
         # Under the cap that was in force then.
         changes = tuple(change for change in terms.changes if change.sequence < last.sequence)
         in_force = terms.changes[len(changes)].before if len(changes) < len(terms.changes) else cap
-        then = read_account(History(plans[:end], notes=notes), in_force, replace(terms, changes=changes))
+        then = read_account(History(plans[:end], memo=memo), in_force, replace(terms, changes=changes))
         points.append(SpendingPoint(at=last.recorded_at, epsilon=then.epsilon, cap=then.cap, parties=then.parties))
     left = runs_left(account)
     return BudgetHistory(

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 
 from dpalgos.accounting.composition import as_selected
 from dpalgos.accounting.costs import PlanCost, Totals, losses_under, price
-from dpalgos.accounting.spending import admit, worst_totals
+from dpalgos.accounting.spending import apply_filter, worst_totals
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, NoGuarantee, ZeroConcentrated
 from storage.ledger.charges import AccountTerms, Decision, History, ReleaseCharge
 from tasks.accounts.filters import FilterStatus, counted_as, finite_or_none, sum_plans
@@ -40,7 +40,7 @@ class AccountingPolicy:
         if terms.cap is None:
             return Decision(admitted=True, costs=_written(prices[0]))
         now = FilterStatus.of(history, terms.cap, terms)
-        decision = admit(now.summed, (partition, prices[0]), now.limit, otherwise=prices[1:])
+        decision = apply_filter(now.summed, (partition, prices[0]), now.limit, otherwise=prices[1:])
         after = sum_plans(history, terms).with_plan(partition, decision.costs)
         return Decision(
             admitted=decision.admitted and now.broken is None,
@@ -84,7 +84,7 @@ class AccountingPolicy:
             )
         return priced
 
-    def lacking(
+    def shortfall(
         self, history: History, totals: Mapping[str, float | None], terms: AccountTerms = _NO_TERMS
     ) -> dict[str, object]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""

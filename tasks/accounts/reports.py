@@ -135,7 +135,7 @@ def _behind() -> str | None:
     # Read before the ledger, which may only grow in between.
     marks = [read_mark(path, database.chain) for path in database.marks]
     with entries.reading(database) as now:
-        return next(filter(None, (entries.lacking(now, mark) for mark in marks)), None)
+        return next(filter(None, (entries.behind_mark(now, mark) for mark in marks)), None)
 
 
 def budget_report(dataset: str) -> BudgetReport:

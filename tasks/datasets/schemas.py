@@ -241,7 +241,7 @@ class ColumnReport:
     ----------
     name, bound : str
         What it is called and what it admits.
-    missing, outside, hopeless : int
+    missing, outside, unclippable : int
         Cells that are missing; that the schema does not admit; and those of them that cannot be clipped either.
     examples : dict of str to str
         The first of them: line and cell.
@@ -257,7 +257,7 @@ class ColumnReport:
     bound: str
     missing: int = 0
     outside: int = 0
-    hopeless: int = 0
+    unclippable: int = 0
     examples: dict[str, str] = field(default_factory=dict)
     unseen: list[str] = field(default_factory=list)
     recoded: dict[str, int] = field(default_factory=dict)
@@ -273,7 +273,7 @@ class SchemaReport:
     rows : int
     broken : dict of int to str
         The first lines with another number of cells.
-    broken_rows, missing_rows, outside_rows, hopeless_rows : int
+    broken_rows, missing_rows, outside_rows, unclippable_rows : int
         Rows with another number of cells, with a missing cell whose rule is to refuse or drop, with a cell outside the
         schema, and with one that cannot be clipped.
     columns : list of ColumnReport
@@ -297,7 +297,7 @@ class SchemaReport:
     broken_rows: int = 0
     missing_rows: int = 0
     outside_rows: int = 0
-    hopeless_rows: int = 0
+    unclippable_rows: int = 0
     columns: list[ColumnReport] = field(default_factory=list)
     duplicates: Duplicates = field(default_factory=lambda: Duplicates(0, 1))
     ordered_rows: int = 0
@@ -413,13 +413,13 @@ def _count(
 ) -> None:
     alive = block.whole
     examined = schema.examine(block, [column for column in schema.columns if column.used])
-    missing, outside, hopeless = (np.zeros(len(alive), dtype=bool) for _ in range(3))
+    missing, outside, unclippable = (np.zeros(len(alive), dtype=bool) for _ in range(3))
     for one, of_column in zip(examined, report.columns, strict=True):
         _count_column(of_column, one, alive, block, schema)
         if not schema.rule(one.column).keeps:
             missing |= one.missing & alive
         outside |= one.encoded.outside & alive
-        hopeless |= one.encoded.hopeless & alive
+        unclippable |= one.encoded.unclippable & alive
     report.rows += len(alive)
     report.broken_rows += int((~alive).sum())
     for line, fault in zip(block.lines.tolist(), block.faults or (), strict=False):
@@ -427,7 +427,7 @@ def _count(
             report.broken[line] = fault
     report.missing_rows += int(missing.sum())
     report.outside_rows += int(outside.sum())
-    report.hopeless_rows += int(hopeless.sum())
+    report.unclippable_rows += int(unclippable.sum())
     in_order = alive & ~missing & ~outside
     for column in schema.columns:
         looked_at = column.name in schema.needed
@@ -449,7 +449,7 @@ def _count_column(report: ColumnReport, examined: Examined, alive: Flags, block:
     wrong = examined.encoded.outside & alive
     report.missing += int((examined.missing & alive).sum())
     report.outside += int(wrong.sum())
-    report.hopeless += int((examined.encoded.hopeless & alive).sum())
+    report.unclippable += int((examined.encoded.unclippable & alive).sum())
     occurring = _occurring(examined, alive & ~wrong)
     report.unseen = [name for name in report.unseen if name not in occurring]
     told: dict[str, int] = {}

@@ -172,8 +172,8 @@ class _Contents:
         return by_key
 
     def _files(self, key: str) -> dict[str, bytes]:
-        lacking = [file for file in _FILES if release_member(key, file) not in self._members]
-        _refute_if(lacking, f"release {key[:12]} is part of the run, and its {' and '.join(lacking)} is missing")
+        missing = [file for file in _FILES if release_member(key, file) not in self._members]
+        _refute_if(missing, f"release {key[:12]} is part of the run, and its {' and '.join(missing)} is missing")
         return {file: self._members[release_member(key, file)] for file in _FILES}
 
     @cached_property

@@ -19,8 +19,7 @@ from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Ints
-from dpalgos.secure.rounds import AGREEMENT, SUM, Stage
-from dpalgos.secure.rounds import carry_out as carry_out_rounds
+from dpalgos.secure.rounds import AGREEMENT, SUM, Stage, run_rounds
 from storage.documents import parse_json
 from storage.encoder import TableEncoder
 from storage.errors import InputError, RefusedError, StorageError
@@ -35,7 +34,7 @@ from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPl
 from tasks.preparation.rows import make_maps, map_features, map_rows, partition_rows
 from tasks.release.door import combine, recorded_key, require_sent, store_release, stored_release
 from tasks.release.metrics import measure_by_releases, measure_exactly
-from tasks.release.rounds import ServerRounds, blocks_of, bytes_of, keep_sum, kept_sums, result_of, step_lengths
+from tasks.release.rounds import ServerRounds, bytes_of, keep_sum, kept_sums, release_blocks, result_of, step_lengths
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
@@ -243,7 +242,7 @@ class _Asking:
                 )
             else:
                 sums, took_part = self._sums(node)
-                steps = len(blocks_of(node) if node.masking is not None else sums)
+                steps = len(release_blocks(node) if node.masking is not None else sums)
                 messages = [self.kept(node, number, ()) for number in range(steps)]
                 self._store(node, result_of(node, sums), took_part, messages)
         return cast(ReleaseRef, stored_release(node))
@@ -310,16 +309,16 @@ class _Asking:
     def _secure_sums(self, release: PlannedRelease) -> tuple[list[Ints], Sequence[str]]:
         """Carry out the rounds of secure sums; parties that are lost are done without, as far as is tolerated."""
         sums, there = kept_sums(release), self._roster.names
-        blocks, total = blocks_of(release), len(step_lengths(release))
+        blocks, total = release_blocks(release), len(step_lengths(release))
         for number, block in enumerate(blocks):
             server = ServerRounds(release, number)
             server.open()
             if not server.agreed and len(sums) < block.first + block.steps:
-                carry_out_rounds(_Posted(self, release, number, server, there), AGREEMENT)
+                run_rounds(_Posted(self, release, number, server, there), AGREEMENT)
             for step in range(block.steps):
                 rounds = ServerRounds(release, number, step)
                 if block.first + step == len(sums):
-                    opened = carry_out_rounds(_Posted(self, release, number, rounds, there, _last(sums)), SUM)
+                    opened = run_rounds(_Posted(self, release, number, rounds, there, _last(sums)), SUM)
                     assert opened is not None
                     sums.append(opened)
                     self._progress(f"sum {len(sums)} of {total}")

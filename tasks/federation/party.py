@@ -64,7 +64,7 @@ from tasks.release.door import (
     store_release,
     stored_release,
 )
-from tasks.release.rounds import PartyRounds, blocks_of, session_of
+from tasks.release.rounds import PartyRounds, release_blocks, session_of
 from tasks.runtime.settings import current_layout, current_root
 
 _LOG = logging.getLogger(__name__)
@@ -338,7 +338,7 @@ class Party:
     def _round(self, stage: Stage, request: Request) -> Answer:
         charged, rounds = self._sums(request, secure=True)
         message = request.message.encode()
-        sessions = len(blocks_of(charged.release))
+        sessions = len(release_blocks(charged.release))
         if request.block >= sessions:
             raise RefusedError(f"this release has {sessions} sessions, and is asked for number {request.block}")
         if stage is Stage.ADVERTISE and RoundParameters.decode(message) != session_of(charged.session, request.block):
@@ -406,10 +406,10 @@ def _normalised(dataset: str, config: TrainingConfig) -> DatasetRef:
     return map_rows(find_dataset(dataset), resolve_normalisation(config, default_normalisation(dataset)))
 
 
-def _stored(planned: PlannedRelease | PlannedCombination, lacking: str) -> ReleaseRef:
+def _stored(planned: PlannedRelease | PlannedCombination, refusal: str) -> ReleaseRef:
     reference = stored_release(planned)
     if reference is None:
-        raise RefusedError(f"{planned.label} {lacking}")
+        raise RefusedError(f"{planned.label} {refusal}")
     return reference
 
 

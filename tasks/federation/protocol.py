@@ -20,7 +20,7 @@ from tasks.planning.identity import identity
 from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards, plan_run
 from tasks.preparation.rows import HELD_OUT, held_out_rows, plan_features, private_fraction
 from tasks.release.door import manifest_of
-from tasks.release.rounds import blocks_of, numbers_of, result_of, step_lengths
+from tasks.release.rounds import numbers_of, release_blocks, result_of, step_lengths
 
 _SHARED = (
     "unit",
@@ -301,7 +301,7 @@ class Evidence(WireModel):
             if body != release_body(one.key, artefact) or self.took_part != one.parties:
                 raise RefusedError(f"party {one.parties[0]} has signed another release than this {one.label}")
         elif one.masking is not None:
-            for number, (message, _) in enumerate(zip(self.messages, blocks_of(one), strict=True)):
+            for number, (message, _) in enumerate(zip(self.messages, release_blocks(one), strict=True)):
                 self._said(message, Purpose.ADVERTISEMENT, session_name(run, one.key, number), self.took_part)
         else:
             self._require_sums(run, one, artefact)

@@ -158,7 +158,7 @@ FAR, OPPOSITE = ("yes", 1000.0), ("yes", -1000.0)
 WORLDS: dict[str, list[list[str]]] = {
     "many": [rows_of("p0", FAR[1], "yes", 50 + 4 * number) for number in range(NIGHTS)],
     "opposite": [rows_of("p0", OPPOSITE[1], "yes", 1 + 2 * number) for number in range(NIGHTS)],
-    # A row outside the schema: p0 is in the roster, with nothing the first night, and comes later.
+    # A row outside the schema: p0 is in the register, with nothing the first night, and comes later.
     "later": [["p0,5000,0,no"], *(rows_of("p0", OPPOSITE[1], "yes", 3 * number) for number in range(1, NIGHTS))],
 }
 

@@ -42,7 +42,7 @@ class SumOfEpsilons:
         reason = "" if cap is None or admitted else f"{cap.epsilon - before:g} is left"
         return Decision(admitted, costs, reason, {"before": before, "after": after}, totals={"epsilon": after})
 
-    def lacking(self, history: History, totals: Mapping[str, Any], terms: AccountTerms) -> dict[str, float]:
+    def shortfall(self, history: History, totals: Mapping[str, Any], terms: AccountTerms) -> dict[str, float]:
         now = self.decide(history, (), partition="", delta=0.0, terms=AccountTerms()).totals["epsilon"]
         return {"epsilon": max(totals["epsilon"] - now, 0.0)}
 

@@ -460,7 +460,7 @@ def test_a_roster_that_is_lost_is_named(root: Path, tmp_path: Path) -> None:
     (current_layout().dataset(ref.version) / "people.npz").unlink()
     with pytest.raises(StorageError, match=r"people\.npz is missing or cannot be read"):
         dealt_people(ref)
-    # Who was there keeps the place: a version without the roster would be of other people.
+    # Who was there keeps the place: a version without the register would be of other people.
     with pytest.raises(StorageError, match="restore it from a back-up"):
         bring_in(tmp_path / "input", visits([*COUNTS, 2]))
 

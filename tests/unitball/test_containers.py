@@ -179,9 +179,10 @@ def means(schema: Schema, cells: Any) -> tuple[Any, ...]:
     values: Encoded = found.encoded
     # Of what is refused nothing is kept.
     kept = [
-        None if gone else row for row, gone in zip(values.values.tolist(), values.hopeless | found.missing, strict=True)
+        None if gone else row
+        for row, gone in zip(values.values.tolist(), values.unclippable | found.missing, strict=True)
     ]
-    return found.missing.tolist(), values.outside.tolist(), values.hopeless.tolist(), kept
+    return found.missing.tolist(), values.outside.tolist(), values.unclippable.tolist(), kept
 
 
 @pytest.fixture(scope="module")
