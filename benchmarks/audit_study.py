@@ -1,4 +1,4 @@
-"""How often audits are right: broken systems caught, seed by seed, and false alarms on correct mechanisms.
+"""A study of audits: broken systems caught, seed by seed, and false alarms on correct mechanisms.
 
     python benchmarks/audit_study.py caught [--seeds 40] >> caught.jsonl
     python benchmarks/audit_study.py alarms [--seeds 1000] >> alarms.jsonl

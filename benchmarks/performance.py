@@ -1,4 +1,4 @@
-"""How fast each piece of work is beside what others need for it: one table, alternating, medians, ratios.
+"""Speed of each piece of work beside others' code for it: one table, alternating, medians, ratios.
 
 ``python benchmarks/performance.py [rows …] [--repeat 5] [--peers PYTHON] [--json FILE]``. All sides of a row run in
 turn after one warm-up, so that a busy machine slows all; what counts is the ratio. Libraries that Unitball does not

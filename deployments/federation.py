@@ -1,4 +1,4 @@
-"""How requests reach parties of their own and answers come back: flow runs of a Prefect server, and their artifacts.
+"""Transport between a coordinator and parties: flow runs of a Prefect server, and their artifacts.
 
 Each party runs its own flow in its own process (:func:`serve_party`). Of a flow run it takes the parameters alone,
 which its own model validates; pull steps, entry points, job variables and work pools are for workers; there is none.

@@ -1,4 +1,4 @@
-"""What a release is proved to cost: the closed set of loss types, the guarantee that carries them, their rounding."""
+"""Guarantees of releases: the closed set of loss types, the settings that they hold in, their rounding."""
 
 import math
 from dataclasses import asdict, dataclass, field

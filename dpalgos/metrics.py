@@ -1,4 +1,4 @@
-"""What models are measured by, rows to hold out for it, and what noisy counts say, with margins."""
+"""Metrics of models, exact or from noisy counts with margins, and the share of rows to hold out for them."""
 
 from __future__ import annotations
 

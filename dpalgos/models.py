@@ -1,4 +1,4 @@
-"""What a release decodes to: feature maps and models, made of arrays and nothing else."""
+"""Artefacts: the feature maps and models that releases decode to, made of arrays and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What algorithms are handed: rows in blocks, made safe, null records, the source of noise; and sums over blocks."""
+"""Rows as algorithms read them: in blocks, made safe, with null records; the source of noise; sums over blocks."""
 
 from __future__ import annotations
 

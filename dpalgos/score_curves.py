@@ -1,4 +1,4 @@
-"""What released running sums of scores say: counts at every threshold, areas, probabilities, a threshold for an aim.
+"""Curves from released running sums of scores: counts at every threshold, areas, probabilities, thresholds.
 
 All is post-processing. The noise of running sums is Gaussian, correlated over the edges, and its covariance is public
 (:meth:`ScoreSums.of_release`).

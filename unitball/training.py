@@ -1,4 +1,4 @@
-"""What a notebook calls, without a server: accounts and budgets, training, predicting, results and their plot."""
+"""Functions for notebooks, without a server: accounts and budgets, training, predicting, results and their plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share: options derived from models or their own, input files, progress, how answers are printed."""
+"""Shared parts of the commands: options derived from models, input files, progress bars, printed answers."""
 
 import inspect
 import json

@@ -1,4 +1,4 @@
-"""What releases and plans cost, deadlines and people included, and what budgets a target (epsilon, delta) allows."""
+"""Prices: the cost of losses, releases and plans (deadlines, groups), and budgets that meet (epsilon, delta)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an account has spent over all its plans, parties and partitions, and whether one more plan fits under its cap.
+"""Privacy filters: an account's spending over all plans, parties and partitions, and admission under its cap.
 
 Parties and partitions
 ----------------------

@@ -1,4 +1,4 @@
-"""What to declare of a column whose values are known: they are public, or were drawn and paid for."""
+"""Proposals of column declarations, from values that are public, or were drawn and paid for."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""When a data set is trained on without being asked: kept in the catalogue, applied whenever flows are served.
+"""Schedules of training and scoring, one a data set: kept in the catalogue, applied whenever flows are served.
 
 What is kept is tried before: an expression of cron that never comes stops whoever serves it. What is kept nevertheless
 and cannot be served, from an earlier version or because something it names has gone, is left out and said by name.

@@ -1,4 +1,4 @@
-"""What is computed beside an experiment's runs: the risk of their models, constants and decision boundaries."""
+"""Computations beside an experiment's runs: the risk of their models, constants and decision boundaries."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence

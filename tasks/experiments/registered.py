@@ -1,4 +1,4 @@
-"""What is registered, said in plain values, and the page of guarantees written from it."""
+"""Descriptions of all that is registered, in plain values, and the page of guarantees written from them."""
 
 import inspect
 import re

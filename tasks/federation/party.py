@@ -1,4 +1,4 @@
-"""What a party does when it is asked: everything with its own rows, its own secrets and its own account.
+"""A party of a federation: its answers to requests, with its own rows, its own secrets and its own account.
 
 What a coordinator may choose is the run (an algorithm that is proved, its budget) within the cap of the party's
 account, and whose run it is: the parties of the roster, all of them. Everything else, the plan with its noise and its

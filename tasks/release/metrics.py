@@ -1,4 +1,4 @@
-"""How well a released model does: exactly on public rows, and on private ones only as a charged release."""
+"""Evaluation of released models: exact on public rows, a charged release on private ones."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

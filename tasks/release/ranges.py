@@ -1,4 +1,4 @@
-"""What a table's columns hold, before it has a schema: ranges and lists of values as one charged plan."""
+"""Private ranges of columns that have no schema yet: ranges and lists of values as one charged plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a flow run shows of itself in Prefect: progress, budget and result, nothing of private rows."""
+"""Prefect artifacts of a flow run: progress, budget and result, nothing of private rows."""
 
 import base64
 from collections.abc import Iterator, Sequence

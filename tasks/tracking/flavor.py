@@ -1,4 +1,4 @@
-"""How a released model is saved for MLflow, loaded again and asked about rows, in memory or of a file.
+"""The MLflow flavor: a released model saved, loaded again and asked about rows, in memory or of a file.
 
 Stored models name this module by its path as what loads them, so the module and ``_load_pyfunc`` stay where they are.
 """
