@@ -18,7 +18,8 @@ from scipy import sparse
 from storage import documents
 from storage.atomic import Staging, locked_directory, staging, write_bytes, writing
 from storage.cells import canonical, numbers
-from storage.columns import codes_of, shown
+from storage.columns.coding import codes_of
+from storage.columns.declarations import shown
 from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
 from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, SEEN, Layout, path_component

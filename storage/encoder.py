@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from storage.cells import column_name
-from storage.columns import Person
+from storage.columns.person import Person
 from storage.errors import InputError
 from storage.refs import OnViolation
 from storage.schema import Schema, Table, parse_schema

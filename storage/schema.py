@@ -14,22 +14,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from storage.cells import absent, canonical
-from storage.columns import (
-    Category,
-    Column,
-    Date,
-    Days,
-    Encoded,
-    Floats,
-    Label,
-    MissingRows,
-    Numeric,
-    Person,
-    known_keys,
-    missing_rule,
-    named_twice,
-    parse_column,
-)
+from storage.columns.categories import Category
+from storage.columns.column import Column, Encoded, Floats, MissingRows
+from storage.columns.dates import Date, Days
+from storage.columns.declarations import known_keys, missing_rule, named_twice
+from storage.columns.label import Label
+from storage.columns.numeric import Numeric
+from storage.columns.person import Person
+from storage.columns.types import parse_column
 from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
 from storage.people import People, identifiers
@@ -112,7 +104,7 @@ class Schema:
     Parameters
     ----------
     columns : tuple of columns
-        In the file's order. Exactly one is the :class:`~storage.columns.Label`.
+        In the file's order. Exactly one is the :class:`~storage.columns.label.Label`.
     delimiter : str
     header : bool
         Whether the first line names the columns (in any order).

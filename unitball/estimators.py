@@ -33,7 +33,8 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names
 from dpalgos.rows import ArrayRows, Floats
 from storage.cells import canonical
-from storage.columns import codes_of, named_twice
+from storage.columns.coding import codes_of
+from storage.columns.declarations import named_twice
 from storage.documents import read_yaml
 from storage.encoder import TableEncoder, columns_of
 from storage.errors import InputError, RefusedError

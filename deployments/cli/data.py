@@ -208,7 +208,7 @@ def draft(
     root: RootOption = None,
 ) -> Answer:
     """Write a commented schema from the names of a file's columns; types and ranges are left to fill in."""
-    from storage.columns import declared_range
+    from storage.columns.declarations import declared_range
     from tasks.datasets.schemas import draft_schema, fill_draft
 
     numbers, texts, account = _names(numeric), _names(categories), terms.account or output.stem

@@ -16,7 +16,11 @@ from typing import IO, Any
 import numpy as np
 
 from storage.cells import canonical_text, column_name
-from storage.columns import Category, Column, Ignored, Label, MissingRows, Numeric
+from storage.columns.categories import Category
+from storage.columns.column import Column, MissingRows
+from storage.columns.ignored import Ignored
+from storage.columns.label import Label
+from storage.columns.numeric import Numeric
 from storage.documents import parse_json
 from storage.errors import InputError, StorageError
 from storage.readers.declared import Tables, declared_source, encoded_rows

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storage.cells import column_name
-from storage.columns import named_twice
+from storage.columns.declarations import named_twice
 from storage.errors import InputError
 from storage.readers.declared import declared_source, require_schema, table_files
 from storage.readers.delimited import first_row

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.cells import column_name
-from storage.columns import named_twice
+from storage.columns.declarations import named_twice
 from storage.errors import InputError, RefusedError
 from storage.readers.arrow_batches import open_parquet
 from storage.readers.delimited import first_row

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from storage.cells import column_name
-from storage.columns import Category, Numeric
+from storage.columns.categories import Category
+from storage.columns.numeric import Numeric
 from storage.errors import InputError
 from storage.readers.raw_tables import raw_rows
 from storage.schema import Schema, parse_schema, read_declaration

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from storage.cells import column_name
-from storage.columns import named_twice
+from storage.columns.declarations import named_twice
 from storage.errors import InputError
 from storage.readers.arrow_batches import open_parquet
 from storage.readers.delimited import delimited_rows, first_row

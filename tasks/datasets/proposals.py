@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from storage.cells import canonical_text
-from storage.columns import USUAL_FLAGS, Category, Floats, Numeric
+from storage.columns.categories import USUAL_FLAGS, Category
+from storage.columns.column import Floats
+from storage.columns.numeric import Numeric
 from storage.readers.drafts import draft_layout
 from storage.readers.raw_tables import raw_rows
 

@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
 from storage.cells import column_name
-from storage.columns import Category, Column, Label, Ordered, Person, named_twice
+from storage.columns.categories import Category
+from storage.columns.column import Column
+from storage.columns.declarations import named_twice
+from storage.columns.label import Label
+from storage.columns.numeric import Ordered
+from storage.columns.person import Person
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
 from storage.people import keyed_digests, named

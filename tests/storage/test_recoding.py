@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from storage.columns import Boolean, Category, Column, Encoded, Label
+from storage.columns.categories import Boolean, Category
+from storage.columns.column import Column, Encoded
+from storage.columns.label import Label
 from storage.datasets import declared_table, open_dataset
 from storage.documents import digest, parse_yaml
 from storage.encoder import TableEncoder

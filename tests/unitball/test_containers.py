@@ -19,7 +19,7 @@ from pyarrow import csv as arrow_csv
 
 from dpalgos.models import LinearModel
 from dpalgos.parameters import ParameterError
-from storage.columns import Encoded
+from storage.columns.column import Encoded
 from storage.encoder import TableEncoder
 from storage.fingerprints import Fingerprints
 from storage.readers.raw_tables import raw_rows
