@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel
 from sklearn.datasets import dump_svmlight_file
 
-from dpalgos import metrics
+from dpalgos.curvature import mean_and_least_curvature
 from dpalgos.guarantees import ApproximateDP, PureEpsilon, Setting, Trust
 from dpalgos.losses import Problem
 from dpalgos.parameters import ParameterError, UnknownNameError
@@ -82,7 +82,7 @@ def curvature_along_descent(problem: Problem, step_size: float, iterations: int)
     path = []
     for step in range(iterations + 1):
         if step in wanted:
-            path.append((step, *metrics.curvature(problem, weights)))
+            path.append((step, *mean_and_least_curvature(problem, weights)))
         weights = weights - step_size * problem.gradient(weights)
     return path
 

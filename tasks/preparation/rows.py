@@ -20,8 +20,8 @@ from pydantic import BaseModel
 from dpalgos.features.public_map import FileMap, RowFeatures
 from dpalgos.features.whitening import PublicRowsWhitening
 from dpalgos.guarantees import Setting
+from dpalgos.held_out import held_out_fraction
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.metrics import held_out_fraction
 from dpalgos.models import opened
 from dpalgos.normalisation import RowMap
 from dpalgos.parameters import ParameterError

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from dpalgos.guarantees import rounded_up
-from dpalgos.metrics import is_measured
+from dpalgos.margins import is_measured
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.score_curves import Calibration

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, SerializeAsAny
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
 from dpalgos.guarantees import PureEpsilon, rounded_up
-from dpalgos.metrics import is_measured
+from dpalgos.margins import is_measured
 from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig
