@@ -5,6 +5,7 @@ import getpass
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import Cap, require_cap
 from storage.ledger.ledger import Ledger
+from storage.ledger.restoring import restore
 from tasks.accounts.pricing import AccountingPolicy
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
 
@@ -92,4 +93,4 @@ def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> t
     stated = None if epsilon is None or delta is None else Cap(epsilon, delta)
     if stated is not None:
         require_cap(stated)
-    return open_ledger().restore(by=getpass.getuser(), why=reason, stated=stated)
+    return restore(open_ledger_database(), AccountingPolicy(), by=getpass.getuser(), why=reason, stated=stated)

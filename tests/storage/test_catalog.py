@@ -13,6 +13,7 @@ from storage.errors import InputError, OverspendError, RefusedError
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Kind, reading
 from storage.ledger.ledger import Ledger
+from storage.ledger.restoring import restore
 from storage.people import People
 from storage.refs import Visibility
 from tests.support.forks import race
@@ -295,7 +296,7 @@ class TestPeople:
         _private(catalog, "visits", "v1", cap=CAP, people=PATIENTS)
         ledger.charge(request(release("model", 0.5), account="visits"), {"0": "key"})
         shutil.copy(tmp_path / "back-up", path)
-        restored = Ledger(opened(path), SumOfEpsilons()).restore(by="owner", why="an older back-up")
+        restored = restore(opened(path), SumOfEpsilons(), by="owner", why="an older back-up")
         assert restored == ("visits",)
         again = Ledger(opened(path), SumOfEpsilons())
         assert again.account("visits").unit == "person"
