@@ -226,7 +226,7 @@ def schedule(
     remove: Annotated[bool, typer.Option("--remove", help="End the data set's schedule.")] = False,
 ) -> Answer:
     """Set a schedule or a trigger for training on a data set; `unitball serve` applies it when it starts."""
-    from deployments.runner import forecast
+    from deployments.specifications import forecast
     from tasks.datasets.schedules import NIGHTLY, Schedule, remove_schedule, set_schedule
     from tasks.preparation.deltas import settled
     from tasks.release.preflight import require_feasible

@@ -16,8 +16,9 @@ import pytest
 from prefect.client.orchestration import PrefectClient
 
 from deployments import runner
-from deployments.runner import offer, read_deployments, scheduled_deployments
+from deployments.runner import offer
 from deployments.serving import DEPLOYMENTS, SKIPPED
+from deployments.specifications import read_deployments, scheduled_deployments
 from storage.errors import InputError
 from tasks.datasets.schedules import sound_schedules
 from tasks.runtime.events import Event, LogLine, events_file

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deployments.runner import read_deployments
+from deployments.specifications import read_deployments
 from storage.errors import InputError
 from storage.layout import Layout
 from tasks.runtime.engine import credentials, prefect_database
