@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.features.images import HogFeatures, ScatteringFeatures
-from dpalgos.features.whitening import PublicWhitening, SideBySideFeatures, WhitenedFeatures
+from dpalgos.features.hog import HogFeatures
+from dpalgos.features.scattering import ScatteringFeatures
+from dpalgos.features.side_by_side import SideBySideFeatures
+from dpalgos.features.whitening import PublicWhitening, WhitenedFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import Rows
