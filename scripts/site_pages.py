@@ -23,9 +23,9 @@ import unitball
 from deployments.cli.entry_point import command_group, import_all
 from storage.columns.numeric import Ordered
 from storage.columns.types import TYPES
+from tasks.datasets.drafts import draft_schema
 from tasks.datasets.request import IngestRequest
 from tasks.datasets.schedules import Schedule
-from tasks.datasets.schemas import draft_schema
 from tasks.experiments.specifications import Block, SweepSpec
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 

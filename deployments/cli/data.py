@@ -29,7 +29,7 @@ from tasks.datasets.request import AccountRequest, IngestRequest
 if TYPE_CHECKING:
     from storage.datasets import IngestionReport
     from storage.refs import DatasetRef
-    from tasks.datasets.schemas import ColumnReport, SchemaReport
+    from tasks.datasets.schema_checks import ColumnReport, SchemaReport
     from tasks.release.ranges import ColumnContents
 
 
@@ -209,7 +209,7 @@ def draft(
 ) -> Answer:
     """Write a commented schema from the names of a file's columns; types and ranges are left to fill in."""
     from storage.columns.declarations import declared_range
-    from tasks.datasets.schemas import draft_schema, fill_draft
+    from tasks.datasets.drafts import draft_schema, fill_draft
 
     numbers, texts, account = _names(numeric), _names(categories), terms.account or output.stem
     paid = [f"--{name.replace('_', '-')}" for name in AccountRequest.model_fields]
@@ -297,7 +297,7 @@ def check(
     rows: Annotated[Path, typer.Option("--path", help="CSV or Parquet.")],
 ) -> Answer:
     """Tell the owner of the rows, on this screen alone, all that would be refused, clipped, null or missing."""
-    from tasks.datasets.schemas import check_schema
+    from tasks.datasets.schema_checks import check_schema
 
     with progress("check"):
         report = check_schema(path, require_readable(rows, "--path"))

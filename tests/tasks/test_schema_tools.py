@@ -14,8 +14,9 @@ from storage import source as files
 from storage.documents import parse_yaml
 from storage.errors import InputError
 from storage.schema import parse_schema
+from tasks.datasets.drafts import draft_schema, fill_draft
 from tasks.datasets.proposals import proposed
-from tasks.datasets.schemas import check_schema, draft_schema, fill_draft
+from tasks.datasets.schema_checks import check_schema
 from tests.support.command_line import CommandLine
 
 MESSY = """\

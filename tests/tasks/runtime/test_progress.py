@@ -15,7 +15,7 @@ from storage.readers.raw_tables import expected_rows
 from storage.refs import Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.datasets.schemas import check_schema
+from tasks.datasets.schema_checks import check_schema
 from tasks.release import door
 from tasks.runtime.progress import listen, say
 from tests.support.chains import followed
