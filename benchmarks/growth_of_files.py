@@ -26,7 +26,7 @@ from storage.refs import Visibility
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation.rows import partition_rows
+from tasks.preparation.partitions import partition_rows
 from tasks.release.door import rows_of
 from tasks.release.metrics import measure_rows
 from tasks.tracking.flavor import predict_file

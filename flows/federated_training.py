@@ -31,7 +31,9 @@ from tasks.planning.plans import (
 )
 from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.deltas import settled
-from tasks.preparation.rows import begin_nights, partition_test_rows, plan_features, planned_rows
+from tasks.preparation.nightly_rows import begin_nights, partition_test_rows
+from tasks.preparation.partitions import planned_rows
+from tasks.preparation.public_maps import plan_features
 from tasks.release.metrics import Evaluation
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.events import dataset_resource

@@ -38,18 +38,10 @@ from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json, PartitionSettings, TrainingConfig
 from tasks.planning.identity import identity, package_digest, required_versions
 from tasks.planning.plans import FeatureStep, PlannedCombination, PlannedRelease, RunPlan, Shards
-from tasks.preparation.rows import (
-    Night,
-    are_stored_whole,
-    is_stored_whole,
-    make_maps,
-    map_features,
-    map_rows,
-    mapped_ref,
-    partition_night,
-    partition_rows,
-    prepare_rows,
-)
+from tasks.preparation.nightly_rows import Night, partition_night
+from tasks.preparation.normalisation import is_stored_whole, map_rows, mapped_ref
+from tasks.preparation.partitions import are_stored_whole, partition_rows, prepare_rows
+from tasks.preparation.public_maps import make_maps, map_features
 from tasks.preparation.streams import note_arrival
 from tasks.release.door import charge_plan, combine, make_release, prepare_in_time
 from tasks.release.metrics import Evaluation, measure

@@ -26,7 +26,8 @@ from tasks.experiments.records import Drawing, Point, PointResult, Table
 from tasks.experiments.registered import describe_system
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.resolution import resolve
-from tasks.preparation.rows import map_rows, partition_rows
+from tasks.preparation.normalisation import map_rows
+from tasks.preparation.partitions import partition_rows
 from tasks.release.door import read_release
 from tasks.runtime.settings import current_layout
 

@@ -31,7 +31,9 @@ from tasks.federation import protocol
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
-from tasks.preparation.rows import make_maps, map_features, map_rows, partition_rows
+from tasks.preparation.normalisation import map_rows
+from tasks.preparation.partitions import partition_rows
+from tasks.preparation.public_maps import make_maps, map_features
 from tasks.release.door import combine, recorded_key, require_sent, store_release, stored_release
 from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, blocks_of, bytes_of, keep_sum, kept_sums, result_of, step_lengths

@@ -51,7 +51,9 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import canonical, identity
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan, Shards
 from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation.rows import HELD_OUT, map_features, map_rows, partition_rows
+from tasks.preparation.normalisation import map_rows
+from tasks.preparation.partitions import HELD_OUT, partition_rows
+from tasks.preparation.public_maps import map_features
 from tasks.release.admission import commit, reserve
 from tasks.release.door import (
     make_release,

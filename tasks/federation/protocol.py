@@ -29,7 +29,8 @@ from storage.rounds import RoundStore
 from tasks.planning.configuration import Json, TrainingConfig, split_features
 from tasks.planning.identity import canonical, identity
 from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards, plan_run
-from tasks.preparation.rows import HELD_OUT, held_out_rows, plan_features, private_fraction
+from tasks.preparation.partitions import HELD_OUT, held_out_rows, private_fraction
+from tasks.preparation.public_maps import plan_features
 from tasks.release.door import manifest_of
 from tasks.release.rounds import blocks_of, numbers_of, result_of, step_lengths
 from tasks.runtime.stores import open_releases

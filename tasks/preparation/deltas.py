@@ -9,7 +9,10 @@ from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import is_gaussian
 from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation.rows import featured_ref, mapped_ref, plan_features, planned_shards, preview_nights
+from tasks.preparation.nightly_rows import preview_nights
+from tasks.preparation.normalisation import mapped_ref
+from tasks.preparation.partitions import planned_shards
+from tasks.preparation.public_maps import featured_ref, plan_features
 
 
 def settled(config: TrainingConfig) -> TrainingConfig:

@@ -36,7 +36,8 @@ from storage.shards import open_shard
 from tasks.accounts.budget import open_ledger
 from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
-from tasks.preparation.rows import kept_rows, public_map, seen_through
+from tasks.preparation.mapped_rows import kept_rows, seen_through
+from tasks.preparation.public_maps import public_map
 from tasks.preparation.streams import (
     Arrived,
     arrival_noted,

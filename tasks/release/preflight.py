@@ -33,15 +33,11 @@ from tasks.planning.nights import plan_night
 from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards, plan_run
 from tasks.planning.resolution import resolve, resolve_normalisation
 from tasks.preparation.deltas import settled
-from tasks.preparation.rows import (
-    are_kept,
-    featured_ref,
-    find_public_map,
-    mapped_ref,
-    plan_features,
-    planned_shards,
-    preview_nights,
-)
+from tasks.preparation.mapped_rows import are_kept
+from tasks.preparation.nightly_rows import preview_nights
+from tasks.preparation.normalisation import mapped_ref
+from tasks.preparation.partitions import planned_shards
+from tasks.preparation.public_maps import featured_ref, find_public_map, plan_features
 from tasks.release.admission import require_admissible
 from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout

@@ -21,7 +21,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
 from tasks.planning.plans import PlannedRelease
-from tasks.preparation.rows import partition_rows
+from tasks.preparation.partitions import partition_rows
 from tasks.release.admission import admit
 from tasks.release.door import make_release, read_release
 from tasks.runtime.stores import open_catalog

@@ -37,7 +37,7 @@ from tasks.planning import nights as planning
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.plans import PlannedRelease
-from tasks.preparation import rows as arranged
+from tasks.preparation import nightly_rows
 from tasks.preparation.streams import Arrived
 from tasks.release import door as checkpoints
 from tasks.release.door import maps_of, rows_of
@@ -238,8 +238,8 @@ def test_a_horizon_that_began_before_configurations_had_a_field_is_charged_once(
         return [earlier(horizon=number, config=dumped)]
 
     with monkeypatch.context() as patched:
-        patched.setattr(arranged, "_keys", keys)
-        patched.setattr(arranged, "fix_terms", other_terms)
+        patched.setattr(nightly_rows, "_keys", keys)
+        patched.setattr(nightly_rows, "fix_terms", other_terms)
         first, _ = tonight(trainer="ftrl")
     before = spent()
     arrive(rows[:60], tmp_path)

@@ -30,8 +30,7 @@ from tasks.accounts.budget import open_ledger, restore_ledger
 from tasks.planning import identity
 from tasks.planning import nights as planning
 from tasks.planning.plans import PlannedRelease
-from tasks.preparation import rows as arranged
-from tasks.preparation import streams
+from tasks.preparation import nightly_rows, public_maps, streams
 from tasks.preparation.streams import Arrived, notes_of
 from tasks.release import door
 from tasks.runtime.settings import current_layout, current_root, marks_folder
@@ -137,7 +136,7 @@ def test_a_horizon_that_begins_again_takes_no_sum_of_other_rows(root: Path, tmp_
 def _untied(patch: pytest.MonkeyPatch) -> None:
     """As it was: whatever is there under a key is what the key names."""
     for of, names in {
-        arranged: ("require_on_record", "require_current", "require_same_versions"),
+        nightly_rows: ("require_on_record", "require_current", "require_same_versions"),
         door: ("require_current", "require_positions"),
         streams: ("_require_same",),
     }.items():
@@ -367,7 +366,7 @@ def test_rows_that_would_be_seen_through_another_map_are_not_added(
     given = {**GIVEN, "features": "random-fourier", "parameters": {"features.frequencies": 8}}
     arrive(rows[A], tmp_path)
     tonight(**given)
-    monkeypatch.setattr(arranged, "code_version", lambda *classes: "e" * 16)
+    monkeypatch.setattr(public_maps, "code_version", lambda *classes: "e" * 16)
     arrive(rows, tmp_path)
     with pytest.raises(RefusedError, match=r"would be seen through other features.*--replicate 1"):
         tonight(**given)

@@ -14,7 +14,7 @@ from dpalgos.guarantees import GaussianMu
 from storage.errors import OverspendError
 from tasks.accounts.budget import change_cap, gaussian_delta, open_ledger, tenth
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation import rows
+from tasks.preparation import partitions
 from tasks.preparation.deltas import settled
 from tasks.release.preflight import largest_epsilon, require_feasible
 from tests.support.chains import configured, ingest_private, prepare
@@ -94,7 +94,7 @@ def test_rows_are_held_out_by_a_tenth_whatever_the_run_takes(sets: None, monkeyp
         seen.append(delta)
         return 0.25
 
-    monkeypatch.setattr(rows, "held_out_fraction", noted)
+    monkeypatch.setattr(partitions, "held_out_fraction", noted)
     names = {
         prepare(**given, evaluation=True).shards.training[0].partition
         for given in (NOISY, {"algorithm": "dpml"}, {**NOISY, "delta": PART}, {**NOISY, "delta": 1e-7})

@@ -21,8 +21,10 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import Shards
 from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation import rows as partitioning
-from tasks.preparation.rows import are_stored_whole, begin_nights, map_rows, partition_night
+from tasks.preparation import nightly_rows
+from tasks.preparation.nightly_rows import begin_nights, partition_night
+from tasks.preparation.normalisation import map_rows
+from tasks.preparation.partitions import are_stored_whole
 from tasks.runtime.settings import current_layout
 from tasks.steps import normalise, partition
 from tests.support.chains import ingest_private
@@ -223,11 +225,11 @@ def dealt_by_night(
 def test_a_field_that_was_not_there_before_keeps_a_horizons_name() -> None:
     """Streams that were charged before configurations had it are found again; the mutant leaves nothing out."""
     config = TrainingConfig(dataset="clinic", epsilon=1.0, horizon=4, trainer="class-means", trust="central")
-    names = partitioning._keys(config, 1)
+    names = nightly_rows._keys(config, 1)
     first = "52676715974ff26abbe7ae4bfc2cc450c7ef7bd8c868691c5e35ea1f8d6d4e47"
-    assert names[0] == first, "a new field of a configuration belongs to partitioning._GAINED"
+    assert names[0] == first, "a new field of a configuration belongs to nightly_rows._GAINED"
     for given in ({"mirror": False}, {"class_weight": "balanced"}, {"epsilon": 2.0}):
-        assert not set(partitioning._keys(config.model_copy(update=given), 1)) & set(names)
+        assert not set(nightly_rows._keys(config.model_copy(update=given), 1)) & set(names)
 
 
 def moved(found: list[list[Any]], other: list[list[Any]]) -> int:

@@ -27,8 +27,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation import rows as partitioning
-from tasks.preparation.rows import partition_rows
+from tasks.preparation.partitions import partition_rows
 from tasks.release import metrics
 from tasks.release.admission import admit
 from tasks.release.door import read_release, rows_of
@@ -390,7 +389,7 @@ def test_people_are_neither_sampled_nor_dealt_by_label(root: Path, tmp_path: Pat
     with pytest.raises(RefusedError, match="records of their own"):
         public_sample("open", 20, 0)
     with pytest.raises(RefusedError, match="label of each row"):
-        partitioning.partition_rows(find("open"), TrainingConfig(dataset="open", partition="by-label", parties=2))
+        partition_rows(find("open"), TrainingConfig(dataset="open", partition="by-label", parties=2))
 
 
 def find(name: str) -> DatasetRef:

@@ -22,7 +22,7 @@ from tasks.accounts.budget import gaussian_delta, open_ledger
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.plans import PlannedRelease
-from tasks.preparation.rows import are_stored_whole, planned_rows, prepare_rows
+from tasks.preparation.partitions import are_stored_whole, planned_rows, prepare_rows
 from tasks.release import door
 from tasks.release import door as deadlines
 from tasks.runtime.progress import listen, observed_by

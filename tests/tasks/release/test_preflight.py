@@ -14,7 +14,8 @@ from storage.errors import InputError, OverspendError, RefusedError
 from tasks.accounts.budget import gaussian_delta, open_ledger
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation.rows import map_rows, mapped_ref, partition_rows, planned_shards
+from tasks.preparation.normalisation import map_rows, mapped_ref
+from tasks.preparation.partitions import partition_rows, planned_shards
 from tasks.release.preflight import largest_epsilon, require_feasible
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, ingest_private, prepare
