@@ -12,7 +12,7 @@ from dpalgos.guarantees import Neighbours
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup
 from tasks.auditing.synthetic_runs import ONE_COORDINATE, SyntheticRun, neighbouring_rows
-from tasks.planning.plans import PlannedRelease
+from tasks.planning.releases import PlannedRelease
 from tasks.runtime.progress import say_runs
 
 _ROWS = 8

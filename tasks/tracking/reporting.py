@@ -21,7 +21,8 @@ from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.plans import RunPlan
-from tasks.preparation.rows import row_map, stored_map
+from tasks.preparation.normalisation import row_map
+from tasks.preparation.public_maps import stored_map
 from tasks.release.door import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.plots import Curve, Matrix, draw_measured

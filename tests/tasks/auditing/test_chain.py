@@ -28,7 +28,7 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
-from tasks.preparation import rows as mapping
+from tasks.preparation import mapped_rows, public_maps
 from tasks.release import door, preflight
 from tasks.release.door import OpenRelease
 from tasks.runtime.progress import listen
@@ -37,7 +37,7 @@ from tasks.tracking.results import Chained
 from tests.support.command_line import CommandLine
 from tests.support.nights import by_night
 
-honest_fit, honest_kept = OpenRelease.fit, mapping.kept_rows
+honest_fit, honest_kept = OpenRelease.fit, mapped_rows.kept_rows
 
 
 def without_noise(report: ChainReport) -> list[str]:
@@ -82,7 +82,7 @@ def test_no_line_of_progress_says_how_many_rows_a_person_has(public: dict[str, A
     assert len(said[0]) > 5
     if public:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mapping, "_through", lambda maps: mapping._counted(through(maps), 100))
+            patch.setattr(public_maps, "_through", lambda maps: public_maps._counted(through(maps), 100))
             told = [lines_of_progress(config, tables) for tables in pair]
         assert told[0] != told[1]
 
@@ -136,7 +136,7 @@ def test_no_plan_says_how_many_rows_a_person_has(
     One of 70 people has 1 row or 64, and copies are made from 100 on. The mutant counts stored rows, and looks whether
     there is a copy.
     """
-    monkeypatch.setattr(mapping, "_FEWEST_ROWS", 100)
+    monkeypatch.setattr(mapped_rows, "_FEWEST_ROWS", 100)
     if mutant:
         monkeypatch.setattr(door, "kept_rows", kept_by_their_number)
         monkeypatch.setattr(preflight, "_are_mapped", are_mapped_on_disk)
@@ -153,8 +153,8 @@ def kept_by_their_number(shard: ShardRef, rows: StoredRows, features: RowFeature
 
 def are_mapped_on_disk(plan: RunPlan, shards: Sequence[ShardRef]) -> bool:
     (release,) = plan.projections
-    found = mapping.find_public_map(release.algorithm, release.setting)
-    return found is not None and mapping.are_kept(shards, found)
+    found = public_maps.find_public_map(release.algorithm, release.setting)
+    return found is not None and mapped_rows.are_kept(shards, found)
 
 
 def through(maps: Any) -> Any:

@@ -35,7 +35,7 @@ from tasks.planning import identity
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import fix_terms
 from tasks.planning.plans import plan_run
-from tasks.preparation import rows as preparation
+from tasks.preparation import nightly_rows, normalisation, partitions, public_maps
 from tasks.release.door import read_release
 from tests.storage.reader_samples import SAMPLES
 from tests.support.data import stored
@@ -45,7 +45,8 @@ _KEPT = Path(__file__).with_name("golden.json")
 _PINNED = (
     "tasks.planning.nights",
     "tasks.planning.plans",
-    "tasks.preparation.rows",
+    "tasks.preparation.mapped_rows",
+    "tasks.preparation.public_maps",
     "tasks.release.ranges",
 )
 PLANS: dict[str, dict[str, Any]] = {
@@ -171,21 +172,21 @@ def test_what_tells_rows_and_people_again(kept: dict[str, Any]) -> None:
 def test_mapped_versions(kept: dict[str, Any]) -> None:
     dataset = dataset_of(classes=3, dimension=12)
     for name in names("normalisations"):
-        _check(kept, "mapped", name, preparation.mapped_ref(dataset, name).version)
+        _check(kept, "mapped", name, normalisation.plan_normalisation(dataset, name).key)
     for name in ("random-fourier", "hog"):
         spec = AlgorithmSpec("projections", name, {})
-        _check(kept, "mapped", name, preparation._map_identity(spec, 784))
+        _check(kept, "mapped", name, public_maps._map_identity(spec, 784))
 
 
 def test_a_comment_makes_no_other_version_of_mapped_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a digest of the text, by which a docstring charged every release of the rows again."""
     dataset, source = dataset_of(classes=3, dimension=12), inspect.getsource
-    before = preparation.mapped_ref(dataset, "unit-norm").version
+    before = normalisation.plan_normalisation(dataset, "unit-norm").key
 
     def edited(old: str, new: str) -> str:
         identity.source_digest.cache_clear()
         monkeypatch.setattr(inspect, "getsource", lambda cls: source(cls).replace(old, new, 1))
-        return preparation.mapped_ref(dataset, "unit-norm").version
+        return normalisation.plan_normalisation(dataset, "unit-norm").key
 
     assert edited("        # Dividing", "        # We divide") == before
     assert edited("Scale every row", "Every row is scaled") == before
@@ -222,13 +223,13 @@ def test_names_are_those_of_a_fields_earlier_name(replicate: str, miss: str, kep
     shards = shards_of(dataset_of(classes=3, dimension=12, visibility="private"))
     given: dict[str, Any] = {"dataset": "synthetic", "epsilon": 1.0, "delta": 1e-6, replicate: 3}
     timed = TrainingConfig.model_validate({**given, "algorithm": "noisy-gd", "deadline": 30.0, miss: 1e-8})
-    plan = plan_run(timed, shards[:-1], shards[-1])
+    plan = plan_run(timed, shards[:-1], shards[-1:])
     nightly = TrainingConfig.model_validate({**given, "horizon": 2, "trust": "central", "trainer": "class-means"})
     horizon = Horizon(number=1, nights=2, participations=1, separation=1)
     terms = fix_terms(nightly, horizon, shards, relation=Neighbours.REPLACE_ONE).release
     found = {
         "releases": [plan.run_key, *(release.key for release in plan.releases)],
-        "horizon": [*preparation._keys(nightly, 1), terms.stream_key, *terms.night_keys],
+        "horizon": [*nightly_rows._keys(nightly, 1), terms.stream_key, *terms.night_keys],
         "federated": [run_name(timed, []), run_name(nightly, [])],
         "point": Point(label="a series", axes={}, config=timed).key,
     }
@@ -257,13 +258,14 @@ def test_partitions(
     private: bool, files: tuple[tuple[str, int], ...], kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose a row is, and whether it is held out, by its position and a public seed: the same in all versions."""
-    monkeypatch.setattr(preparation, "origins", lambda *of: files)
+    monkeypatch.setattr(partitions, "origins", lambda *of: files)
     dataset = dataset_of(classes=3, dimension=12, visibility="private" if private else "public")
     for given in ({"parties": len(files) or 3}, {"partition": "sized", "sizes": [50, 300], "partition_seed": 4}):
         config = TrainingConfig.model_validate({"dataset": "synthetic", "epsilon": 1.0, "test_fraction": 0.25, **given})
-        name, assigned = preparation._assigned(dataset, config)
+        partition = partitions.plan_partition(dataset, config)
+        assigned = partitions.positions_by_party(partition)
         digests = {party: hashlib.sha256(rows.tobytes()).hexdigest()[:16] for party, rows in assigned.items()}
-        _check(kept, "partitions", f"{private=} {files=} {given}", [name, digests])
+        _check(kept, "partitions", f"{private=} {files=} {given}", [partition.name, digests])
 
 
 @pytest.mark.parametrize("given", [{}, {"trainer": "class-means"}, {"class_weight": {"1": 0.5}, "trainer": "ftrl"}])
@@ -277,5 +279,5 @@ def test_horizons(given: dict[str, Any], kept: dict[str, Any]) -> None:
         kept,
         "horizons",
         str(given),
-        [*preparation._keys(config, 1), terms.release.stream_key, *terms.release.night_keys],
+        [*nightly_rows._keys(config, 1), terms.release.stream_key, *terms.release.night_keys],
     )

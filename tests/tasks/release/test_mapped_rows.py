@@ -23,7 +23,7 @@ from storage.layout import Layout
 from storage.refs import ShardRef, Visibility
 from storage.shards import open_shard, write_shards
 from storage.source import Block, Source
-from tasks.preparation import rows as mapped_rows
+from tasks.preparation import mapped_rows, public_maps
 from tasks.release import door as release_rows
 from tasks.release.door import RowMaps, rows_of
 from tests.support.data import flip
@@ -142,17 +142,17 @@ def test_a_map_that_takes_long_is_made_once_for_a_root(root: Path, monkeypatch: 
         return WhitenedFeatures.of(inner, random.random(inner.dimension), basis)
 
     monkeypatch.setattr(PublicWhitening, "fit", lambda self, *_: make(self, PIXELS))
-    first = mapped_rows.public_map(SPEC, setting)
-    again = mapped_rows.public_map(SPEC, setting)
+    first = public_maps.public_map(SPEC, setting)
+    again = public_maps.public_map(SPEC, setting)
     assert len(calls) == 1
     assert all(np.array_equal(array, again.arrays()[name]) for name, array in first.arrays().items())
-    fewer = mapped_rows.public_map(SPEC.with_parameters(components=4), setting)
+    fewer = public_maps.public_map(SPEC.with_parameters(components=4), setting)
     assert len(calls) == 1, "fewer directions are the first of what is stored"
     np.testing.assert_array_equal(fewer.arrays()["basis"], first.arrays()["basis"][:, :4])
-    mapped_rows.public_map(SPEC.with_parameters(floor=0.5), setting)
+    public_maps.public_map(SPEC.with_parameters(floor=0.5), setting)
     assert len(calls) == 2
     for place in root.rglob("arrays.npz"):
         flip(place)
-    mapped_rows.public_map(SPEC, setting)
-    mapped_rows.public_map(SPEC, setting)
+    public_maps.public_map(SPEC, setting)
+    public_maps.public_map(SPEC, setting)
     assert len(calls) == 3

@@ -1,0 +1,278 @@
+"""The rows of a horizon, night by night: which arrived when, and what is to be released of them."""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+import numpy as np
+
+from dpalgos.parameters import ParameterError
+from storage.arrivals import Arrival
+from storage.catalog import Horizon
+from storage.datasets import dataset_ref, origins
+from storage.refs import DatasetRef, ShardRef
+from storage.shards import write_shards
+from tasks.accounts.terms import relation_of
+from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_people, positions_of, require_appended
+from tasks.planning.configuration import PartitionSettings, TrainingConfig
+from tasks.planning.identity import identity
+from tasks.planning.nights import (
+    ArrivedRows,
+    PlannedNight,
+    StreamTerms,
+    fix_terms,
+    night_partition,
+    planned_night,
+    require_maps,
+)
+from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Shards
+from tasks.preparation.normalisation import plan_normalisation
+from tasks.preparation.partitions import HELD_OUT, OWN_FILES, own_positions, require_owners, write_test_rows
+from tasks.preparation.public_maps import plan_features, plan_mapping
+from tasks.preparation.streams import note_arrival, require_current, require_on_record, require_same_versions
+from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_catalog, open_releases
+
+
+class Night(NamedTuple):
+    """One night's rows.
+
+    Attributes
+    ----------
+    night : int
+        From 1.
+    normalised : NormalisedRows
+        The version that the rows came with, as it is mapped.
+    mapped : MappedRows or None
+        The same, seen through public maps.
+    versions : tuple of str
+        Those of all nights up to this one.
+    own : bool
+        Whether the parties' own files say whose the rows are.
+    shards : tuple of ShardRef
+        The parties' rows, or people whose turn it is; a party may have none.
+    """
+
+    night: int
+    normalised: NormalisedRows
+    mapped: MappedRows | None
+    versions: tuple[str, ...]
+    own: bool
+    shards: tuple[ShardRef, ...]
+
+    @property
+    def features(self) -> tuple[FeatureStep, ...]:
+        """The public maps that its rows pass through."""
+        return () if self.mapped is None else self.mapped.maps
+
+    def arrived(self, release: PlannedNight) -> ArrivedRows:
+        """Return the node of its rows, which its release reads."""
+        rows = self.shards[0].dataset
+        tested = rows.test_rows > 0 and not rows.private
+        held_out = self.shards[0].model_copy(update={"party": HELD_OUT, "rows": rows.test_rows}) if tested else None
+        shards = Shards(training=self.shards, held_out=held_out)
+        return ArrivedRows(release=release, registered=self.normalised.source, own=self.own, shards=shards)
+
+
+class Nights(NamedTuple):
+    """The nights of a horizon so far.
+
+    Attributes
+    ----------
+    terms : StreamTerms
+    unreleased : tuple of Night
+        Nights whose release is not stored, in order; the last night, tonight, in any case.
+    arrived : tuple of int
+        Rows of each party so far; of people all turns.
+    """
+
+    terms: StreamTerms
+    unreleased: tuple[Night, ...]
+    arrived: tuple[int, ...]
+
+
+def record_tonight(config: TrainingConfig, version: DatasetRef, normalisation: str) -> None:
+    """Record that the newest version's rows arrived tonight; a horizon is opened, and its terms fixed, with the first.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        All of it says what a horizon releases.
+    version : DatasetRef
+        The newest, as registered.
+    normalisation : str
+
+    Raises
+    ------
+    InputError, RefusedError, ParameterError
+        As :func:`tasks.datasets.horizons.find_horizon`, :func:`tasks.datasets.horizons.require_appended` and
+        :func:`plan_nights` do; nothing is recorded then.
+    """
+    # What cannot be released opens no horizon.
+    drafted = plan_nights(config, version, normalisation)
+    if drafted.terms.tells_parties_apart and not drafted.unreleased[-1].own:
+        store, keys = open_releases(), drafted.terms.release.night_keys
+        for night in drafted.unreleased:
+            if not store.exists(keys[night.night - 1]):
+                require_appended(config.dataset, night.normalised.source)
+    horizon, catalog = find_horizon(config, version), open_catalog()
+    names = _keys(config, horizon.number)
+    if catalog.stream(names) is None:
+        catalog.fix_stream(config.dataset, names[0], _terms(config, horizon, normalisation).model_dump(mode="json"))
+
+
+def plan_nights(config: TrainingConfig, version: DatasetRef, normalisation: str) -> Nights:
+    """Return the nights so far of the horizon that a run would be a night of; nothing is recorded, no row is read.
+
+    Raises
+    ------
+    InputError, RefusedError, ParameterError
+        As :func:`tasks.datasets.horizons.drafted_horizon` and :func:`tasks.planning.nights.fix_terms` do; and if what
+        is kept of the horizon is not of the rows, the code or the ledger that it would go on with
+        (:mod:`tasks.preparation.streams`).
+    """
+    horizon = drafted_horizon(config, version)
+    last, terms = len(horizon.arrivals), _terms(config, horizon, normalisation)
+    store = open_releases()
+    stored = [store.exists(one) for one in terms.release.night_keys[:last]]
+    pending = [arrival for arrival in horizon.arrivals if arrival.night == last or not stored[arrival.night - 1]]
+    unreleased = tuple(_night(config, horizon, arrival, normalisation) for arrival in pending)
+    _require_bound(terms, horizon, unreleased, stored)
+    people = bool(unreleased[-1].normalised.source.person)
+    each = [_sizes(config, horizon, night, people=people) for night in range(1, last + 1)]
+    return Nights(
+        terms=terms,
+        unreleased=unreleased,
+        arrived=tuple(sum(sizes) for sizes in zip(*each, strict=True)),
+    )
+
+
+def _terms(config: TrainingConfig, horizon: Horizon, normalisation: str) -> StreamTerms:
+    """Return what a horizon releases: as it was fixed, or as it would be now."""
+    catalog, keys = open_catalog(), _keys(config, horizon.number)
+    kept = catalog.stream(keys)
+    if kept is not None:
+        return StreamTerms.model_validate(kept)
+    first = _night(config, horizon, horizon.arrivals[0], normalisation)
+    relation, epoch = relation_of(config.dataset), catalog.epoch()
+    terms = fix_terms(config, horizon, first.shards, relation=relation, features=first.features, epoch=epoch)
+    # Somebody else may just have fixed it.
+    require_on_record(terms.release, first.normalised.source, fixed=catalog.stream(keys) is not None)
+    return terms
+
+
+def _require_bound(terms: StreamTerms, horizon: Horizon, unreleased: Sequence[Night], stored: Sequence[bool]) -> None:
+    """Refuse nights that are stored of other rows than the horizon's, and to go on under keys that mean others now."""
+    versions = tuple(arrival.version for arrival in horizon.arrivals)
+    tonight, released = unreleased[-1], [night for night, there in enumerate(stored, 1) if there]
+    if released:
+        require_same_versions(planned_night(terms, released[-1], tonight.shards, versions[: released[-1]]))
+    for night in unreleased:
+        if not stored[night.night - 1]:
+            release, rows = planned_night(terms, night.night, night.shards, night.versions), night.shards[0].dataset
+            require_on_record(release, rows, fixed=True)
+            require_current(release, rows)
+            require_maps(release, rows, night.features)
+
+
+# What configurations have gained since there are horizons, in order.
+_GAINED = ("tune", "aim", "class_weight", "mirror")
+
+
+def _keys(config: TrainingConfig, number: int) -> list[str]:
+    """Return the names that what a horizon releases may stand under, a new one's first.
+
+    A field that was not there when a horizon began is in no name of it: such a field is in a name where it is given.
+    For a while unused ones were in names, too.
+    """
+    unused = [name for name in _GAINED if getattr(config, name) in (None, {})]
+    dumped = (
+        config.model_dump(mode="json", by_alias=True, exclude={"evaluation", *unused[known:]})
+        for known in range(len(unused) + 1)
+    )
+    return [identity(horizon=number, config=one) for one in dumped]
+
+
+def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisation: str) -> Night:
+    registered = dataset_ref(current_layout(), arrival.version)
+    normalised = plan_normalisation(registered, normalisation)
+    features = plan_features(normalised.rows, config)
+    mapped = plan_mapping(normalised.rows, features) if features else None
+    files = origins(current_layout(), registered)
+    own = _uses_own_files(config, files)
+    parties = [name for name, _ in files] if own else [str(party) for party in range(config.parties)]
+    partition = night_partition(registered, horizon.number, OWN_FILES if own else config.parties)
+    sizes = _sizes(config, horizon, arrival.night, people=bool(registered.person))
+    shards = tuple(
+        ShardRef(
+            dataset=normalised.rows if mapped is None else mapped.rows, partition=partition, party=party, rows=rows
+        )
+        for party, rows in zip(parties, sizes, strict=True)
+    )
+    versions = tuple(one.version for one in horizon.arrivals[: arrival.night])
+    return Night(arrival.night, normalised, mapped, versions, own, shards)
+
+
+def _uses_own_files(config: PartitionSettings, files: Sequence[object]) -> bool:
+    """Return whether the parties' files partition the rows; otherwise each night's go to parties in turn.
+
+    Raises
+    ------
+    ParameterError
+        For another rule.
+    """
+    if config.partition not in (None, "even", OWN_FILES) or config.sizes or config.rows_per_party:
+        raise ParameterError(
+            f"the rows of a night go to the parties in turn, or by the parties' own files; leave "
+            f"--partition {config.partition or ''}, "
+            "--sizes and --rows-per-party out"
+        )
+    if config.partition == OWN_FILES:
+        require_owners(files)
+    return bool(files) and config.partition != "even"
+
+
+def _sizes(config: PartitionSettings, horizon: Horizon, night: int, *, people: bool) -> tuple[int, ...]:
+    """Return how many records of each party take part in a night: from public numbers of who came when."""
+    each = [
+        arrival.by_file
+        if _uses_own_files(config, arrival.by_file)
+        else [len(range(party, arrival.rows, config.parties)) for party in range(config.parties)]
+        for arrival in horizon.taking_part(night, people=people)
+    ]
+    return tuple(map(sum, zip_longest(*each, fillvalue=0)))
+
+
+def make_arrived(node: ArrivedRows) -> Shards:
+    """Write the parties' shards of one night; those that are there are kept.
+
+    Each party notes what and where, for later nights.
+    """
+    registered, planned = node.registered, node.shards
+    horizon = next(
+        one
+        for one in open_catalog().horizons(registered.name)
+        if registered.version in {arrival.version for arrival in one.arrivals}
+    )
+    if registered.person:
+        groups, among = night_of_people(registered, horizon, node.release.stream.night)
+    else:
+        arrival = horizon.arrivals[node.release.stream.night - 1]
+        groups, among = [positions_of(registered, arrival, registered.name)], None
+    files = origins(current_layout(), registered)
+    parties = [shard.party for shard in planned.training]
+    # Whoever comes back is placed as at first, among those who came in the same night.
+    each = [
+        own_positions(files, group)
+        if node.own
+        else {party: group[number :: len(parties)] for number, party in enumerate(parties)}
+        for group in groups
+    ]
+    partitioned = {party: np.concatenate([one[party] for one in each]) for party in parties}
+    stored, partition = planned.training[0].dataset, planned.training[0].partition
+    shards = write_shards(current_layout(), stored, partitioned, partition, allow_empty=True, among=among)
+    if planned.held_out is not None:
+        write_test_rows(stored, partition)
+    for shard in shards:
+        note_arrival(node.release, shard)
+    return planned.model_copy(update={"training": shards})

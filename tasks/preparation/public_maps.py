@@ -1,0 +1,293 @@
+"""Public maps: made from parameters, read from somebody's file, or learnt from public rows; kept among the releases.
+
+No private row has a part in one, so that it costs nothing. A model is nothing without what its rows pass through: so a
+map is kept beside the releases, by its identity.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from dpalgos.features.public_map import FileMap, RowFeatures
+from dpalgos.features.whitening import PublicRowsWhitening
+from dpalgos.guarantees import Setting
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.models import opened
+from dpalgos.parameters import ParameterError
+from dpalgos.registry import AlgorithmSpec, construct, lookup
+from dpalgos.rows import Array, Floats, fits
+from storage.datasets import open_dataset, transform_dataset, transformed_ref
+from storage.errors import DamagedError, InputError, RefusedError
+from storage.refs import DatasetRef
+from storage.releases import ReleaseStore
+from tasks.datasets.registration import find_dataset
+from tasks.planning.configuration import AlgorithmSettings, split_features
+from tasks.planning.identity import code_version, identity
+from tasks.planning.resolution import parameters_of
+from tasks.planning.rows import FeatureStep, MappedRows
+from tasks.preparation.normalisation import plan_normalisation
+from tasks.runtime.progress import say
+from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_releases
+
+
+def plan_features(dataset: DatasetRef, config: AlgorithmSettings) -> tuple[FeatureStep, ...]:
+    """Return the public maps that a configuration puts before everything else; no row is read.
+
+    An encoder's file is read, tried on a synthetic row, and copied into the root by its content.
+
+    Parameters
+    ----------
+    dataset : DatasetRef
+        Normalised.
+    config : AlgorithmSettings
+
+    Raises
+    ------
+    InputError
+        If a file is not there, or public rows do not fit.
+    ParameterError
+        If a parameter, or what a file says, does not fit the rows.
+    RefusedError
+        If rows to learn from are private, or those that are trained on.
+    """
+    steps: tuple[FeatureStep, ...] = ()
+    if config.features is not None:
+        name, file = split_features(config.features)
+        parameters = parameters_of(config, "features")
+        steps = (
+            _from_parameters(dataset, name, parameters)
+            if file is None
+            else _from_file(dataset, name, file, parameters),
+        )
+    elif parameters_of(config, "features"):
+        raise ParameterError("parameters of features are given and no features: choose --features, or leave them out")
+    if config.public_dataset is not None:
+        steps += (_from_public_rows(dataset, config, steps),)
+    elif parameters_of(config, "public"):
+        raise ParameterError("parameters of public rows are given and no rows: choose --public-dataset")
+    return steps
+
+
+def plan_mapping(dataset: DatasetRef, features: Sequence[FeatureStep]) -> MappedRows:
+    """Return the version of a normalised data set whose rows have passed through public maps; no row is read."""
+    rows = transformed_ref(
+        current_layout(),
+        dataset,
+        normalisation=dataset.normalisation,
+        recipe=features[-1].key,
+        dimension=features[-1].dimension,
+    )
+    return MappedRows(source=dataset, maps=tuple(features), rows=rows)
+
+
+def make_map(feature: FeatureStep) -> RowFeatures:
+    """Return a public map; it is made of what it is planned of, unless it is stored. The rows are not looked at."""
+    if open_releases().exists(feature.key):
+        return stored_map(feature.key)
+    assert feature.algorithm is not None, "a map that was read from a file is stored"
+    if feature.public is None:
+        setting = Setting(sizes=(), dimension=feature.takes, classes=feature.classes)
+        row_features: RowFeatures = feature.algorithm.build().fit(
+            (), setting, KeyedNoise(public_secret(0), feature.key)
+        )
+    else:
+        before, rows = [stored_map(key) for key in feature.before], feature.public.rows
+        width = before[-1].dimension if before else rows.dimension
+        learner = construct(PublicRowsWhitening, "public", feature.algorithm.parameters)
+        row_features = learner.learn(_Mapped(rows, _through(before)), width, rows.rows, max(len(rows.classes), 1))
+    return _store(feature.key, feature.label, row_features)
+
+
+def make_mapped(node: MappedRows) -> DatasetRef:
+    """Store a version of the rows seen through public maps that are stored; unless it is there.
+
+    Raises
+    ------
+    RefusedError
+        If a stored map is not one of such rows; none of them is read then.
+    """
+    dataset, features = node.source, node.maps
+    maps = [stored_map(one.key) for one in features]
+    if not fits([one.apply for one in maps], dataset.dimension, features[-1].dimension):
+        raise RefusedError(
+            f"{', '.join(one.label for one in features)} as stored do not map rows of {dataset.dimension} features to "
+            f"{features[-1].dimension}; unitball doctor --clean removes damaged releases"
+        )
+    row_map = _through(maps)
+    return transform_dataset(
+        current_layout(),
+        dataset,
+        # How many rows people have is nobody's business.
+        row_map if dataset.person else _counted(row_map, dataset.rows + dataset.test_rows),
+        normalisation=dataset.normalisation,
+        recipe=features[-1].key,
+        dimension=features[-1].dimension,
+    )
+
+
+def stored_map(key: str) -> RowFeatures:
+    """Return a map that was made, by its identity."""
+    manifest, arrays = open_releases().read(key)
+    return cast(RowFeatures, opened(manifest["artefact"], arrays))
+
+
+def public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures:
+    """Return a map made of parameters and the rows' dimension alone; made once for all runs of a root, then read back.
+
+    Parameters
+    ----------
+    spec : AlgorithmSpec
+        A :class:`~dpalgos.features.public_map.PublicMap` that is ``kept``: it draws no noise.
+    setting : Setting
+    """
+    step = find_public_map(spec, setting)
+    if step is not None:
+        return step
+    whole = spec.build().stored_as(spec, setting.dimension)
+    key = _map_identity(whole, setting.dimension)
+    stored = _store(key, spec.name, whole.build().fit((), setting, KeyedNoise(public_secret(0), key)))
+    return cast(RowFeatures, spec.build().part_of(stored))
+
+
+def find_public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures | None:
+    """Return what :func:`public_map` has made and kept; None where it has not. A damaged one is removed."""
+    key = _map_identity(spec.build().stored_as(spec, setting.dimension), setting.dimension)
+    if not open_releases().exists(key):
+        return None
+    try:
+        return cast(RowFeatures, spec.build().part_of(stored_map(key)))
+    except DamagedError:
+        open_releases().remove_damaged(key)
+        return None
+
+
+def _through(maps: Sequence[RowFeatures]) -> Callable[[Floats], Floats]:
+    def mapped(features: Floats) -> Floats:
+        # No warning says what rows hold.
+        with np.errstate(all="ignore"):
+            for each in maps:
+                features = each.apply(features)
+        return features
+
+    return mapped
+
+
+def _from_parameters(dataset: DatasetRef, name: str, parameters: dict[str, object]) -> FeatureStep:
+    spec = AlgorithmSpec("projections", name, parameters)
+    algorithm = spec.build()
+    key = _map_identity(spec, dataset.dimension)
+    return FeatureStep(
+        key=key,
+        label=name,
+        dimension=algorithm.output_dimension(dataset.dimension),
+        **_taking(dataset),
+        algorithm=spec,
+    )
+
+
+def _taking(dataset: DatasetRef) -> dict[str, int]:
+    return {"takes": dataset.dimension, "classes": max(len(dataset.classes), 1)}
+
+
+def _map_identity(spec: AlgorithmSpec, dimension: int) -> str:
+    return identity(map=[spec.name, dict(spec.parameters), dimension], code=code_version(*spec.classes()))
+
+
+def _from_file(dataset: DatasetRef, name: str, file: str, parameters: dict[str, object]) -> FeatureStep:
+    cls = lookup("encoders", name)
+    encoder: FileMap = construct(cls, name, parameters)
+    content = _content(Path(file).expanduser(), encoder.largest)
+    features = encoder.read(content, dataset.dimension)
+    outside = encoder.outside(content)
+    # The map's arrays hold the file, so that the outside sentence's digest and the identity are of the same bytes.
+    digest = ReleaseStore.digest_of({}, features.arrays())
+    key = identity(map=[name, digest, dataset.dimension], code=code_version(cls))
+    _store(key, name, features)
+    return FeatureStep(key=key, label=name, dimension=features.dimension, **_taking(dataset), outside=outside)
+
+
+def _content(path: Path, largest: int) -> bytes:
+    try:
+        if not path.is_file():
+            raise InputError(f"there is no file {path}: name the encoder's file, as in --features onnx:encoder.onnx")
+        if (size := path.stat().st_size) > largest:
+            raise InputError(f"{path} has {size} bytes; an encoder's file has at most {largest}")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Sequence[FeatureStep]) -> FeatureStep:
+    public = find_dataset(str(config.public_dataset))
+    registered = find_dataset(dataset.name)
+    if public.private:
+        raise RefusedError(
+            f"{public.name} is private: what is learnt from its rows would have to be charged; name a public set"
+        )
+    if public.version == registered.version or public.account == registered.account:
+        raise RefusedError(
+            f"{public.name} holds the rows that are trained on: what is learnt from them is no public map; name a set "
+            "of other rows"
+        )
+    if public.dimension != registered.dimension:
+        raise InputError(
+            f"{public.name} has {public.dimension} features a row and {registered.name} {registered.dimension}; "
+            "public rows are of the same kind as those that are trained on"
+        )
+    parameters = parameters_of(config, "public")
+    learner = construct(PublicRowsWhitening, "public", parameters)
+    if learner.head > 0 and public.classes != registered.classes:
+        raise InputError(
+            f"public.head asks for a head trained on {public.name}, whose classes are not those of {registered.name}; "
+            "leave it out"
+        )
+    dimension = before[-1].dimension if before else dataset.dimension
+    key = identity(
+        map=["public-rows", parameters, dataset.normalisation, dimension],
+        rows=public.version,
+        before=[step.key for step in before],
+        code=code_version(PublicRowsWhitening),
+    )
+    return FeatureStep(
+        key=key,
+        label="public-rows",
+        dimension=learner.output_dimension(dimension, public.rows, max(len(public.classes), 1)),
+        **_taking(dataset),
+        before=tuple(step.key for step in before),
+        algorithm=AlgorithmSpec("", "public", parameters),
+        public=plan_normalisation(public, dataset.normalisation),
+        outside=f"the public rows of {public.name}, which features are centred and whitened by, are not protected",
+    )
+
+
+def _counted(row_map: Callable[[Floats], Floats], rows: int) -> Callable[[Floats], Floats]:
+    done = 0
+
+    def mapped(features: Floats) -> Floats:
+        nonlocal done
+        mapped_rows = row_map(features)
+        done += len(features)
+        say("features", f"{done:,} of {rows:,} rows", done / rows)
+        return mapped_rows
+
+    return mapped
+
+
+class _Mapped:
+    """The rows of a stored version under a map, block by block, as often as they are read."""
+
+    def __init__(self, rows: DatasetRef, through: Callable[[Floats], Floats]) -> None:
+        self._rows, self._through = rows, through
+
+    def __iter__(self) -> Iterator[tuple[Floats, Array]]:
+        for features, labels, _ in open_dataset(current_layout(), self._rows).blocks():
+            yield self._through(np.asarray(features, dtype=np.float64)), labels
+
+
+def _store(key: str, label: str, row_features: RowFeatures) -> RowFeatures:
+    manifest = {"format_version": 1, "key": key, "artefact": row_features.kind, "label": label, "reads_rows": False}
+    open_releases().write(key, manifest, row_features.arrays())
+    return row_features
