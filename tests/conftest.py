@@ -1,4 +1,4 @@
-"""What tests share: one engine a session, a root a test, seeds that are told, real data where there are any."""
+"""Fixtures of all tests: one engine a session, a root a test, seeds that are told, real data where there are any."""
 
 from __future__ import annotations
 

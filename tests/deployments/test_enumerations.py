@@ -1,4 +1,4 @@
-"""What help and pages list by name is what there is: nothing registered is missing, nothing that is gone is named."""
+"""Names listed in help and on pages: nothing registered is missing, nothing that is gone is named."""
 
 from __future__ import annotations
 

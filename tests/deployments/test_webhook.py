@@ -1,4 +1,4 @@
-"""Where alerts go: only to https, or to this machine; where the address is kept; and that each alert is sent."""
+"""The webhook: https alone, or this machine; the address kept; each alert sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sums of scores say: areas, probabilities and thresholds, and margins that hold at all thresholds at once."""
+"""Score curves: areas, probabilities and thresholds, and margins that hold at all thresholds at once."""
 
 from __future__ import annotations
 

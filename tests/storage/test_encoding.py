@@ -1,4 +1,4 @@
-"""What cells become: numbers around 0, weighted blocks, missing cells as data, types of columns; and what they are not.
+"""The encoding of cells: numbers around 0, weighted blocks, missing cells as data, types of columns.
 
 The expected numbers are computed here by hand from the declaration.
 """

@@ -1,4 +1,4 @@
-"""What a process remembers of an account's plans: never more or less than the ledger holds, whoever wrote meanwhile."""
+"""The memory of an account's plans: never more or less than the ledger holds, whoever wrote meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told before a run starts: all faults at once, and exactly what the run would be refused for."""
+"""Refusals told before a run starts: all faults at once, and exactly those that the run would meet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says of itself: in its result, in MLflow, and in the Parquet rows that SQL reads."""
+"""Reports of a run: in its result, in MLflow, and in the Parquet rows that SQL reads."""
 
 from __future__ import annotations
 
