@@ -1,4 +1,4 @@
-"""Rows as algorithms read them: in blocks, made safe, with null records; the source of noise; sums over blocks."""
+"""Rows as algorithms read them, made safe, the source of their noise, and sums over blocks of rows."""
 
 from __future__ import annotations
 
