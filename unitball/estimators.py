@@ -378,11 +378,13 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                             disjoint_people=self.disjoint_people,
                         )
                     )
-                require_feasible(named)
+                prepared = require_feasible(named)
                 # Prefect takes seconds.
-                from flows.federated_training import chain_inline
+                from flows.federated_training import chain
+                from tasks.runtime.steps import inline
 
-                chained = chain_inline(named)
+                with inline():
+                    chained = chain(prepared)
                 (references,) = chained.models.values()
                 artefacts = [read_release(reference) for reference in references]
         except RefusedError as refusal:

@@ -181,7 +181,8 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
         require_scheduler(dask)
         for config in configs:
             try:
-                _warn(require_feasible(config).plan)
+                prepared = require_feasible(config)
+                _warn(prepared.plan)
             except ParameterError as error:
                 if len(configs) == 1:
                     raise
@@ -192,12 +193,15 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
     with running(title):
         from flows.comparison import compare as compare_flow
         from flows.federated_training import train as train_flow
+        from flows.federated_training import with_plan
 
         if len(configs) > 1:
+            # What the first charges is spent when the second is planned.
             return compare_flow(list(configs))
         if dask is not None:
             train_flow = train_flow.with_options(task_runner=task_runner(current_layout(), None, dask))
-        return [train_flow(configs[0])]
+        with with_plan(prepared):
+            return [train_flow(configs[0])]
 
 
 @app.command(epilog="Example: unitball schedule digits --nightly --epsilon 0.05")

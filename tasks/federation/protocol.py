@@ -434,7 +434,9 @@ def test_fraction(config: TrainingConfig, descriptions: Sequence[Description]) -
     Nothing of a party that has a test part of its own, which is held out instead.
     """
     rows = sum(one.rows for one in descriptions if not one.test_rows)
-    return private_fraction(config, rows, len(descriptions[0].classes))
+    if config.test_fraction is not None:
+        return config.test_fraction
+    return private_fraction(config, config.epsilon, config.stated_delta, rows, len(descriptions[0].classes))
 
 
 def _partitioned(config: TrainingConfig, descriptions: Sequence[Description]) -> Iterator[tuple[str, int, int]]:
