@@ -224,7 +224,7 @@ def find_dataset(name: str) -> DatasetRef:
 
 def default_normalisation(name: str) -> str | None:
     """Return the map that the owner declared for runs on a set, if any."""
-    return _registered(name).manifest.get("default_normalisation")
+    return _registered(name).manifest["default_normalisation"]
 
 
 def describe_datasets(name: str | None = None) -> list[dict[str, object]]:

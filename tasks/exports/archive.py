@@ -27,7 +27,7 @@ from packaging.utils import canonicalize_name
 from dpalgos.registry import lookup
 from storage.confined import admitted_memory, kept_memory
 from storage.documents import UNREADABLE, canonical, open_archive, parse_json
-from storage.errors import DamagedError, FormatVersionError, InputError
+from storage.errors import DamagedError, InputError, require_format
 from storage.layout import root_secret
 from storage.ledger.moving import extract
 from storage.results import query
@@ -141,7 +141,7 @@ def read(path: Path) -> Archive:
     DamagedError
         If a member is not the one that was signed, or the signature is not the key's, naming which.
     FormatVersionError
-        If a newer Unitball wrote it.
+        If another version of Unitball wrote it.
     """
     try:
         file = path.open("rb")
@@ -171,8 +171,7 @@ def _signed(path: Path, members: _Members) -> tuple[dict[str, str], str]:
         raise DamagedError(f"{path}: {_CONTENTS} is not what was signed; ask for the archive again") from error
     except (KeyError, ValueError, TypeError) as error:
         raise DamagedError(f"{path} has no readable {_CONTENTS} and {_SIGNATURE} ({error}): no export") from error
-    if version > FORMAT_VERSION:
-        raise FormatVersionError(f"{path} has format version {version}, newer than {FORMAT_VERSION}; upgrade Unitball")
+    require_format(path, version, FORMAT_VERSION)
     return digests, fingerprint(key)
 
 

@@ -237,7 +237,7 @@ def test_a_newer_release_is_refused_and_not_removed(store: ReleaseStore, layout:
     path = layout.release("k") / "manifest.json"
     body = documents.load_manifest(path, version=1)
     path.write_bytes(documents.dump_manifest(body, version=2))
-    with pytest.raises(FormatVersionError, match="newer than 1"):
+    with pytest.raises(FormatVersionError, match="format version 2, this Unitball reads 1"):
         store.read("k")
     with pytest.raises(FormatVersionError):
         store.remove_damaged()
