@@ -275,8 +275,7 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
     numbers = result.model_dump(mode="json", exclude={"metrics", "by_party", "cached"})
     # In the order in which people read a row.
     row = {"algorithm": result.algorithm, "dataset": result.dataset, "trust": result.trust, **numbers}
-    # Columns keep the names that rows of earlier runs and stored queries know.
-    setting = config.model_dump(mode="json", by_alias=True, exclude={"algorithm", "dataset", "trust"})
+    setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
     margin = {f"accuracy_{end}": result.metrics.get(f"accuracy_{end}") for end in ("low", "high")}
     row |= {"accuracy": result.accuracy if is_measured(result.metrics, "accuracy") else None, **margin}
     append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)
