@@ -315,7 +315,7 @@ def test_the_secret_writes_no_file_outside_the_folder_of_artifacts(served: Serve
     status, said = mlflow(served, "POST", "/api/2.0/mlflow/experiments/create", inside)
     assert status == 200, said
     good = said["experiment_id"]
-    # An experiment that was there before, as an earlier version let it be made.
+    # An experiment of an outside place, however it came into the database.
     status, said = mlflow(served, "POST", "/api/2.0/mlflow/experiments/create", {"name": "of before"})
     old = said["experiment_id"]
     with closing(sqlite3.connect(Layout(root).mlflow_database)) as connection, connection:
