@@ -16,7 +16,6 @@ from dpalgos.accounting.composition import as_selected
 from dpalgos.accounting.costs import PlanCost, Totals, losses_under, price
 from dpalgos.accounting.spending import (
     GAUSSIAN_PART,
-    RESERVED,
     FilterCap,
     SummedHistory,
     admit,
@@ -303,8 +302,7 @@ class _Status:
         in_force = filter_in_force(
             [opening.epsilon, *(change.cap.epsilon for change in changes)],
             min(opening.delta, cap.delta),
-            # Accounts that were opened before they recorded their series have this one.
-            float(terms.deltas.get("reserved", RESERVED)),
+            float(terms.deltas["reserved"]),
         )
         bounds = [*(starts[closed.changes] for closed in in_force.earlier), starts[in_force.changes]]
         broken = None
