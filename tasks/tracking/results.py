@@ -3,10 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from operator import not_
 from typing import NamedTuple
 
-from pydantic import BaseModel, Field, SerializeAsAny
+from pydantic import BaseModel, SerializeAsAny
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
 from dpalgos.guarantees import PureEpsilon, rounded_up
@@ -47,8 +46,7 @@ class Proved(BaseModel, frozen=True):
     trust: str
     numerics: str
     assumptions: tuple[str, ...] = ()
-    # What is proved of rows is written as it was before there were people.
-    person: str = Field(default="", exclude_if=not_)
+    person: str = ""
 
     @property
     def unit(self) -> Unit:

@@ -127,7 +127,7 @@ def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
                 assert answer is not None
                 assert answer.status == "refused"
                 assert re.search(told, answer.reason), answer.reason
-        # Its own word, said of other rows of its root, or by an earlier version: it knows what its rows are now.
+        # Its own word, said of other rows of its root: it knows what its rows are now.
         everybody = [
             signed_by(parties, one.party, Description.model_validate_json(one.body).model_copy(update=change))
             for one in (berlin, lyon)
