@@ -50,7 +50,7 @@ Json = dict[str, object]
 def _setting_json(setting: Setting) -> Json:
     fields = {**dataclasses.asdict(setting), "sizes": list(setting.sizes)}
     if setting.rows_per_person == 1:
-        # Plans of rows keep the identity that they had before people were known.
+        # Identities are digests of it, and say of people only where there are.
         del fields["rows_per_person"]
     return fields
 
