@@ -224,7 +224,8 @@ def find_dataset(name: str) -> DatasetRef:
 
 def default_normalisation(name: str) -> str | None:
     """Return the map that the owner declared for runs on a set, if any."""
-    return _registered(name).manifest["default_normalisation"]
+    declared: str | None = _registered(name).manifest["default_normalisation"]
+    return declared
 
 
 def describe_datasets(name: str | None = None) -> list[dict[str, object]]:
