@@ -406,7 +406,7 @@ class StagedDataset:
         mac = hmac.new(root_secret(self.layout), content.encode(), hashlib.sha256).hexdigest()
         for older in previous:
             if older.private and is_complete(self.layout, older.version):
-                known = _load(self.layout, older.version).get("content_mac", "")
+                known = _load(self.layout, older.version)["content_mac"]
                 if hmac.compare_digest(known, mac):
                     return older
         body = {**self._body, "content_mac": mac}
@@ -496,7 +496,7 @@ def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> 
     try:
         body = _load(layout, version)
         # What was derived keeps the declaration of the table that it was derived from.
-        table = None if "parent" in body else body.get("table")
+        table = None if "parent" in body else body["table"]
         schema = None if table is None else parse_schema(table["schema"], version)
         prints = Fingerprints(
             root_secret(layout),
@@ -728,7 +728,7 @@ def is_complete(layout: Layout, version: str) -> bool:
         if "people" in body:
             documents.verify_file(layout.dataset(version) / PEOPLE, body["people"]["digest"])
     except FormatVersionError:
-        # A newer Unitball's version is not ours to judge, and least of all to replace.
+        # What another Unitball wrote is not ours to judge, and least of all to replace.
         raise
     except StorageError:
         return False
@@ -794,9 +794,9 @@ def origins(layout: Layout, ref: DatasetRef) -> tuple[tuple[str, int], ...]:
 def declared_table(layout: Layout, ref: DatasetRef) -> Mapping[str, Any] | None:
     """Return what decides how raw rows of a table become features: its ``schema``'s document and ``on_violation``.
 
-    None where rows had no declared schema, or were stored before it was kept. It is declared and says nothing of rows.
+    None where rows had no declared schema. It is declared and says nothing of rows.
     """
-    return cast(Mapping[str, Any] | None, _load(layout, ref.version).get("table"))
+    return cast(Mapping[str, Any] | None, _load(layout, ref.version)["table"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -807,8 +807,8 @@ class IngestionReport:
     ----------
     counts : mapping of part to counts
         See :class:`storage.source.Tally`; a part a party where each has a file of its own.
-    duplicates : Duplicates or None
-        None where the version was stored before they were counted.
+    duplicates : Duplicates
+        Rows that are equal to others.
     publishable : bool
         False for private rows: show the counts to their owner only.
     taken : mapping of file to counts
@@ -817,7 +817,7 @@ class IngestionReport:
     """
 
     counts: Mapping[str, Mapping[str, int]]
-    duplicates: Duplicates | None
+    duplicates: Duplicates
     publishable: bool
     taken: Mapping[str, Mapping[str, int]]
 
@@ -825,10 +825,9 @@ class IngestionReport:
 def ingestion_report(layout: Layout, ref: DatasetRef) -> IngestionReport:
     """Return what became of every row that ingestion read."""
     body = _load(layout, ref.version)
-    duplicates = body.get("duplicates")
     return IngestionReport(
         body["counts"],
-        None if duplicates is None else Duplicates(**duplicates),
+        Duplicates(**body["duplicates"]),
         publishable=not ref.private,
         taken=body.get("people", {}).get("taken", {}),
     )

@@ -15,14 +15,14 @@ from typing import Annotated, Literal, Self, TypeVar
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader
-from pydantic import AfterValidator, AliasChoices, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from dpalgos.parameters import ParameterError
 from storage.atomic import write_bytes
 from storage.documents import parse_yaml
 from storage.errors import InputError
 from storage.layout import path_component
-from tasks.planning.configuration import EARLIER_NAMES, TrainingConfig, faults
+from tasks.planning.configuration import TrainingConfig, faults
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_layout
 from tasks.tracking.results import RunResult
@@ -30,9 +30,9 @@ from tasks.tracking.results import RunResult
 _PARAMETER = "param."
 _SEEDS = "seeds"
 """An axis that sets the noise's seed and the partition's together, so that a spread shows both."""
-NOISE_AXES = (_SEEDS, "seed", "partition_seed", "replicate", "repetition")
+NOISE_AXES = (_SEEDS, "seed", "partition_seed", "replicate")
 """Axes that repeat a point rather than ask another question."""
-_AXES = (*TrainingConfig.model_fields, _SEEDS, *EARLIER_NAMES)
+_AXES = (*TrainingConfig.model_fields, _SEEDS)
 _MOST_POINTS = 100_000
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -94,7 +94,7 @@ class Point(_Specification):
     @property
     def key(self) -> str:
         """What the point asks, for which series, as a digest."""
-        return identity(config=self.config, label=self.label)
+        return identity(config=self.config.hashed(), label=self.label)
 
     @property
     def description(self) -> str:
@@ -634,7 +634,7 @@ class Experiment(Stated, BaseModel, frozen=True):
     paper_says: list[str] = []
     differs: list[str] = []
     setting: dict[str, str] = {}
-    results: Annotated[list[PointResult], Field(validation_alias=AliasChoices("results", "rows"))] = []
+    results: list[PointResult] = []
     tables: list[Table] = []
     verdicts: list[Verdict] = []
     compared: list[Compared] = []

@@ -136,7 +136,7 @@ class Description(_Model):
         return Unit(self.person)
 
     def written(self) -> str:
-        """Return what a party signs; of rows it is what it was before there were people, so that runs go on."""
+        """Return what a party signs, of which runs' names are digests: of people only where there are."""
         return self.model_dump_json(exclude=None if self.person else {"person", "rows_per_person"})
 
 
@@ -425,7 +425,7 @@ def described(roster: Roster, messages: Sequence[Signed]) -> tuple[Description, 
 
 def run_name(config: TrainingConfig, messages: Sequence[Signed]) -> str:
     """Return the identity of a run: of its configuration, and of who brings which rows."""
-    return identity(federated=config, descriptions=[[one.party, one.body, one.key] for one in messages])
+    return identity(federated=config.hashed(), descriptions=[[one.party, one.body, one.key] for one in messages])
 
 
 def test_fraction(config: TrainingConfig, descriptions: Sequence[Description]) -> float:
@@ -626,7 +626,7 @@ class Evidence(_Model):
     def store(self, layout: Layout, key: str) -> None:
         """Keep it with the coordinator; what was stored first stays."""
         # An export holds it, which is verified by other versions, too.
-        RoundStore(layout.round(key)).put(_NAME, self.model_dump_json(by_alias=True).encode())
+        RoundStore(layout.round(key)).put(_NAME, self.model_dump_json().encode())
 
     def run(self) -> tuple[str, RunPlan]:
         """Return the run's name and its plan, derived from what the parties say of their rows.
