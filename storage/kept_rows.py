@@ -456,7 +456,7 @@ def kept_objects(layout: Layout) -> list[str]:
 
 
 def remove_kept(layout: Layout, before: float) -> int:
-    """Remove kept rows that nobody has opened since a time, in seconds since 1970, or whose version is gone.
+    """Remove kept rows that nobody has opened since a time, in seconds since 1970, or can open, or of no version.
 
     Returns
     -------
@@ -468,9 +468,9 @@ def remove_kept(layout: Layout, before: float) -> int:
         try:
             used, body = manifest.stat().st_mtime, documents.load_manifest(manifest, version=FORMAT_VERSION)
         except (OSError, StorageError):
-            used, body = 0.0, None
+            used, body = None, None
         of_party = manifest.is_relative_to(layout.parties)
-        if used < before or (of_party and not layout.dataset(manifest.parts[-4]).exists()):
+        if used is None or used < before or (of_party and not layout.dataset(manifest.parts[-4]).exists()):
             discard(manifest.parent)
             store = objects_of(layout)
             if store is not None and body is not None:

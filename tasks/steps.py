@@ -38,10 +38,11 @@ from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json, PartitionSettings, TrainingConfig
 from tasks.planning.identity import identity, package_digest, required_versions
 from tasks.planning.plans import FeatureStep, PlannedCombination, PlannedRelease, RunPlan, Shards
+from tasks.preparation.mapped_rows import keep_under
 from tasks.preparation.nightly_rows import Night, partition_night
 from tasks.preparation.normalisation import is_stored_whole, map_rows, mapped_ref
 from tasks.preparation.partitions import are_stored_whole, partition_rows, prepare_rows
-from tasks.preparation.public_maps import make_maps, map_features
+from tasks.preparation.public_maps import kept_maps, make_maps, map_features
 from tasks.preparation.streams import note_arrival
 from tasks.release.door import charge_plan, combine, make_release, prepare_in_time
 from tasks.release.metrics import Evaluation, measure
@@ -293,8 +294,11 @@ def prepare(config: TrainingConfig, registered: DatasetRef, plan: RunPlan, shard
     """
     normalisation = plan.normalisation
     make_maps(mapped_ref(registered, normalisation), plan.features)
+    maps = kept_maps(plan)
     what = f"the partition of {registered.name}"
-    made = prepare_in_time(plan, what, lambda: prepare_rows(config, registered, normalisation, plan.features))
+    made = prepare_in_time(
+        plan, what, lambda: keep_under(prepare_rows(config, registered, normalisation, plan.features), maps)
+    )
     if made is not None and made != shards:
         raise RefusedError(f"{what} is another one than was planned and charged; it is not read")
     say("preparation", f"{registered.rows} {registered.unit.several} of {registered.name}")

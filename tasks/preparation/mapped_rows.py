@@ -1,8 +1,9 @@
 """Rows as public maps show them: kept once for each version, map and part, where that is worth it."""
 
 import shutil
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,9 @@ from storage.objects import objects_of
 from storage.refs import DatasetRef, ShardRef
 from storage.releases import ReleaseStore
 from storage.rowfiles import StoredRows
-from storage.shards import copied_from
+from storage.shards import copied_from, open_shard
 from tasks.planning.identity import code_version, identity
+from tasks.planning.plans import Shards
 from tasks.preparation.partitions import HELD_OUT
 from tasks.runtime.settings import current_layout
 
@@ -29,11 +31,26 @@ _LEAST_SHARE = 0.25
 _SHARE_OF_DISK = 0.25
 
 
-def seen_through(features: RowFeatures, rows: Features) -> NDArray[np.float32]:
-    """Return rows (m, d) under a map, (m, k) in single precision: the same whether they are kept or mapped anew."""
-    # No warning says what rows hold.
-    with np.errstate(all="ignore"):
-        return np.asarray(features.apply(np.asarray(rows, dtype=np.float64)), dtype=np.float32)
+@dataclass(frozen=True)
+class PublicView:
+    """Rows as a public map shows them: (m, d) → (m, k) in single precision, the same whether kept or mapped anew.
+
+    Parameters
+    ----------
+    features : RowFeatures
+    """
+
+    features: RowFeatures
+
+    def __call__(self, rows: Features) -> NDArray[np.float32]:
+        """Map rows (m, d), each by itself; no warning says what they hold."""
+        with np.errstate(all="ignore"):
+            return np.asarray(self.features.apply(np.asarray(rows, dtype=np.float64)), dtype=np.float32)
+
+    @cached_property
+    def key(self) -> str:
+        """The map's identity (:func:`map_key`)."""
+        return map_key(self.features)
 
 
 def map_key(features: RowFeatures) -> str:
@@ -78,14 +95,20 @@ def has_room(dataset: DatasetRef, part: str, dimension: int) -> bool:
     return most <= _SHARE_OF_DISK * shutil.disk_usage(layout.root).free
 
 
-def kept_rows(shard: ShardRef, rows: StoredRows, features: RowFeatures, *, make: bool = True) -> KeptRows | None:
+def is_worth_keeping(dataset: DatasetRef, part: str, assigned: int) -> bool:
+    """Whether a part's rows are kept for a partition that has so many of its records: from public numbers alone."""
+    records = dataset.rows if part == "train" else dataset.test_rows
+    return records * dataset.rows_per_person >= _FEWEST_ROWS and assigned >= _LEAST_SHARE * records
+
+
+def kept_rows(shard: ShardRef, rows: StoredRows, view: PublicView, *, make: bool = True) -> KeptRows | None:
     """Return a shard's rows as the map shows them, from where its part's are kept; they are kept where they were not.
 
     Parameters
     ----------
     rows : StoredRows
         The shard's.
-    features : RowFeatures
+    view : PublicView
     make : bool
         False: not where they are not kept yet.
 
@@ -95,20 +118,31 @@ def kept_rows(shard: ShardRef, rows: StoredRows, features: RowFeatures, *, make:
         None where keeping them is not worth it, or there is no room: then they are mapped whenever they are read. Of
         people's rows that follows from how many people there are, and not from how many rows they have.
     """
-    if not features.kept:
+    if not view.features.kept:
         return None
-    layout, key, mapped = current_layout(), map_key(features), partial(seen_through, features)
-    found = open_kept(layout, shard, rows, key, mapped)
+    layout = current_layout()
+    found = open_kept(layout, shard, rows, view.key, view)
     if found is not None or not make:
         return found
-    dataset, copied = shard.dataset, copied_from(layout, shard)
-    records = dataset.rows if copied.part == "train" else dataset.test_rows
-    if records * dataset.rows_per_person < _FEWEST_ROWS or copied.assigned < _LEAST_SHARE * records:
+    dataset, copied, dimension = shard.dataset, copied_from(layout, shard), view.features.dimension
+    if not is_worth_keeping(dataset, copied.part, copied.assigned):
         return None
     try:
-        if not has_room(dataset, copied.part, features.dimension):
+        if not has_room(dataset, copied.part, dimension):
             return None
-        keep_rows(layout, dataset, copied.part, key, features.dimension, mapped)
-        return open_kept(layout, shard, rows, key, mapped)
+        keep_rows(layout, dataset, copied.part, view.key, dimension, view)
+        return open_kept(layout, shard, rows, view.key, view)
     except (StorageError, OSError):
         return None
+
+
+def keep_under(shards: Shards, maps: Sequence[RowFeatures]) -> Shards:
+    """Keep the rows of stored shards under maps that releases will read them through, and return the shards.
+
+    For work that has a clock of its own: what is kept is not made within a release's.
+    """
+    parts = {part_of(shard): shard for shard in shards.all}
+    for features in maps:
+        for shard in parts.values():
+            kept_rows(shard, open_shard(current_layout(), shard), PublicView(features))
+    return shards

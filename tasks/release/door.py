@@ -36,7 +36,7 @@ from storage.shards import open_shard
 from tasks.accounts.budget import open_ledger
 from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
-from tasks.preparation.mapped_rows import kept_rows, seen_through
+from tasks.preparation.mapped_rows import PublicView, kept_rows
 from tasks.preparation.public_maps import public_map
 from tasks.preparation.streams import (
     Arrived,
@@ -278,16 +278,6 @@ def redacted(key: str, label: str, *, private: bool) -> Iterator[None]:
 RowMaps = Sequence[RowMap]
 
 
-@dataclass(frozen=True, slots=True)
-class _Public:
-    """A public map, which gives the same numbers whether its rows are kept or mapped anew."""
-
-    features: RowFeatures
-
-    def __call__(self, rows: Features) -> Features:
-        return seen_through(self.features, rows)
-
-
 def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> RowMaps:
     """Open the released artefacts that rows pass through, in turn, or in several branches side by side.
 
@@ -299,7 +289,7 @@ def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> Row
         in turn.
     """
     artefacts = [read_release(reference) for reference in upstream]
-    maps = [_Public(one) if isinstance(one, RowFeatures) else one.apply for one in artefacts]
+    maps = [PublicView(one) if isinstance(one, RowFeatures) else one.apply for one in artefacts]
     if not branches:
         return maps
     ends = list(itertools.accumulate(branches))
@@ -350,8 +340,8 @@ def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
     rows = open_shard(Layout(current_root()), shard)
     spread = on_dask_worker()
     kept = None
-    if maps and isinstance(maps[0], _Public):
-        kept = kept_rows(shard, rows, maps[0].features, make=not spread)
+    if maps and isinstance(maps[0], PublicView):
+        kept = kept_rows(shard, rows, maps[0], make=not spread)
     if spread and len(rows.files) > 1:
         parts: list[Rows] = [_seen(part, maps, dimension) for part in rows.by_file()]
         if kept is not None:
