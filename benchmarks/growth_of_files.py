@@ -26,7 +26,7 @@ from storage.refs import Visibility
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation.partitions import partition_rows
+from tasks.preparation.partitions import make_partition, plan_partition
 from tasks.release.door import rows_of
 from tasks.release.metrics import measure_rows
 from tasks.tracking.flavor import predict_file
@@ -102,7 +102,7 @@ def partitioning(folder: Path) -> Callable[[], Any]:
     ingesting("parquet")(folder)
 
     dataset, config = find_dataset("rows"), TrainingConfig(dataset="rows", algorithm="noisy-gd", epsilon=1.0)
-    return lambda: partition_rows(dataset, config)
+    return lambda: make_partition(plan_partition(dataset, config))
 
 
 def predicting(folder: Path) -> Callable[[], object]:

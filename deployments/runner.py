@@ -240,7 +240,7 @@ def outlook(schedule: Schedule) -> str:
     if not schedule.trains or schedule.config.horizon is not None:
         return ""
     try:
-        plan = require_feasible(schedule.config)
+        plan = require_feasible(schedule.config).plan
         left = None if plan is None else runs_that_fit(plan)
     except (InputError, ParameterError, RefusedError) as refusal:
         return f"The next run is refused: {refusal}"

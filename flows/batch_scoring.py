@@ -2,8 +2,8 @@
 
 from prefect import flow
 
+from tasks.records import score
 from tasks.runtime.ending import announcing_failures
-from tasks.steps import score
 from tasks.tracking.models import ScoringRequest
 
 

@@ -3,8 +3,8 @@
 from prefect import flow
 
 from tasks.accounts.budget import BudgetHistory
+from tasks.records import record_budgets
 from tasks.runtime.ending import announcing_failures
-from tasks.steps import record_budgets
 
 
 @flow(name="budget-report", flow_run_name="budgets of all accounts", persist_result=False)

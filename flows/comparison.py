@@ -5,13 +5,17 @@ from typing import cast
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 
-from flows.federated_training import prepared, train
+from flows.federated_training import begin, train
 from storage.errors import RefusedError
 from tasks.datasets.schedules import schedule_of
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.graph import materialise
+from tasks.planning.rows import FeatureStep
+from tasks.preparation.prepare import prepare
+from tasks.records import compare_with_champion
+from tasks.rows import resolve_dataset
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.settings import current_root
-from tasks.steps import compare_with_champion, ingest
 from tasks.tracking.models import CHAMPION, Comparison, ComparisonRequest, open_comparison, promote
 from tasks.tracking.results import RunResult
 
@@ -49,8 +53,11 @@ def _compared(request: ComparisonRequest) -> Comparison:
     schedule = schedule_of(config.dataset)
     allowed, wanted = (None, False) if schedule is None else (schedule.comparison_epsilon, schedule.promote)
     with one_run_a_dataset(config.dataset):
-        registered = ingest(config.dataset)
-        features, shards = prepared(config, registered)
+        registered = resolve_dataset(config.dataset)
+        # Whatever the model was trained on, it is compared on rows that are held out of all.
+        prepared = prepare(config.model_copy(update={"horizon": None}))
+        *_, shards = materialise(prepared.rows, begin).values()
+        features = [node for node in prepared.nodes.values() if isinstance(node, FeatureStep)]
         epsilon = (request.epsilon or allowed) if registered.private else None
         compared = compare_with_champion(model_comparison, shards, features, epsilon)
     create_markdown_artifact(compared.statement, key="comparison", description="Comparison with the champion")

@@ -1,8 +1,9 @@
-"""The main flow: ingest, normalise, partition, plan, charge, reduce, aggregate, train, aggregate, evaluate, record."""
+"""The main flow: plan a run, charge it, make it (rows, bases, models, their aggregation and evaluation), record it."""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any, cast
 
 from prefect import flow
 from prefect.futures import PrefectFuture
@@ -15,53 +16,31 @@ from dpalgos.secure.rounds import carry_out as carry_out_rounds
 from dpalgos.secure.summation import Masking
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
-from tasks.accounts.budget import relation_of
-from tasks.datasets.registration import default_normalisation
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.nights import plan_night, planned_night
-from tasks.planning.plans import (
-    FeatureStep,
-    Node,
-    PlannedCombination,
-    PlannedRelease,
-    RunPlan,
-    Shards,
-    carry_out,
-    plan_run,
-)
-from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation.deltas import settled
-from tasks.preparation.nightly_rows import begin_nights, partition_test_rows
-from tasks.preparation.partitions import planned_rows
-from tasks.preparation.public_maps import plan_features
+from tasks.planning.graph import Node, materialise
+from tasks.planning.nights import ArrivedRows, PlannedNight
+from tasks.planning.releases import PlannedCombination, PlannedRelease
+from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Partition, RowNode, Shards
+from tasks.preparation.prepare import Prepared, prepare, record_night
+from tasks.records import record
 from tasks.release.metrics import Evaluation
-from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
-from tasks.runtime.events import dataset_resource
-from tasks.runtime.progress import say
-from tasks.steps import (
-    Done,
-    Future,
-    Step,
+from tasks.releases import (
     aggregate,
     answer,
-    arrive,
     charge,
     decide,
     evaluate,
-    extract_features,
-    ingest,
-    inline,
-    is_inline,
-    normalise,
+    measure_model,
     open_rounds,
     open_sum,
-    partition,
-    prepare,
-    record,
     reduce_dimension,
-    served_from_cache,
     train_model,
 )
+from tasks.rows import arrive, extract_features, make_public_map, normalise, partition, prepare_rows, resolve_dataset
+from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
+from tasks.runtime.events import dataset_resource
+from tasks.runtime.progress import say
+from tasks.runtime.steps import Done, Future, Step, inline, is_inline, served_from_cache
 from tasks.tracking.artifacts import show_result, showing_progress
 from tasks.tracking.reporting import announce_trained
 from tasks.tracking.results import Chained, RunResult, summarise
@@ -71,22 +50,15 @@ _BLOCKS = 8
 Answers = list[Future[list[str]]]
 
 
-class _Arranged(NamedTuple):
-    """A plan with its rows: what is to be made, the shards that each release reads, and what was released before.
-
-    Rows that are not ``prepared`` are to be, after the charge.
-    """
-
-    plan: RunPlan
-    nodes: dict[str, Node]
-    shards: Shards
-    rows: Mapping[str, Sequence[ShardRef]]
-    stored: Mapping[str, Future[ReleaseRef]]
-    prepared: bool = True
+def plan(config: TrainingConfig) -> Prepared:
+    """Look the data set up and return the plan of a run; a night's as it is on record by then."""
+    resolve_dataset(config.dataset)
+    prepared = prepare(config)
+    return prepared if config.horizon is None else record_night(prepared)
 
 
-def chain(config: TrainingConfig) -> Chained:
-    """Run the steps from ingestion to evaluation: tasks of the current flow, or plain calls within ``inline()``.
+def chain(prepared: Prepared) -> Chained:
+    """Charge a plan and make all of it: tasks of the current flow, or plain calls within ``inline()``.
 
     Raises
     ------
@@ -94,95 +66,109 @@ def chain(config: TrainingConfig) -> Chained:
         If something unproved would read private rows, a cap would be exceeded, or rows come back that may not; nothing
         is released then.
     """
-    config = settled(config)
     started = time.monotonic()
-    registered = ingest(config.dataset)
-    run = _all_rows(config, registered) if config.horizon is None else _nights(config, registered)
-    charge(run.plan, run.shards, run.prepared)
-    if not run.prepared:
-        prepare(config, registered, run.plan, run.shards)
-    releases = carry_out(run.nodes, lambda key, node, inputs: _begin(node, run.rows.get(key, ()), inputs), run.stored)
+    made: dict[str, Any] = {}
+    if prepared.plan is None:
+        # Only what public rows contain decides whose they are: they are divided before there is a plan.
+        made = materialise(prepared.rows, begin)
+        prepared = prepare(prepared.config, made[[*prepared.rows][-1]])
+    run, shards = prepared.whole, prepared.shards
+    charge(run, shards)
+    made |= _made_before(prepared)
+    if any(release.deadline is not None for release in run.releases) and prepared.config.horizon is None:
+        made |= _in_time(prepared)
+    made |= materialise({key: node for key, node in prepared.nodes.items() if key not in made}, begin, made)
     # In order, so that what failed says so itself; the steps after it only say that they never began.
+    futures = {key: made[key] for key in prepared.releases}
     references = {}
-    for key, future in releases.items():
+    for key, future in futures.items():
         references[key] = future.result()
-        say("releases", f"{len(references)} of {len(releases)}", len(references) / len(releases))
-    models = {name: [references[key] for key in path] for name, path in run.plan.paths().items()}
-    measurable = config.evaluation and (config.horizon is None or run.shards.held_out is not None)
-    measured = evaluate(run.plan, models, run.shards) if measurable else Evaluation()
-    rows = run.shards.training[0].dataset
-    result = summarise(run.plan, rows, measured, list(references.values()))
-    return Chained(rows, run.plan, _timed(result, rows, started, list(releases.values())), models)
+        say("releases", f"{len(references)} of {len(futures)}", len(references) / len(futures))
+    models = {name: [references[key] for key in path] for name, path in run.paths().items()}
+    measured = {release.key: references.pop(release.key) for release in run.evaluations}
+    measurable = prepared.config.evaluation and (prepared.config.horizon is None or shards.held_out is not None)
+    evaluation = evaluate(run, models, measured, shards) if measurable else Evaluation()
+    rows = shards.training[0].dataset
+    result = summarise(run, rows, evaluation, list(references.values()))
+    return Chained(rows, run, _timed(result, rows, started, [futures[key] for key in references]), models)
 
 
-def prepared(config: TrainingConfig, registered: DatasetRef) -> tuple[tuple[FeatureStep, ...], Shards]:
-    """Normalise and map all rows and partition them; return the maps and the parties' shards."""
-    dataset = normalise(registered, resolve_normalisation(config, default_normalisation(config.dataset)))
-    features = plan_features(dataset, config)
-    return features, partition(extract_features(dataset, features) if features else dataset, config)
-
-
-def _all_rows(config: TrainingConfig, registered: DatasetRef) -> _Arranged:
-    """Prepare all rows, and plan what is released of them; under a deadline, plan without having read any.
-
-    How long private rows take before their releases would show, too: so they wait until what is released is charged,
-    and with it the misses of their own clock.
-    """
-    late = config.deadline is not None and registered.private
-    if late:
-        normalisation = resolve_normalisation(config, default_normalisation(config.dataset))
-        features, planned = planned_rows(config, registered, normalisation)
-        assert planned is not None, "a partition of private rows does not depend on what they contain"
-        shards = planned
-    else:
-        features, shards = prepared(config, registered)
-    plan = plan_run(config, shards.training, shards.held_out, relation=relation_of(config.dataset), features=features)
-    nodes = plan.training
-    rows = {key: shards.of(node.parties) for key, node in nodes.items() if isinstance(node, PlannedRelease)}
-    return _Arranged(plan, nodes, shards, rows, {}, prepared=not late)
-
-
-def _nights(config: TrainingConfig, registered: DatasetRef) -> _Arranged:
-    """Let the rows of tonight arrive, and those of nights of which nobody made a release; plan the running sum."""
-    normalisation = resolve_normalisation(config, default_normalisation(config.dataset))
-    nights = begin_nights(config, registered, normalisation)
-    tonight = nights.unreleased[-1]
-    plan = plan_night(
-        nights.terms, config, tonight.night, tonight.shards, tonight.versions, nights.arrived, tonight.features
-    )
-    *maps, (last, _), (model, running_sum) = plan.training.items()
-    nodes, rows = dict(maps), {}
-    for night in nights.unreleased:
-        release = planned_night(nights.terms, night.night, night.shards, night.versions)
-        mapped = normalise(night.registered, normalisation)
-        if night.features:
-            extract_features(mapped, night.features)
-        nodes[release.key], rows[release.key] = release, arrive(config, night, release)
-    # A public map looks at no rows, whichever night's they are.
-    rows |= {key: rows[last] for key, _ in maps}
-    shards = Shards(training=rows[last], held_out=partition_test_rows(tonight))
-    owner = plan.models[0].owner
-    stored = {
+def _made_before(prepared: Prepared) -> dict[str, Done[ReleaseRef]]:
+    """Return the releases of earlier nights, of which tonight's model is made."""
+    owner = prepared.whole.models[0].owner
+    return {
         key: Done(ReleaseRef(key=key, kind=Statistic.kind, party=owner), known=True, seconds=0.0)
-        for key in running_sum.upstream
+        for key in prepared.released
     }
-    return _Arranged(plan, {**nodes, model: running_sum}, shards, rows, stored)
 
 
-def _begin(node: Node, shards: Sequence[ShardRef], inputs: list[Future[ReleaseRef]]) -> Future[ReleaseRef]:
-    """Begin a node of the plan: one task, or those of its rounds where parties and server exchange messages."""
-    if isinstance(node, PlannedCombination):
-        return aggregate.submit(node, inputs)
+def _in_time(prepared: Prepared) -> dict[str, Any]:
+    """Make what private rows are made into, to the clock of their releases' deadline; what is public before it."""
+    public = {key: node for key, node in prepared.rows.items() if not _is_of_private_rows(node)}
+    made = materialise(public, begin)
+    timed = [node for key, node in prepared.rows.items() if key not in public]
+    # Where all releases are stored nothing is made, for nothing will be read.
+    return {**made, timed[-1].key: prepared.shards, **prepare_rows(prepared.whole, timed)}
+
+
+def _is_of_private_rows(node: RowNode | ArrivedRows) -> bool:
+    return not isinstance(node, FeatureStep | ArrivedRows) and node.rows.private
+
+
+@singledispatch
+def begin(node: Node, inputs: list[Any]) -> Any:
+    """Begin a node of a plan, made of what its inputs became: a step of rows, or the future of a release."""
+    raise TypeError(f"{type(node).__name__} is no node of a plan")
+
+
+@begin.register
+def _(node: NormalisedRows, _inputs: list[Any]) -> DatasetRef:
+    return normalise(node)
+
+
+@begin.register
+def _(node: FeatureStep, _inputs: list[Any]) -> str:
+    return make_public_map(node)
+
+
+@begin.register
+def _(node: MappedRows, _inputs: list[Any]) -> DatasetRef:
+    return extract_features(node)
+
+
+@begin.register
+def _(node: Partition, _inputs: list[Any]) -> Shards:
+    return partition(node)
+
+
+@begin.register
+def _(node: ArrivedRows, _inputs: list[Any]) -> Shards:
+    return arrive(node)
+
+
+_RELEASING = {"projections": reduce_dimension, "trainers": train_model, "evaluators": measure_model}
+
+
+@begin.register
+def _release(node: PlannedRelease, inputs: list[Any]) -> Future[ReleaseRef]:
+    """One task, or those of its rounds where parties and server exchange messages."""
+    shards, upstream = (inputs[0].of(node.parties), inputs[1:]) if node.reads_rows else ([], inputs)
     if node.in_rounds and not is_inline():
-        begun = in_rounds(node, shards, inputs)
-    elif node.algorithm.kind == "projections":
-        begun = reduce_dimension.submit(node, list(shards))
-    else:
-        begun = train_model.submit(node, list(shards), inputs)
-    if node.stream is not None:
-        # A party's sums of this night are frozen before those of the next are formed.
-        begun.result()
+        return in_rounds(node, shards, upstream)
+    return _RELEASING[node.algorithm.kind].submit(node, shards, upstream)
+
+
+@begin.register
+def _(node: PlannedNight, inputs: list[Any]) -> Future[ReleaseRef]:
+    begun = _release(node, inputs)
+    # A party's sums of this night are frozen before those of the next are formed.
+    begun.result()
     return begun
+
+
+@begin.register
+def _(node: PlannedCombination, inputs: list[Any]) -> Future[ReleaseRef]:
+    return aggregate.submit(node, inputs)
 
 
 def blocks_of(parties: Sequence[int]) -> list[list[int]]:
@@ -270,9 +256,9 @@ def _timed(result: RunResult, dataset: DatasetRef, started: float, futures: Sequ
 
 
 def chain_inline(config: TrainingConfig) -> Chained:
-    """Run the chain in the caller's own thread, without an engine: a point of a sweep."""
+    """Plan and run the chain in the caller's own thread, without an engine: a point of a sweep."""
     with inline():
-        return chain(config)
+        return chain(plan(config))
 
 
 @flow(
@@ -303,8 +289,8 @@ def train(config: TrainingConfig) -> RunResult:
             one_run_a_dataset(config.dataset),
             showing_progress(),
         ):
-            config = settled(config)
-            recorded = record(config, *chain(config))
+            prepared = plan(config)
+            recorded = record(prepared.config, *chain(prepared))
     except RefusedError as refusal:
         # Prefect takes a returned state as the run's own, and raises its exception for who called the flow.
         return cast(RunResult, refused(refusal))

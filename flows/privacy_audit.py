@@ -8,10 +8,10 @@ from prefect.states import Completed, Failed
 from dpalgos.guarantees import Neighbours
 from flows.federated_training import chain_inline
 from tasks.auditing.examination import CONSISTENT, AuditRequest, Examined
+from tasks.records import audit, record_audit
 from tasks.runtime.ending import EndState
 from tasks.runtime.events import Event, announce
 from tasks.runtime.settings import current_root
-from tasks.steps import audit, record_audit
 from tasks.tracking.models import VIOLATION, InUse, algorithms_in_use
 
 

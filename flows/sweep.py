@@ -9,17 +9,16 @@ from prefect.futures import as_completed
 from pydantic import BaseModel
 
 from dpalgos.registry import lookup
-from flows.federated_training import chain_inline
+from flows import federated_training
 from storage.errors import InputError
 from tasks.datasets.registration import find_dataset
 from tasks.experiments.records import Block, Plot, Point, PointResult, SweepSpec, point_result
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
-from tasks.preparation.deltas import settled
 from tasks.runtime.cluster import task_runner, threads
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout, current_root
-from tasks.steps import BY_CONTENT, RETRIES
+from tasks.runtime.steps import BY_CONTENT, RETRIES, inline
 from tasks.tracking.artifacts import show_sweep
 from tasks.tracking.reporting import describe
 from tasks.tracking.results import RunResult, append_result
@@ -111,8 +110,9 @@ def finish_point(config: TrainingConfig, name: str, root: str) -> tuple[RunResul
     """Run one point from ingestion to results; return its result, and what MLflow shows of it."""
     if str(current_root()) != root:
         raise InputError(f"this worker's root is {current_root()}, the sweep's is {root}: start it with --root {root}")
-    config = settled(config)
-    dataset, plan, result, _ = chain_inline(config)
+    with inline():
+        prepared = federated_training.plan(config)
+        config, (dataset, plan, result, _) = prepared.config, federated_training.chain(prepared)
     append_result(config, result)
     report = describe(config, dataset, plan, result)
     facts = report.all_facts()

@@ -45,8 +45,11 @@ from storage.several import patterned, settled
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig, faults
-from tasks.planning.plans import Node, PlannedCombination, RunPlan, carry_out, plan_run
+from tasks.planning.graph import materialise
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import resolve, resolve_normalisation
+from tasks.preparation.prepare import AllRows, prepare_over
 from tasks.release.door import read_release
 from tasks.release.preflight import require_feasible
 from tasks.runtime.settings import current_layout
@@ -307,7 +310,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         )
         if self.delta == 0:
             _require_pure(config, dataset)
-        return plan_run(config, [ShardRef(dataset=dataset, partition=_PUBLIC, party="0", rows=records)])
+        shard = ShardRef(dataset=dataset, partition=_PUBLIC, party="0", rows=records)
+        return prepare_over(config, AllRows(training=[shard])).whole
 
     def _in_memory(
         self, config: TrainingConfig, features: Floats, target: _Target, grouped: Grouped | None
@@ -324,15 +328,15 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         if self.random_state is not None:
             secret = public_secret(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
-        def make(key: str, node: Node, inputs: list[Any]) -> Any:
+        def make(node: PlannedRelease | PlannedCombination, inputs: list[Any]) -> Any:
             if isinstance(node, PlannedCombination):
                 return node.combine(inputs)
             seen = mapped
             for one in inputs:
                 seen = one.apply(seen)
-            return fit(node.build(), [replace(given, features=seen)], node.setting, KeyedNoise(secret, key))
+            return fit(node.build(), [replace(given, features=seen)], node.setting, KeyedNoise(secret, node.key))
 
-        outputs = carry_out(plan.training, make)
+        outputs = materialise(plan.training, make, at_hand=plan.partitions)
         (path,) = plan.paths().values()
         return plan, [outputs[key] for key in path], "none: the rows are public"
 

@@ -25,7 +25,6 @@ from storage.ledger.charges import PERSON, ROW, Cap
 from tasks.accounts.budget import budget_report, open_ledger
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation.deltas import settled
 from tasks.release.preflight import require_feasible
 from tasks.runtime.engine import on_running_server, quick_flows
 from tasks.runtime.settings import ROOT_VARIABLE, current_root, isolated_root, restoring
@@ -301,7 +300,8 @@ def train(
         with on_running_server(current_root()) as served:
             # Prefect takes seconds, and reads which server there is.
             from flows import federated_training
-            from tasks.steps import inline, record
+            from tasks.records import record
+            from tasks.runtime.steps import inline
             from tasks.tracking.reporting import run_report
 
             recorded = None
@@ -310,8 +310,8 @@ def train(
                     recorded = federated_training.train(config)
             # What a flow run has released is stored, and read again at no cost.
             with inline():
-                config = settled(config)
-                run = federated_training.chain(config)
+                prepared = federated_training.plan(config)
+                config, run = prepared.config, federated_training.chain(prepared)
                 run = run._replace(result=recorded or record(config, *run))
             model = run_report(config, run).model
     return TrainedModel(result=run.result, pipeline=None if model is None else model.pipeline)

@@ -342,20 +342,19 @@ def budget(
 
 def _one_more(report: BudgetReport, algorithm: str, delta: float | None) -> tuple[dict[str, object], str]:
     """Return the largest epsilon of one more run, or why there is none, for machines and for people."""
-    from tasks.preparation.deltas import settled
     from tasks.release.preflight import largest_epsilon
 
-    config = settled(TrainingConfig(dataset=report["dataset"], algorithm=algorithm, delta=delta))
-    epsilon, reason = None, dict[str, object]()
+    config = TrainingConfig(dataset=report["dataset"], algorithm=algorithm, delta=delta)
+    epsilon, reason, at = None, dict[str, object](), "" if delta is None else f" at δ = {delta:g}"
     try:
-        epsilon = largest_epsilon(config)
-        fits = f"ε of at most {epsilon:g}" if epsilon else "no further run fits"
+        epsilon, delta = largest_epsilon(config)
+        at, fits = f" at δ = {delta:g}", f"ε of at most {epsilon:g}" if epsilon else "no further run fits"
     except UnknownNameError:
         raise
     except (InputError, ParameterError, RefusedError) as error:
         reason, fits = {"reason": str(error)}, f"cannot be planned here ({error})"
-    run = {"algorithm": algorithm, "delta": config.delta, "epsilon": epsilon, **reason}
-    return run, f"one more run of {algorithm} at δ = {config.delta:g}: {fits}"
+    run = {"algorithm": algorithm, "delta": delta, "epsilon": epsilon, **reason}
+    return run, f"one more run of {algorithm}{at}: {fits}"
 
 
 def _overview(dataset: str | None, out: Path | None) -> Answer:

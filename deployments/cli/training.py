@@ -97,7 +97,7 @@ def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
 def _explained(config: TrainingConfig) -> Answer:
     from tasks.release.preflight import require_feasible
 
-    plan = require_feasible(config)
+    plan = require_feasible(config).plan
     if plan is None:
         raise InputError(
             f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
@@ -183,7 +183,7 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
         require_scheduler(dask)
         for config in configs:
             try:
-                _warn(require_feasible(config))
+                _warn(require_feasible(config).plan)
             except ParameterError as error:
                 if len(configs) == 1:
                     raise
@@ -230,7 +230,6 @@ def schedule(
     """Set a schedule or a trigger for training on a data set; `unitball serve` applies it when it starts."""
     from deployments.runner import outlook
     from tasks.datasets.schedules import NIGHTLY, Schedule, remove_schedule, set_schedule
-    from tasks.preparation.deltas import settled
     from tasks.release.preflight import require_feasible
 
     timing, dates = None, list[datetime]()
@@ -259,7 +258,7 @@ def schedule(
             timing.next_dates(1)
         except ParameterError as error:
             raise ParameterError(f"--{error}") from None
-        require_feasible(config)
+        config = require_feasible(config).config
         dates = set_schedule(timing)
     price = "the same rows cost nothing again; each new version is charged"
     if config.horizon is not None:
@@ -274,7 +273,7 @@ def schedule(
             f"{dataset} has no schedule now"
             if timing is None
             else f"federated-training/{dataset}: {_when(timing)}; {price} (epsilon {config.epsilon}, "
-            f"delta {settled(config).stated_delta:g})",
+            f"delta {config.stated_delta:g})",
             *(["next: " + ", ".join(f"{date:%Y-%m-%d %H:%M %Z}" for date in dates)] if dates else []),
             *([] if timing is None or not (told := outlook(timing)) else [told]),
             "takes effect when `unitball serve` next starts",

@@ -53,8 +53,11 @@ from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ShardRef, Visibility
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json, TrainingConfig
+from tasks.planning.graph import materialise
 from tasks.planning.identity import identity, package_digest
-from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, carry_out, plan_run
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedCombination, PlannedRelease
+from tasks.preparation.prepare import AllRows, prepare_over
 from tasks.runtime.progress import say_runs
 from tasks.runtime.settings import current_layout
 
@@ -122,9 +125,13 @@ class SyntheticRun:
     _maps: dict[str, Artefact] = field(default_factory=dict)
 
     @cached_property
-    def _training(self) -> dict[str, Node]:
+    def _training(self) -> dict[str, PlannedRelease | PlannedCombination]:
         # Identities are digests of much; they are worked out once.
         return self.plan.training
+
+    @cached_property
+    def _keys(self) -> dict[int, str]:
+        return {id(node): key for key, node in self._training.items()}
 
     @cached_property
     def _algorithms(self) -> dict[str, Algorithm]:
@@ -173,7 +180,7 @@ class SyntheticRun:
             rows_per_person=rows_per_person or 1,
         )
         shards = [ShardRef(dataset=dataset, partition=_NAME, party=party, rows=rows) for party in _PARTIES]
-        plan = plan_run(config, shards)
+        plan = prepare_over(config, AllRows(training=shards)).whole
         for release in plan.releases:
             if dataset.person and release.reads_rows:
                 require_people(lookup(release.algorithm.kind, release.name))
@@ -236,9 +243,10 @@ class SyntheticRun:
         ours, theirs = (neighbours.left, neighbours.right)[:: 1 if world else -1]
         ratios: list[WatchedRun] = []
 
-        def make(key: str, node: Node, inputs: list[Artefact]) -> Artefact:
+        def make(node: PlannedRelease | PlannedCombination, inputs: list[Artefact]) -> Artefact:
             if isinstance(node, PlannedCombination):
                 return node.combine(inputs)
+            key = self._keys[id(node)]
             if key in self._maps:
                 return self._maps[key]
             places = [place for place, party in enumerate(node.parties) if ours[party] is not theirs[party]]
@@ -253,7 +261,7 @@ class SyntheticRun:
                 ratios.append(run)
             return run.artefact
 
-        releases = carry_out(self._training, make)
+        releases = materialise(self._training, make, at_hand=self.plan.partitions)
         seen = {}
         for number, artefact in enumerate(releases.values()):
             for name, array in artefact.arrays().items():

@@ -26,8 +26,8 @@ from tasks.experiments.records import Drawing, Point, PointResult, Table
 from tasks.experiments.registered import describe_system
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.resolution import resolve
-from tasks.preparation.normalisation import map_rows
-from tasks.preparation.partitions import partition_rows
+from tasks.preparation.normalisation import make_normalised, plan_normalisation
+from tasks.preparation.partitions import make_partition, plan_partition
 from tasks.release.door import read_release
 from tasks.runtime.settings import current_layout
 
@@ -54,8 +54,8 @@ class Risk:
         dataset = find_dataset(config.dataset)
         if dataset.private:
             raise RefusedError(f"the exact risk on {dataset.name} is no release and the rows are private")
-        mapped = map_rows(dataset, config.normalisation or "unit-norm")
-        shards = partition_rows(mapped, config).training
+        mapped = make_normalised(plan_normalisation(dataset, config.normalisation or "unit-norm"))
+        shards = make_partition(plan_partition(mapped, config)).training
         setting = Setting(
             sizes=tuple(shard.rows for shard in shards),
             dimension=mapped.dimension,
@@ -223,7 +223,8 @@ def decision_boundaries(results: Sequence[PointResult], title: str) -> Drawing:
     dataset = find_dataset(results[0].dataset)
     if dataset.private or dataset.dimension != 2:
         raise InputError(f"{dataset.name} has {dataset.dimension} features; the picture is of public rows with two")
-    dataset = map_rows(dataset, str(results[0].axes.get("normalisation", "unit-norm")))
+    name = str(results[0].axes.get("normalisation", "unit-norm"))
+    dataset = make_normalised(plan_normalisation(dataset, name))
     rows, labels = _rows(dataset)
     x, y = np.linspace(rows.min(axis=0) - _MARGIN, rows.max(axis=0) + _MARGIN, _GRID).T
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)

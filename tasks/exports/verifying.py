@@ -37,14 +37,9 @@ from tasks.exports.archive import (
     release_member,
 )
 from tasks.federation.protocol import Evidence, federated_manifest
-from tasks.planning.plans import (
-    NightIdentity,
-    PlannedCombination,
-    PlannedRelease,
-    RunIdentity,
-    RunPlan,
-    combination_of,
-)
+from tasks.planning.nights import NightIdentity, NightPlan, PlannedNight, combination_of, release_of
+from tasks.planning.plans import RunIdentity, RunPlan
+from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.release.door import manifest_of
 from tasks.runtime.stores import open_ledger_database
 from tasks.tracking.results import Proved, RunResult, proved_of
@@ -208,19 +203,19 @@ class _Contents:
         """The run's plan, as its releases make it; its key is the digest of what it names."""
         identity = RunIdentity.model_validate(self.run["identity"])
         models = [one for one in (self.planned[key] for key in identity.models) if isinstance(one, PlannedRelease)]
-        streams = {one.stream_key for one in self.charged().values() if one.stream is not None}
-        if streams:
+        streams = {one.charged_as for one in self.charged().values()}
+        nightly = streams != {""} and bool(streams)
+        if nightly:
             identity = NightIdentity.model_validate(self.run["identity"])
-        of_streams = {one.stream_key if one.stream is not None else "" for one in self.charged().values()}
         _refute_if(
-            (streams and of_streams != {*streams}) or len(streams) > 1,
+            nightly and len(streams) > 1,
             "its releases are of several streams, or some are of none",
         )
         last = {*identity.models, identity.model, *identity.evaluation[1]}
         before = [one for key, one in self.planned.items() if key not in last]
         bases: list[PlannedCombination | None] = [one for one in before if isinstance(one, PlannedCombination)]
         (basis,) = bases or [None]
-        return RunPlan.model_validate(
+        return (NightPlan if nightly else RunPlan).model_validate(
             {
                 "identity": identity,
                 "system": identity.system,
@@ -228,7 +223,7 @@ class _Contents:
                 "trust": str(models[0].setting.trust),
                 "normalisation": identity.dataset.normalisation,
                 # Of a stream's nights each one's guarantee is that of all of them.
-                "projections": [one for one in before if isinstance(one, PlannedRelease) and one.stream is None],
+                "projections": [one for one in before if type(one) is PlannedRelease],
                 "basis": basis,
                 "models": models,
                 "model": None if identity.model is None else self.planned[identity.model],
@@ -252,10 +247,10 @@ def _planned(key: str, manifest: Mapping[str, Any]) -> Planned:
     if "post_processing" in manifest:
         planned = combination_of({**manifest["post_processing"], "label": manifest["label"], "code": manifest["code"]})
     else:
-        fields = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
+        fields = {name: manifest[name] for name in PlannedNight.model_fields if name in manifest}
         # Who pays and at which delta is no part of what a release is.
         outside = {"seed": manifest["public_seed"], "account": "", "delta": 0.0}
-        planned = PlannedRelease.model_validate({**fields, **outside})
+        planned = release_of({**fields, **outside})
     _refute_if(planned.key != key, f"the manifest of release {key[:12]} describes another one, {planned.key[:12]}")
     return planned
 
@@ -415,7 +410,7 @@ def _run(contents: _Contents) -> str:
     for key in reached:
         reached += [one for one in contents.planned[key].upstream if one not in reached]
     # A night's model is made of the nights before, which other runs made, or this one where they had been left out.
-    earlier = {key for key, one in contents.charged().items() if one.stream is not None and key not in identity.models}
+    earlier = {key for key, one in contents.charged().items() if one.charged_as and key not in identity.models}
     _refute_if(
         set(reached) != set(contents.planned) or not set(reached) - earlier <= set(contents.named) <= set(reached),
         "the run's key names other releases than the archive holds",
@@ -446,7 +441,7 @@ def _guarantees(contents: _Contents) -> str:
             continue
         derived = _plain(planned.guarantee().to_json())
         charge = contents.only(Kind.CHARGE, key)
-        content, stream = charge["content"], planned.stream is not None
+        content, stream = charge["content"], planned.charged_as
         _refute_if(
             content.keys() - {"again"} != (_CHARGE | {"stream"} if stream else _CHARGE),
             f"the charge of release {key[:12]} has other fields than charges have",
@@ -462,7 +457,7 @@ def _guarantees(contents: _Contents) -> str:
             other := _differing(derived, content["guarantee"]),
             f"release {key[:12]} was charged with another {other} than is derived here",
         )
-        where = (sorted(planned.charged_parties), planned.charged_partition, planned.stream_key if stream else "")
+        where = (sorted(planned.charged_parties), planned.charged_partition, stream)
         _refute_if(
             (sorted(content["parties"]), content["partition"], content.get("stream", "")) != where,
             f"release {key[:12]} was charged to others than those whose rows it reads",

@@ -29,11 +29,14 @@ from storage.rounds import RoundStore
 from tasks.datasets.registration import find_dataset
 from tasks.federation import protocol
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.graph import materialise
 from tasks.planning.identity import identity
-from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
-from tasks.preparation.normalisation import map_rows
-from tasks.preparation.partitions import partition_rows
-from tasks.preparation.public_maps import make_maps, map_features
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedCombination, PlannedRelease
+from tasks.planning.rows import Shards
+from tasks.preparation.normalisation import make_normalised, plan_normalisation
+from tasks.preparation.partitions import make_partition, plan_partition
+from tasks.preparation.public_maps import make_map, make_mapped, plan_mapping
 from tasks.release.door import combine, recorded_key, require_sent, store_release, stored_release
 from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, blocks_of, bytes_of, keep_sum, kept_sums, result_of, step_lengths
@@ -118,12 +121,11 @@ def federate(
     asking.reserve()
     asking.commit()
     plan = asking.plan
-    releases = carry_out({**plan.training, **{release.key: release for release in plan.evaluations}}, asking.make)
+    # The rows are with their owners.
+    releases = materialise(plan.nodes, asking.make, at_hand=plan.partitions)
     models = {name: [releases[key] for key in path] for name, path in plan.paths().items()}
     evaluation = (
-        measure_by_releases(plan, models, rows.classes, lambda planned, _: releases[planned.key])
-        if public is None
-        else measure_exactly(models, public)
+        measure_by_releases(plan, models, releases, rows.classes) if public is None else measure_exactly(models, public)
     )
     summary = summarise(plan, rows, evaluation, [releases[key] for key in plan.training])
     result = keep_run(config, Chained(rows, plan, summary, models), asking.columns)
@@ -154,15 +156,15 @@ def _public_rows(name: str, rows: DatasetRef, plan: RunPlan) -> Shards:
         raise RefusedError(
             f"{name} is private: its rows are measured by nothing but charged releases; name a public set"
         )
-    mapped = map_rows(registered, plan.normalisation)
+    mapped = make_normalised(plan_normalisation(registered, plan.normalisation))
     if plan.features:
-        mapped = map_features(mapped, plan.features)
+        mapped = make_mapped(plan_mapping(mapped, plan.features))
     if (mapped.dimension, mapped.classes, mapped.labels) != (rows.dimension, rows.classes, rows.labels):
         raise InputError(
             f"{name} has {mapped.dimension} features and classes {', '.join(mapped.classes)}, the parties' rows have "
             f"{rows.dimension} and {', '.join(rows.classes)}; measure on rows of the same kind"
         )
-    partitioned = partition_rows(mapped, TrainingConfig(dataset=name, parties=1, test_fraction=0.0))
+    partitioned = make_partition(plan_partition(mapped, TrainingConfig(dataset=name, parties=1, test_fraction=0.0)))
     return Shards(training=partitioned.training, held_out=partitioned.held_out or partitioned.training[0])
 
 
@@ -196,7 +198,8 @@ class _Asking:
 
     def featured(self) -> DatasetRef:
         """Make the public maps that rows pass through here too, and return what stands for all of these rows."""
-        make_maps(protocol.shared_rows(self._config, self._found, self.run), self.plan.features)
+        for feature in self.plan.features:
+            make_map(feature)
         return protocol.shared_rows(self._config, self._found, self.run, self.plan.features)
 
     def reserve(self) -> None:
@@ -233,11 +236,11 @@ class _Asking:
 
     # ── releases ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def make(self, key: str, node: Node, inputs: list[ReleaseRef]) -> ReleaseRef:
+    def make(self, node: PlannedRelease | PlannedCombination, inputs: list[ReleaseRef]) -> ReleaseRef:
         """Let the parties make a release of the plan, unless it is here, or put releases together."""
         if isinstance(node, PlannedCombination):
             return combine(node, inputs)
-        if not open_releases().exists(key):
+        if not open_releases().exists(node.key):
             if len(node.parties) == 1:
                 self._make_alone(
                     next(one for one in (self.plan.projections, self.plan.models, self.plan.evaluations) if node in one)

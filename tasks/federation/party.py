@@ -49,11 +49,13 @@ from tasks.federation.protocol import (
 )
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import canonical, identity
-from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan, Shards
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation.normalisation import map_rows
-from tasks.preparation.partitions import HELD_OUT, partition_rows
-from tasks.preparation.public_maps import map_features
+from tasks.planning.rows import Shards
+from tasks.preparation.normalisation import make_normalised, plan_normalisation
+from tasks.preparation.partitions import HELD_OUT, make_partition, plan_partition
+from tasks.preparation.public_maps import make_map, make_mapped, plan_mapping
 from tasks.release.admission import commit, reserve
 from tasks.release.door import (
     make_release,
@@ -388,9 +390,11 @@ def _derived(
     shared = federated_plan(config, descriptions, run)
     reference = _normalised(dataset, config)
     if shared.features:
-        reference = map_features(reference, shared.features)
+        for feature in shared.features:
+            make_map(feature)
+        reference = make_mapped(plan_mapping(reference, shared.features))
     partitioning = TrainingConfig(dataset=dataset, test_fraction=test_fraction(config, descriptions))
-    shards = partition_rows(reference, partitioning)
+    shards = make_partition(plan_partition(reference, partitioning))
     own = federated_plan(config, descriptions, run, (number, shards))
     sizes = {shard.party: shard.rows for shard in shards.all}
     for release in own_releases(own, shards):
@@ -402,7 +406,8 @@ def _derived(
 
 def _normalised(dataset: str, config: TrainingConfig) -> DatasetRef:
     require_carried(config)
-    return map_rows(find_dataset(dataset), resolve_normalisation(config, default_normalisation(dataset)))
+    name = resolve_normalisation(config, default_normalisation(dataset))
+    return make_normalised(plan_normalisation(find_dataset(dataset), name))
 
 
 def _stored(planned: PlannedRelease | PlannedCombination, lacking: str) -> ReleaseRef:

@@ -28,8 +28,11 @@ from storage.releases import ReleaseStore
 from storage.rounds import RoundStore
 from tasks.planning.configuration import Json, TrainingConfig, split_features
 from tasks.planning.identity import canonical, identity
-from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards, plan_run
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedRelease
+from tasks.planning.rows import FeatureStep, Shards
 from tasks.preparation.partitions import HELD_OUT, held_out_rows, private_fraction
+from tasks.preparation.prepare import AllRows, prepare_over
 from tasks.preparation.public_maps import plan_features
 from tasks.release.door import manifest_of
 from tasks.release.rounds import blocks_of, numbers_of, result_of, step_lengths
@@ -514,7 +517,10 @@ def federated_plan(
         raise RefusedError(f"a party is called as another's held-out rows are ({HELD_OUT!r} or 'NAME.{HELD_OUT}')")
     if 0 < len(held_out) < len(training):
         raise RefusedError("some parties have a test part of their own and others hold out nothing: --no-evaluation")
-    plan = plan_run(config, training, held_out, relation=Neighbours(descriptions[0].relation), features=features)
+    references = AllRows(
+        training=training, held_out=held_out, relation=Neighbours(descriptions[0].relation), features=features
+    )
+    plan = prepare_over(config, references).whole
     for release in plan.releases:
         if rows.person and release.reads_rows:
             require_people(type(release.build()))

@@ -1,36 +1,291 @@
-"""What a horizon releases night after night: its terms, fixed with the first night, and the plan of each night."""
+"""Nights: the releases of a horizon, its terms, fixed with the first night, and the plan of each night."""
+
+from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import not_
 from typing import cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from dpalgos.accounting.costs import PlanCost, allocate
-from dpalgos.algorithms import ProjectionAlgorithm
-from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
+from dpalgos.aggregators import Aggregator
+from dpalgos.algorithms import Algorithm, OneSum, ProjectionAlgorithm
+from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Setting, Trust
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
+from dpalgos.models import Artefact
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.systems.system import Scope
-from dpalgos.trainers.continual import NightSum, require_gaussian_sum
+from dpalgos.trainers.continual import (
+    NightSum,
+    RunningSumModel,
+    night_again,
+    nightly_budget,
+    require_gaussian_sum,
+)
 from storage.catalog import Horizon
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ShardRef
-from tasks.planning.configuration import HorizonSettings, TrainingConfig
+from tasks.planning.configuration import HorizonSettings, Json, LossField, SettingField, TrainingConfig
 from tasks.planning.identity import code_version, identity, mathematics_version
-from tasks.planning.plans import (
-    Draft,
-    FeatureStep,
-    NightIdentity,
-    PlannedNightModel,
-    PlannedRelease,
-    RunPlan,
-    Stream,
-    one_night,
-)
+from tasks.planning.plans import Draft, RunIdentity, RunPlan
+from tasks.planning.releases import Planned, PlannedCombination, PlannedRelease, partition_key
 from tasks.planning.resolution import Resolved, resolve, resolve_trust, with_given
+from tasks.planning.rows import FeatureStep, Shards
+
+
+class Stream(Planned):
+    """Which release of a stream a release is: that of one night of a horizon, charged with all others at once.
+
+    Attributes
+    ----------
+    partition : str
+        Of the data set's rows into horizons, for the ledger: rows of different horizons are disjoint. Where they are
+        not (people, rows that come back), of one horizon alone.
+    horizon : int
+        Number of the horizon whose rows are read.
+    nights, night : int
+    bands : int or None
+    participations, separation : int
+        See :class:`~dpalgos.mechanisms.factorisation.ToeplitzFactor`.
+    rows : str
+        Identity of what rows pass through before they are stored: normalisation and public features.
+    made_of : str
+        Version of the code that a night's noise, unit and integers are made by
+        (:func:`tasks.planning.nights.made_of`).
+    epoch : str
+        Since which restoration of the ledger the stream is (:meth:`storage.catalog.Catalog.epoch`); empty of public
+        rows, and where the ledger was never restored.
+    arrived : tuple of int
+        Records of this night at each party.
+    versions : tuple of str
+        The registered version of each night so far, this one's last: whose rows the release is a sum of.
+    """
+
+    partition: str
+    horizon: int
+    nights: int
+    night: int
+    bands: int | None
+    participations: int
+    separation: int
+    rows: str
+    made_of: str
+    arrived: tuple[int, ...]
+    versions: tuple[str, ...]
+    epoch: str = Field(default="", exclude_if=not_)
+
+    @property
+    def factor(self) -> ToeplitzFactor:
+        """The factor of the running sums."""
+        return ToeplitzFactor(
+            nights=self.nights,
+            bands=self.bands,
+            participations=self.participations,
+            separation=self.separation,
+        )
+
+
+def one_night(algorithm: AlgorithmSpec, budget: Loss, factor: ToeplitzFactor) -> OneSum:
+    """Return the algorithm of one night by itself, where the whole horizon has a budget."""
+    return cast(OneSum, algorithm.with_parameters(budget=nightly_budget(budget, factor)).build())
+
+
+class PlannedNight(PlannedRelease):
+    """The release of one night of a horizon: charged with all other nights, before the first.
+
+    Attributes
+    ----------
+    stream : Stream
+        Which night of which horizon.
+    """
+
+    stream: Stream
+
+    def _outside(self) -> set[str]:
+        # All nights are charged when the first is, whatever versions of rows and code the others will have.
+        return super()._outside() | {"dataset", "code"}
+
+    @property
+    def key(self) -> str:
+        """The identity: by its horizon and number."""
+        return self._keys_of([self.stream.night])[0]
+
+    def _keys_of(self, nights: Iterable[int], **changed: object) -> tuple[str, ...]:
+        parts = self.model_dump(mode="json", exclude={"label", *self._outside()})
+        # Which rows a night has is no part of its key, and is compared wherever it is taken for that night.
+        stream = {**parts.pop("stream"), "arrived": None, "versions": None, **changed}
+        return tuple(identity(**parts, stream={**stream, "night": night}) for night in nights)
+
+    @property
+    def stream_key(self) -> str:
+        """What all nights of the stream have in common, and those that a lost ledger knew of under the same terms."""
+        return self._keys_of([0], epoch=None)[0]
+
+    @property
+    def night_keys(self) -> tuple[str, ...]:
+        """The identities of all nights of the horizon, the first first."""
+        return self._keys_of(range(1, self.stream.nights + 1))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each party that are read: those of the night."""
+        return self.stream.arrived
+
+    @property
+    def charged_parties(self) -> tuple[str, ...]:
+        """Who pays, in the ledger: the rows of a whole horizon."""
+        return (f"horizon {self.stream.horizon}",)
+
+    @property
+    def charged_partition(self) -> str:
+        """What horizons are parts of."""
+        return self.stream.partition
+
+    @property
+    def charged_keys(self) -> dict[str, str]:
+        """All nights of the horizon, which have one price."""
+        return {key: f"night {night} of {self.stream.nights}" for night, key in enumerate(self.night_keys, 1)}
+
+    @property
+    def charged_as(self) -> str:
+        """What all nights have in common."""
+        return self.stream_key
+
+    def build(self) -> Algorithm:
+        """Return what sums a night's rows, with the horizon's budget."""
+        assert self.budget is not None, "a night draws noise"
+        return NightSum(
+            inner=one_night(self.algorithm, self.budget, self.stream.factor),
+            budget=self.budget,
+            factor=self.stream.factor,
+            night=self.stream.night,
+        )
+
+    def _proved(self, algorithm: Algorithm) -> Guarantee:
+        proved = super()._proved(algorithm)
+        # What the trust model adds, it adds in each night.
+        own = algorithm.guarantee(self.setting).losses
+        return dataclasses.replace(proved, losses=(*own, *proved.losses[len(own) :] * self.stream.nights))
+
+    def drawn_again(self) -> Guarantee:
+        """Return what is proved of this night where it is drawn once more: its own loss, not the whole horizon's."""
+        assert self.budget is not None, "a night draws noise"
+        proved = super()._proved(self.build())
+        own = len(self.build().guarantee(self.setting).losses)
+        return dataclasses.replace(proved, losses=(night_again(self.budget, self.stream.factor), *proved.losses[own:]))
+
+
+class ArrivedRows(Planned):
+    """The rows of one night, on their way to the parties' own stores.
+
+    Attributes
+    ----------
+    release : PlannedNight
+        That reads them.
+    registered : DatasetRef
+        The version that they came with.
+    own : bool
+        Whether the parties' files say whose they are; otherwise they go to the parties in turn.
+    shards : Shards
+        The parties' rows, or people whose turn it is; a party may have none. Held out are the data set's own test rows,
+        where they are public.
+    """
+
+    release: PlannedNight
+    registered: DatasetRef
+    own: bool
+    shards: Shards
+
+    @property
+    def key(self) -> str:
+        """Of this night's partition of its version."""
+        return partition_key(self.release.dataset, self.release.partition)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The version that is divided."""
+        return (self.release.dataset,)
+
+
+class PlannedNightModel(PlannedCombination):
+    """What the server makes of the nights so far: the running sum, and of that a model.
+
+    Attributes
+    ----------
+    algorithm : AlgorithmSpec
+        The trainer whose sums were released.
+    budget : Loss
+        Of the horizon.
+    setting : Setting
+    stream : Stream
+    arrived : tuple of int
+        Rows of each party so far.
+    """
+
+    budget: LossField
+    setting: SettingField
+    stream: Stream
+    arrived: tuple[int, ...]
+
+    def build(self) -> Aggregator[Artefact]:
+        """Return what decodes the nights."""
+        return cast(
+            Aggregator[Artefact],
+            RunningSumModel(
+                inner=one_night(self.algorithm, self.budget, self.stream.factor),
+                factor=self.stream.factor,
+                setting=self.setting,
+                sizes=self.arrived,
+            ),
+        )
+
+
+def release_of(body: Json) -> PlannedRelease:
+    """Return the release that a manifest describes.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        If it describes none.
+    """
+    return (PlannedNight if "stream" in body else PlannedRelease).model_validate(body)
+
+
+def combination_of(body: Json) -> PlannedCombination:
+    """Return the combination that a manifest describes.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        If it describes none.
+    """
+    return (PlannedNightModel if "stream" in body else PlannedCombination).model_validate(body)
+
+
+class NightIdentity(RunIdentity):
+    """What a night's run is: the same, whatever version of the rows it is carried out on once more."""
+
+    @property
+    def key(self) -> str:
+        """The run's key, by the night and the model of all nights so far."""
+        (night,) = self.models
+        return identity(night=night, model=self.model, evaluation=self.evaluation[0])
+
+
+class NightPlan(RunPlan):
+    """Everything that the run of a night will release."""
+
+    model: PlannedNightModel
+    models: tuple[PlannedNight, ...]
+
+    def rows(self) -> dict[str, int]:
+        """Return how many rows of each party the model is trained on: those of all nights so far."""
+        return dict(zip(self.models[0].parties, self.model.arrived, strict=True))
+
 
 # Of a party's frozen sums; a factor of fewer bands keeps fewer of them.
 _LARGEST_STATE = 2**32
@@ -55,7 +310,7 @@ class StreamTerms(BaseModel, frozen=True, extra="forbid"):
 
     system: str
     paper: str
-    release: PlannedRelease
+    release: PlannedNight
     projection: PlannedRelease | None
     reasons: tuple[str, ...]
     dimension: int
@@ -180,8 +435,8 @@ def fix_terms(
         arrived=tuple(shard.rows for shard in shards),
         versions=(),
     )
-    release = draft.release(trainer, budget, shards, setting, upstream, label)
-    release = release.model_copy(update={"code": _code(trainer, trust), "stream": stream})
+    alone_in_time = draft.release(trainer, budget, shards, setting, upstream, label)
+    release = PlannedNight(**{**dict(alone_in_time), "code": _code(trainer, trust)}, stream=stream)
     release.guarantee()
     return StreamTerms(
         system=resolved.name,
@@ -310,13 +565,13 @@ def made_of(trainer: AlgorithmSpec, trust: AlgorithmSpec, normalisation: str) ->
     return mathematics_version(*classes, NightSum)
 
 
-def restarting(release: PlannedRelease) -> str:
+def restarting(release: PlannedNight) -> str:
     """Return how a stream that cannot go on is begun again, and what that costs, in words.
 
     Under another replicate all nights have other keys. They are charged once more, at the price that the present ones
     were charged at, since the budget is part of either's keys.
     """
-    stream = cast(Stream, release.stream)
+    stream = release.stream
     epsilon = PlanCost.of(release.guarantee().losses, release.delta).totals.epsilon
     return (
         f"Begin the horizon again under new keys, which charges it once more (epsilon {epsilon:.4g} at delta "
@@ -324,14 +579,14 @@ def restarting(release: PlannedRelease) -> str:
     )
 
 
-def require_code(release: PlannedRelease, normalisation: str) -> None:
+def require_code(release: PlannedNight, normalisation: str) -> None:
     """Refuse a night whose noise, unit or integers would be made by other code than its horizon began with.
 
     Raises
     ------
     RefusedError
     """
-    stream = cast(Stream, release.stream)
+    stream = release.stream
     if (now := made_of(release.algorithm, release.trust, normalisation)) != stream.made_of:
         raise RefusedError(
             f"the horizon of {release.label} began with version {stream.made_of} of the code of its noise and sums, "
@@ -340,14 +595,14 @@ def require_code(release: PlannedRelease, normalisation: str) -> None:
         )
 
 
-def require_maps(release: PlannedRelease, dataset: DatasetRef, features: Sequence[FeatureStep]) -> None:
+def require_maps(release: PlannedNight, dataset: DatasetRef, features: Sequence[FeatureStep]) -> None:
     """Refuse a night whose rows would pass through other maps than those of its horizon's first night.
 
     Raises
     ------
     RefusedError
     """
-    if (now := _maps_of(dataset, features)) != cast(Stream, release.stream).rows:
+    if (now := _maps_of(dataset, features)) != release.stream.rows:
         raise RefusedError(
             f"rows of {release.label} would be seen through other features ({now[:12]}) than those of the horizon's "
             "first night: a map or a library that it is made with has changed since. Go on with the versions that it "
@@ -361,7 +616,7 @@ def _maps_of(dataset: DatasetRef, features: Sequence[FeatureStep]) -> str:
 
 def planned_night(
     terms: StreamTerms, night: int, shards: Sequence[ShardRef], versions: tuple[str, ...]
-) -> PlannedRelease:
+) -> PlannedNight:
     """Return the release of one night.
 
     Parameters
@@ -380,7 +635,7 @@ def planned_night(
         If the rows have other features or classes, or other parties hold them, than when the horizon began.
     """
     first, dataset = terms.release, shards[0].dataset
-    stream = cast(Stream, first.stream)
+    stream = first.stream
     begun = (terms.dimension, terms.classes, first.parties)
     now = (dataset.dimension, len(dataset.classes), tuple(shard.party for shard in shards))
     if now != begun:
@@ -409,7 +664,7 @@ def plan_night(
     versions: tuple[str, ...],
     arrived: tuple[int, ...],
     features: Sequence[FeatureStep] = (),
-) -> RunPlan:
+) -> NightPlan:
     """Return the plan of one night: its release, and the model of all nights so far.
 
     Parameters
@@ -431,7 +686,7 @@ def plan_night(
         If more rows have arrived than sums of the horizon can hold, or than its noise is made for.
     """
     tonight = planned_night(terms, night, shards, versions)
-    stream, budget = cast(Stream, tonight.stream), tonight.budget
+    stream, budget = tonight.stream, tonight.budget
     assert budget is not None
     inner, expected = one_night(tonight.algorithm, budget, stream.factor), tonight.setting.sizes
     require_gaussian_sum(inner, dataclasses.replace(tonight.setting, sizes=arrived), expected)
@@ -450,7 +705,7 @@ def plan_night(
         stream=stream,
         arrived=arrived,
     )
-    return RunPlan(
+    return NightPlan(
         identity=NightIdentity(
             models=(tonight.key,),
             model=model.key,

@@ -1,25 +1,21 @@
-"""Plans: from a configuration to all releases of a run, with identity and price, before rows are read; their nodes."""
+"""Plans: from a configuration to all releases of a run, with identity and price, before rows are read."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from operator import not_
-from typing import TypeVar, cast
+from typing import cast
 
-import numpy as np
-from pydantic import BaseModel, Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny
 
 from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, tightened
-from dpalgos.aggregators import Aggregator
-from dpalgos.algorithms import Algorithm, OneSum, ProjectionAlgorithm
+from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.guarantees import (
     Claim,
     GaussianMu,
-    Guarantee,
     Loss,
     Neighbours,
     PureEpsilon,
@@ -28,483 +24,19 @@ from dpalgos.guarantees import (
     Trust,
     loss_to_json,
 )
-from dpalgos.mechanisms.factorisation import ToeplitzFactor
-from dpalgos.models import Artefact
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
-from dpalgos.secure.summation import Masking
 from dpalgos.systems.system import Scope
-from dpalgos.trainers.continual import NightSum, RunningSumModel, night_again, nightly_budget
-from dpalgos.trust.model import EVERYONE, TrustModel
+from dpalgos.trust.model import EVERYONE
 from storage.refs import DatasetRef, ShardRef
-from tasks.planning.configuration import AlgorithmField, BudgetSettings, Json, LossField, SettingField, TrainingConfig
+from tasks.planning.configuration import BudgetSettings, Json, TrainingConfig
 from tasks.planning.identity import code_version, identity
+from tasks.planning.releases import Deadline, Planned, PlannedCombination, PlannedRelease
 from tasks.planning.resolution import Resolved, resolve, resolve_trust
+from tasks.planning.rows import FeatureStep
 
 
-class _Planned(BaseModel, frozen=True, extra="forbid"):
-    """A part of a plan."""
-
-
-class Deadline(_Planned):
-    """When a release of private rows appears, whatever the rows, and what is made of them before it.
-
-    Attributes
-    ----------
-    seconds : float
-        From the moment at which rows may be read; public, as everything that it was chosen by must be.
-    overrun : float
-        Declared bound on the probability of a deadline miss, as identities and manifests call it: that on any rows an
-        attempt at the release takes longer, or that what is made of the rows before (normalised, seen through public
-        maps, partitioned) does, above 0. Attempts that are cut short for reasons outside the rows are to be counted in.
-    """
-
-    seconds: float
-    overrun: float
-
-    def misses(self, attempts: int) -> float:
-        """Return a bound on the probability that a release, or what is made of its rows before, misses a deadline.
-
-        Everything that is done with the rows has a clock of its own: the preparation, once for all releases of a run,
-        and then each attempt. If the preparation is late, no release is attempted. On any rows each of these clocks is
-        missed with probability ``overrun`` at most, given that those before were kept; so at most so many times that
-        is the probability that anything but the release at its instant is seen on the way to it, and
-        :func:`dpalgos.accounting.costs.loss_of_deadline_misses` holds with it. Of a run's releases the first that reads
-        somebody's rows would have to count the preparation. Each does: no release then rests on what others have paid.
-
-        Parameters
-        ----------
-        attempts : int
-            Tasks that each may miss the deadline: one, or one a party.
-        """
-        return (attempts + 1) * self.overrun
-
-
-class Shards(_Planned):
-    """The parties' training shards in order, and the rows held out.
-
-    Attributes
-    ----------
-    training : tuple of ShardRef
-    held_out : ShardRef or None
-        Test rows: the data set's own, or a share of its training rows; None where all rows train.
-    """
-
-    training: tuple[ShardRef, ...]
-    held_out: ShardRef | None = None
-
-    @property
-    def all(self) -> tuple[ShardRef, ...]:
-        """The training shards and the held-out rows."""
-        return self.training if self.held_out is None else (*self.training, self.held_out)
-
-    def of(self, parties: Sequence[str]) -> list[ShardRef]:
-        """Return the shards of some parties, in that order; ``"test"`` is the held-out rows."""
-        known = {shard.party: shard for shard in self.all}
-        return [known[party] for party in parties]
-
-
-class FeatureStep(_Planned):
-    """One public map that all rows of a run pass through before they are partitioned.
-
-    Attributes
-    ----------
-    key : str
-        Identity of the map: what it is made of, its code, the maps before it.
-    label : str
-        For people.
-    dimension : int
-        Features that come out.
-    algorithm : AlgorithmSpec or None
-        What makes it from public parameters; None where it is stored already or public rows make it.
-    public : DatasetRef or None
-        The public rows that it is learnt from.
-    outside : str or None
-        Whose rows the guarantee leaves out because of it, in one sentence.
-    """
-
-    key: str
-    label: str
-    dimension: int
-    algorithm: AlgorithmField | None = None
-    public: DatasetRef | None = None
-    outside: str | None = None
-
-
-class Stream(_Planned):
-    """Which release of a stream a release is: that of one night of a horizon, charged with all others at once.
-
-    Attributes
-    ----------
-    partition : str
-        Of the data set's rows into horizons, for the ledger: rows of different horizons are disjoint. Where they are
-        not (people, rows that come back), of one horizon alone.
-    horizon : int
-        Number of the horizon whose rows are read.
-    nights, night : int
-    bands : int or None
-    participations, separation : int
-        See :class:`~dpalgos.mechanisms.factorisation.ToeplitzFactor`.
-    rows : str
-        Identity of what rows pass through before they are stored: normalisation and public features.
-    made_of : str
-        Version of the code that a night's noise, unit and integers are made by
-        (:func:`tasks.planning.nights.made_of`).
-    epoch : str
-        Since which restoration of the ledger the stream is (:meth:`storage.catalog.Catalog.epoch`); empty of public
-        rows, and where the ledger was never restored.
-    arrived : tuple of int
-        Records of this night at each party.
-    versions : tuple of str
-        The registered version of each night so far, this one's last: whose rows the release is a sum of.
-    """
-
-    partition: str
-    horizon: int
-    nights: int
-    night: int
-    bands: int | None
-    participations: int
-    separation: int
-    rows: str
-    made_of: str
-    arrived: tuple[int, ...]
-    versions: tuple[str, ...]
-    epoch: str = Field(default="", exclude_if=not_)
-
-    @property
-    def factor(self) -> ToeplitzFactor:
-        """The factor of the running sums."""
-        return ToeplitzFactor(
-            nights=self.nights,
-            bands=self.bands,
-            participations=self.participations,
-            separation=self.separation,
-        )
-
-
-class _Identified(_Planned):
-    """What has an identity: a digest of everything that it says but its label.
-
-    Attributes
-    ----------
-    label : str
-        For people.
-    code : str
-        Version of the code and packages that compute it.
-    dataset : str
-        The version of the rows that everything is made of.
-    partition : str
-        How these rows are partitioned.
-    repetition : int
-        The run's replicate, as identities and manifests call it: another number is another release, drawn and charged
-        anew.
-    seed : int or None
-        Public noise seed.
-    upstream : tuple of str
-        Keys of the releases that it uses, in turn.
-    """
-
-    label: str
-    code: str
-    dataset: str
-    partition: str
-    repetition: int
-    seed: int | None
-    upstream: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        """The identity; computed, so that nothing else can bear it."""
-        return identity(**self.model_dump(mode="json", exclude={"label", *self._outside()}))
-
-    def _outside(self) -> set[str]:
-        return set()
-
-
-class PlannedRelease(_Identified):
-    """One release that will be made: what computes it, whose rows it reads, what it uses.
-
-    Attributes
-    ----------
-    algorithm : AlgorithmSpec
-        Without its budget.
-    budget : Loss or None
-        None where no noise is drawn.
-    setting : Setting
-    trust : AlgorithmSpec
-        The trust model with its settings.
-    parties : tuple of str
-        Whose rows it reads.
-    account : str
-        The population that pays.
-    delta : float
-        At which its plan states its cost; must be below 1/n.
-    deadline : Deadline or None
-        When it appears. It changes no number but the charge, so it is part of the identity where there is one.
-    outside : tuple of str
-        Whose rows the guarantee leaves out, because maps that the rows went through were made of them; these maps are
-        part of the identity as part of the data version.
-    branches : tuple of int
-        Where rows pass through several branches side by side: of how many of the upstream releases each is made, in
-        order. None: through all in turn.
-    """
-
-    algorithm: AlgorithmField
-    budget: LossField | None
-    setting: SettingField
-    trust: AlgorithmField
-    parties: tuple[str, ...]
-    account: str
-    delta: float
-    # Identities and manifests made before leave out what has no value here.
-    deadline: Deadline | None = Field(default=None, exclude_if=not_)
-    outside: tuple[str, ...] = Field(default=(), exclude_if=not_)
-    stream: Stream | None = Field(default=None, exclude_if=not_)
-    branches: tuple[int, ...] = Field(default=(), exclude_if=not_)
-
-    @model_validator(mode="after")
-    def _whole_branches(self) -> PlannedRelease:
-        if self.branches and (min(self.branches) < 1 or sum(self.branches) != len(self.upstream)):
-            raise ParameterError(f"branches {self.branches} are not made of the {len(self.upstream)} upstream releases")
-        return self
-
-    def _outside(self) -> set[str]:
-        # What follows from the rest, or changes no number that is released.
-        follows = {"account", "delta", "outside"}
-        # All nights are charged when the first is, whatever versions of rows and code the others will have.
-        return follows if self.stream is None else follows | {"dataset", "code"}
-
-    @property
-    def key(self) -> str:
-        """The identity; of a night, by its horizon and number."""
-        return super().key if self.stream is None else self._keys_of([self.stream.night])[0]
-
-    def _keys_of(self, nights: Iterable[int], **changed: object) -> tuple[str, ...]:
-        parts = self.model_dump(mode="json", exclude={"label", *self._outside()})
-        # Which rows a night has is no part of its key, and is compared wherever it is taken for that night.
-        stream = {**parts.pop("stream"), "arrived": None, "versions": None, **changed}
-        return tuple(identity(**parts, stream={**stream, "night": night}) for night in nights)
-
-    @property
-    def stream_key(self) -> str:
-        """What all nights of the stream have in common, and those that a lost ledger knew of under the same terms."""
-        return self._keys_of([0], epoch=None)[0]
-
-    @property
-    def night_keys(self) -> tuple[str, ...]:
-        """The identities of all nights of the horizon, the first first; empty where this is no night's release."""
-        return () if self.stream is None else self._keys_of(range(1, self.stream.nights + 1))
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Rows of each party that are read."""
-        return self.setting.sizes if self.stream is None else self.stream.arrived
-
-    @property
-    def charged_parties(self) -> tuple[str, ...]:
-        """Who pays, in the ledger: the parties whose rows are read, or the rows of a whole horizon."""
-        return self.parties if self.stream is None else (f"horizon {self.stream.horizon}",)
-
-    @property
-    def charged_partition(self) -> str:
-        """What these charged_parties are parts of."""
-        return self.partition if self.stream is None else self.stream.partition
-
-    @property
-    def name(self) -> str:
-        """The algorithm's name."""
-        return self.algorithm.name
-
-    def build(self) -> Algorithm:
-        """Return the algorithm with its budget."""
-        if self.stream is not None and self.budget is not None:
-            return NightSum(
-                inner=one_night(self.algorithm, self.budget, self.stream.factor),
-                budget=self.budget,
-                factor=self.stream.factor,
-                night=self.stream.night,
-            )
-        spec = self.algorithm if self.budget is None else self.algorithm.with_parameters(budget=self.budget)
-        return cast(Algorithm, spec.build())
-
-    def trust_model(self) -> TrustModel:
-        """Return the trust model under which its sums are formed."""
-        return cast(TrustModel, self.trust.build())
-
-    @property
-    def masking(self) -> Masking | None:
-        """How its parties mask what they send; None where they do not."""
-        return self.trust_model().masking(len(self.parties))
-
-    @property
-    def owner(self) -> str:
-        """Whose release it is: a party's own, or everybody's."""
-        return self.trust_model().owner(self.parties)
-
-    @property
-    def noise_contributors(self) -> tuple[str, ...]:
-        """Whose secrets key the noise."""
-        return self.trust_model().noise_contributors(self.parties)
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether it looks at rows at all; maps made from public parameters do not, and cost nothing."""
-        return bool(lookup(self.algorithm.kind, self.algorithm.name).reads_rows)
-
-    @property
-    def in_rounds(self) -> bool:
-        """Whether its parties' messages to the server may be tasks of their own."""
-        return self.reads_rows and self.trust_model().in_rounds(self.build(), self.setting)
-
-    @property
-    def travels(self) -> bool:
-        """Whether it is sums over several parties, each of whom can send its part from elsewhere."""
-        return self.reads_rows and self.trust_model().travels(self.build(), self.setting)
-
-    def guarantee(self) -> Guarantee:
-        """Return what is proved about the release, its time included where it has a deadline."""
-        algorithm = self.build()
-        proved = self.trust_model().guarantee(algorithm, self.setting)
-        if self.stream is not None:
-            # What the trust model adds, it adds in each night.
-            own = algorithm.guarantee(self.setting).losses
-            proved = replace(proved, losses=(*own, *proved.losses[len(own) :] * self.stream.nights))
-        if self.outside and proved.proved:
-            proved = replace(proved, assumptions=(*proved.assumptions, *self.outside))
-        if self.deadline is None or not proved.proved:
-            return proved
-        # Each party's own task may miss it, and any of them is seen.
-        attempts = len(self.parties) if self.in_rounds else 1
-        return replace(
-            proved,
-            losses=(*proved.losses, loss_of_deadline_misses(proved.losses, self.deadline.misses(attempts))),
-            assumptions=(
-                *proved.assumptions,
-                f"on any rows an attempt, or what is made of the rows before it, takes longer than "
-                f"{self.deadline.seconds:g} s with probability at most {self.deadline.overrun:g}",
-                "what follows the deadline takes a time that does not depend on the rows",
-            ),
-        )
-
-    def drawn_again(self) -> Guarantee | None:
-        """Return what is proved of this release where it is drawn once more, if that is less than at first.
-
-        A night's guarantee is that of its whole horizon; drawn again, it is one night's.
-        """
-        if self.stream is None or self.budget is None:
-            return None
-        proved = self.trust_model().guarantee(self.build(), self.setting)
-        own = len(self.build().guarantee(self.setting).losses)
-        return replace(proved, losses=(night_again(self.budget, self.stream.factor), *proved.losses[own:]))
-
-
-def one_night(algorithm: AlgorithmSpec, budget: Loss, factor: ToeplitzFactor) -> OneSum:
-    """Return the algorithm of one night by itself, where the whole horizon has a budget."""
-    return cast(OneSum, algorithm.with_parameters(budget=nightly_budget(budget, factor)).build())
-
-
-class PlannedCombination(_Identified):
-    """Post-processing of releases by the server: costs nothing, has an identity all the same.
-
-    Attributes
-    ----------
-    algorithm : AlgorithmSpec
-        The aggregator.
-    weights : tuple of float
-        One for each upstream release; the parties' shares of all rows.
-    """
-
-    algorithm: AlgorithmField
-    weights: tuple[float, ...]
-
-    def build(self) -> Aggregator[Artefact]:
-        """Return what combines."""
-        return cast(Aggregator[Artefact], self.algorithm.build())
-
-    def combine(self, artefacts: Sequence[Artefact]) -> Artefact:
-        """Return what the server makes of the upstream artefacts, in order."""
-        return self.build().combine(artefacts, np.array(self.weights))
-
-
-class PlannedNightModel(PlannedCombination):
-    """What the server makes of the nights so far: the running sum, and of that a model.
-
-    Attributes
-    ----------
-    algorithm : AlgorithmSpec
-        The trainer whose sums were released.
-    budget : Loss
-        Of the horizon.
-    setting : Setting
-    stream : Stream
-    arrived : tuple of int
-        Rows of each party so far.
-    """
-
-    budget: LossField
-    setting: SettingField
-    stream: Stream
-    arrived: tuple[int, ...]
-
-    def build(self) -> Aggregator[Artefact]:
-        """Return what decodes the nights."""
-        return cast(
-            Aggregator[Artefact],
-            RunningSumModel(
-                inner=one_night(self.algorithm, self.budget, self.stream.factor),
-                factor=self.stream.factor,
-                setting=self.setting,
-                sizes=self.arrived,
-            ),
-        )
-
-
-def combination_of(body: Json) -> PlannedCombination:
-    """Return the combination that a manifest describes.
-
-    Raises
-    ------
-    pydantic.ValidationError
-        If it describes none.
-    """
-    return (PlannedNightModel if "stream" in body else PlannedCombination).model_validate(body)
-
-
-Node = PlannedRelease | PlannedCombination
-"""A node of a plan: it has a key, and names its inputs by their keys."""
-
-Made = TypeVar("Made")
-
-
-def carry_out(
-    nodes: Mapping[str, Node], make: Callable[[str, Node, list[Made]], Made], stored: Mapping[str, Made] | None = None
-) -> dict[str, Made]:
-    """Make each node of what its inputs became: the one place where a plan is walked.
-
-    Parameters
-    ----------
-    nodes : mapping of key to Node
-        In an order in which each comes after its inputs.
-    make : callable
-        From key, node and inputs to what the node becomes: a task, an artefact in memory, what parties answer.
-    stored : mapping, optional
-        By key what was made before.
-
-    Returns
-    -------
-    dict
-        What was made of the nodes, by key, in their order.
-    """
-    outputs: dict[str, Made] = {}
-    for key, node in nodes.items():
-        outputs[key] = make(
-            key, node, [outputs[one] if one in outputs else (stored or {})[one] for one in node.upstream]
-        )
-    return outputs
-
-
-class RunIdentity(_Planned):
+class RunIdentity(Planned):
     """What a run is: all that its key is the digest of, so that whoever has both can check that they belong together.
 
     Attributes
@@ -539,17 +71,7 @@ class RunIdentity(_Planned):
         return identity(**self.model_dump(mode="json"))
 
 
-class NightIdentity(RunIdentity):
-    """What a night's run is: the same, whatever version of the rows it is carried out on once more."""
-
-    @property
-    def key(self) -> str:
-        """The run's key, by the night and the model of all nights so far."""
-        (night,) = self.models
-        return identity(night=night, model=self.model, evaluation=self.evaluation[0])
-
-
-class RunPlan(_Planned):
+class RunPlan(Planned):
     """Everything a run will release.
 
     Attributes
@@ -607,8 +129,6 @@ class RunPlan(_Planned):
 
     def rows(self) -> dict[str, int]:
         """Return how many rows of each party the models are trained on."""
-        if isinstance(self.model, PlannedNightModel):
-            return dict(zip(self.models[0].parties, self.model.arrived, strict=True))
         return {party: rows for one in self.models for party, rows in zip(one.parties, one.setting.sizes, strict=True)}
 
     def losses_by_party(self) -> dict[str, tuple[Loss, ...]]:
@@ -627,16 +147,24 @@ class RunPlan(_Planned):
         return self.projections + self.models + self.evaluations
 
     @property
-    def training(self) -> dict[str, Node]:
+    def training(self) -> dict[str, PlannedRelease | PlannedCombination]:
         """What trains, by key: releases and what the server makes of them, each after its inputs."""
         basis, model = (() if one is None else (one,) for one in (self.basis, self.model))
         return {node.key: node for node in (*self.projections, *basis, *self.models, *model)}
 
+    @property
+    def partitions(self) -> set[str]:
+        """The keys of the partitions whose rows its releases read."""
+        return {one.inputs[0] for one in self.releases if one.reads_rows}
 
-# ── from a configuration to a plan ────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def nodes(self) -> dict[str, PlannedRelease | PlannedCombination]:
+        """What trains and what measures, by key, each after its inputs."""
+        return {**self.training, **{release.key: release for release in self.evaluations}}
 
 
 _STAGES = ("projection", "trainer")
+
 
 Budgets = Mapping[str, Loss]
 
@@ -644,7 +172,7 @@ Budgets = Mapping[str, Loss]
 def plan_run(
     config: TrainingConfig,
     shards: Sequence[ShardRef],
-    held_out: ShardRef | Sequence[ShardRef] | None = None,
+    held_out: Sequence[ShardRef] = (),
     *,
     relation: Neighbours = Neighbours.REPLACE_ONE,
     features: Sequence[FeatureStep] = (),
@@ -656,7 +184,7 @@ def plan_run(
     config : TrainingConfig
     shards : sequence of ShardRef
         The parties' training shards, in order; the same partition.
-    held_out : ShardRef or sequence of ShardRef, optional
+    held_out : sequence of ShardRef
         Rows a charged evaluation may read; several where each party holds out its own, which are then counted as the
         run's trust model has it.
     relation : Neighbours
@@ -688,7 +216,7 @@ def plan_run(
 def is_gaussian(
     config: TrainingConfig,
     shards: Sequence[ShardRef],
-    held_out: ShardRef | None = None,
+    held_out: Sequence[ShardRef] = (),
     *,
     relation: Neighbours = Neighbours.REPLACE_ONE,
     features: Sequence[FeatureStep] = (),
@@ -712,7 +240,7 @@ def is_gaussian(
 def _drafted(
     config: TrainingConfig,
     shards: Sequence[ShardRef],
-    held_out: ShardRef | Sequence[ShardRef] | None,
+    held_out: Sequence[ShardRef],
     relation: Neighbours,
     features: Sequence[FeatureStep],
 ) -> tuple[Draft, dict[str, type[Loss]]]:
@@ -730,7 +258,7 @@ def _drafted(
         resolved=resolved,
         trust=trust,
         shards=tuple(shards),
-        held_out=(held_out,) if isinstance(held_out, ShardRef) else tuple(held_out or ()),
+        held_out=tuple(held_out),
         neighbours=neighbours,
         features=tuple(features),
     )
@@ -956,13 +484,15 @@ class Draft:
     def _require_aim(self, models: int) -> None:
         """Refuse an aim that no released sums of scores serve."""
         private = self.config.evaluation and self.shards[0].dataset.private and self.config.epsilon is not None
-        wanted = {
-            "a threshold is chosen by a release of private held-out rows; leave it out": private and self.held_out,
-            f"a threshold is of two classes, and here are {self._classes}": self._classes == 2,
-            f"a threshold is of one model, and here are {models}; name an aggregation": models == 1,
-        }
-        if faults := [fault for fault, met in wanted.items() if not met]:
-            raise ParameterError(f"aim is {self.config.aim}; {faults[0]}")
+        fault = None
+        if not (private and self.held_out):
+            fault = "a threshold is chosen by a release of private held-out rows; leave it out"
+        elif self._classes != 2:
+            fault = f"a threshold is of two classes, and here are {self._classes}"
+        elif models != 1:
+            fault = f"a threshold is of one model, and here are {models}; name an aggregation"
+        if fault is not None:
+            raise ParameterError(f"aim is {self.config.aim}; {fault}")
 
     def _evaluator(self, *, pure: bool) -> AlgorithmSpec:
         """Return what measures a model of this data set: confusions of classes, or errors in a declared range."""

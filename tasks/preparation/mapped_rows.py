@@ -18,7 +18,7 @@ from storage.releases import ReleaseStore
 from storage.rowfiles import StoredRows
 from storage.shards import copied_from, open_shard
 from tasks.planning.identity import code_version, identity
-from tasks.planning.plans import Shards
+from tasks.planning.rows import Shards
 from tasks.preparation.partitions import HELD_OUT
 from tasks.runtime.settings import current_layout
 
@@ -136,8 +136,8 @@ def kept_rows(shard: ShardRef, rows: StoredRows, view: PublicView, *, make: bool
         return None
 
 
-def keep_under(shards: Shards, maps: Sequence[RowFeatures]) -> Shards:
-    """Keep the rows of stored shards under maps that releases will read them through, and return the shards.
+def keep_under(shards: Shards, maps: Sequence[RowFeatures]) -> None:
+    """Keep the rows of stored shards under maps that releases will read them through.
 
     For work that has a clock of its own: what is kept is not made within a release's.
     """
@@ -145,4 +145,3 @@ def keep_under(shards: Shards, maps: Sequence[RowFeatures]) -> Shards:
     for features in maps:
         for shard in parts.values():
             kept_rows(shard, open_shard(current_layout(), shard), PublicView(features))
-    return shards

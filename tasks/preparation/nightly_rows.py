@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel
 
 from dpalgos.parameters import ParameterError
 from storage.arrivals import Arrival
@@ -16,40 +16,65 @@ from tasks.accounts.budget import relation_of
 from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_people, positions_of, require_appended
 from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.identity import identity
-from tasks.planning.nights import StreamTerms, fix_terms, night_partition, planned_night, require_maps
-from tasks.planning.plans import FeatureStep
-from tasks.preparation.normalisation import mapped_ref
-from tasks.preparation.partitions import OWN_FILES, own_positions, require_owners, write_test_rows
-from tasks.preparation.public_maps import featured_ref, plan_features
-from tasks.preparation.streams import require_current, require_on_record, require_same_versions
+from tasks.planning.nights import (
+    ArrivedRows,
+    PlannedNight,
+    StreamTerms,
+    fix_terms,
+    night_partition,
+    planned_night,
+    require_maps,
+)
+from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Shards
+from tasks.preparation.normalisation import plan_normalisation
+from tasks.preparation.partitions import HELD_OUT, OWN_FILES, own_positions, require_owners, write_test_rows
+from tasks.preparation.public_maps import plan_features, plan_mapping
+from tasks.preparation.streams import note_arrival, require_current, require_on_record, require_same_versions
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_releases
 
 
-class Night(BaseModel, frozen=True, extra="forbid"):
+class Night(NamedTuple):
     """One night's rows.
 
     Attributes
     ----------
     night : int
         From 1.
-    registered : DatasetRef
-        The version that the rows came with.
+    normalised : NormalisedRows
+        The version that the rows came with, as it is mapped.
+    mapped : MappedRows or None
+        The same, seen through public maps.
     versions : tuple of str
         Those of all nights up to this one.
-    features : tuple of FeatureStep
+    own : bool
+        Whether the parties' own files say whose the rows are.
     shards : tuple of ShardRef
         The parties' rows, or people whose turn it is; a party may have none.
     """
 
     night: int
-    registered: DatasetRef
+    normalised: NormalisedRows
+    mapped: MappedRows | None
     versions: tuple[str, ...]
-    features: tuple[FeatureStep, ...]
+    own: bool
     shards: tuple[ShardRef, ...]
 
+    @property
+    def features(self) -> tuple[FeatureStep, ...]:
+        """The public maps that its rows pass through."""
+        return () if self.mapped is None else self.mapped.maps
 
-class Nights(BaseModel, frozen=True, extra="forbid"):
+    def arrived(self, release: PlannedNight) -> ArrivedRows:
+        """Return the node of its rows, which its release reads."""
+        rows = self.shards[0].dataset
+        tested = rows.test_rows > 0 and not rows.private
+        held_out = self.shards[0].model_copy(update={"party": HELD_OUT, "rows": rows.test_rows}) if tested else None
+        shards = Shards(training=self.shards, held_out=held_out)
+        return ArrivedRows(release=release, registered=self.normalised.source, own=self.own, shards=shards)
+
+
+class Nights(NamedTuple):
     """The nights of a horizon so far.
 
     Attributes
@@ -66,12 +91,13 @@ class Nights(BaseModel, frozen=True, extra="forbid"):
     arrived: tuple[int, ...]
 
 
-def begin_nights(config: TrainingConfig, version: DatasetRef, normalisation: str) -> Nights:
-    """Return the nights of the horizon so far; it is opened, and what it releases is fixed, with the first.
+def record_tonight(config: TrainingConfig, version: DatasetRef, normalisation: str) -> None:
+    """Record that the newest version's rows arrived tonight; a horizon is opened, and its terms fixed, with the first.
 
     Parameters
     ----------
     config : TrainingConfig
+        All of it says what a horizon releases.
     version : DatasetRef
         The newest, as registered.
     normalisation : str
@@ -80,51 +106,59 @@ def begin_nights(config: TrainingConfig, version: DatasetRef, normalisation: str
     ------
     InputError, RefusedError, ParameterError
         As :func:`tasks.datasets.horizons.find_horizon`, :func:`tasks.datasets.horizons.require_appended` and
-        :func:`tasks.planning.nights.fix_terms` do; and if what is kept of the horizon is not of the rows, the code or
-        the ledger that it would go on with (:mod:`tasks.preparation.streams`).
+        :func:`plan_nights` do; nothing is recorded then.
     """
     # What cannot be released opens no horizon.
-    drafted = preview_nights(config, version, normalisation)
-    if drafted.terms.tells_parties_apart and not _uses_own_files(config, origins(current_layout(), version)):
+    drafted = plan_nights(config, version, normalisation)
+    if drafted.terms.tells_parties_apart and not drafted.unreleased[-1].own:
         store, keys = open_releases(), drafted.terms.release.night_keys
         for night in drafted.unreleased:
             if not store.exists(keys[night.night - 1]):
-                require_appended(config.dataset, night.registered)
-    return _nights(config, find_horizon(config, version), normalisation, fix=True)
+                require_appended(config.dataset, night.normalised.source)
+    horizon, catalog = find_horizon(config, version), open_catalog()
+    names = _keys(config, horizon.number)
+    if catalog.stream(names) is None:
+        catalog.fix_stream(config.dataset, names[0], _terms(config, horizon, normalisation).model_dump(mode="json"))
 
 
-def preview_nights(config: TrainingConfig, version: DatasetRef, normalisation: str) -> Nights:
-    """Return what :func:`begin_nights` would return; nothing is recorded, and no row is read."""
-    return _nights(config, drafted_horizon(config, version), normalisation, fix=False)
+def plan_nights(config: TrainingConfig, version: DatasetRef, normalisation: str) -> Nights:
+    """Return the nights so far of the horizon that a run would be a night of; nothing is recorded, no row is read.
 
-
-def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix: bool) -> Nights:
-    catalog, last = open_catalog(), len(horizon.arrivals)
-    keys = _keys(config, horizon.number)
-    kept = catalog.stream(keys)
-    if kept is None:
-        first = _night(config, horizon, horizon.arrivals[0], normalisation)
-        relation, epoch = relation_of(config.dataset), catalog.epoch()
-        terms = fix_terms(config, horizon, first.shards, relation=relation, features=first.features, epoch=epoch)
-        # Somebody else may just have fixed it.
-        require_on_record(terms.release, first.registered, fixed=catalog.stream(keys) is not None)
-        if fix:
-            kept = catalog.fix_stream(config.dataset, keys[0], terms.model_dump(mode="json"))
-            terms = StreamTerms.model_validate(kept)
-    else:
-        terms = StreamTerms.model_validate(kept)
+    Raises
+    ------
+    InputError, RefusedError, ParameterError
+        As :func:`tasks.datasets.horizons.drafted_horizon` and :func:`tasks.planning.nights.fix_terms` do; and if what
+        is kept of the horizon is not of the rows, the code or the ledger that it would go on with
+        (:mod:`tasks.preparation.streams`).
+    """
+    horizon = drafted_horizon(config, version)
+    last, terms = len(horizon.arrivals), _terms(config, horizon, normalisation)
     store = open_releases()
     stored = [store.exists(one) for one in terms.release.night_keys[:last]]
     pending = [arrival for arrival in horizon.arrivals if arrival.night == last or not stored[arrival.night - 1]]
     unreleased = tuple(_night(config, horizon, arrival, normalisation) for arrival in pending)
     _require_bound(terms, horizon, unreleased, stored)
-    people = bool(unreleased[-1].registered.person)
+    people = bool(unreleased[-1].normalised.source.person)
     each = [_sizes(config, horizon, night, people=people) for night in range(1, last + 1)]
     return Nights(
         terms=terms,
         unreleased=unreleased,
         arrived=tuple(sum(sizes) for sizes in zip(*each, strict=True)),
     )
+
+
+def _terms(config: TrainingConfig, horizon: Horizon, normalisation: str) -> StreamTerms:
+    """Return what a horizon releases: as it was fixed, or as it would be now."""
+    catalog, keys = open_catalog(), _keys(config, horizon.number)
+    kept = catalog.stream(keys)
+    if kept is not None:
+        return StreamTerms.model_validate(kept)
+    first = _night(config, horizon, horizon.arrivals[0], normalisation)
+    relation, epoch = relation_of(config.dataset), catalog.epoch()
+    terms = fix_terms(config, horizon, first.shards, relation=relation, features=first.features, epoch=epoch)
+    # Somebody else may just have fixed it.
+    require_on_record(terms.release, first.normalised.source, fixed=catalog.stream(keys) is not None)
+    return terms
 
 
 def _require_bound(terms: StreamTerms, horizon: Horizon, unreleased: Sequence[Night], stored: Sequence[bool]) -> None:
@@ -161,20 +195,22 @@ def _keys(config: TrainingConfig, number: int) -> list[str]:
 
 def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisation: str) -> Night:
     registered = dataset_ref(current_layout(), arrival.version)
-    mapped = mapped_ref(registered, normalisation)
-    features = plan_features(mapped, config)
-    stored = featured_ref(mapped, features)
+    normalised = plan_normalisation(registered, normalisation)
+    features = plan_features(normalised.rows, config)
+    mapped = plan_mapping(normalised.rows, features) if features else None
     files = origins(current_layout(), registered)
     own = _uses_own_files(config, files)
     parties = [name for name, _ in files] if own else [str(party) for party in range(config.parties)]
     partition = night_partition(registered, horizon.number, OWN_FILES if own else config.parties)
     sizes = _sizes(config, horizon, arrival.night, people=bool(registered.person))
     shards = tuple(
-        ShardRef(dataset=stored, partition=partition, party=party, rows=rows)
+        ShardRef(
+            dataset=normalised.rows if mapped is None else mapped.rows, partition=partition, party=party, rows=rows
+        )
         for party, rows in zip(parties, sizes, strict=True)
     )
     versions = tuple(one.version for one in horizon.arrivals[: arrival.night])
-    return Night(night=arrival.night, registered=registered, versions=versions, features=features, shards=shards)
+    return Night(arrival.night, normalised, mapped, versions, own, shards)
 
 
 def _uses_own_files(config: PartitionSettings, files: Sequence[object]) -> bool:
@@ -207,34 +243,36 @@ def _sizes(config: PartitionSettings, horizon: Horizon, night: int, *, people: b
     return tuple(map(sum, zip_longest(*each, fillvalue=0)))
 
 
-def partition_night(config: PartitionSettings, night: Night) -> tuple[ShardRef, ...]:
-    """Write the parties' shards of one night; those that are there are kept."""
+def make_arrived(node: ArrivedRows) -> Shards:
+    """Write the parties' shards of one night; those that are there are kept.
+
+    Each party notes what and where, for later nights.
+    """
+    registered, planned = node.registered, node.shards
     horizon = next(
         one
-        for one in open_catalog().horizons(night.registered.name)
-        if night.registered.version in {arrival.version for arrival in one.arrivals}
+        for one in open_catalog().horizons(registered.name)
+        if registered.version in {arrival.version for arrival in one.arrivals}
     )
-    if night.registered.person:
-        groups, among = night_of_people(night.registered, horizon, night.night)
+    if registered.person:
+        groups, among = night_of_people(registered, horizon, node.release.stream.night)
     else:
-        groups, among = [positions_of(night.registered, horizon.arrivals[night.night - 1], night.registered.name)], None
-    files = origins(current_layout(), night.registered)
-    parties = [shard.party for shard in night.shards]
+        arrival = horizon.arrivals[node.release.stream.night - 1]
+        groups, among = [positions_of(registered, arrival, registered.name)], None
+    files = origins(current_layout(), registered)
+    parties = [shard.party for shard in planned.training]
     # Whoever comes back is placed as at first, among those who came in the same night.
     each = [
         own_positions(files, group)
-        if _uses_own_files(config, files)
+        if node.own
         else {party: group[number :: len(parties)] for number, party in enumerate(parties)}
         for group in groups
     ]
     partitioned = {party: np.concatenate([one[party] for one in each]) for party in parties}
-    stored, partition = night.shards[0].dataset, night.shards[0].partition
-    return write_shards(current_layout(), stored, partitioned, partition, allow_empty=True, among=among)
-
-
-def partition_test_rows(night: Night) -> ShardRef | None:
-    """Write the data set's own test rows as a shard, where it has any and they are public."""
-    stored = night.shards[0].dataset
-    if not stored.test_rows or stored.private:
-        return None
-    return write_test_rows(stored, night.shards[0].partition)
+    stored, partition = planned.training[0].dataset, planned.training[0].partition
+    shards = write_shards(current_layout(), stored, partitioned, partition, allow_empty=True, among=among)
+    if planned.held_out is not None:
+        write_test_rows(stored, partition)
+    for shard in shards:
+        note_arrival(node.release, shard)
+    return planned.model_copy(update={"training": shards})

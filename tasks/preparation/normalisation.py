@@ -4,18 +4,19 @@ from typing import cast
 
 import numpy as np
 
-from dpalgos.normalisation import RowMap
+from dpalgos.normalisation import Normalisation, RowMap
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import pieces
 from storage.datasets import is_complete, open_dataset, transform_dataset, transformed_ref
 from storage.refs import DatasetRef
 from tasks.planning.identity import identity, source_digest
 from tasks.planning.resolution import admitted_normalisation
+from tasks.planning.rows import NormalisedRows
 from tasks.runtime.settings import current_layout
 
 
-def mapped_ref(dataset: DatasetRef, name: str) -> DatasetRef:
-    """Return the reference that :func:`map_rows` would return; no row is read.
+def plan_normalisation(dataset: DatasetRef, name: str) -> NormalisedRows:
+    """Return the version of a data set whose rows are mapped as a run wants them; no row is read.
 
     Raises
     ------
@@ -23,27 +24,26 @@ def mapped_ref(dataset: DatasetRef, name: str) -> DatasetRef:
         If a map that looks at other rows is asked for on private data.
     """
     cls = admitted_normalisation(name, dataset.name, private=dataset.private)
-    recipe = identity(source=source_digest(cls))
-    return transformed_ref(current_layout(), dataset, normalisation=name, recipe=recipe, unit_ball=cls.unit_ball)
+    rows = transformed_ref(current_layout(), dataset, normalisation=name, recipe=_recipe(cls), unit_ball=cls.unit_ball)
+    return NormalisedRows(source=dataset, rows=rows)
 
 
-def map_rows(dataset: DatasetRef, name: str) -> DatasetRef:
-    """Store a version of a data set whose rows are mapped as a run wants them; a version that is there is reused.
+def _recipe(cls: type[Normalisation]) -> str:
+    return identity(source=source_digest(cls))
 
-    Raises
-    ------
-    RefusedError
-        If a map that looks at other rows is asked for on private data.
-    """
-    cls = admitted_normalisation(name, dataset.name, private=dataset.private)
-    learnt = row_map(dataset, name)
+
+def make_normalised(node: NormalisedRows) -> DatasetRef:
+    """Store a normalised version, unless it is there; return its reference."""
+    name = node.rows.normalisation
+    cls = admitted_normalisation(name, node.source.name, private=node.source.private)
+    learnt = row_map(node.source, name)
     return transform_dataset(
         current_layout(),
-        dataset,
+        node.source,
         # What is made on the way is several times as large as the rows: as much as a core's cache holds.
         lambda rows: np.concatenate([learnt(rows[part]) for part in pieces(*rows.shape)]),
         normalisation=name,
-        recipe=identity(source=source_digest(cls)),
+        recipe=_recipe(cls),
         unit_ball=cls.unit_ball,
     )
 

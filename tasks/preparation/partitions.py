@@ -17,10 +17,8 @@ from storage.shards import open_shard, write_shards
 from tasks.accounts.budget import opening_cap, tenth
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
-from tasks.planning.plans import FeatureStep, Shards
 from tasks.planning.resolution import parameters_of
-from tasks.preparation.normalisation import map_rows, mapped_ref
-from tasks.preparation.public_maps import featured_ref, map_features, plan_features
+from tasks.planning.rows import Partition, Shards
 from tasks.runtime.settings import current_layout
 
 HELD_OUT = "test"
@@ -32,52 +30,69 @@ OWN_FILES = "own"
 _PUBLIC_FRACTION = 0.2
 
 
-def planned_rows(
-    config: TrainingConfig, registered: DatasetRef, normalisation: str
-) -> tuple[tuple[FeatureStep, ...], Shards | None]:
-    """Return the public maps and the shards of a run as :func:`prepare_rows` will make them; no row is read.
-
-    No shards where the partition depends on what rows contain.
-
-    Raises
-    ------
-    InputError, ParameterError, RefusedError
-        As :func:`plan_features` and :func:`planned_shards` do.
-    """
-    mapped = mapped_ref(registered, normalisation)
-    features = plan_features(mapped, config)
-    return features, planned_shards(featured_ref(mapped, features), config, registered)
-
-
-def prepare_rows(
-    config: TrainingConfig, registered: DatasetRef, normalisation: str, features: Sequence[FeatureStep]
-) -> Shards:
-    """Normalise and map all rows and partition them: what a run does with rows before any release.
-
-    The public maps are to be made already, so that nothing but rows is worked on.
-    """
-    dataset = map_rows(registered, normalisation)
-    return partition_rows(map_features(dataset, features) if features else dataset, config)
-
-
-def partition_rows(dataset: DatasetRef, config: TrainingConfig) -> Shards:
-    """Divide a data set's rows among parties by a rule that is fixed before any row is looked at.
+def plan_partition(rows: DatasetRef, config: TrainingConfig, registered: DatasetRef | None = None) -> Partition:
+    """Return whose rows are whose, and which are held out, by a rule that is fixed before any row is looked at.
 
     Held-out rows are a party of the same partition: they are disjoint from the others', so an evaluation of them costs
     nobody else.
+
+    Parameters
+    ----------
+    rows : DatasetRef
+        Whose rows are divided; it need not be stored yet.
+    config : TrainingConfig
+        How many parties, of which sizes; and what the rule for held-out rows goes by: the budget, and whether a model
+        is measured.
+    registered : DatasetRef, optional
+        The version that ``rows`` is made of, where it is not stored yet.
 
     Raises
     ------
     RefusedError
         If the rule depends on what private rows contain.
+    InputError, ParameterError
+        If the rule does not fit, or there are not enough rows.
+    """
+    files = origins(current_layout(), registered or rows)
+    fraction, seed = _test_fraction(rows, config), config.partition_seed
+    spec = _spec(rows, config, files)
+    own = files if spec is None else ()
+    if spec is None:
+        require_owners(own)
+    held: list[object] = [fraction, seed, *(["by position"] if rows.private else [])]
+    name = identity(
+        dataset=rows.version,
+        rule=OWN_FILES if spec is None else spec.name,
+        parameters=dict(spec.parameters) if spec else list(own),
+        held_out=held if fraction else None,
+    )[:32]
+    return Partition(name=name, rows=rows, rule=spec, files=files, fraction=fraction, seed=seed)
+
+
+def shards_of(partition: Partition) -> Shards:
+    """Return the shards of a partition; no row is read, unless only what rows contain decides whose they are.
+
+    Raises
+    ------
     InputError
         If there are not enough rows.
     """
-    name, assignment = _assigned(dataset, config)
-    write_shards(current_layout(), dataset, assignment, name)
-    if dataset.test_rows:
-        write_test_rows(dataset, name)
-    return _references(dataset, name, assignment)
+    return _references(partition, positions_by_party(partition))
+
+
+def make_partition(partition: Partition) -> Shards:
+    """Divide the rows of a stored version among the parties; shards that are there already are kept.
+
+    Raises
+    ------
+    InputError
+        If there are not enough rows.
+    """
+    assignment = positions_by_party(partition)
+    write_shards(current_layout(), partition.rows, assignment, partition.name)
+    if partition.rows.test_rows:
+        write_test_rows(partition.rows, partition.name)
+    return _references(partition, assignment)
 
 
 def write_test_rows(dataset: DatasetRef, name: str) -> ShardRef:
@@ -86,66 +101,44 @@ def write_test_rows(dataset: DatasetRef, name: str) -> ShardRef:
     return write_shards(current_layout(), dataset, everything, name, part="test")[0]
 
 
-def _references(dataset: DatasetRef, name: str, assignment: Mapping[str, NDArray[np.int64]]) -> Shards:
+def _references(partition: Partition, assignment: Mapping[str, NDArray[np.int64]]) -> Shards:
     """Return the shards of a partition; of held-out rows the data set's own test rows, where it has any."""
     sizes = {party: len(positions) for party, positions in assignment.items()}
-    if dataset.test_rows:
-        sizes[HELD_OUT] = dataset.test_rows
-    shards = {party: ShardRef(dataset=dataset, partition=name, party=party, rows=rows) for party, rows in sizes.items()}
+    if partition.rows.test_rows:
+        sizes[HELD_OUT] = partition.rows.test_rows
+    shards = {
+        party: ShardRef(dataset=partition.rows, partition=partition.name, party=party, rows=rows)
+        for party, rows in sizes.items()
+    }
     held_out = shards.pop(HELD_OUT, None)
     return Shards(training=tuple(shards.values()), held_out=held_out)
 
 
-def planned_shards(dataset: DatasetRef, config: TrainingConfig, registered: DatasetRef | None = None) -> Shards | None:
-    """Return the references that :func:`partition_rows` would return; no row is read.
-
-    None where the partition depends on what rows contain.
-
-    Parameters
-    ----------
-    dataset : DatasetRef
-    config : TrainingConfig
-    registered : DatasetRef, optional
-        The version that ``dataset`` is mapped from, where that one is not stored yet.
+def positions_by_party(partition: Partition) -> dict[str, NDArray[np.int64]]:
+    """Return each party's positions among the training rows, in order; of those held out as well.
 
     Raises
     ------
-    RefusedError, InputError
-        As :func:`partition_rows` does.
+    InputError
+        If there are not enough rows.
     """
-    spec = _spec(dataset, config, origins(current_layout(), registered or dataset))
-    if spec is not None and spec.build().content_dependent:
-        return None
-    return _references(dataset, *_assigned(dataset, config, registered))
-
-
-def _assigned(
-    dataset: DatasetRef, config: TrainingConfig, registered: DatasetRef | None = None
-) -> tuple[str, dict[str, NDArray[np.int64]]]:
-    """Return the partition's identity and each party's row positions."""
-    files = origins(current_layout(), registered or dataset)
-    fraction = _test_fraction(dataset, config)
-    held = _held_out(dataset, fraction, config.partition_seed, files)
-    training = np.ones(dataset.rows, dtype=np.bool_)
+    rows, rule = partition.rows, partition.rule
+    held = _held_out(rows, partition.fraction, partition.seed, partition.files)
+    training = np.ones(rows.rows, dtype=np.bool_)
     training[held] = False
     kept = np.flatnonzero(training)
-    spec = _spec(dataset, config, files)
-    own = files if spec is None else ()
-    rule: list[object] = [fraction, config.partition_seed, *(["by position"] if dataset.private else [])]
-    name = identity(
-        dataset=dataset.version,
-        rule=OWN_FILES if spec is None else spec.name,
-        parameters=dict(spec.parameters) if spec else list(own),
-        held_out=rule if len(held) else None,
-    )[:32]
-    if spec is None:
-        require_owners(own)
-        assignment = own_positions(own, kept)
+    if rule is None:
+        assignment = own_positions(partition.files, kept)
         if empty := [party for party, inside in assignment.items() if not len(inside)]:
             raise InputError(f"party {empty[0]!r} has no training rows left; choose a smaller --test-fraction")
     else:
-        assignment = _partition(dataset, spec, kept)
-    return name, {**assignment, **({HELD_OUT: held} if len(held) else {})}
+        labels = None
+        if partition.reads_rows:
+            blocks = open_dataset(current_layout(), rows).blocks()
+            labels = np.concatenate([labels for _, labels, _ in blocks])[kept]
+        assigned = rule.build().assign(len(kept), labels)
+        assignment = {str(party): kept[positions] for party, positions in assigned.items()}
+    return {**assignment, **({HELD_OUT: held} if len(held) else {})}
 
 
 def _test_fraction(dataset: DatasetRef, config: TrainingConfig) -> float:
@@ -256,15 +249,6 @@ def _spec(dataset: DatasetRef, config: TrainingConfig, files: Sequence[tuple[str
     if "sizes" in fields and "sizes" not in parameters:
         raise InputError(f"the partition {name!r} needs the parties' sizes: --sizes 50,100,500")
     return AlgorithmSpec("partitions", name, parameters)
-
-
-def _partition(dataset: DatasetRef, spec: AlgorithmSpec, kept: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    rule = spec.build()
-    labels = None
-    if rule.content_dependent:
-        blocks = open_dataset(current_layout(), dataset).blocks()
-        labels = np.concatenate([labels for _, labels, _ in blocks])[kept]
-    return {str(party): kept[positions] for party, positions in rule.assign(len(kept), labels).items()}
 
 
 def own_positions(files: Sequence[tuple[str, int]], positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:

@@ -25,9 +25,11 @@ from storage.releases import ReleaseStore
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import AlgorithmSettings, split_features
 from tasks.planning.identity import code_version, identity
-from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedRelease
 from tasks.planning.resolution import parameters_of
-from tasks.preparation.normalisation import map_rows
+from tasks.planning.rows import FeatureStep, MappedRows
+from tasks.preparation.normalisation import plan_normalisation
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
@@ -71,36 +73,46 @@ def plan_features(dataset: DatasetRef, config: AlgorithmSettings) -> tuple[Featu
     return steps
 
 
-def featured_ref(dataset: DatasetRef, features: Sequence[FeatureStep]) -> DatasetRef:
-    """Return the reference that :func:`map_features` would return; no row is read."""
-    if not features:
-        return dataset
-    return transformed_ref(
+def plan_mapping(dataset: DatasetRef, features: Sequence[FeatureStep]) -> MappedRows:
+    """Return the version of a normalised data set whose rows have passed through public maps; no row is read."""
+    rows = transformed_ref(
         current_layout(),
         dataset,
         normalisation=dataset.normalisation,
         recipe=features[-1].key,
         dimension=features[-1].dimension,
     )
+    return MappedRows(source=dataset, maps=tuple(features), rows=rows)
 
 
-def make_maps(dataset: DatasetRef, features: Sequence[FeatureStep]) -> list[RowFeatures]:
-    """Make the maps that are not stored, and return all of them; the rows are not looked at."""
-    maps: list[RowFeatures] = []
-    for feature in features:
-        maps.append(_made(feature, dataset, maps))
-    return maps
+def make_map(feature: FeatureStep) -> RowFeatures:
+    """Return a public map; it is made of what it is planned of, unless it is stored. The rows are not looked at."""
+    if open_releases().exists(feature.key):
+        return stored_map(feature.key)
+    assert feature.algorithm is not None, "a map that was read from a file is stored"
+    if feature.public is None:
+        setting = Setting(sizes=(), dimension=feature.takes, classes=feature.classes)
+        row_features: RowFeatures = feature.algorithm.build().fit(
+            (), setting, KeyedNoise(public_secret(0), feature.key)
+        )
+    else:
+        before, rows = [stored_map(key) for key in feature.before], feature.public.rows
+        width = before[-1].dimension if before else rows.dimension
+        learner = construct(PublicRowsWhitening, "public", feature.algorithm.parameters)
+        row_features = learner.learn(_Mapped(rows, _through(before)), width, rows.rows, max(len(rows.classes), 1))
+    return _store(feature.key, feature.label, row_features)
 
 
-def map_features(dataset: DatasetRef, features: Sequence[FeatureStep]) -> DatasetRef:
-    """Make the maps that are not stored, and store a version of the rows seen through all of them.
+def make_mapped(node: MappedRows) -> DatasetRef:
+    """Store a version of the rows seen through public maps that are stored; unless it is there.
 
     Raises
     ------
     RefusedError
         If a stored map is not one of such rows; none of them is read then.
     """
-    maps = make_maps(dataset, features)
+    dataset, features = node.source, node.maps
+    maps = [stored_map(one.key) for one in features]
     if not fits([one.apply for one in maps], dataset.dimension, features[-1].dimension):
         raise RefusedError(
             f"{', '.join(one.label for one in features)} as stored do not map rows of {dataset.dimension} features to "
@@ -193,7 +205,17 @@ def _from_parameters(dataset: DatasetRef, name: str, parameters: dict[str, objec
     spec = AlgorithmSpec("projections", name, parameters)
     algorithm = spec.build()
     key = _map_identity(spec, dataset.dimension)
-    return FeatureStep(key=key, label=name, dimension=algorithm.output_dimension(dataset.dimension), algorithm=spec)
+    return FeatureStep(
+        key=key,
+        label=name,
+        dimension=algorithm.output_dimension(dataset.dimension),
+        **_taking(dataset),
+        algorithm=spec,
+    )
+
+
+def _taking(dataset: DatasetRef) -> dict[str, int]:
+    return {"takes": dataset.dimension, "classes": max(len(dataset.classes), 1)}
 
 
 def _map_identity(spec: AlgorithmSpec, dimension: int) -> str:
@@ -210,7 +232,7 @@ def _from_file(dataset: DatasetRef, name: str, file: str, parameters: dict[str, 
     digest = ReleaseStore.digest_of({}, features.arrays())
     key = identity(map=[name, digest, dataset.dimension], code=code_version(cls))
     _store(key, name, features)
-    return FeatureStep(key=key, label=name, dimension=features.dimension, outside=outside)
+    return FeatureStep(key=key, label=name, dimension=features.dimension, **_taking(dataset), outside=outside)
 
 
 def _content(path: Path, largest: int) -> bytes:
@@ -259,28 +281,12 @@ def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Se
         key=key,
         label="public-rows",
         dimension=learner.output_dimension(dimension, public.rows, max(len(public.classes), 1)),
+        **_taking(dataset),
+        before=tuple(step.key for step in before),
         algorithm=AlgorithmSpec("", "public", parameters),
-        public=public,
+        public=plan_normalisation(public, dataset.normalisation),
         outside=f"the public rows of {public.name}, which features are centred and whitened by, are not protected",
     )
-
-
-def _made(feature: FeatureStep, dataset: DatasetRef, before: Sequence[RowFeatures]) -> RowFeatures:
-    if open_releases().exists(feature.key):
-        return stored_map(feature.key)
-    assert feature.algorithm is not None
-    if feature.public is None:
-        setting = Setting(sizes=(), dimension=dataset.dimension, classes=max(len(dataset.classes), 1))
-        row_features: RowFeatures = feature.algorithm.build().fit(
-            (), setting, KeyedNoise(public_secret(0), feature.key)
-        )
-    else:
-        rows = map_rows(feature.public, dataset.normalisation)
-        through = _through(before)
-        width = before[-1].dimension if before else rows.dimension
-        learner = construct(PublicRowsWhitening, "public", feature.algorithm.parameters)
-        row_features = learner.learn(_Mapped(rows, through), width, rows.rows, max(len(rows.classes), 1))
-    return _store(feature.key, feature.label, row_features)
 
 
 def _counted(row_map: Callable[[Floats], Floats], rows: int) -> Callable[[Floats], Floats]:

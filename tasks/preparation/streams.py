@@ -1,12 +1,12 @@
 """What is kept of a horizon's nights is of the rows that a plan names, or is not taken: notes, frozen sums, releases.
 
-A night's key names its horizon and number, not the rows (:attr:`tasks.planning.plans.PlannedRelease.key`), because all
+A night's key names its horizon and number, not the rows (:attr:`tasks.planning.nights.PlannedNight.key`), because all
 nights are charged before any has come. That a key stands for one set of rows is the catalogue's word, and the catalogue
 lies in the ledger, which may be put back as it was on another day. So what a key has been used for is kept beside it:
 
 - each party notes for good with which version, at which positions and under which code each of its nights came
   (:func:`note_arrival`), and a frozen sum begins with the digest of the note that it was formed by;
-- each release names the versions of all nights that it is a sum of (:attr:`tasks.planning.plans.Stream.versions`);
+- each release names the versions of all nights that it is a sum of (:attr:`tasks.planning.nights.Stream.versions`);
 - a stream names the code that its noise, unit and integers are made by, and the ledger's epoch, which is another after
   each ``unitball ledger restore`` (:meth:`storage.catalog.Catalog.epoch`). Both are part of its keys.
 
@@ -38,8 +38,6 @@ Where the marks were taken back with the ledger nobody notices, and the ledger h
 are the notes and the releases, if they were not taken back as well.
 """
 
-from typing import cast
-
 from pydantic import BaseModel
 
 from storage.errors import RefusedError
@@ -48,8 +46,7 @@ from storage.rounds import PrivateNotes
 from storage.shards import digest_of_positions
 from tasks.accounts.budget import open_ledger
 from tasks.planning.identity import identity
-from tasks.planning.nights import require_code, restarting
-from tasks.planning.plans import PlannedRelease, Stream
+from tasks.planning.nights import PlannedNight, Stream, require_code, restarting
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_releases
 
@@ -68,7 +65,7 @@ class Arrived(BaseModel, frozen=True, extra="forbid"):
     positions : str
         Digest of their positions in it.
     made_of, epoch : str
-        See :class:`~tasks.planning.plans.Stream`.
+        See :class:`~tasks.planning.nights.Stream`.
     """
 
     shard: ShardRef
@@ -91,12 +88,12 @@ class Arrived(BaseModel, frozen=True, extra="forbid"):
         )
 
 
-def notes_of(release: PlannedRelease, party: str) -> PrivateNotes:
+def notes_of(release: PlannedNight, party: str) -> PrivateNotes:
     """Return a party's notes of a stream; it is one folder for all epochs of the same terms."""
     return PrivateNotes(current_layout().party_round(party, release.stream_key))
 
 
-def note_arrival(release: PlannedRelease, shard: ShardRef) -> None:
+def note_arrival(release: PlannedNight, shard: ShardRef) -> None:
     """Let a party remember, for good, which rows are those of a night, and where.
 
     Raises
@@ -104,7 +101,7 @@ def note_arrival(release: PlannedRelease, shard: ShardRef) -> None:
     RefusedError
         If it remembers others.
     """
-    stream = cast(Stream, release.stream)
+    stream = release.stream
     now = Arrived(
         shard=shard,
         version=stream.versions[-1],
@@ -116,14 +113,14 @@ def note_arrival(release: PlannedRelease, shard: ShardRef) -> None:
     _require_same(release, stream.night, Arrived.model_validate_json(data), now)
 
 
-def arrival_noted(notes: PrivateNotes, release: PlannedRelease, shard: ShardRef, night: int) -> Arrived | None:
+def arrival_noted(notes: PrivateNotes, release: PlannedNight, shard: ShardRef, night: int) -> Arrived | None:
     """Return what a party has noted of a night up to a release's own; None where nothing.
 
     Parameters
     ----------
     notes : PrivateNotes
         The party's, of this stream.
-    release : PlannedRelease
+    release : PlannedNight
     shard : ShardRef
         The party's rows of the release's own night.
     night : int
@@ -133,7 +130,7 @@ def arrival_noted(notes: PrivateNotes, release: PlannedRelease, shard: ShardRef,
     RefusedError
         If it is not of the version, the code and the epoch that the release names, or of its own night not this shard.
     """
-    data, stream = notes.get(f"{_ARRIVED}{night}"), cast(Stream, release.stream)
+    data, stream = notes.get(f"{_ARRIVED}{night}"), release.stream
     if data is None:
         return None
     noted = Arrived.model_validate_json(data)
@@ -147,7 +144,7 @@ def arrival_noted(notes: PrivateNotes, release: PlannedRelease, shard: ShardRef,
     return noted
 
 
-def _require_same(release: PlannedRelease, night: int, noted: Arrived, named: Arrived) -> None:
+def _require_same(release: PlannedNight, night: int, noted: Arrived, named: Arrived) -> None:
     if noted != named:
         asked = str(named) if str(named) != str(noted) else f"{named} at other positions"
         raise RefusedError(
@@ -157,7 +154,7 @@ def _require_same(release: PlannedRelease, night: int, noted: Arrived, named: Ar
         )
 
 
-def require_positions(release: PlannedRelease, noted: Arrived, night: int) -> None:
+def require_positions(release: PlannedNight, noted: Arrived, night: int) -> None:
     """Refuse to form a night's sum of a shard that holds other positions than were noted.
 
     Raises
@@ -173,7 +170,7 @@ def pack_sum(noted: Arrived, data: bytes) -> bytes:
     return noted.digest.encode() + data
 
 
-def unpack_sum(release: PlannedRelease, night: int, noted: Arrived, kept: bytes) -> bytes:
+def unpack_sum(release: PlannedNight, night: int, noted: Arrived, kept: bytes) -> bytes:
     """Return a night's sum.
 
     Raises
@@ -191,12 +188,12 @@ def unpack_sum(release: PlannedRelease, night: int, noted: Arrived, kept: bytes)
     return kept[len(digest) :]
 
 
-def require_current(release: PlannedRelease, dataset: DatasetRef) -> None:
+def require_current(release: PlannedNight, dataset: DatasetRef) -> None:
     """Refuse to make one more night of a stream that the code, or a restored ledger, has gone away from.
 
     Parameters
     ----------
-    release : PlannedRelease
+    release : PlannedNight
         A night that is not stored.
     dataset : DatasetRef
         Of its rows.
@@ -206,7 +203,7 @@ def require_current(release: PlannedRelease, dataset: DatasetRef) -> None:
     RefusedError
     """
     require_code(release, dataset.normalisation)
-    stream = cast(Stream, release.stream)
+    stream = release.stream
     if dataset.private and stream.epoch != open_catalog().epoch():
         raise RefusedError(
             "an older ledger was put back since this horizon began, and what was released of it meanwhile is in no "
@@ -214,12 +211,12 @@ def require_current(release: PlannedRelease, dataset: DatasetRef) -> None:
         )
 
 
-def require_on_record(release: PlannedRelease, dataset: DatasetRef, *, fixed: bool) -> None:
+def require_on_record(release: PlannedNight, dataset: DatasetRef, *, fixed: bool) -> None:
     """Refuse a stream that parties have notes of, or that has releases, and that the ledger has no charge of.
 
     Parameters
     ----------
-    release : PlannedRelease
+    release : PlannedNight
         Any of its nights.
     dataset : DatasetRef
         Of its rows; of public ones nothing is charged that could be missing.
@@ -255,12 +252,12 @@ def _nights(numbers: list[int]) -> str:
     return f"night {numbers[0]}" if len(numbers) == 1 else f"nights {', '.join(map(str, numbers))}"
 
 
-def require_same_versions(release: PlannedRelease) -> None:
+def require_same_versions(release: PlannedNight) -> None:
     """Refuse a stored night that is a sum of other versions than a release of that night, or a later one, names.
 
     Parameters
     ----------
-    release : PlannedRelease
+    release : PlannedNight
         The last night that is stored.
 
     Raises
@@ -268,7 +265,7 @@ def require_same_versions(release: PlannedRelease) -> None:
     RefusedError
     """
     held = Stream.model_validate(open_releases().read(release.key)[0]["stream"])
-    named = cast(Stream, release.stream)
+    named = release.stream
     if held.versions == named.versions:
         return
     night = next(one for one, pair in enumerate(zip(held.versions, named.versions, strict=True), 1) if len({*pair}) > 1)

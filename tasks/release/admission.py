@@ -21,7 +21,8 @@ from storage.shards import open_shard, shard_records
 from tasks.accounts.budget import open_ledger, runs_left, tenth
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json
-from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 
@@ -51,10 +52,8 @@ def admit(
     shards: Sequence[ShardRef],
     *,
     run: str,
-    sound_counterpart: str | None = None,
-    prepared: bool = True,
 ) -> Json:
-    """Admit releases to the rows of these shards and charge together what was not charged before.
+    """Admit releases to the rows of these stored shards and charge together what was not charged before.
 
     A release's identity is a digest of what it does to whose rows (:attr:`PlannedRelease.key`), and the ledger
     remembers the identities that were charged. So it is enough to compare the identity's parts with what is at hand:
@@ -69,11 +68,6 @@ def admit(
     shards : sequence of ShardRef
     run : str
         For people: what runs.
-    sound_counterpart : str, optional
-        What to run instead of something unproved.
-    prepared : bool
-        Whether the shards are stored. Where they are made after the charge, references are compared with what is
-        registered, and once more with what is stored when each release asks for its rows.
 
     Returns
     -------
@@ -91,23 +85,47 @@ def admit(
     """
     ledger = open_ledger()
     by_party = {shard.party: shard for shard in shards}
-    if prepared:
-        # Comparing digests reads all rows, and no row is read before a deadline's clock runs.
-        _require_stored(shards, whole=all(release.deadline is None for release in releases))
-    else:
-        _require_registered(shards)
-    readers = _admissible(ledger, releases, shards, run, sound_counterpart)
+    # Comparing digests reads all rows, and no row is read before a deadline's clock runs.
+    _require_stored(shards, whole=all(release.deadline is None for release in releases))
+    readers = _admissible(ledger, releases, shards, run, None)
     if all(by_party.keys() >= set(release.parties) for release in readers.values()):
-        try:
-            return _charge(ledger, readers, run)
-        except OverspendError as refusal:
-            # The ledger knows what this plan costs; what would fit is found by those who plan.
-            named = f" --algorithm {run}" if run in names("systems") else ""
-            asked = f"unitball budget {shards[0].dataset.name}{named} --delta {releases[0].delta:g}"
-            raise OverspendError(refusal.reason, f"see the largest epsilon that would still fit: {asked}") from None
+        return _charge_or_say(ledger, readers, run, shards)
     for key, release in readers.items():
         _require_charged(key, release, ledger)
     return {}
+
+
+def admit_plan(plan: RunPlan, shards: Sequence[ShardRef]) -> Json:
+    """Charge all releases of a plan together, before its shards are made.
+
+    The references are compared with what is registered, and once more with what is stored when each release asks for
+    its rows (:func:`admit`).
+
+    Returns
+    -------
+    dict
+        As of :func:`admit`.
+
+    Raises
+    ------
+    RefusedError, ParameterError
+        As :func:`admit` does; nothing is charged then.
+    """
+    ledger = open_ledger()
+    for dataset in {shard.dataset for shard in shards}:
+        _require_said(dataset, find_dataset(dataset.name))
+    readers = _admissible(ledger, plan.releases, shards, plan.system, plan.sound_counterpart)
+    return _charge_or_say(ledger, readers, plan.system, shards)
+
+
+def _charge_or_say(ledger: Ledger, readers: Mapping[str, PlannedRelease], run: str, shards: Sequence[ShardRef]) -> Json:
+    try:
+        return _charge(ledger, readers, run)
+    except OverspendError as refusal:
+        # The ledger knows what this plan costs; what would fit is found by those who plan.
+        named = f" --algorithm {run}" if run in names("systems") else ""
+        asked = f"unitball budget {shards[0].dataset.name}{named} --delta {next(iter(readers.values())).delta:g}"
+        raise OverspendError(refusal.reason, f"see the largest epsilon that would still fit: {asked}") from None
 
 
 def require_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:
@@ -220,12 +238,6 @@ def require_upstream(planned: PlannedRelease | PlannedCombination, upstream: Seq
 
 def _short(keys: Sequence[str]) -> str:
     return ", ".join(key[:12] for key in keys) or "no release"
-
-
-def _require_registered(shards: Sequence[ShardRef]) -> None:
-    """Compare references to rows that are not stored yet with the newest version of their data set."""
-    for dataset in {shard.dataset for shard in shards}:
-        _require_said(dataset, find_dataset(dataset.name))
 
 
 def _require_stored(shards: Sequence[ShardRef], *, whole: bool = True) -> None:
@@ -366,17 +378,15 @@ def _request(
 
 
 def _charges(release: PlannedRelease, ledger: Ledger) -> Iterator[ReleaseCharge]:
-    """Yield what a release is charged as: by itself, or with all other nights of its horizon, at one price."""
-    key, guarantee, stream = release.key, release.guarantee().to_json(), release.stream
-    if stream is None or ledger.is_charged(key):
-        name = "" if stream is None else release.stream_key
-        yield ReleaseCharge(key, release.charged_parties, guarantee, release.label, name)
+    """Yield what a release is charged as: by itself, or with all others of its kind of one price."""
+    guarantee = release.guarantee().to_json()
+    if ledger.is_charged(release.key):
+        yield ReleaseCharge(release.key, release.charged_parties, guarantee, release.label, release.charged_as)
         return
     drawn_again = release.drawn_again()
     again = {} if drawn_again is None else drawn_again.to_json()
-    for night, one in enumerate(release.night_keys, 1):
-        label = f"night {night} of {stream.nights}"
-        yield ReleaseCharge(one, release.charged_parties, guarantee, label, release.stream_key, again)
+    for key, label in release.charged_keys.items():
+        yield ReleaseCharge(key, release.charged_parties, guarantee, label, release.charged_as, again)
 
 
 # ── secrets, and the noise that they key ──────────────────────────────────────────────────────────────────────────────

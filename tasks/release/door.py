@@ -35,7 +35,9 @@ from storage.rounds import Journal
 from storage.shards import open_shard
 from tasks.accounts.budget import open_ledger
 from tasks.planning.configuration import Json
-from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
+from tasks.planning.nights import PlannedNight, release_of
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.preparation.mapped_rows import PublicView, kept_rows
 from tasks.preparation.public_maps import public_map
 from tasks.preparation.streams import (
@@ -47,7 +49,7 @@ from tasks.preparation.streams import (
     require_positions,
     unpack_sum,
 )
-from tasks.release.admission import admit, noises_of, require_upstream
+from tasks.release.admission import admit, admit_plan, noises_of, require_upstream
 from tasks.runtime.cluster import map_over_workers, on_dask_worker
 from tasks.runtime.progress import quietly, say
 from tasks.runtime.settings import current_layout, current_root
@@ -157,11 +159,9 @@ def recorded_key(manifest: Json) -> str:
     ParameterError
         If it describes none.
     """
-    fields = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
+    fields = {name: manifest[name] for name in PlannedNight.model_fields if name in manifest}
     try:
-        return PlannedRelease.model_validate(
-            {**fields, "seed": manifest.get("public_seed"), "account": "", "delta": 0.0}
-        ).key
+        return release_of({**fields, "seed": manifest.get("public_seed"), "account": "", "delta": 0.0}).key
     except ValidationError as error:
         raise ParameterError(f"it is no manifest of a release ({' '.join(str(error).split())[:200]})") from None
 
@@ -376,16 +376,14 @@ class NightRows:
 
     Parameters
     ----------
-    planned : PlannedRelease
-        With a stream.
+    planned : PlannedNight
     shard : ShardRef
         Of tonight.
     maps : sequence of callable
         What rows pass through.
     """
 
-    def __init__(self, planned: PlannedRelease, shard: ShardRef, maps: RowMaps) -> None:
-        assert planned.stream is not None
+    def __init__(self, planned: PlannedNight, shard: ShardRef, maps: RowMaps) -> None:
         self._night, self._dimension, self._maps = planned.stream.night, planned.setting.dimension, maps
         self._planned, self._shard = planned, shard
         self._notes = notes_of(planned, shard.party)
@@ -557,15 +555,15 @@ def _await(timed: Sequence[PlannedRelease], what: str, begun: float | None) -> N
 # ── the door ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def charge_plan(plan: RunPlan, shards: Sequence[ShardRef], *, prepared: bool = True) -> Json:
-    """Charge all releases of a run together, before any noise exists; under a deadline before the shards are stored.
+def charge_plan(plan: RunPlan, shards: Sequence[ShardRef]) -> Json:
+    """Charge all releases of a run together, before any of its rows is read and any noise exists.
 
     Raises
     ------
     RefusedError
         If something may not read these rows, or the cap would be exceeded; nothing is charged then.
     """
-    return admit(plan.releases, shards, run=plan.system, sound_counterpart=plan.sound_counterpart, prepared=prepared)
+    return admit_plan(plan, shards)
 
 
 class OpenRelease:
@@ -598,7 +596,7 @@ class OpenRelease:
     def rows(self) -> list[Rows]:
         """The shards' rows, seen through the upstream artefacts."""
         self._require_unmade()
-        if self.planned.stream is not None:
+        if isinstance(self.planned, PlannedNight):
             return [NightRows(self.planned, shard, self._maps) for shard in self._shards]
         return [rows_of(shard, self._maps, self.planned.setting.dimension) for shard in self._shards]
 
@@ -616,7 +614,8 @@ class OpenRelease:
 
     @property
     def _whole(self) -> bool:
-        return tuple(shard.party for shard in self._shards) == self.planned.parties
+        # What reads no rows is given none.
+        return not self.planned.reads_rows or tuple(shard.party for shard in self._shards) == self.planned.parties
 
     def _require_unmade(self) -> None:
         # What is stored was not admitted again: there is nothing to make, so nothing is handed out.
@@ -644,7 +643,7 @@ class OpenRelease:
 
     def _fitted(self, algorithm: Algorithm) -> Artefact:
         planned, setting = self.planned, self.planned.setting
-        if isinstance(algorithm, Diagnosing) and not self._shards[0].dataset.private:
+        if isinstance(algorithm, Diagnosing) and self._shards and not self._shards[0].dataset.private:
             diagnosed, self._diagnostics = algorithm.diagnostics(self.rows, setting, self.noises[0])
             return diagnosed
         summation = None
@@ -727,7 +726,7 @@ def open_release(
         if shards:
             require_upstream(planned, upstream)
             maps = fitting_maps(planned, shards, upstream)
-        if planned.stream is not None and shards:
+        if isinstance(planned, PlannedNight) and shards:
             require_current(planned, shards[0].dataset)
         admit([planned], shards, run=planned.name)
         reached("charged")

@@ -1,7 +1,7 @@
 """How well a released model does: exactly on public rows, and on private ones only as a charged release."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Self, cast
 
@@ -38,8 +38,10 @@ from dpalgos.score_curves import (
     platt,
 )
 from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
-from tasks.planning.plans import PlannedRelease, RunPlan, Shards
-from tasks.release.door import RowMaps, diagnostics_of, make_release, maps_of, read_release, rows_of
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedRelease
+from tasks.planning.rows import Shards
+from tasks.release.door import RowMaps, diagnostics_of, maps_of, read_release, rows_of
 
 # Beyond so many classes nobody reads a matrix, and a curve is drawn from so many points.
 _MOST_CLASSES, _CURVE_POINTS = 50, 101
@@ -139,8 +141,13 @@ def _evaluation(measured: Mapping[str, Measured], measured_on: str, classes: Seq
     return Evaluation(metrics=mean, by_party=by_party, measured_on=measured_on, **figures)
 
 
-def measure(plan: RunPlan, models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:
-    """Measure the released models, each given by name with the releases that its rows pass through.
+def measure(
+    plan: RunPlan,
+    models: Mapping[str, Sequence[ReleaseRef]],
+    released: Mapping[str, ReleaseRef],
+    shards: Shards,
+) -> Evaluation:
+    """Say how well the released models do, each given by name with the releases that its rows pass through.
 
     Public test rows are measured exactly; without test rows the public training rows are, and the metrics say so.
     Private rows are measured by the charged releases planned for them, if any, and otherwise not at all.
@@ -148,18 +155,14 @@ def measure(plan: RunPlan, models: Mapping[str, Sequence[ReleaseRef]], shards: S
     dataset = shards.training[0].dataset
     if not dataset.private:
         return measure_exactly(models, shards)
-
-    def made(planned: PlannedRelease, path: Sequence[ReleaseRef]) -> ReleaseRef:
-        return make_release(planned, shards.of(planned.parties), path)
-
-    return measure_by_releases(plan, models, dataset.classes, made)
+    return measure_by_releases(plan, models, released, dataset.classes)
 
 
 def measure_by_releases(
     plan: RunPlan,
     models: Mapping[str, Sequence[ReleaseRef]],
+    released: Mapping[str, ReleaseRef],
     classes: Sequence[str],
-    release: Callable[[PlannedRelease, Sequence[ReleaseRef]], ReleaseRef],
 ) -> Evaluation:
     """Say how well models do, by the charged releases that the plan has for it; nothing where it has none.
 
@@ -168,9 +171,9 @@ def measure_by_releases(
     plan : RunPlan
     models : mapping
         As for :func:`measure`.
+    released : mapping of key to ReleaseRef
+        The plan's evaluations, as they were made.
     classes : sequence of str
-    release : callable
-        Returns the release that was planned, made or found; it is given what its rows pass through.
     """
     if not plan.evaluations:
         return Evaluation()
@@ -179,7 +182,7 @@ def measure_by_releases(
         keys = tuple(reference.key for reference in path)
         own = [planned for planned in plan.evaluations if planned.upstream == keys]
         measured[name] = _of_releases(
-            [(one, read_release(release(one, path))) for one in own], classes, plan.identity.aim
+            [(one, read_release(released[one.key])) for one in own], classes, plan.identity.aim
         )
     return _evaluation(measured, f"held-out {plan.identity.dataset.unit.several}, noisy", classes)
 

@@ -8,18 +8,17 @@ many rows people have is a range: from one row each to the limit each.
 import math
 import timeit
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from dpalgos.accounting.composition import compose
 from dpalgos.algorithms import Work
 from dpalgos.features.public_map import RowFeatures
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated, rounded_down, rounded_up
+from dpalgos.guarantees import rounded_down, rounded_up
 from dpalgos.parameters import ParameterError
-from dpalgos.registry import lookup
 from dpalgos.rows import cores
 from dpalgos.secure.primitives import SecureAggregationError
 from dpalgos.trainers.tuned import Tuned
@@ -27,59 +26,24 @@ from storage.confined import kept_memory
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ShardRef
 from storage.rowfiles import RowFormat
-from tasks.accounts.budget import open_ledger, relation_of, tenth
-from tasks.datasets.registration import default_normalisation, find_dataset
+from tasks.accounts.budget import open_ledger, tenth
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.nights import plan_night
-from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards, plan_run
-from tasks.planning.resolution import resolve, resolve_normalisation
-from tasks.preparation.deltas import settled
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedRelease
+from tasks.planning.rows import MappedRows, NormalisedRows
 from tasks.preparation.mapped_rows import are_kept, has_room, is_worth_keeping, part_of
-from tasks.preparation.nightly_rows import preview_nights
-from tasks.preparation.normalisation import mapped_ref
-from tasks.preparation.partitions import planned_shards
-from tasks.preparation.public_maps import featured_ref, found_map, plan_features, public_maps_of
+from tasks.preparation.prepare import Prepared, prepare
+from tasks.preparation.public_maps import found_map, public_maps_of
 from tasks.release.admission import require_admissible
 from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_releases
 
-_T = TypeVar("_T")
 # Where the search for the largest epsilon begins, in caps, for at a run's smaller delta its epsilon is larger than at
 # the cap's; when it ends, so that one per cent more is refused; and below what nothing is looked for.
 _MOST, _LARGEST, _CLOSE, _LEAST = 4.0, 1000.0, 1.004, 1e-4
 # A replicate that nobody asks for, so that what was paid already is no answer.
 _ANOTHER = 10**18
-# Any budget of each kind: parameters are checked before it is known how the run's budget is split.
-_BUDGETS: dict[type[Loss], Loss] = {
-    PureEpsilon: PureEpsilon(1.0),
-    GaussianMu: GaussianMu(0.25),
-    ZeroConcentrated: ZeroConcentrated(0.03),
-    ApproximateDP: ApproximateDP(1.0, 1e-5),
-}
-
-
-class _Faults:
-    """Collects what is wrong, each thing once."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, Exception] = {}
-
-    def of(self, check: Callable[[], _T]) -> _T | None:
-        try:
-            return check()
-        except (InputError, ParameterError, RefusedError, SecureAggregationError) as error:
-            self.found.setdefault(str(error), error)
-            return None
-
-    def raise_all(self) -> None:
-        """Raise what was found as one error: bad input where there is any, otherwise the refusal."""
-        errors = list(self.found.values())
-        if len(errors) == 1:
-            raise errors[0]
-        if errors:
-            refused = all(isinstance(error, RefusedError) for error in errors)
-            raise (RefusedError if refused else InputError)("; ".join(self.found))
 
 
 def cost_of_measuring_later(plan: RunPlan) -> str | None:
@@ -99,8 +63,8 @@ def cost_of_measuring_later(plan: RunPlan) -> str | None:
     )
 
 
-def require_feasible(config: TrainingConfig) -> RunPlan | None:
-    """Refuse a run for whatever can be told without reading rows and without an engine, all of it at once.
+def require_feasible(config: TrainingConfig) -> Prepared:
+    """Return the plan of a run, or refuse it for whatever can be told without reading rows and without an engine.
 
     Checked are the data set, names, parameters and their ranges, what does not fit the number of rows or features, what
     may not touch private rows, and whether the account has enough left. What only the rows' content decides (a
@@ -108,30 +72,46 @@ def require_feasible(config: TrainingConfig) -> RunPlan | None:
 
     Returns
     -------
-    RunPlan or None
-        What would run; None where only the rows' content decides on it.
+    Prepared
+        What would run; without a plan where only the rows' content decides on it.
 
     Raises
     ------
     InputError, ParameterError
         Naming every fault.
     RefusedError
-        If there is nothing else to say against it than that it may not touch private rows, or costs too much.
+        If there is nothing else to say against it than that it may not touch private rows, or costs too much: then it
+        names the largest epsilon that would be admitted.
     """
-    dataset, faults = find_dataset(config.dataset), _Faults()
-    config = settled(config)
-    _check_parts(config, dataset, faults)
-    partitioned = _partitioned(config, dataset, faults) if config.horizon is None else None
-    plan = None
-    if config.horizon is not None and not faults.found:
-        plan = faults.of(lambda: _tonight(config, dataset))
-    elif partitioned is not None and not faults.found:
-        plan = faults.of(lambda: _affordable(config, partitioned))
-    faults.raise_all()
-    return plan
+    prepared = prepare(config)
+    if prepared.plan is None:
+        return prepared
+    try:
+        require_admissible(prepared.plan, prepared.shards.all)
+    except OverspendError as refusal:
+        if config.epsilon is None or config.horizon is not None:
+            raise
+        delta, cap = prepared.config.stated_delta, open_catalog().account_of(config.dataset).cap
+        fits, at = _largest(prepared.config), f"at delta {delta:g}"
+        if cap is not None and delta > cap.delta:
+            at += f", which is above the cap's: choose --delta {tenth(cap.delta):g}"
+        words = (
+            f"the largest epsilon that would still fit a plan of this kind is {fits:.4g} {at}"
+            if fits
+            else f"no further plan of this kind fits {at}"
+        )
+        raise OverspendError(refusal.reason, words, fits) from None
+    return prepared
 
 
-def largest_epsilon(config: TrainingConfig) -> float:
+class OneMore(NamedTuple):
+    """The largest epsilon of one more run that would be admitted now, 0 where none is, and at which delta."""
+
+    epsilon: float
+    delta: float
+
+
+def largest_epsilon(config: TrainingConfig) -> OneMore:
     """Return the largest epsilon of one more run that would be admitted now, to four digits, rounded down.
 
     Found by planning such runs and asking the ledger, so that it is the number of the run's own option, whatever the
@@ -142,11 +122,6 @@ def largest_epsilon(config: TrainingConfig) -> float:
     config : TrainingConfig
         Without epsilon, or with the most that is looked for.
 
-    Returns
-    -------
-    float
-        0 where none is admitted.
-
     Raises
     ------
     InputError, ParameterError, RefusedError
@@ -156,71 +131,30 @@ def largest_epsilon(config: TrainingConfig) -> float:
     if cap is None:
         raise InputError(f"{config.dataset} is public: its runs have no cap, and any epsilon fits")
     most = min(_MOST * cap.epsilon, _LARGEST)
-    tried = settled(config.model_copy(update={"epsilon": config.epsilon or most, "replicate": _ANOTHER}))
-    if tried.stated_delta > cap.delta:
-        raise InputError(f"delta {tried.stated_delta:g} is above the cap's: choose --delta {tenth(cap.delta):g}")
+    tried = prepare(config.model_copy(update={"epsilon": config.epsilon or most, "replicate": _ANOTHER})).config
+    delta = tried.stated_delta
+    if delta > cap.delta:
+        raise InputError(f"delta {delta:g} is above the cap's: choose --delta {tenth(cap.delta):g}")
     try:
-        plan = require_feasible(tried)
+        prepared = require_feasible(tried)
     except OverspendError as refusal:
-        return refusal.fits
-    return 0.0 if plan is None else cast(float, tried.epsilon)
-
-
-class _Partitioned(NamedTuple):
-    """The rows of a run as their references say, mapped and partitioned, and the public maps that they pass through."""
-
-    mapped: DatasetRef
-    shards: Shards
-    features: tuple[FeatureStep, ...]
-
-
-def _partitioned(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> _Partitioned | None:
-    name = resolve_normalisation(config, default_normalisation(config.dataset))
-    mapped = faults.of(lambda: mapped_ref(dataset, name)) or dataset
-    features = faults.of(lambda: plan_features(mapped, config)) or ()
-    shards = faults.of(lambda: planned_shards(featured_ref(mapped, features), config, dataset))
-    return None if shards is None else _Partitioned(mapped, shards, features)
-
-
-def _planned(config: TrainingConfig, partitioned: _Partitioned) -> RunPlan:
-    training, held_out = partitioned.shards.training, partitioned.shards.held_out
-    return plan_run(config, training, held_out, relation=relation_of(config.dataset), features=partitioned.features)
-
-
-def _affordable(config: TrainingConfig, partitioned: _Partitioned) -> RunPlan:
-    """Return the plan, or refuse as :func:`require_admissible` does, naming the largest epsilon that would be admitted.
-
-    A run at another epsilon may hold out other rows and take other parts, which the ledger cannot know.
-    """
-    plan = _planned(config, partitioned)
-    try:
-        require_admissible(plan, partitioned.shards.all)
-    except OverspendError as refusal:
-        if config.epsilon is None:
-            raise
-        fits, cap = _largest(config), open_catalog().account_of(config.dataset).cap
-        delta = f"at delta {config.stated_delta:g}"
-        if cap is not None and config.stated_delta > cap.delta:
-            delta += f", which is above the cap's: choose --delta {tenth(cap.delta):g}"
-        words = (
-            f"the largest epsilon that would still fit a plan of this kind is {fits:.4g} {delta}"
-            if fits
-            else f"no further plan of this kind fits {delta}"
-        )
-        raise OverspendError(refusal.reason, words, fits) from None
-    return plan
+        return OneMore(refusal.fits, delta)
+    return OneMore(0.0 if prepared.plan is None else cast(float, tried.epsilon), delta)
 
 
 def _largest(config: TrainingConfig) -> float:
-    """Return the largest epsilon below a refused one that is admitted."""
-    registered = find_dataset(config.dataset)
+    """Return the largest epsilon below a refused one that is admitted.
+
+    A run at another epsilon may hold out other rows and take other parts, which the ledger cannot know.
+    """
 
     def fits(epsilon: float) -> bool:
-        tried, faults = config.model_copy(update={"epsilon": epsilon}), _Faults()
-        partitioned = _partitioned(tried, registered, faults)
-        if partitioned is not None and not faults.found:
-            faults.of(lambda: require_admissible(_planned(tried, partitioned), partitioned.shards.all))
-        return partitioned is not None and not faults.found
+        try:
+            tried = prepare(config.model_copy(update={"epsilon": epsilon}))
+            require_admissible(tried.whole, tried.shards.all)
+        except (InputError, ParameterError, RefusedError, SecureAggregationError):
+            return False
+        return True
 
     high = cast(float, config.epsilon)
     while not fits(low := high / 2):
@@ -231,39 +165,6 @@ def _largest(config: TrainingConfig) -> float:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if fits(middle) else (low, middle)
     return rounded_down(low, 4)
-
-
-def _tonight(config: TrainingConfig, dataset: DatasetRef) -> RunPlan:
-    """Return the plan of the night that a run would be, its whole horizon affordable."""
-    nights = preview_nights(config, dataset, resolve_normalisation(config, default_normalisation(config.dataset)))
-    night = nights.unreleased[-1]
-    plan = plan_night(nights.terms, config, night.night, night.shards, night.versions, nights.arrived, night.features)
-    require_admissible(plan, night.shards)
-    return plan
-
-
-def _check_parts(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> None:
-    """Look at each part and at each of its parameters alone, so that one fault does not hide another."""
-    # A missing budget is a fault of its own; where parts are chosen by it, any tells what they are.
-    bare = config.model_copy(update={"parameters": {}, "dimension": None, "epsilon": config.epsilon or 1.0})
-    resolved = faults.of(lambda: resolve(bare, dataset))
-    if resolved is None:
-        return
-    faults.of(lambda: resolve(bare.model_copy(update={"dimension": config.dimension}), dataset))
-    noisy = [part for name, part in resolved.parts.items() if name in ("projection", "trainer")]
-    if config.epsilon is None and any(lookup(part.kind, part.name).budgets for part in noisy):
-        missing = ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1")
-        faults.found.setdefault(str(missing), missing)
-    for field, value in config.parameters.items():
-        if not field.startswith("partition."):
-            faults.of(lambda field=field, value=value: _check_parameter(bare, dataset, field, value))  # type: ignore[misc]  # bound now
-
-
-def _check_parameter(config: TrainingConfig, dataset: DatasetRef, field: str, value: object) -> None:
-    alone = config.model_copy(update={"parameters": {field: value}})
-    for part in resolve(alone, dataset).parts.values():
-        budgets = getattr(lookup(part.kind, part.name), "budgets", ())
-        part.with_parameters(**({"budget": _BUDGETS[budgets[0]]} if budgets else {})).build()
 
 
 # ── what it will ask of this machine ──────────────────────────────────────────────────────────────────────────────────
@@ -576,25 +477,23 @@ def expect_run(config: TrainingConfig, speeds: Speeds | None = None) -> Expectat
         raise InputError(
             "--plan does not know what a night of a horizon asks of a machine: leave --plan or --horizon out"
         )
-    plan = require_feasible(config)
-    config = settled(config)
-    if plan is None:
+    prepared = require_feasible(config)
+    if prepared.plan is None:
         raise InputError(
             f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
         )
-    partitioned = _partitioned(config, find_dataset(config.dataset), _Faults())
-    assert partitioned is not None, "a run that is feasible has rows"
-    rows, layout = partitioned.shards.training[0].dataset, current_layout()
-    missing = [
-        version for version in {partitioned.mapped.version, rows.version} if not layout.dataset(version).exists()
-    ]
-    undealt = not all(
-        layout.shard(shard.party, shard.partition, shard.dataset.version).exists() for shard in partitioned.shards.all
-    )
-    views = _views(plan, partitioned.shards.all)
+    plan, shards, layout = prepared.plan, prepared.shards.all, current_layout()
+    versions = {
+        one.rows.version
+        for one in prepared.nodes.values()
+        if isinstance(one, NormalisedRows | MappedRows) and one.rows.name == config.dataset
+    }
+    missing = [version for version in versions if not layout.dataset(version).exists()]
+    undealt = not all(layout.shard(shard.party, shard.partition, shard.dataset.version).exists() for shard in shards)
+    views = _views(plan, shards)
     return expect(
         plan,
-        rows,
+        shards[0].dataset,
         speeds or measure_speeds(),
         to_store=len(missing) + undealt,
         limit=kept_memory(),

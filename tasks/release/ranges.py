@@ -20,8 +20,8 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
-from tasks.planning.plans import PlannedRelease
-from tasks.preparation.partitions import partition_rows
+from tasks.planning.releases import PlannedRelease
+from tasks.preparation.partitions import make_partition, plan_partition
 from tasks.release.admission import admit
 from tasks.release.door import make_release, read_release
 from tasks.runtime.stores import open_catalog
@@ -134,7 +134,7 @@ def _shard(dataset: DatasetRef, delta: float) -> ShardRef:
     whole = TrainingConfig(
         dataset=dataset.name, partition="even", parties=1, test_fraction=0, evaluation=False, epsilon=1.0, delta=delta
     )
-    (shard,) = partition_rows(dataset, whole).training
+    (shard,) = make_partition(plan_partition(dataset, whole)).training
     return shard
 
 

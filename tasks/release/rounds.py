@@ -25,7 +25,7 @@ from dpalgos.secure.rounds import AGREEMENT, ANSWERS, REQUESTS, SUM, Party, Reco
 from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import PrivateNotes, RoundStore
-from tasks.planning.plans import PlannedRelease
+from tasks.planning.releases import PlannedRelease
 from tasks.release import door
 from tasks.release.admission import admit
 from tasks.runtime.settings import current_layout

@@ -23,7 +23,10 @@ from tasks.runtime.settings import mlflow_page
 from tasks.tracking.reporting import claim_of, guarantee_of
 from tasks.tracking.results import RunResult, is_limit, shown_metric
 
-STAGES = ("ingest", "normalise", "extract_features", "partition", "arrive", "charge", "prepare", "evaluate", "record")
+STAGES = (
+    *("resolve_dataset", "charge", "prepare_rows", "normalise", "make_public_map", "extract_features", "partition"),
+    *("arrive", "evaluate", "record"),
+)
 
 
 @contextmanager

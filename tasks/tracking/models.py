@@ -29,8 +29,9 @@ from tasks.accounts.budget import budget_report, open_ledger, relation_of
 from tasks.datasets.schedules import Charged
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
-from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan
-from tasks.preparation.deltas import settled
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedRelease
+from tasks.planning.rows import FeatureStep
 from tasks.release.door import make_release, maps_of, read_release, rows_of
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.flavor import load_pipeline, model_digest
@@ -777,7 +778,8 @@ def compare_models(
         return _outcome(model_comparison, *accuracy_gain(exact, held_out.rows, 0.0), how)
     if epsilon is None:
         raise ParameterError("a comparison on private rows is charged: say how much with --epsilon")
-    delta = settled(new.config).stated_delta
+    # A run that was recorded names its delta.
+    delta = new.config.stated_delta
     spec, trust = AlgorithmSpec("evaluators", "discordance"), AlgorithmSpec("trusts", Trust.CENTRAL)
     planned = PlannedRelease(
         label="discordant pairs of held-out rows",

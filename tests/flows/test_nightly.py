@@ -7,7 +7,7 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning import nights as planning
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
-from tasks.planning.plans import PlannedRelease
+from tasks.planning.nights import PlannedNight
 from tasks.preparation import nightly_rows
 from tasks.preparation.streams import Arrived
 from tasks.release import door as checkpoints
@@ -69,13 +69,13 @@ def arrive(rows: list[str], folder: Path, name: str = "clinic", **request: Any) 
     ingest(IngestRequest(name=name, format="libsvm", path=path, dimension=DIMENSION, classes=CLASSES, **given))
 
 
-def tonight(**config: Any) -> tuple[PlannedRelease, Any]:
+def tonight(**config: Any) -> tuple[PlannedNight, Any]:
     """Run a night and return its release and result."""
     chained = chain_inline(configured(**{**GIVEN, **config}))
-    return chained.plan.models[0], chained.result
+    return cast(PlannedNight, chained.plan.models[0]), chained.result
 
 
-def released(release: PlannedRelease) -> list[Ints]:
+def released(release: PlannedNight) -> list[Ints]:
     """What is stored of the nights so far."""
     store = ReleaseStore(current_layout())
     stream = release.stream
@@ -83,7 +83,7 @@ def released(release: PlannedRelease) -> list[Ints]:
     return [store.read(key)[1]["values"] for key in release.night_keys[: stream.night]]
 
 
-def frozen(release: PlannedRelease, party: str, night: int) -> Ints:
+def frozen(release: PlannedNight, party: str, night: int) -> Ints:
     """A party's own sum of a night."""
     path = current_layout().party_round(party, release.stream_key) / f"sum-{night}"
     # Behind the head of a note and the digest of the rows that it is a sum of.
@@ -117,7 +117,6 @@ def test_a_horizon_is_one_charge_and_a_night_is_one_release(root: Path, tmp_path
         arrive(rows[: 30 * night], tmp_path)
         release, result = tonight()
         first_price = first_price or spent()
-        assert release.stream is not None
         assert release.stream.night == night
         assert release.stream.arrived == (15, 15)
         before, kept = charges(), digests()
@@ -152,7 +151,6 @@ def test_missed_nights_cost_nothing_and_are_made_up_for(root: Path, tmp_path: Pa
     for count in (60, 90):
         arrive(rows[:count], tmp_path)
     release, _ = tonight()
-    assert release.stream is not None
     assert release.stream.night == 3
     assert len(released(release)) == 3
     assert spent() == price
@@ -172,14 +170,13 @@ def test_rows_that_come_back_or_were_edited_are_refused_where_their_owner_looks(
     assert open_catalog().registrations("clinic") == known
     # Rows alone may go; they are still in the frozen sums, and may not come back.
     arrive(rows[10:40], tmp_path)
-    assert tonight()[0].stream.night == 1  # type: ignore[union-attr]  # nights have one
+    assert tonight()[0].stream.night == 1
     with pytest.raises(RefusedError, match="there in an earlier night"):
         arrive(rows[:41], tmp_path)
     with pytest.raises(RefusedError, match="there in an earlier night"):
         arrive(rows[10:40] + rows[10:40], tmp_path)
     arrive(rows[10:60], tmp_path)
     release, _ = tonight()
-    assert release.stream is not None
     assert (release.stream.night, release.stream.arrived) == (2, (10, 10))
 
 
@@ -196,7 +193,7 @@ def test_declared_participations_are_priced(root: Path, tmp_path: Path) -> None:
     sigma = _sigma_of(night.inner.distribution(release.setting))
     assert sigma / _sigma_of_one(release) == pytest.approx(twice / once, rel=1e-9)
     arrive([rows[0].replace(":0.", ":0.9"), *rows[1:60]], tmp_path)
-    assert tonight(participations=2, separation=2)[0].stream.arrived == (11, 10)  # type: ignore[union-attr]  # nights have one
+    assert tonight(participations=2, separation=2)[0].stream.arrived == (11, 10)
     with pytest.raises(InputError, match="ask for that one"):
         tonight()
 
@@ -206,7 +203,7 @@ def _sigma_of(law: object) -> float:
     return law.sigma
 
 
-def _sigma_of_one(release: PlannedRelease) -> float:
+def _sigma_of_one(release: PlannedNight) -> float:
     stream = release.stream
     assert stream is not None
     alone = release.model_copy(update={"stream": stream.model_copy(update={"participations": 1, "separation": 1})})
@@ -276,7 +273,6 @@ def test_the_next_horizon_reads_new_rows_and_costs_a_maximum(root: Path, tmp_pat
         tonight(horizon=2)
     arrive(rows[:150], tmp_path)
     release, _ = tonight(horizon=2)
-    assert release.stream is not None
     assert (release.stream.horizon, release.stream.night, sum(release.stream.arrived)) == (2, 1, 90)
     assert [line["party"] for line in budget_report("clinic")["parties"]] == ["horizon 1", "horizon 2"]
     assert spent() == price
@@ -358,7 +354,6 @@ def test_whatever_a_horizon_admits_releases_its_nights_and_whatever_it_refuses_c
             continue
         arrive(rows[first : first + 40], tmp_path, name)
         release, _ = tonight(dataset=name, trainer=trainer)
-        assert release.stream is not None
         assert release.stream.night == 2, trainer
         assert [(key, False) in charges(name) for key in release.night_keys[:2]] == [True, True], trainer
         admitted.append(trainer)
@@ -425,11 +420,10 @@ def test_a_row_equal_to_an_older_one_moves_no_other(
                 tonight(dataset=name, **given)
             assert charges(name) == before
             # The sum over all of them is another release, at a price of its own.
-            assert sum(tonight(dataset=name, trust="central")[0].stream.arrived) == 300  # type: ignore[union-attr]  # nights have one
+            assert sum(tonight(dataset=name, trust="central")[0].stream.arrived) == 300
             return
         arrive(version, tmp_path, name, **request)
         release, _ = tonight(dataset=name, **given)
-        assert release.stream is not None
         assert sum(release.stream.arrived) == 300
         # The lost party's sum is not in the release, the colluder knows its own.
         others = [party for party in release.parties if party != str(apart)]
@@ -470,7 +464,7 @@ def test_a_killed_night_is_the_same_night(
     for shards in current_layout().parties.glob("*/shards"):
         shutil.rmtree(shards)
     arrive(lines(90, tmp_path / "rows"), tmp_path)
-    assert tonight(trust=trust, parties=3)[0].stream.night == 3  # type: ignore[union-attr]  # nights have one
+    assert tonight(trust=trust, parties=3)[0].stream.night == 3
 
 
 def test_a_party_that_missed_a_night_brings_its_rows_the_next(root: Path, tmp_path: Path) -> None:
@@ -505,7 +499,6 @@ def test_where_sums_of_all_nights_have_no_room_the_factor_has_as_many_bands_as_f
     for night in range(1, NIGHTS + 1):
         arrive(rows[: 30 * night], tmp_path)
         release, result = tonight()
-        assert release.stream is not None
         assert release.stream.bands == 2
         kept = sorted(path.name for path in current_layout().party_round("0", release.stream_key).glob("sum-*"))
         assert kept == [f"sum-{one}" for one in range(max(1, night - 1), night + 1)]
@@ -572,9 +565,8 @@ def _of_no_rows(self: FollowTheRegularisedLeader, state: Ints, rows: Rows, setti
     return np.zeros(self.sum_shape(setting), dtype=np.int64)
 
 
-def shards_of(release: PlannedRelease, party: str) -> list[tuple[int, Rows]]:
+def shards_of(release: PlannedNight, party: str) -> list[tuple[int, Rows]]:
     """A party's rows of each night, as it keeps them."""
-    assert release.stream is not None
     notes = PrivateNotes(current_layout().party_round(party, release.stream_key))
     nights = range(1, release.stream.night + 1)
     shards = [Arrived.model_validate_json(notes.require(f"arrived-{night}")).shard for night in nights]
@@ -623,7 +615,6 @@ def test_sums_that_were_removed_for_good_end_the_horizon_and_the_next_one_begins
     price, known = spent(), charges()
     arrive(rows, tmp_path)
     release, _ = tonight(**given)
-    assert release.stream is not None
     assert (release.stream.horizon, release.stream.arrived) == (2, (30,))
     assert spent() == price
     assert charges()[: len(known)] == known
@@ -690,7 +681,6 @@ def test_parties_bring_files_of_their_own_and_one_may_bring_nothing(root: Path, 
     # A row that is equal to one of the other party's is its own party's all the same.
     bring([*rows[:34], rows[40]], rows[40:50])
     release, _ = tonight()
-    assert release.stream is not None
     assert release.stream.arrived == (15, 0)
     assert frozen(release, "south", 2).any() == np.False_
 
@@ -710,7 +700,6 @@ def test_the_night_of_a_killed_ingestion_is_not_lost(
         with pytest.raises(Killed):
             arrive(rows, tmp_path)
     release, _ = tonight()
-    assert release.stream is not None
     assert (release.stream.night, sum(release.stream.arrived)) == (2, 30)
 
 

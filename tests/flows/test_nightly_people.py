@@ -26,7 +26,7 @@ from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.planning import nights as planning
 from tasks.planning.identity import identity
-from tasks.planning.plans import PlannedRelease
+from tasks.planning.nights import PlannedNight
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.results import Chained, append_result
@@ -42,18 +42,17 @@ def rows_of(person: str, number: float, sick: str, count: int) -> list[str]:
     return [f"{person},{number},{0.9 if sick == 'yes' else -0.9},{sick}"] * count
 
 
-def night(**config: Any) -> tuple[PlannedRelease, Any]:
+def night(**config: Any) -> tuple[PlannedNight, Any]:
     return tonight(**{"dataset": "visits", "horizon": NIGHTS, **config})
 
 
-def sums(release: PlannedRelease) -> list[Ints]:
+def sums(release: PlannedNight) -> list[Ints]:
     """The exact sums of the nights so far, of all parties."""
-    assert release.stream is not None
     each = range(1, release.stream.night + 1)
     return [np.sum([frozen(release, party, one) for party in release.parties], axis=0) for one in each]
 
 
-def counted(release: PlannedRelease) -> list[float]:
+def counted(release: PlannedNight) -> list[float]:
     """How many people's rows are in each night's sums, nearly: k rows add k ⌊a/k⌋ of a each."""
     unit = release.build().inner.class_sums(release.setting).unit  # type: ignore[attr-defined]  # of running sums
     return [float(one[:, -1].sum() / unit) for one in sums(release)]
@@ -76,7 +75,6 @@ def test_newcomers_make_a_night_and_who_comes_back_is_left_out(root: Path, tmp_p
     ref = bring_in(tmp_path / "input", [*again, *second, *first])
     assert rows_left_out("visits", ref) == (2, 0)
     release, result = night()
-    assert release.stream is not None
     assert (release.stream.night, release.stream.arrived) == (2, (3, 2))
     assert counted(release) == pytest.approx([12, 5], rel=1e-3)
     np.testing.assert_array_equal(sums(release)[0], frozen_before)
@@ -105,13 +103,12 @@ def test_who_comes_back_takes_part_as_often_and_as_far_apart_as_is_declared(root
     ]
     assert told == pytest.approx([100 + 22, 38, (200 + 300) / 2 + 54, 70, 86], rel=2e-3)
     # Public are the turns: those who are new, and those of two nights before whether they come or not.
-    assert release.stream is not None
     assert sum(release.stream.arrived) == 8
     once, declared = (_sigma(release, **one) for one in ({}, {"participations": 2, "separation": 2}))
     assert declared / once == pytest.approx(release.stream.factor.norm / ToeplitzFactor(nights=5).norm, rel=1e-9)
 
 
-def _sigma(release: PlannedRelease, **declared: int) -> float:
+def _sigma(release: PlannedNight, **declared: int) -> float:
     stream = release.stream
     assert stream is not None
     changed = stream.model_copy(update={"participations": 1, "separation": 1, **declared})
@@ -167,7 +164,7 @@ def versions(own: Sequence[list[str]]) -> list[list[str]]:
     return [[*own[number], *itertools.chain.from_iterable(OTHERS[: number + 1])] for number in range(NIGHTS)]
 
 
-def run_nights(folder: Path, own: Sequence[list[str]], **config: Any) -> PlannedRelease:
+def run_nights(folder: Path, own: Sequence[list[str]], **config: Any) -> PlannedNight:
     for lines in versions(own):
         bring_in(folder, lines, on_violation="drop")
         release, _ = night(**config)
@@ -180,7 +177,6 @@ def moved(tmp_path: Path, worlds: Sequence[str], **config: Any) -> float:
     for name in worlds:
         with isolated_root(tmp_path / name / "root"):
             release = run_nights(tmp_path / name, WORLDS[name], **config)
-            assert release.stream is not None
             coefficients, exact = release.stream.factor.coefficients, sums(release)
             norm = release.stream.factor.norm
             streams.append(
@@ -262,7 +258,6 @@ def two_horizons(folder: Path) -> tuple[float, float]:
     for number in range(2):
         bring_in(folder, versions(WORLDS["many"])[number])
         release, _ = night(horizon=1, epsilon=1.0)
-        assert release.stream is not None
         assert release.stream.horizon == number + 1
         assert counted(release) == pytest.approx([5 + 4 * number], rel=1e-3), "everybody, those of the first as well"
         found.append(spent("visits"))
@@ -292,7 +287,6 @@ def test_the_next_horizon_needs_somebody_new(root: Path, tmp_path: Path) -> None
         night(horizon=1)
     bring_in(tmp_path / "input", second)
     release, _ = night(horizon=1)
-    assert release.stream is not None
     assert release.stream.arrived == (5, 4)
 
 
@@ -387,7 +381,6 @@ def test_who_is_in_two_files_counts_in_the_first_by_roster_every_night(root: Pat
         [*OTHERS[0], *rows_of("p30", 4, "yes", 3), *visits([2, 2], first=40)], [*visits([1, 2], first=30), "p50,1,0,no"]
     )
     release, _ = night()
-    assert release.stream is not None
     assert release.stream.arrived == (3, 1)
     unit = release.build().inner.class_sums(release.setting).unit  # type: ignore[attr-defined]  # of running sums
     assert frozen(release, "north", 2)[:, -1].sum() == pytest.approx(2 * unit, rel=1e-3), "p30 is counted, and null"

@@ -29,7 +29,7 @@ from tasks.accounts import budget
 from tasks.accounts.budget import open_ledger, restore_ledger
 from tasks.planning import identity
 from tasks.planning import nights as planning
-from tasks.planning.plans import PlannedRelease
+from tasks.planning.nights import PlannedNight
 from tasks.preparation import nightly_rows, public_maps, streams
 from tasks.preparation.streams import Arrived, notes_of
 from tasks.release import door
@@ -70,7 +70,7 @@ def put_back(place: Path, *, marks: bool = True) -> None:
         shutil.rmtree(marks_folder())
 
 
-def counts(release: PlannedRelease) -> list[int]:
+def counts(release: PlannedNight) -> list[int]:
     """How many rows stand in the party's frozen sum of each night so far."""
     inner = release.build().inner  # type: ignore[attr-defined]  # of running sums
     unit, stream = inner.class_sums(release.setting).unit, release.stream
@@ -92,7 +92,7 @@ def booked() -> float:
     return math.sqrt(totals.mu_squared / one)
 
 
-def begin(rows: list[str], folder: Path, *, before: bool = True) -> PlannedRelease:
+def begin(rows: list[str], folder: Path, *, before: bool = True) -> PlannedNight:
     """Two nights, A and B; the back-up is from before the horizon, or from after its first night."""
     arrive(rows[A], folder)
     if before:
@@ -104,7 +104,7 @@ def begin(rows: list[str], folder: Path, *, before: bool = True) -> PlannedRelea
     return tonight(**GIVEN)[0]
 
 
-def in_another_order(rows: list[str], folder: Path, **given: Any) -> PlannedRelease:
+def in_another_order(rows: list[str], folder: Path, **given: Any) -> PlannedNight:
     """After A, C come before B."""
     release, _ = tonight(**GIVEN, **given)
     for more in ([*rows[A], *rows[C]], [*rows[A], *rows[C], *rows[B]]):
@@ -268,35 +268,35 @@ def test_people_keep_their_separation(
 # ── what is bound ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _put(release: PlannedRelease, name: str, data: bytes) -> None:
+def _put(release: PlannedNight, name: str, data: bytes) -> None:
     notes = notes_of(release, "0")
     notes.discard(name)
     notes.put(name, data)
 
 
-def _noted(release: PlannedRelease, night: int) -> Arrived:
+def _noted(release: PlannedNight, night: int) -> Arrived:
     return Arrived.model_validate_json(notes_of(release, "0").require(f"arrived-{night}"))
 
 
-def _exchange_sums(release: PlannedRelease) -> None:
+def _exchange_sums(release: PlannedNight) -> None:
     _put(release, "sum-1", notes_of(release, "0").require("sum-2"))
 
 
-def _exchange_notes(release: PlannedRelease) -> None:
+def _exchange_notes(release: PlannedNight) -> None:
     _put(release, "arrived-1", notes_of(release, "0").require("arrived-2"))
 
 
-def _other_positions(release: PlannedRelease) -> None:
+def _other_positions(release: PlannedNight) -> None:
     noted = _noted(release, 1).model_copy(update={"positions": "0" * 64})
     _put(release, "arrived-1", noted.model_dump_json().encode())
 
 
-def _other_epoch(release: PlannedRelease) -> None:
+def _other_epoch(release: PlannedNight) -> None:
     noted = _noted(release, 1).model_copy(update={"epoch": "0" * 32})
     _put(release, "arrived-1", noted.model_dump_json().encode())
 
 
-def _other_positions_of_a_night_that_was_missed(release: PlannedRelease) -> None:
+def _other_positions_of_a_night_that_was_missed(release: PlannedNight) -> None:
     _other_positions(release)
     notes_of(release, "0").discard("sum-1")
 
@@ -312,7 +312,7 @@ def _other_positions_of_a_night_that_was_missed(release: PlannedRelease) -> None
     ],
 )
 def test_a_sum_of_other_rows_is_not_taken(
-    root: Path, tmp_path: Path, rows: list[str], spoil: Callable[[PlannedRelease], None], told: str
+    root: Path, tmp_path: Path, rows: list[str], spoil: Callable[[PlannedNight], None], told: str
 ) -> None:
     """A party's folder that was put together of several."""
     release = begin(rows, tmp_path)
@@ -370,7 +370,7 @@ def test_rows_that_would_be_seen_through_another_map_are_not_added(
     arrive(rows, tmp_path)
     with pytest.raises(RefusedError, match=r"would be seen through other features.*--replicate 1"):
         tonight(**given)
-    assert tonight(**given, replicate=1)[0].stream.night == 2  # type: ignore[union-attr]  # nights have one
+    assert tonight(**given, replicate=1)[0].stream.night == 2
 
 
 def test_the_version_of_the_code_is_of_all_that_a_night_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,16 +10,19 @@ from typing import Any
 from flows.federated_training import chain_inline
 from storage.refs import DatasetRef, ReleaseRef, Visibility
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import open_ledger, relation_of
-from tasks.datasets.registration import default_normalisation, find_dataset, ingest
+from tasks.accounts.budget import open_ledger
+from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.plans import Node, PlannedCombination, RunPlan, Shards, carry_out, plan_run
-from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation.deltas import settled
+from tasks.planning.graph import materialise
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedCombination, PlannedRelease
+from tasks.planning.rows import Shards
+from tasks.preparation import prepare as planning
+from tasks.preparation.rows import make_rows
 from tasks.release.door import charge_plan, make_release
+from tasks.releases import aggregate
 from tasks.runtime.settings import current_layout
-from tasks.steps import aggregate, normalise, partition
 from tasks.tracking.results import RunResult
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 
@@ -57,13 +60,12 @@ class Prepared:
     def make(self) -> dict[str, ReleaseRef]:
         """Make every release and combination, one after another."""
 
-        def make(key: str, node: Node, upstream: list[ReleaseRef]) -> ReleaseRef:
+        def make(node: PlannedRelease | PlannedCombination, upstream: list[ReleaseRef]) -> ReleaseRef:
             if isinstance(node, PlannedCombination):
                 return aggregate.fn(node, upstream)
-            return make_release(node, self.shards.of(node.parties), upstream)
+            return make_release(node, self.shards.of(node.parties) if node.reads_rows else [], upstream)
 
-        evaluations: dict[str, Node] = {one.key: one for one in self.plan.evaluations}
-        return carry_out({**self.plan.training, **evaluations}, make)
+        return materialise(self.plan.nodes, make, at_hand=self.plan.partitions)
 
 
 def configured(dataset: str = "clinic", **config: Any) -> TrainingConfig:
@@ -75,11 +77,9 @@ def configured(dataset: str = "clinic", **config: Any) -> TrainingConfig:
 
 def prepare(dataset: str = "clinic", **config: Any) -> Prepared:
     """Normalise, partition and plan; epsilon 1 and two parties unless said otherwise."""
-    settings = settled(configured(dataset, **config))
-    name = resolve_normalisation(settings, default_normalisation(dataset))
-    mapped = normalise.fn(find_dataset(dataset), name)
-    shards = partition.fn(mapped, settings)
-    return Prepared(mapped, shards, plan_run(settings, shards.training, shards.held_out, relation=relation_of(dataset)))
+    prepared = planning.prepare(configured(dataset, **config))
+    materialise(prepared.rows, lambda node, _: make_rows(node))
+    return Prepared(prepared.shards.training[0].dataset, prepared.shards, prepared.whole)
 
 
 def followed(dataset: str = "clinic", **config: Any) -> RunResult:

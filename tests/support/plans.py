@@ -6,7 +6,8 @@ from typing import Any
 
 from storage.refs import DatasetRef, Labels, ShardRef, Visibility
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.plans import RunPlan, plan_run
+from tasks.planning.plans import RunPlan
+from tasks.preparation.prepare import AllRows, prepare_over
 
 
 def dataset_of(classes: int = 3, dimension: int = 64, rows: int = 1000, **changes: Any) -> DatasetRef:
@@ -35,4 +36,5 @@ def shards_of(dataset: DatasetRef, sizes: tuple[int, ...] = (200, 300, 500), par
 def planned(shards: list[ShardRef] | None = None, held_out: ShardRef | None = None, **config: Any) -> RunPlan:
     """Plan a run; epsilon 1 unless said otherwise."""
     given = {"epsilon": 1.0, **config}
-    return plan_run(TrainingConfig(**given), shards or shards_of(dataset_of()), held_out)
+    references = AllRows(training=shards or shards_of(dataset_of()), held_out=() if held_out is None else (held_out,))
+    return prepare_over(TrainingConfig(**given), references).whole

@@ -15,7 +15,7 @@ from storage.errors import OverspendError
 from tasks.accounts.budget import change_cap, gaussian_delta, open_ledger, tenth
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation import partitions
-from tasks.preparation.deltas import settled
+from tasks.preparation import prepare as planning
 from tasks.release.preflight import largest_epsilon, require_feasible
 from tests.support.chains import configured, ingest_private, prepare
 
@@ -57,31 +57,30 @@ KINDS: dict[str, tuple[dict[str, Any], float]] = {
     "stated (epsilon, delta)": ({"algorithm": "dppca-dpsvm", "trust": "central"}, TENTH),
     "tuned": ({**NOISY, "tune": {"clip": (0.5, 0.25)}}, TENTH),
     "deadline": ({**NOISY, "deadline": 5.0, "deadline_miss": 1e-9}, TENTH),
-    "no such part": ({**NOISY, "parameters": {"nonsense": 1}}, TENTH),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_which_delta_each_kind_of_plan_takes(kind: str, sets: None) -> None:
     given, delta = KINDS[kind]
-    assert settled(configured(**given)).delta == delta
-    assert settled(configured(**given, delta=3e-6)).delta == 3e-6, "one that was given is kept"
+    assert planning.prepare(configured(**given)).config.delta == delta
+    assert planning.prepare(configured(**given, delta=3e-6)).config.delta == 3e-6, "one that was given is kept"
 
 
 def test_random_batches_take_a_tenth(sets: None) -> None:
     sampled = {"algorithm": None, "trainer": "dp-sgd", "trust": "central"}
-    assert settled(configured("special", **sampled)).delta == TENTH
-    assert settled(configured("special", **NOISY)).delta == PART
+    assert planning.prepare(configured("special", **sampled)).config.delta == TENTH
+    assert planning.prepare(configured("special", **NOISY)).config.delta == PART
 
 
 def test_public_rows_have_their_own() -> None:
-    assert settled(configured("iris", **NOISY)).delta == 1e-5
+    assert planning.prepare(configured("iris", **NOISY)).config.delta == 1e-5
 
 
 def test_a_gaussian_run_is_told_by_the_delta_that_it_takes(sets: None) -> None:
     """Without an epsilon too, of which `budget` looks for the largest."""
-    assert settled(TrainingConfig(dataset="clinic", **NOISY)).delta == PART
-    largest = largest_epsilon(TrainingConfig(dataset="clinic", **NOISY, evaluation=False))
+    largest, delta = largest_epsilon(TrainingConfig(dataset="clinic", **NOISY, evaluation=False))
+    assert delta == PART
     # All of the account, read at the cap's delta.
     assert epsilon_of_mu(mu_from_epsilon_delta(largest, PART), CAP) == pytest.approx(3.0, rel=0.01)
     assert largest > 3.0

@@ -22,8 +22,8 @@ from tasks.release import door
 from tasks.release.door import read_release
 from tasks.release.metrics import Evaluation
 from tasks.release.preflight import cost_of_measuring_later
+from tasks.releases import evaluate
 from tasks.runtime.settings import current_layout
-from tasks.steps import evaluate
 from tasks.tracking.results import at_threshold
 from tests.support.chains import Prepared, charges, followed, ingest_private, prepare
 from tests.support.data import gathered
@@ -33,7 +33,7 @@ from tests.support.plans import dataset_of, planned, shards_of
 def evaluated(prepared: Prepared, made: dict[str, ReleaseRef] | None = None) -> Evaluation:
     made = made or prepared.make()
     models = {name: [made[key] for key in path] for name, path in prepared.plan.paths().items()}
-    return evaluate.fn(prepared.plan, models, prepared.shards)
+    return evaluate.fn(prepared.plan, models, made, prepared.shards)
 
 
 def predictions(prepared: Prepared, path: list[str], shard: Any, made: dict[str, ReleaseRef]) -> tuple[Any, Any]:

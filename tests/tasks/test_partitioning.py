@@ -16,25 +16,25 @@ from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ShardRef
 from storage.shards import open_shard
-from tasks.datasets.registration import default_normalisation, find_dataset, ingest
+from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.plans import Shards
-from tasks.planning.resolution import resolve_normalisation
+from tasks.planning.graph import materialise
+from tasks.planning.rows import Shards
 from tasks.preparation import nightly_rows
-from tasks.preparation.nightly_rows import begin_nights, partition_night
-from tasks.preparation.normalisation import map_rows
 from tasks.preparation.partitions import are_stored_whole
+from tasks.preparation.prepare import prepare, record_night
+from tasks.preparation.rows import make_rows
 from tasks.runtime.settings import current_layout
-from tasks.steps import normalise, partition
 from tests.support.chains import ingest_private
 from tests.support.data import SCHEMA, gathered, write_idx
 from tests.support.private_rows import CLASSES, DIMENSION, write_rows
+from tests.support.rows import divided, normalised
 
 
 def divide(dataset: DatasetRef | str = "digits", **config: Any) -> Shards:
     reference = find_dataset(dataset) if isinstance(dataset, str) else dataset
-    return partition.fn(reference, TrainingConfig(**{"dataset": reference.name, "epsilon": 1.0, **config}))
+    return divided(reference, TrainingConfig(**{"dataset": reference.name, "epsilon": 1.0, **config}))
 
 
 def rows_of(shards: Shards) -> list[list[bytes]]:
@@ -91,7 +91,7 @@ def test_what_names_a_partition(config: dict[str, Any], root: Path) -> None:
     """Charges of one partition compose by the maximum, so two ways of dealing must never share a name."""
     base = divide()
     if config.pop("normalised", False):
-        other = divide(normalise.fn(find_dataset("digits"), "unit-norm"))
+        other = divide(normalised(find_dataset("digits"), "unit-norm"))
     else:
         other = divide(**config)
     assert other.training[0].partition != base.training[0].partition
@@ -215,10 +215,9 @@ def dealt_by_night(
     parts = []
     for version in (old, new):
         bring_in(folder, name, [line for part in version for line in part], own=own)
-        normalisation = resolve_normalisation(config, default_normalisation(name))
-        night = begin_nights(config, find_dataset(name), normalisation).unreleased[-1]
-        map_rows(night.registered, normalisation)
-        parts += [whole_rows(shard) if shard.rows else [] for shard in partition_night(config, night)]
+        tonight = record_night(prepare(config))
+        shards: Any = list(materialise(tonight.rows, lambda node, _: make_rows(node)).values())[-1]
+        parts += [whole_rows(shard) if shard.rows else [] for shard in shards.training]
     return parts
 
 

@@ -27,7 +27,6 @@ from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation.partitions import partition_rows
 from tasks.release import metrics
 from tasks.release.admission import admit
 from tasks.release.door import read_release, rows_of
@@ -36,6 +35,7 @@ from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, prepare
 from tests.support.command_line import CommandLine
+from tests.support.rows import divided
 
 MOST = 8
 # Of the intercept, in parts of that of one of two numbers.
@@ -100,7 +100,7 @@ COUNTS = [MOST + 5, 1, 3, 2, 5, *([1, 2, 4] * 65)]
 
 def dealt_people(ref: DatasetRef, **config: Any) -> dict[str, ShardRef]:
     given = {"dataset": ref.name, "epsilon": 1.0, "parties": 3, "test_fraction": 0.25, **config}
-    return {shard.party: shard for shard in partition_rows(ref, TrainingConfig.model_validate(given)).all}
+    return {shard.party: shard for shard in divided(ref, TrainingConfig.model_validate(given)).all}
 
 
 def people_of(shard: ShardRef) -> tuple[np.ndarray, np.ndarray]:
@@ -318,8 +318,7 @@ def test_a_table_of_people_is_trained_on_and_measured(config: dict[str, Any], ro
 @pytest.mark.parametrize("most", [1, MOST])
 def test_plans_are_made_of_people(most: int, root: Path, tmp_path: Path) -> None:
     ref = bring_in(tmp_path / "input", visits(COUNTS), most=most)
-    plan = require_feasible(TrainingConfig(dataset="visits", algorithm="noisy-gd", epsilon=1.0, parties=2))
-    assert plan is not None
+    plan = require_feasible(TrainingConfig(dataset="visits", algorithm="noisy-gd", epsilon=1.0, parties=2)).whole
     settings = [release.setting for release in (*plan.models, *plan.evaluations)]
     assert sum(sum(setting.sizes) for setting in settings) == ref.rows
     assert {setting.rows_per_person for setting in settings} == {most}
@@ -389,7 +388,7 @@ def test_people_are_neither_sampled_nor_dealt_by_label(root: Path, tmp_path: Pat
     with pytest.raises(RefusedError, match="records of their own"):
         public_sample("open", 20, 0)
     with pytest.raises(RefusedError, match="label of each row"):
-        partition_rows(find("open"), TrainingConfig(dataset="open", partition="by-label", parties=2))
+        divided(find("open"), TrainingConfig(dataset="open", partition="by-label", parties=2))
 
 
 def find(name: str) -> DatasetRef:

@@ -24,11 +24,11 @@ from storage.errors import RefusedError, StorageError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import PrivateNotes, RoundStore
 from tasks.accounts.budget import open_ledger
-from tasks.planning.plans import PlannedRelease
+from tasks.planning.releases import PlannedRelease
 from tasks.release import door
 from tasks.release import door as checkpoints
+from tasks.releases import answer, decide, open_rounds, open_sum
 from tasks.runtime.settings import current_layout
-from tasks.steps import answer, decide, open_rounds, open_sum
 from tests.support.chains import Prepared, digests, ingest_private, prepare
 from tests.support.forks import die, killed
 

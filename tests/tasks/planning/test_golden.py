@@ -171,7 +171,7 @@ def test_what_tells_rows_and_people_again(kept: dict[str, Any]) -> None:
 def test_mapped_versions(kept: dict[str, Any]) -> None:
     dataset = dataset_of(classes=3, dimension=12)
     for name in names("normalisations"):
-        _check(kept, "mapped", name, normalisation.mapped_ref(dataset, name).version)
+        _check(kept, "mapped", name, normalisation.plan_normalisation(dataset, name).key)
     for name in ("random-fourier", "hog"):
         spec = AlgorithmSpec("projections", name, {})
         _check(kept, "mapped", name, public_maps._map_identity(spec, 784))
@@ -180,12 +180,12 @@ def test_mapped_versions(kept: dict[str, Any]) -> None:
 def test_a_comment_makes_no_other_version_of_mapped_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a digest of the text, by which a docstring charged every release of the rows again."""
     dataset, source = dataset_of(classes=3, dimension=12), inspect.getsource
-    before = normalisation.mapped_ref(dataset, "unit-norm").version
+    before = normalisation.plan_normalisation(dataset, "unit-norm").key
 
     def edited(old: str, new: str) -> str:
         identity.source_digest.cache_clear()
         monkeypatch.setattr(inspect, "getsource", lambda cls: source(cls).replace(old, new, 1))
-        return normalisation.mapped_ref(dataset, "unit-norm").version
+        return normalisation.plan_normalisation(dataset, "unit-norm").key
 
     assert edited("        # Dividing", "        # We divide") == before
     assert edited("Scale every row", "Every row is scaled") == before
@@ -222,7 +222,7 @@ def test_names_are_those_of_a_fields_earlier_name(replicate: str, miss: str, kep
     shards = shards_of(dataset_of(classes=3, dimension=12, visibility="private"))
     given: dict[str, Any] = {"dataset": "synthetic", "epsilon": 1.0, "delta": 1e-6, replicate: 3}
     timed = TrainingConfig.model_validate({**given, "algorithm": "noisy-gd", "deadline": 30.0, miss: 1e-8})
-    plan = plan_run(timed, shards[:-1], shards[-1])
+    plan = plan_run(timed, shards[:-1], shards[-1:])
     nightly = TrainingConfig.model_validate({**given, "horizon": 2, "trust": "central", "trainer": "class-means"})
     horizon = Horizon(number=1, nights=2, participations=1, separation=1)
     terms = fix_terms(nightly, horizon, shards, relation=Neighbours.REPLACE_ONE).release
@@ -261,9 +261,10 @@ def test_partitions(
     dataset = dataset_of(classes=3, dimension=12, visibility="private" if private else "public")
     for given in ({"parties": len(files) or 3}, {"partition": "sized", "sizes": [50, 300], "partition_seed": 4}):
         config = TrainingConfig.model_validate({"dataset": "synthetic", "epsilon": 1.0, "test_fraction": 0.25, **given})
-        name, assigned = partitions._assigned(dataset, config)
+        partition = partitions.plan_partition(dataset, config)
+        assigned = partitions.positions_by_party(partition)
         digests = {party: hashlib.sha256(rows.tobytes()).hexdigest()[:16] for party, rows in assigned.items()}
-        _check(kept, "partitions", f"{private=} {files=} {given}", [name, digests])
+        _check(kept, "partitions", f"{private=} {files=} {given}", [partition.name, digests])
 
 
 @pytest.mark.parametrize("given", [{}, {"trainer": "class-means"}, {"class_weight": {"1": 0.5}, "trainer": "ftrl"}])

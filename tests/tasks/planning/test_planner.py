@@ -16,7 +16,8 @@ from dpalgos.trust.model import EVERYONE
 from storage.errors import InputError
 from storage.refs import ShardRef, Visibility
 from tasks.planning import plans as planning
-from tasks.planning.plans import PlannedRelease, RunPlan
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedRelease
 from tests.support.plans import dataset_of, planned, shards_of
 
 SYSTEMS = names("systems")

@@ -10,9 +10,9 @@ import pytest
 
 from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
-from tasks.planning.plans import PlannedRelease
+from tasks.planning.releases import PlannedRelease
 from tasks.release import door
-from tasks.steps import aggregate
+from tasks.releases import aggregate
 from tests.support.chains import Prepared, charges, digests, ingest_private, prepare
 
 FEDERATED: dict[str, Any] = {"algorithm": "fed-dpdr-dpml", "dimension": 3}

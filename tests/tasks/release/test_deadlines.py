@@ -17,12 +17,14 @@ from flows.federated_training import chain_inline
 from storage.errors import RefusedError
 from storage.refs import Visibility
 from storage.rowfiles import StoredRows
-from tasks import steps
+from tasks import releases, rows
 from tasks.accounts.budget import gaussian_delta, open_ledger
-from tasks.datasets.registration import find_dataset, ingest
+from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.planning.plans import PlannedRelease
-from tasks.preparation.partitions import are_stored_whole, planned_rows, prepare_rows
+from tasks.planning.releases import PlannedRelease
+from tasks.preparation import prepare as planning
+from tasks.preparation.partitions import are_stored_whole
+from tasks.preparation.rows import make_rows
 from tasks.release import door
 from tasks.release import door as deadlines
 from tasks.runtime.progress import listen, observed_by
@@ -193,7 +195,7 @@ def seen(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
         monkeypatch.setattr(of, name, noted)
 
-    noting("charged", steps, "charge_plan")
+    noting("charged", releases, "charge_plan")
     noting("read", StoredRows, "batches")
     noting("stored", door, "store_release")
     monkeypatch.setattr(time, "sleep", lambda seconds: found.append("waited") if seconds else None)
@@ -221,18 +223,17 @@ def test_no_private_row_is_read_before_the_charge_and_what_is_made_of_rows_waits
     assert "waited" not in seen
 
 
-def test_without_a_deadline_rows_are_read_before_the_charge(seen: list[str]) -> None:
-    """The mutant of the test above: today's order."""
+def test_without_a_deadline_rows_are_read_after_the_charge_too_and_nothing_is_waited_for(seen: list[str]) -> None:
     followed("clinic", **GIVEN, normalisation="clip", replicate=6)
-    assert "read" in seen[: seen.index("charged")]
+    assert seen.index("charged") < seen.index("read")
+    assert "waited" not in seen
 
 
 def test_rows_under_a_deadline_are_those_of_any_run(seen: list[str]) -> None:
     chains = [chain_inline(configured(**GIVEN, replicate=7, deadline=late)) for late in (None, 100.0)]
-    _, planned = planned_rows(configured(**GIVEN), find_dataset("clinic"), chains[1].plan.normalisation)
-    assert planned is not None
-    assert are_stored_whole(planned)
-    assert {chained.dataset for chained in chains} == {planned.training[0].dataset}
+    of_any = planning.prepare(configured(**GIVEN)).shards
+    assert are_stored_whole(of_any)
+    assert {chained.dataset for chained in chains} == {of_any.training[0].dataset}
 
 
 @pytest.mark.parametrize("late", [None, 100.0])
@@ -241,19 +242,19 @@ def test_each_step_has_a_place_in_the_progress_of_a_run(late: float | None, seen
     with observed_by(names.append):
         followed("clinic", **GIVEN, replicate=11, deadline=late)
     assert {name.replace("-", "_") for name in names} <= set(STAGES)
-    assert ("prepare" in names) is (late is not None)
+    assert ("prepare_rows" in names) is (late is not None)
 
 
 def test_a_late_preparation_is_refused_now_and_later(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[str] = []
-    honest = prepare_rows
+    honest = vars(rows)["materialise"]
 
-    def slow_rows(*given: Any) -> Any:
+    def slow_rows(*given: Any, **named: Any) -> Any:
         attempts.append("attempt")
         time.sleep(DELAY)
-        return honest(*given)
+        return honest(*given, **named)
 
-    monkeypatch.setattr(steps, "prepare_rows", slow_rows)
+    monkeypatch.setattr(rows, "materialise", slow_rows)
     late = {**NOISY, "replicate": 8, "deadline": DELAY / 2}
     before, booked = digests(), {key for key, _ in charges("neighbour")}
     for _ in range(2):
@@ -274,7 +275,7 @@ def test_a_reference_to_rows_that_are_not_registered_so_is_not_charged(root: Pat
         for shard in one.shards.all
     ]
     with pytest.raises(RefusedError, match="does not say what is stored"):
-        door.charge_plan(one.plan, shards, prepared=False)
+        door.charge_plan(one.plan, shards)
     assert not open_ledger().is_charged(model_of(one).key)
 
 
@@ -282,16 +283,18 @@ def test_a_reference_to_rows_that_are_not_registered_so_is_not_charged(root: Pat
 def test_how_long_rows_take_to_prepare_is_not_seen(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Preparing one of two neighbours takes longer: seen in what a run takes, and under a deadline not."""
 
-    def delayed(config: Any, registered: Any, *rest: Any) -> Any:
-        time.sleep(DELAY if registered.name == "neighbour" else 0.0)
-        return prepare_rows(config, registered, *rest)
+    honest = vars(rows)["materialise"]
+
+    def delayed(nodes: Any, *rest: Any, **named: Any) -> Any:
+        time.sleep(DELAY if next(iter(nodes.values())).rows.name == "neighbour" else 0.0)
+        return honest(nodes, *rest, **named)
 
     def seconds(name: str) -> float:
         begin = time.monotonic()
         followed(name, **NOISY, replicate=12, deadline=SECONDS)
         return time.monotonic() - begin
 
-    monkeypatch.setattr(steps, "prepare_rows", delayed)
+    monkeypatch.setattr(rows, "materialise", delayed)
     hidden = [seconds(name) for name in ("clinic", "neighbour")]
     assert min(hidden) >= 2 * SECONDS
     assert abs(hidden[0] - hidden[1]) < DELAY / 2, hidden
@@ -305,7 +308,5 @@ def test_how_long_rows_take_to_prepare_is_not_seen(root: Path, monkeypatch: pyte
 
 
 def unmade(name: str) -> tuple[Any, str, Any]:
-    config = configured(name, **NOISY, replicate=13, deadline=SECONDS)
-    plan = prepare(name, **NOISY, replicate=13, deadline=SECONDS).plan
-    registered = find_dataset(name)
-    return plan, "rows", lambda: vars(steps)["prepare_rows"](config, registered, plan.normalisation, ())
+    prepared = planning.prepare(configured(name, **NOISY, replicate=13, deadline=SECONDS))
+    return prepared.whole, "rows", lambda: vars(rows)["materialise"](prepared.rows, lambda node, _: make_rows(node))

@@ -19,7 +19,7 @@ from storage.ledger.ledger import Ledger
 from storage.refs import ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger
-from tasks.planning.plans import PlannedRelease
+from tasks.planning.releases import PlannedRelease
 from tasks.release import door
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases

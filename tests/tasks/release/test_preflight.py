@@ -14,11 +14,11 @@ from storage.errors import InputError, OverspendError, RefusedError
 from tasks.accounts.budget import gaussian_delta, open_ledger
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation.normalisation import map_rows, mapped_ref
-from tasks.preparation.partitions import partition_rows, planned_shards
+from tasks.preparation import prepare as planning
 from tasks.release.preflight import largest_epsilon, require_feasible
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, ingest_private, prepare
+from tests.support.rows import divided, normalised
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -46,14 +46,15 @@ def test_references_are_those_that_the_run_makes(config: dict[str, Any], private
         ingest_private(tmp_path / "rows", 120, name="iris")
     settings = TrainingConfig(dataset="iris", epsilon=1.0, **{"parties": 2, **config})
     dataset = find_dataset("iris")
-    mapped = mapped_ref(dataset, settings.normalisation or "unit-norm")
-    assert mapped == map_rows(dataset, settings.normalisation or "unit-norm")
-    assert planned_shards(mapped, settings) == partition_rows(mapped, settings)
+    planned = planning.prepare(settings)
+    mapped = normalised(dataset, settings.normalisation or "unit-norm")
+    assert planned.shards == divided(mapped, settings)
+    assert planned.shards.training[0].dataset == mapped
 
 
 def test_what_the_rows_decide_is_left_to_the_run() -> None:
     check(partition="by-label")
-    assert planned_shards(find_dataset("iris"), TrainingConfig(dataset="iris", partition="by-label")) is None
+    assert planning.prepare(TrainingConfig(dataset="iris", partition="by-label", epsilon=1.0)).plan is None
 
 
 def test_all_faults_at_once() -> None:
@@ -146,12 +147,12 @@ def test_the_epsilon_that_is_named_is_admitted_and_one_per_cent_more_is_not(
 def test_one_more_run_is_told_before_it_is_asked_for(tmp_path: Path) -> None:
     ingest_private(tmp_path / "rows", epsilon_cap=1.0, delta_cap=1e-6)
     asked = TrainingConfig(dataset="clinic", algorithm="noisy-gd", parties=2, evaluation=False)
-    whole = largest_epsilon(asked)
+    whole = largest_epsilon(asked).epsilon
     assert whole > 1.0, "at a part of the cap's delta, with the whole account before it"
     # A delta that was not named is that of Gaussian-DP, here and in the run.
     chain_inline(asked.model_copy(update={"epsilon": 0.9}))
     assert {charge.plan.delta for charge in open_ledger().charges("clinic")} == {gaussian_delta(1e-6)}
-    after = largest_epsilon(asked)
+    after = largest_epsilon(asked).epsilon
     assert 0.0 < after < whole
     check("clinic", epsilon=after, replicate=7)
     with pytest.raises(OverspendError):

@@ -17,7 +17,7 @@ from dpalgos.secure.primitives import RepeatedUseError
 from storage.errors import DamagedError
 from storage.rounds import Journal
 from tasks.accounts.budget import open_ledger
-from tasks.planning.plans import PlannedRelease
+from tasks.planning.releases import PlannedRelease
 from tasks.release import door
 from tasks.runtime.settings import current_layout
 from tests.support.chains import Prepared, digests, ingest_private, prepare

@@ -14,25 +14,13 @@ import pytest
 from prefect import Task, flow, task
 
 from storage.refs import ReleaseRef
-from tasks import steps as caching
-from tasks.planning.plans import PlannedRelease
+from tasks.planning.releases import PlannedRelease
+from tasks.records import record
+from tasks.releases import charge, evaluate, measure_model, reduce_dimension, train_model
+from tasks.rows import extract_features, normalise, partition, resolve_dataset
+from tasks.runtime import steps as caching
 from tasks.runtime.progress import observed_by
-from tasks.steps import (
-    BY_CONTENT,
-    ByContent,
-    Done,
-    charge,
-    evaluate,
-    ingest,
-    inline,
-    normalise,
-    partition,
-    record,
-    reduce_dimension,
-    served_from_cache,
-    step,
-    train_model,
-)
+from tasks.runtime.steps import BY_CONTENT, ByContent, Done, inline, served_from_cache, step
 from tests.support.engines import Engine
 from tests.support.plans import planned
 
@@ -103,11 +91,19 @@ def test_arrays_and_other_objects_are_no_inputs(value: Any, root: Path) -> None:
 
 def test_every_task_is_cached_by_content_but_for_those_that_write_books() -> None:
     """Ingestion asks the catalogue, a charge the ledger, a record MLflow: these remember, whatever a cache says."""
-    cached: list[Task[..., Any]] = [normalise, partition, reduce_dimension, train_model, evaluate]
+    cached: list[Task[..., Any]] = [
+        normalise,
+        extract_features,
+        partition,
+        reduce_dimension,
+        train_model,
+        measure_model,
+        evaluate,
+    ]
     for one in cached:
         assert isinstance(one.cache_policy, ByContent), one.name
         assert one.persist_result is True, one.name
-    asked: list[Task[..., Any]] = [ingest, charge, record]
+    asked: list[Task[..., Any]] = [resolve_dataset, charge, record]
     for one in asked:
         assert not isinstance(one.cache_policy, ByContent), one.name
         assert one.persist_result is False, one.name

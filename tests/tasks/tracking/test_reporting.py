@@ -24,9 +24,9 @@ from storage.shards import open_shard
 from tasks.datasets.registration import find_dataset
 from tasks.experiments.results import query_results
 from tasks.planning.configuration import TrainingConfig
+from tasks.records import record
 from tasks.release.metrics import Evaluation
 from tasks.runtime.settings import current_layout
-from tasks.steps import record
 from tasks.tracking import reporting
 from tasks.tracking.models import find_model, guaranteed
 from tasks.tracking.reporting import run_report

@@ -1,0 +1,73 @@
+"""Faults of a configuration: each part and each of its parameters looked at alone, all of them told at once."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
+from dpalgos.parameters import ParameterError
+from dpalgos.registry import lookup
+from dpalgos.secure.primitives import SecureAggregationError
+from storage.errors import InputError, RefusedError
+from storage.refs import DatasetRef
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.resolution import resolve
+
+_T = TypeVar("_T")
+# Any budget of each kind: parameters are checked before it is known how the run's budget is split.
+_BUDGETS: dict[type[Loss], Loss] = {
+    PureEpsilon: PureEpsilon(1.0),
+    GaussianMu: GaussianMu(0.25),
+    ZeroConcentrated: ZeroConcentrated(0.03),
+    ApproximateDP: ApproximateDP(1.0, 1e-5),
+}
+
+
+class Faults:
+    """Collects what is wrong, each thing once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Exception] = {}
+
+    def of(self, check: Callable[[], _T]) -> _T | None:
+        """Return what a check returns; None where it finds a fault, which is kept."""
+        try:
+            return check()
+        except (InputError, ParameterError, RefusedError, SecureAggregationError) as error:
+            self.add(error)
+            return None
+
+    def add(self, error: Exception) -> None:
+        """Keep a fault."""
+        self._found.setdefault(str(error), error)
+
+    def raise_all(self) -> None:
+        """Raise what was found as one error: bad input where there is any, otherwise the refusal."""
+        errors = list(self._found.values())
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            refused = all(isinstance(error, RefusedError) for error in errors)
+            raise (RefusedError if refused else InputError)("; ".join(self._found))
+
+
+def check_parts(config: TrainingConfig, dataset: DatasetRef, faults: Faults) -> None:
+    """Look at each part and at each of its parameters alone, so that one fault does not hide another."""
+    # A missing budget is a fault of its own; where parts are chosen by it, any tells what they are.
+    bare = config.model_copy(update={"parameters": {}, "dimension": None, "epsilon": config.epsilon or 1.0})
+    resolved = faults.of(lambda: resolve(bare, dataset))
+    if resolved is None:
+        return
+    faults.of(lambda: resolve(bare.model_copy(update={"dimension": config.dimension}), dataset))
+    noisy = [part for name, part in resolved.parts.items() if name in ("projection", "trainer")]
+    if config.epsilon is None and any(lookup(part.kind, part.name).budgets for part in noisy):
+        faults.add(ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1"))
+    for field, value in config.parameters.items():
+        if not field.startswith("partition."):
+            faults.of(lambda field=field, value=value: _check_parameter(bare, dataset, field, value))  # type: ignore[misc]  # bound now
+
+
+def _check_parameter(config: TrainingConfig, dataset: DatasetRef, field: str, value: object) -> None:
+    alone = config.model_copy(update={"parameters": {field: value}})
+    for part in resolve(alone, dataset).parts.values():
+        budgets = getattr(lookup(part.kind, part.name), "budgets", ())
+        part.with_parameters(**({"budget": _BUDGETS[budgets[0]]} if budgets else {})).build()

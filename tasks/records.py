@@ -1,0 +1,157 @@
+"""The steps of what is kept of runs: comparisons, predictions, audits, budgets, and their records in MLflow."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prefect.artifacts import create_markdown_artifact
+
+from dpalgos.guarantees import Neighbours
+from storage.atomic import writing
+from storage.errors import InputError
+from storage.layout import Layout
+from storage.refs import DatasetRef, ReleaseRef
+from tasks.accounts.budget import (
+    BudgetHistory,
+    budget_histories,
+    budget_page,
+    budget_table,
+    draw_budgets,
+    low_budget,
+)
+from tasks.auditing.examination import AuditRequest, Chain, Examined, audit_report, examine_system
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.plans import RunPlan
+from tasks.planning.rows import FeatureStep, Shards
+from tasks.runtime.events import Event, account_resource, announce
+from tasks.runtime.progress import say
+from tasks.runtime.settings import current_root
+from tasks.runtime.steps import step
+from tasks.tracking.artifacts import show_budgets, show_figure
+from tasks.tracking.flavor import predict_file
+from tasks.tracking.models import (
+    Comparison,
+    ModelComparison,
+    ScoringRequest,
+    chosen_model,
+    compare_models,
+    find_model,
+    load_model,
+    note_audit,
+    record_comparison,
+)
+from tasks.tracking.reporting import keep_run
+from tasks.tracking.results import Chained, RunResult
+from tasks.tracking.runs import RunReport, track_run
+
+
+@step(task_run_name="compare {model_comparison.challenger.name} with its champion", cached=False)
+def compare_with_champion(
+    model_comparison: ModelComparison, shards: Shards, features: list[FeatureStep], epsilon: float | None
+) -> Comparison:
+    """Compare on the held-out rows and note the outcome on the version. Asked again, it charges nothing."""
+    compared = compare_models(current_root(), model_comparison, shards.held_out, features, epsilon)
+    record_comparison(current_root(), compared)
+    say("comparison", compared.statement)
+    return compared
+
+
+@step(task_run_name="score with {request.model}", cached=False)
+def score(request: ScoringRequest) -> str:
+    """Predict a file's rows and return the name of the file that was written; of the rows it says nothing, not a count.
+
+    Raises
+    ------
+    InputError
+        If there is no such model, or the rows cannot be read: the reason may quote them, and is for their owner at
+        ``unitball predict`` alone.
+    """
+    root = current_root()
+    model = find_model(root, chosen_model(root, request))
+    folder = Layout(root).private / "predictions"
+    with writing(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+    output = folder / f"{model.name}-v{model.version}-{stamp}.parquet"
+    pipeline = load_model(root, model)
+    try:
+        predict_file(pipeline, Path(request.input), output, id_column=request.id_column)
+    except Exception as error:
+        raise InputError(
+            f"the rows could not be predicted ({type(error).__name__}); what is wrong with them is for their owner: "
+            f"unitball predict --model {model.name}/{model.version} --input … --output …"
+        ) from None
+    say("scoring", f"{model.name} version {model.version}")
+    # What is in the file is for its owner alone.
+    create_markdown_artifact(
+        f"Scored with {model.name} version {model.version}: `private/predictions/{output.name}` below the root.",
+        key="scoring",
+        description="Scoring",
+    )
+    return output.name
+
+
+@step(task_run_name="audit {name}", cached=False)
+def audit(
+    name: str, request: AuditRequest, epsilon: float, delta: float, neighbours: Neighbours, chain: Chain
+) -> Examined:
+    """Examine a system by all audits; nothing private is read and nothing is charged."""
+    return examine_system(name, request, epsilon=epsilon, delta=delta, neighbours=neighbours, chain=chain)
+
+
+@step(task_run_name="record {result.algorithm}", cached=False)
+def record(
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    plan: RunPlan,
+    result: RunResult,
+    models: dict[str, list[ReleaseRef]],
+) -> RunResult:
+    """Log a run to MLflow and append it to the results; a run that was logged before is found again.
+
+    ``models`` gives for each released model what rows pass through, the model last.
+    """
+    logged = keep_run(config, Chained(dataset, plan, result, models))
+    say("log", f"MLflow run {str(logged.mlflow_run_id)[:8]}")
+    return logged
+
+
+@step(task_run_name="record the audit of {examined.algorithm}", cached=False)
+def record_audit(examined: Examined) -> Examined:
+    """Log an audit, put it on record, show it on the versions, and return it with MLflow's id of the run."""
+    root, report = current_root(), audit_report(examined)
+    run_id = track_run(root, report)
+    reason = "; ".join(examined.reasons) or f"audited in run {run_id}"
+    note_audit(root, examined.algorithm, examined.outcome, reason, run=run_id, numbers=report.metrics)
+    picture = report.files["trade-off.png"]
+    assert isinstance(picture, bytes)
+    show_figure(f"audit-{examined.algorithm}", f"Audit of {examined.algorithm}", picture, report.note)
+    return examined.model_copy(update={"mlflow_run_id": run_id})
+
+
+# MLflow's experiment of budget reports.
+_BUDGETS = "budgets"
+
+
+@step(task_run_name="record the budgets", cached=False)
+def record_budgets() -> list[BudgetHistory]:
+    """Show and log where every account stands now; return their histories."""
+    histories = budget_histories()
+    picture, lines = draw_budgets(histories), budget_table(histories)
+    now = datetime.now(UTC)
+    track_run(
+        current_root(),
+        RunReport(
+            experiment=_BUDGETS,
+            run_key=f"budgets-{now.isoformat()}",
+            name=f"budgets on {now:%Y-%m-%d}",
+            params={"accounts": len(histories)},
+            metrics={"accounts_low": float(sum(one.low for one in histories))},
+            files={"budgets.png": picture, "budgets.html": budget_page(histories, picture)},
+            note="\n".join(f"- {line['account']}: ε = {line['epsilon spent']} of {line['cap']}" for line in lines),
+        ),
+    )
+    show_budgets(lines, picture)
+    for one in histories:
+        if low := low_budget(one.account):
+            announce(Event.BUDGET_LOW, account_resource(one.account), low)
+    return histories

@@ -1,0 +1,113 @@
+"""The steps of releases: the charge, what reads rows behind the door, and what the server makes of it."""
+
+from dpalgos.secure.rounds import Stage
+from storage.refs import ReleaseRef, ShardRef
+from tasks.accounts.budget import (
+    low_budget,
+)
+from tasks.planning.configuration import Json
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedCombination, PlannedRelease
+from tasks.planning.rows import Shards
+from tasks.release.door import charge_plan, combine, make_release
+from tasks.release.metrics import Evaluation, measure
+from tasks.release.rounds import Rounds
+from tasks.runtime.events import Event, account_resource, announce, log_event
+from tasks.runtime.progress import say
+from tasks.runtime.steps import RETRIES, is_inline, step
+from tasks.runtime.stores import open_releases
+from tasks.tracking.artifacts import show_budget
+
+
+@step(task_run_name="charge {plan.system}", cached=False)
+def charge(plan: RunPlan, shards: Shards) -> Json:
+    """Charge a run's releases; asked again, it charges nothing. Never cached: the ledger itself remembers."""
+    outcome = charge_plan(plan, shards.all)
+    say("budget", f"{outcome['charged']} releases charged, {outcome['already_charged']} charged before")
+    dataset, account = shards.training[0].dataset, shards.training[0].dataset.account
+    paid = {what: str(outcome[what]) for what in ("charged", "already_charged")}
+    log_event("unitball.plan.charged", dataset=dataset.name, account=account, details={"system": plan.system, **paid})
+    if not is_inline():
+        show_budget(dataset, outcome)
+        if outcome["charged"] and (low := low_budget(account)):
+            announce(Event.BUDGET_LOW, account_resource(account), low)
+    return outcome
+
+
+def _stored(release: PlannedRelease, *_: object) -> bool:
+    return open_releases().exists(release.key)
+
+
+@step(task_run_name="{release.label}", stored=_stored, **RETRIES)
+def reduce_dimension(release: PlannedRelease, shards: list[ShardRef], upstream: list[ReleaseRef]) -> ReleaseRef:
+    """Learn a basis from rows and release it, or make a public map, which reads none."""
+    reference = make_release(release, shards, upstream)
+    say("reduction", release.label)
+    return reference
+
+
+@step(task_run_name="{release.label}", stored=_stored, **RETRIES)
+def train_model(release: PlannedRelease, shards: list[ShardRef], upstream: list[ReleaseRef]) -> ReleaseRef:
+    """Train on rows, seen through a released basis where there is one, and release the model."""
+    reference = make_release(release, shards, upstream)
+    say("training", release.label)
+    return reference
+
+
+@step(task_run_name="{release.label}", stored=_stored, **RETRIES)
+def measure_model(release: PlannedRelease, shards: list[ShardRef], upstream: list[ReleaseRef]) -> ReleaseRef:
+    """Release how well a model does on held-out rows, seen through all that its rows pass."""
+    reference = make_release(release, shards, upstream)
+    say("measuring", release.label)
+    return reference
+
+
+@step(task_run_name="{release.label}: open the rounds", stored=_stored, **RETRIES)
+def open_rounds(release: PlannedRelease, shards: list[ShardRef]) -> str:
+    """Declare and charge, then fix what everybody knows before the session."""
+    return Rounds(release).open(shards)
+
+
+@step(task_run_name="{release.label}: {stage} {block}", stored=_stored, **RETRIES)
+def answer(
+    release: PlannedRelease,
+    stage: Stage,
+    block: list[int],
+    shards: list[ShardRef],
+    upstream: list[ReleaseRef],
+    message: str,
+) -> list[str]:
+    """Parties: answer what the server asks in a stage; their own shards are given to the stage that masks alone."""
+    return Rounds(release).answer(stage, block, shards, upstream)
+
+
+@step(task_run_name="{release.label}: decide on {stage}", stored=_stored, **RETRIES)
+def decide(release: PlannedRelease, stage: Stage, sent: list[list[str]]) -> str:
+    """Server: decide once and for all on the answers of a stage, and ask the next."""
+    return Rounds(release).decide(stage, sent)
+
+
+@step(task_run_name="{release.label}", stored=_stored, **RETRIES)
+def open_sum(release: PlannedRelease, sent: list[list[str]]) -> ReleaseRef:
+    """Server: open the sum, make the artefact of it and store that as the release."""
+    reference = Rounds(release).release(sent)
+    say("secure sum", release.label)
+    return reference
+
+
+@step(task_run_name="{combination.label}", stored=_stored)
+def aggregate(combination: PlannedCombination, releases: list[ReleaseRef]) -> ReleaseRef:
+    """Combine releases into one; takes releases and returns a release, and gets no shard."""
+    reference = combine(combination, releases)
+    say("aggregation", combination.label)
+    return reference
+
+
+@step(task_run_name="evaluate {plan.system}")
+def evaluate(
+    plan: RunPlan, models: dict[str, list[ReleaseRef]], measured: dict[str, ReleaseRef], shards: Shards
+) -> Evaluation:
+    """Say how well the released models do, each given by name with the releases that its rows pass through."""
+    evaluation = measure(plan, models, measured, shards)
+    say("evaluation", plan.system)
+    return evaluation
