@@ -134,7 +134,7 @@ def test_few_rows_of_a_part_are_mapped_anew_unless_all_are_kept_already(
 ) -> None:
     """A night's rows are few, and are read a few times; how many a partition has is public."""
     path = maps(whitening, monkeypatch)
-    few, *_ = write_shards(Layout(root), shard.dataset, {"a": np.arange(0, ROWS, 8), "b": np.arange(1, ROWS, 8)}, "few")
+    few, *_ = write_shards(Layout(root), shard.dataset, {"a": np.arange(0, ROWS, 9), "b": np.arange(1, ROWS, 9)}, "few")
     expected = seen(rows_of(few, path, DIRECTIONS))
     assert not list(root.rglob("kept.json"))
     (quarter,) = write_shards(Layout(root), shard.dataset, {"a": np.arange(0, ROWS, 4)}, "quarter")
