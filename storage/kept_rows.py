@@ -114,7 +114,7 @@ class _OnDisk:
 
     def _read(self, file: IO[bytes], offset: int, rows: NDArray[np.float32]) -> None:
         file.seek(offset)
-        left = memoryview(rows).cast("B")
+        left = memoryview(rows.data).cast("B")
         while left:
             read = file.readinto(left)  # type: ignore[attr-defined]  # a raw file has it
             if not read:

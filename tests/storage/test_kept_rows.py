@@ -90,10 +90,10 @@ def check(layout: Layout, shards: tuple[ShardRef, ...]) -> None:
         assert rows is not None
         assert (rows.count, rows.dimension) == (own.count, 3)
         assert np.array_equal(rows.fingerprint(), own.fingerprint())
-        for (features, *beside), (before, *wanted) in zip(rows.blocks(), own.blocks(), strict=True):
+        for (features, labels, shares), (before, wanted, counted) in zip(rows.blocks(), own.blocks(), strict=True):
             assert np.array_equal(features, halves(before))
-            for one, other in zip(beside, wanted, strict=True):
-                assert (one is None and other is None) or np.array_equal(one, other)
+            assert np.array_equal(labels, wanted)
+            assert (None if shares is None else shares.tolist()) == (None if counted is None else counted.tolist())
 
 
 def test_rows_are_kept_once_for_all_partitions(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,9 +256,9 @@ def test_what_goes_while_it_is_read_is_mapped_instead(files: Layout, monkeypatch
         found.append((features, labels))
         if number == 3:
             discard(next(files.private.rglob(MANIFEST)).parent)
-    features, labels = gathered(open_shard(files, shard))
-    assert np.array_equal(np.concatenate([one for one, _ in found]), halves(features))
-    assert np.array_equal(np.concatenate([one for _, one in found]), labels)
+    whole, wanted = gathered(open_shard(files, shard))
+    assert np.array_equal(np.concatenate([one for one, _ in found]), halves(whole))
+    assert np.array_equal(np.concatenate([one for _, one in found]), wanted)
     with pytest.raises(DamagedError):
         rows._files[0].file.take(np.array([0]), np.empty((1, 3), np.float32))
 
