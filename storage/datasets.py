@@ -791,6 +791,28 @@ def origins(layout: Layout, ref: DatasetRef) -> tuple[tuple[str, int], ...]:
     return () if all(not name for name, _ in pairs) else pairs
 
 
+def owners_of(layout: Layout, ref: DatasetRef, part: str) -> dict[str, list[tuple[int, int]]]:
+    """Return whose rows a part's are: of each party with a file of its own, the spans of stored rows that are its.
+
+    The empty name owns all where there is one owner, and the test rows. Whoever has no row is not there.
+    """
+    body = _load(layout, ref.version)
+    files = origins(layout, ref) if part == "train" else ()
+    if not files:
+        rows = int(body["parts"][part]["rows"]) if part in body["parts"] else 0
+        return {"": [(0, rows)]} if rows else {}
+    ends = np.cumsum([rows for _, rows in files])
+    people = open_people(layout, ref)
+    # Where rows are people's, a file's are those of its entries.
+    records = np.arange(ends[-1]) if people is None else people.positions[part]
+    numbers = np.searchsorted(ends, records, side="right")
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(numbers)], strict=True):
+        spans.setdefault(files[numbers[start]][0], []).append((start, stop))
+    return spans
+
+
 def declared_table(layout: Layout, ref: DatasetRef) -> Mapping[str, Any] | None:
     """Return what decides how raw rows of a table become features: its ``schema``'s document and ``on_violation``.
 

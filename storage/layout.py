@@ -133,6 +133,18 @@ class Layout:
         folder = self.party(party) / "shards" / path_component(partition, "partition")
         return folder / path_component(version, "version")
 
+    def kept(self, version: str, part: str, owner: str = "") -> Path:
+        """Return the folder of the maps under which one owner's rows of a version's part are kept.
+
+        It lies beside the version's rows where they have one owner, otherwise in the owner's private store.
+        """
+        above = self.party(owner) / "kept" / path_component(version, "version") if owner else self.kept_beside(version)
+        return above / path_component(part, "part")
+
+    def kept_beside(self, version: str) -> Path:
+        """Return the folder of what is kept of a version's rows beside them."""
+        return self.dataset(version) / "kept"
+
     def party_round(self, party: str, key: str) -> Path:
         """Return the folder of what one party remembers of one release's secure aggregation."""
         return self.party(party) / "rounds" / path_component(key, "release key")
