@@ -115,7 +115,7 @@ def posting(seconds: float) -> Transport:
                 return None
             # By the names of fields that parties of all versions know.
             run = client.create_flow_run_from_deployment(
-                deployment.id, parameters={"request": request.model_dump(mode="json", by_alias=True)}
+                deployment.id, parameters={"request": request.model_dump(mode="json")}
             )
             while time.monotonic() < deadline:
                 state = client.read_flow_run(run.id).state

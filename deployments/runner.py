@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import copyreg
 import hashlib
 import logging
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
-from prefect.client.orchestration import PrefectClient, SyncPrefectClient, get_client
+from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
@@ -25,7 +24,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.flows import Flow, load_flow_from_entrypoint
 from prefect.runner import Runner
 from prefect.states import Crashed
@@ -143,8 +142,6 @@ def _known() -> tuple[list[str], int]:
 READY = "serving"
 # Processes for runs that wait for another one of their data set, beside those that work.
 _WAITING = 4
-# The pool that a worker served in earlier versions; its template let runs choose their command.
-_EARLIER_POOL = "unitball"
 
 
 def root_tag(root: Path) -> str:
@@ -168,7 +165,7 @@ def _serve(
 ) -> None:
     root = current_root()
     use_own_temporary_folder(Layout(root))
-    # Of this root, and of other roots or of an earlier version, which named no root.
+    # Of this root, and of other roots.
     tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
     with get_client(sync_client=True) as client:
         found = client.read_deployments(deployment_filter=tagged)
@@ -210,9 +207,6 @@ def _serve(
             if deployment.id not in served:
                 client.delete_deployment(deployment.id)
         if not shared:
-            with contextlib.suppress(ObjectNotFound):
-                client.delete_work_pool(_EARLIER_POOL)
-            remove_earlier(client)
             client.upsert_global_concurrency_limit_by_name(AT_WORK, runs)
     print(READY, flush=True)
     asyncio.run(_run(runner, served))
@@ -256,20 +250,6 @@ async def _run(runner: Runner, served: Mapping[UUID, Flow[Any, Any]]) -> None:
     finally:
         for task in beside:
             task.cancel()
-
-
-# What an earlier version kept on the server, where whoever has the server's password reads the address.
-_EARLIER_AUTOMATION, _EARLIER_BLOCK = "unitball alerts", ("webhook", "unitball-alerts")
-
-
-def remove_earlier(client: SyncPrefectClient) -> None:
-    """Remove the automation of an earlier version, and the address that it kept on the server."""
-    for automation in client.read_automations_by_name(_EARLIER_AUTOMATION):
-        client.delete_automation(automation.id)
-    kind, name = _EARLIER_BLOCK
-    for block in client.request("GET", "/block_types/slug/{slug}/block_documents", path_params={"slug": kind}).json():
-        if block["name"] == name:
-            client.request("DELETE", "/block_documents/{id}", path_params={"id": block["id"]})
 
 
 def main() -> None:

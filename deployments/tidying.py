@@ -4,8 +4,8 @@ import argparse
 import time
 from pathlib import Path
 
+from storage.kept_rows import remove_kept
 from storage.layout import Layout
-from storage.shards import remove_unused_mapped
 from tasks.runtime.settings import current_root, has_own_database, keep_private, own_database, restoring
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--days", type=float, required=True)
     days = parser.parse_args().days
     remove_old_results(current_root(), days)
-    remove_unused_mapped(Layout(current_root()), time.time() - days * 24 * 3600)
+    remove_kept(Layout(current_root()), time.time() - days * 24 * 3600)
     remove_deleted_runs(current_root(), days)
 
 

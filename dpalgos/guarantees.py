@@ -16,8 +16,8 @@ class Neighbours(StrEnum):
     ``replace-one``: the one is any record, null records (:mod:`dpalgos.rows`) included, and so is the other.
     ``replace-special``: one of the two is a null record, which contributes nothing.
 
-    ``add-remove-one``, where n itself differs, is read from old records only. It cannot hold here, whatever the noise:
-    n is public in manifests, sizes of shards, grids, the spectrum of a mean and the calibration itself.
+    ``add-remove-one``, where n itself differs, is named so that it is refused with its reason. It cannot hold here,
+    whatever the noise: n is public in manifests, sizes of shards, grids, the spectrum of a mean and the calibration.
     """
 
     REPLACE_ONE = "replace-one"
@@ -298,12 +298,20 @@ class Guarantee:
     numerics : Numerics
     assumptions : tuple of str
         What the proof needs beyond the relation, one sentence each.
+
+    Raises
+    ------
+    ParameterError
+        For add-remove-one, which the public sizes refute.
     """
 
     losses: tuple[Loss, ...]
     neighbours: Neighbours = Neighbours.REPLACE_ONE
     numerics: Numerics = Numerics.IDEALISED
     assumptions: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        self.neighbours.in_force()
 
     @property
     def proved(self) -> bool:
@@ -326,7 +334,7 @@ class Guarantee:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Read a guarantee back; raises ParameterError for an unknown loss type."""
+        """Read a guarantee back; raises ParameterError for an unknown loss type, and for add-remove-one."""
         return cls(
             losses=tuple(loss_from_json(loss) for loss in data["losses"]),
             neighbours=Neighbours(data["neighbours"]),

@@ -1,7 +1,9 @@
 """The main flow: plan a run, charge it, make it (rows, bases, models, their aggregation and evaluation), record it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import singledispatch
 from typing import Any, cast
 
@@ -49,11 +51,24 @@ _BLOCKS = 8
 Answers = list[Future[list[str]]]
 
 
+_MADE: ContextVar[Prepared | None] = ContextVar("a plan that was made", default=None)
+
+
+@contextmanager
+def with_plan(prepared: Prepared) -> Iterator[None]:
+    """Let the flow runs of this thread carry out a plan that was made, and looked at, before the engine was started."""
+    token = _MADE.set(prepared)
+    try:
+        yield
+    finally:
+        _MADE.reset(token)
+
+
 def plan(config: TrainingConfig) -> Prepared:
-    """Look the data set up and return the plan of a run; a night's as it is on record by then."""
+    """Look the data set up and return the plan of a run: the one that was made of this configuration, if one was."""
     resolve_dataset(config.dataset)
-    prepared = prepare(config)
-    return prepared if config.horizon is None else record_night(prepared)
+    made = _MADE.get()
+    return made if made is not None and made.is_of(config) else prepare(config)
 
 
 def chain(prepared: Prepared) -> Chained:
@@ -67,6 +82,9 @@ def chain(prepared: Prepared) -> Chained:
     """
     started = time.monotonic()
     made: dict[str, Any] = {}
+    if prepared.config.horizon is not None:
+        # What arrives tonight is on record before it is charged, and with the first night what the horizon releases.
+        prepared = record_night(prepared)
     if prepared.plan is None:
         # Only what public rows contain decides whose they are: they are divided before there is a plan.
         made = materialise(prepared.rows, begin)

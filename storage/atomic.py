@@ -52,6 +52,21 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def private_folder(folder: Path, above: Path) -> None:
+    """Make a folder and those between it and ``above``, which is made too, for their owner alone.
+
+    Raises
+    ------
+    StorageError
+        If they cannot be made.
+    """
+    with writing(folder):
+        above.mkdir(mode=0o700, parents=True, exist_ok=True)
+        missing = [folder, *folder.parents]
+        for step in reversed(missing[: missing.index(above)]):
+            step.mkdir(mode=0o700, exist_ok=True)
+
+
 def sync(path: Path) -> None:
     """Put a file, or the names in a folder, on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

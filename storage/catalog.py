@@ -24,7 +24,6 @@ class Registration:
     ----------
     name, version, account : str
     visibility : Visibility
-    normalisation : str
     manifest : mapping
         Whatever the data set's own module wants to keep; nothing that reveals a row.
     people : People, optional
@@ -35,7 +34,6 @@ class Registration:
     version: str
     account: str
     visibility: Visibility
-    normalisation: str
     manifest: Mapping[str, Any]
     people: People | None = None
 
@@ -148,7 +146,6 @@ class Catalog:
         *,
         visibility: Visibility,
         manifest: Mapping[str, Any],
-        normalisation: str = "none",
         account: str | None = None,
         cap: Cap | None = None,
         disjoint_people: str = "",
@@ -168,7 +165,6 @@ class Catalog:
         name, version : str
         visibility : Visibility
         manifest : mapping
-        normalisation : str
         account : str, optional
             The population. By default the account of the name's versions so far, and the name itself for a new name.
         cap : Cap, optional
@@ -209,11 +205,7 @@ class Catalog:
             earlier = [_registration(entry) for entry in entries.find(Kind.DATASET, subject=name)]
             _require_visibility(entries, name, version, visibility, earlier)
             chosen = account or (earlier[-1].account if earlier else name)
-            same = [
-                registration
-                for registration in earlier
-                if (registration.version, registration.normalisation) == (version, normalisation)
-            ]
+            same = [registration for registration in earlier if registration.version == version]
             repeated = bool(same) and same[-1].account == chosen
             if not repeated:
                 _require_account(
@@ -252,7 +244,6 @@ class Catalog:
                     content={
                         "version": version,
                         "visibility": str(visibility),
-                        "normalisation": normalisation,
                         "manifest": manifest,
                         "disjoint_people": bool(disjoint_people) and not repeated,
                         "fingerprints": fingerprints,
@@ -350,15 +341,15 @@ class Catalog:
         ledger says, so keys of what begins afterwards hold this.
         """
         restored = found(self._database, Kind.RESTORE)
-        return str(restored[-1].content.get("epoch", restored[-1].sequence)) if restored else ""
+        return str(restored[-1].content["epoch"]) if restored else ""
 
     def stream(self, keys: Collection[str]) -> Mapping[str, Any] | None:
         """Return what is released night after night under one of some keys, None where nothing was fixed."""
         fixed = [entry.content for entry in found(self._database, Kind.STREAM) if entry.subject in keys]
         return fixed[-1] if fixed else None
 
-    def get(self, name: str, *, version: str | None = None, normalisation: str | None = None) -> Registration:
-        """Return the newest registration of a name, narrowed to a version or a normalisation where given.
+    def get(self, name: str) -> Registration:
+        """Return the newest registration of a name.
 
         Raises
         ------
@@ -369,15 +360,7 @@ class Catalog:
         if not registrations:
             known = ", ".join(one.name for one in self.datasets()) or "none"
             raise InputError(f"there is no data set {name!r} (data sets: {known}); ingest it first")
-        matching = [
-            one
-            for one in registrations
-            if version in (None, one.version) and normalisation in (None, one.normalisation)
-        ]
-        if not matching:
-            wanted = f"version {version or 'any'}, normalisation {normalisation or 'any'}"
-            raise InputError(f"data set {name!r} has nothing registered under {wanted}; ingest it first")
-        return matching[-1]
+        return registrations[-1]
 
     def datasets(self) -> list[Registration]:
         """Return the newest registration of each name, sorted by name."""
@@ -622,7 +605,6 @@ def _registration(entry: Entry) -> Registration:
         version=content["version"],
         account=entry.account,
         visibility=Visibility(content["visibility"]),
-        normalisation=content["normalisation"],
         manifest=content["manifest"],
         people=People(**content["people"]) if "people" in content else None,
     )

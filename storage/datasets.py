@@ -408,7 +408,7 @@ class StagedDataset:
         mac = hmac.new(root_secret(self.layout), content.encode(), hashlib.sha256).hexdigest()
         for older in previous:
             if older.private and is_complete(self.layout, older.version):
-                known = _load(self.layout, older.version).get("content_mac", "")
+                known = _load(self.layout, older.version)["content_mac"]
                 if hmac.compare_digest(known, mac):
                     return older
         body = {**self._body, "content_mac": mac}
@@ -498,7 +498,7 @@ def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> 
     try:
         body = _load(layout, version)
         # What was derived keeps the declaration of the table that it was derived from.
-        table = None if "parent" in body else body.get("table")
+        table = None if "parent" in body else body["table"]
         schema = None if table is None else parse_schema(table["schema"], version)
         prints = Fingerprints(
             root_secret(layout),
@@ -730,7 +730,7 @@ def is_complete(layout: Layout, version: str) -> bool:
         if "people" in body:
             documents.verify_file(layout.dataset(version) / PEOPLE, body["people"]["digest"])
     except FormatVersionError:
-        # A newer Unitball's version is not ours to judge, and least of all to replace.
+        # What another Unitball wrote is not ours to judge, and least of all to replace.
         raise
     except StorageError:
         return False
@@ -793,12 +793,34 @@ def origins(layout: Layout, ref: DatasetRef) -> tuple[tuple[str, int], ...]:
     return () if all(not name for name, _ in pairs) else pairs
 
 
+def owners_of(layout: Layout, ref: DatasetRef, part: str) -> dict[str, list[tuple[int, int]]]:
+    """Return whose rows a part's are: of each party with a file of its own, the spans of stored rows that are its.
+
+    The empty name owns all where there is one owner, and the test rows. Whoever has no row is not there.
+    """
+    body = _load(layout, ref.version)
+    files = origins(layout, ref) if part == "train" else ()
+    if not files:
+        rows = int(body["parts"][part]["rows"]) if part in body["parts"] else 0
+        return {"": [(0, rows)]} if rows else {}
+    ends = np.cumsum([rows for _, rows in files])
+    people = open_people(layout, ref)
+    # Where rows are people's, a file's are those of its entries.
+    records = np.arange(ends[-1]) if people is None else people.positions[part]
+    numbers = np.searchsorted(ends, records, side="right")
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(numbers)], strict=True):
+        spans.setdefault(files[numbers[start]][0], []).append((start, stop))
+    return spans
+
+
 def declared_table(layout: Layout, ref: DatasetRef) -> Mapping[str, Any] | None:
     """Return what decides how raw rows of a table become features: its ``schema``'s document and ``on_violation``.
 
-    None where rows had no declared schema, or were stored before it was kept. It is declared and says nothing of rows.
+    None where rows had no declared schema. It is declared and says nothing of rows.
     """
-    return cast(Mapping[str, Any] | None, _load(layout, ref.version).get("table"))
+    return cast(Mapping[str, Any] | None, _load(layout, ref.version)["table"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -809,8 +831,8 @@ class IngestionReport:
     ----------
     counts : mapping of part to counts
         See :class:`storage.source.Tally`; a part a party where each has a file of its own.
-    duplicates : Duplicates or None
-        None where the version was stored before they were counted.
+    duplicates : Duplicates
+        Rows that are equal to others.
     publishable : bool
         False for private rows: show the counts to their owner only.
     taken : mapping of file to counts
@@ -819,7 +841,7 @@ class IngestionReport:
     """
 
     counts: Mapping[str, Mapping[str, int]]
-    duplicates: Duplicates | None
+    duplicates: Duplicates
     publishable: bool
     taken: Mapping[str, Mapping[str, int]]
 
@@ -827,10 +849,9 @@ class IngestionReport:
 def ingestion_report(layout: Layout, ref: DatasetRef) -> IngestionReport:
     """Return what became of every row that ingestion read."""
     body = _load(layout, ref.version)
-    duplicates = body.get("duplicates")
     return IngestionReport(
         body["counts"],
-        None if duplicates is None else Duplicates(**duplicates),
+        Duplicates(**body["duplicates"]),
         publishable=not ref.private,
         taken=body.get("people", {}).get("taken", {}),
     )

@@ -15,11 +15,11 @@ from storage.ledger.entries import Entries, Kind
 from storage.refs import Visibility
 
 
-def _recorded(layout: Layout, entries: Entries, *, shared: bool) -> Iterator[tuple[str, Path, str | None]]:
+def _recorded(layout: Layout, entries: Entries, *, shared: bool) -> Iterator[tuple[str, Path, str]]:
     """Yield each private version of this root with its file of fingerprints and the digest on record."""
     adopted = {entry.subject: entry.content["digest"] for entry in entries.find(Kind.MATERIAL)}
     versions = {
-        entry.content["version"]: entry.content.get("fingerprints")
+        entry.content["version"]: entry.content["fingerprints"]
         for entry in entries.find(Kind.DATASET)
         if entry.content["visibility"] == str(Visibility.PRIVATE)
     }
@@ -34,10 +34,7 @@ def missing_material(layout: Layout, entries: Entries, *, shared: bool = False) 
     problems = {}
     for version, path, digest in _recorded(layout, entries, shared=shared):
         try:
-            if digest is not None:
-                verify_file(path, digest)
-            elif not path.is_file():
-                raise DamagedError(f"{path} is missing")
+            verify_file(path, digest)
         except DamagedError as error:
             reason = str(error).partition(";")[0]
             problems[version] = (
@@ -56,8 +53,6 @@ def adopt_material(layout: Layout, entries: Entries, version: str) -> None:
 def guard_material(layout: Layout, entries: Entries, *, shared: bool = False) -> None:
     """Stop a writing transaction where key material is missing or changed.
 
-    What was registered before registrations carried digests is recorded at the first write.
-
     Parameters
     ----------
     layout : Layout
@@ -68,6 +63,3 @@ def guard_material(layout: Layout, entries: Entries, *, shared: bool = False) ->
     """
     if problems := missing_material(layout, entries, shared=shared):
         raise StorageError(f"{next(iter(problems.values()))}. Nothing was charged")
-    for version, _, digest in _recorded(layout, entries, shared=shared):
-        if digest is None:
-            adopt_material(layout, entries, version)

@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from storage.atomic import sweep_once, write_bytes, writing
-from storage.errors import FormatVersionError, InputError, StorageError
+from storage.errors import InputError, StorageError, require_format
 
-FORMAT_VERSION = 2
-"""The newest format of a root; 1 is a root that keeps everything under itself, as most do."""
+FORMAT_VERSION = 1
+"""The format of a root."""
 OBJECTS_VARIABLE = "UNITBALL_OBJECTS"
 """Names the object store of a root that is made now; the root remembers it."""
 ROOT_KEY = "root.key"
@@ -130,6 +130,18 @@ class Layout:
         folder = self.party(party) / "shards" / path_component(partition, "partition")
         return folder / path_component(version, "version")
 
+    def kept(self, version: str, part: str, owner: str = "") -> Path:
+        """Return the folder of the maps under which one owner's rows of a version's part are kept.
+
+        It lies beside the version's rows where they have one owner, otherwise in the owner's private store.
+        """
+        above = self.party(owner) / "kept" / path_component(version, "version") if owner else self.kept_beside(version)
+        return above / path_component(part, "part")
+
+    def kept_beside(self, version: str) -> Path:
+        """Return the folder of what is kept of a version's rows beside them."""
+        return self.dataset(version) / "kept"
+
     def party_round(self, party: str, key: str) -> Path:
         """Return the folder of what one party remembers of one release's secure aggregation."""
         return self.party(party) / "rounds" / path_component(key, "release key")
@@ -150,7 +162,7 @@ class Layout:
         StorageError
             In one line, if the root cannot be written.
         FormatVersionError
-            If a newer Unitball made it.
+            If another version of Unitball made it.
         InputError
             If it is new and ``UNITBALL_OBJECTS`` is no object store, or it is not and that names another one.
         """
@@ -166,12 +178,11 @@ class Layout:
             if wanted is not None:
                 # Before it is fixed for good: every command on this root would fail.
                 object_place(wanted)
-            # An earlier Unitball would look for rows under the root, so it must refuse one that has them elsewhere.
-            body = {"format_version": 1} if wanted is None else {"format_version": 2, "objects": wanted}
+            body = {"format_version": FORMAT_VERSION, "objects": wanted}
             write_bytes(self.marker, json.dumps(body).encode() + b"\n")
-        elif wanted not in (None, marker.get("objects")):
+        elif wanted not in (None, marker["objects"]):
             raise InputError(
-                f"{self.root} keeps its rows and releases in {marker.get('objects') or 'its own folders'}, which is "
+                f"{self.root} keeps its rows and releases in {marker['objects'] or 'its own folders'}, which is "
                 f"fixed when a root is made; unset {OBJECTS_VARIABLE}, or choose a new root with --root"
             )
         for folder in (self.root, self.private, self.datasets, self.releases, self.results):
@@ -181,20 +192,20 @@ class Layout:
     def _marked(self) -> dict[str, Any]:
         """Return what the marker says; empty where there is none."""
         try:
-            marker = json.loads(self.marker.read_bytes())
-            version = int(marker["format_version"])
+            marker = dict(json.loads(self.marker.read_bytes()))
+            version: int | None = int(marker["format_version"])
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise StorageError(f"cannot read {self.marker}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError):
-            raise StorageError(f"{self.marker} is damaged: restore it, or choose another root with --root") from None
-        if version > FORMAT_VERSION:
-            raise FormatVersionError(
-                f"{self.root} has format version {version}, newer than {FORMAT_VERSION}, the newest this Unitball "
-                "reads; upgrade Unitball or choose another root with --root"
-            )
-        return dict(marker)
+            version = None
+        if version is not None:
+            way_out = "use the Unitball that made it, or choose another root with --root"
+            require_format(self.root, version, FORMAT_VERSION, way_out)
+        if version is None or "objects" not in marker:
+            raise StorageError(f"{self.marker} is damaged: restore it, or choose another root with --root")
+        return marker
 
 
 def object_place(url: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -114,6 +114,21 @@ class ObjectStore:
         except FileNotFoundError:
             return None
 
+    def ranges(self, name: str, places: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield what an object holds at some places, each a start and a length; less where it ends before.
+
+        Raises
+        ------
+        DamagedError
+            If there is none.
+        """
+        try:
+            with self._asking(name), self.filesystem.open_input_file(self.path(name)) as file:
+                for start, length in places:
+                    yield bytes(file.read_at(length, start))
+        except FileNotFoundError:
+            raise DamagedError(f"{self.url.rstrip('/')}/{name} is missing") from None
+
     def has(self, name: str) -> bool:
         """Whether there is an object of this name."""
         with self._asking(name):
@@ -173,7 +188,7 @@ def objects_of(layout: Layout) -> ObjectStore | None:
 
 
 def row_objects(layout: Layout, party: str | None = None) -> Callable[[Path, str], str] | None:
-    """Return what moves a file of a data set's rows, or of one party's shards, to the store and gives its name there.
+    """Return what moves a file of a data set's rows, or of one party's, to the store and gives its name there.
 
     None where rows stay under the root. It takes the file and its digest. Objects bear a keyed digest of their content:
     the plain one would tell whoever can list the bucket whether a guess of private rows is right.
@@ -184,7 +199,7 @@ def row_objects(layout: Layout, party: str | None = None) -> Callable[[Path, str
     key = root_secret(layout)
 
     def put(path: Path, digest: str) -> str:
-        name = f"{folder}/{hmac.digest(key, f'rows {digest}'.encode(), 'sha256').hex()}.parquet"
+        name = f"{folder}/{hmac.digest(key, f'rows {digest}'.encode(), 'sha256').hex()}{path.suffix}"
         with path.open("rb") as file:
             store.put(name, file)
         path.unlink()

@@ -140,7 +140,7 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
 
     @model_serializer(mode="wrap")
     def _said(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Say of people only where there are: what is told of rows, and every identity made of it, is as ever."""
+        """Say of people only where there are: identities are digests of it."""
         fields: dict[str, Any] = serialise(self)
         if not self.person:
             fields = {name: value for name, value in fields.items() if name not in ("person", "rows_per_person")}

@@ -51,12 +51,15 @@ class RowFormat:
         Rows as index and value lists instead of ``dimension`` numbers each.
     shares : bool
         Whether each row says how many rows its person has beside it, itself included.
+    positions : bool
+        Whether each row says where it stands among the rows that it is a copy of: those of shards do.
     """
 
     dimension: int
     labels: Labels
     sparse: bool = False
     shares: bool = False
+    positions: bool = False
 
     @property
     def block_rows(self) -> int:
@@ -90,23 +93,24 @@ class RowFormat:
             features = pa.list_(number, self.dimension)
         label = pa.int32() if self.labels is Labels.CLASSES else pa.float64()
         fields = [pa.field("features", features, nullable=False), pa.field("label", label, nullable=False)]
-        return pa.schema([*fields, pa.field("share", pa.int32(), nullable=False)] if self.shares else fields)
+        fields += [pa.field("share", pa.int32(), nullable=False)] if self.shares else []
+        fields += [pa.field("position", pa.int64(), nullable=False)] if self.positions else []
+        return pa.schema(fields)
 
     def to_json(self) -> dict[str, Any]:
         """Return the format as JSON."""
-        # Said where it is so: rows that are records of their own are stored as ever.
-        shares = {"shares": True} if self.shares else {}
-        return {"dimension": self.dimension, "labels": str(self.labels), "sparse": self.sparse, **shares}
+        # Said where it is so: names of public versions are digests of it.
+        said = {name: True for name in ("shares", "positions") if getattr(self, name)}
+        return {"dimension": self.dimension, "labels": str(self.labels), "sparse": self.sparse, **said}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return the format written by :meth:`to_json`."""
-        return cls(
-            int(value["dimension"]), Labels(value["labels"]), bool(value["sparse"]), bool(value.get("shares", False))
-        )
+        more = {name: bool(value.get(name, False)) for name in ("shares", "positions")}
+        return cls(int(value["dimension"]), Labels(value["labels"]), bool(value["sparse"]), **more)
 
     def encode(self, features: Features, labels: NDArray[np.generic], shares: NDArray[np.int32] | None = None) -> Any:
-        """Return rows as an Arrow record batch; features are rounded to float32."""
+        """Return rows without positions as an Arrow record batch; features are rounded to float32."""
         schema = self.schema
         kind = np.int32 if self.labels is Labels.CLASSES else np.float64
         columns = [pa.array(np.ascontiguousarray(labels, dtype=kind))]
@@ -140,7 +144,7 @@ class RowFormat:
 
 
 class _ContentDigest:
-    """SHA-256 over rows, the same however they are cut into blocks and files."""
+    """SHA-256 over rows, the same however they are cut into blocks and files, and wherever they are copied from."""
 
     def __init__(self, layout: RowFormat) -> None:
         self._format = layout
@@ -158,7 +162,8 @@ class _ContentDigest:
             digest.update(np.ascontiguousarray(array).data)
 
     def hexdigest(self) -> str:
-        whole = hashlib.sha256(json.dumps(self._format.to_json(), sort_keys=True).encode())
+        kind = replace(self._format, positions=False)
+        whole = hashlib.sha256(json.dumps(kind.to_json(), sort_keys=True).encode())
         for digest in self._columns:
             whole.update(digest.digest())
         return whole.hexdigest()
@@ -325,15 +330,15 @@ class StoredRows:
         """Features a row."""
         return self.format.dimension
 
-    def batches(self, rows: int) -> Iterator[Any]:
-        """Yield record batches of at most so many rows."""
+    def batches(self, rows: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield record batches of at most so many rows, of some columns or all."""
         for path in self.files:
             try:
                 source = path.open() if isinstance(path, StoredPart) else path
                 # From a disk, a megabyte at a time instead of whole columns of a row group.
                 buffer = 0 if isinstance(path, StoredPart) else 1 << 20
                 with pq.ParquetFile(source, pre_buffer=False, buffer_size=buffer) as file:
-                    yield from file.iter_batches(rows)
+                    yield from file.iter_batches(rows, columns=columns)
             except (pa.ArrowException, OSError) as error:
                 raise DamagedError(f"{path} cannot be read: {first_line(error)}; restore it or ingest again") from error
 
@@ -366,6 +371,23 @@ class StoredRows:
             features.flags.writeable = False
             yield features[:filled], labels[:filled], None if shares is None else shares[:filled]
 
+    def beside_features(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.generic], NDArray[np.int32] | None]]:
+        """Yield ``(positions, labels, shares)`` of the blocks that :meth:`blocks` yields; features are not read.
+
+        Of rows with positions alone.
+        """
+        kind = np.int64 if self.format.labels is Labels.CLASSES else np.float64
+        names, size = ["position", "label", *(["share"] if self.format.shares else [])], self.format.block_rows
+        waiting: list[Any] = []
+        for batch in self.batches(size, names):
+            waiting.append(batch)
+            while sum(map(len, waiting)) >= size:
+                whole = pa.Table.from_batches(waiting)
+                yield _columns(whole.slice(0, size), names, kind)
+                waiting = whole.slice(size).to_batches()
+        if any(map(len, waiting)):
+            yield _columns(pa.Table.from_batches(waiting), names, kind)
+
     def scanned(self) -> Any:
         """Return an Arrow data set over the files, for whoever reads some columns of them."""
         import pyarrow.dataset as ds
@@ -392,6 +414,12 @@ def ahead(items: Iterable[_Item]) -> Iterator[_Item]:
         while (item := following.result()) is not end:
             following = pool.submit(making.run, lambda: next(remaining, end))
             yield cast(_Item, item)
+
+
+def _columns(table: Any, names: Sequence[str], kind: Any) -> Any:
+    """Return positions, labels of a kind, and shares or None."""
+    positions, labels, *shares = (_numbers(table.column(name).combine_chunks()) for name in names)
+    return positions, labels.astype(kind), shares[0] if shares else None
 
 
 def _numbers(array: Any) -> Any:

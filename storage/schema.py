@@ -23,7 +23,7 @@ from storage.columns.numeric import Numeric
 from storage.columns.person import Person
 from storage.columns.types import parse_column
 from storage.documents import parse_yaml, read_yaml
-from storage.errors import FormatVersionError, InputError
+from storage.errors import InputError, require_format
 from storage.people import People, identifiers
 from storage.recoding import in_order
 from storage.refs import OnViolation, Scaling
@@ -491,10 +491,7 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None, there: S
         raise InputError(f"{place} is not a schema: it must be a mapping with a list of columns")
     known_keys(place, data, _KEYS)
     version = data.get("format_version", FORMAT_VERSION)
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise FormatVersionError(
-            f"{place} has format version {version}, this Unitball reads {FORMAT_VERSION}; upgrade it"
-        )
+    require_format(place, version, FORMAT_VERSION)
     if scaling is not None:
         data = {**data, "scaling": str(scaling)}
     if there is not None:

@@ -1,27 +1,21 @@
-"""Shards: one party's rows under one partition, in that party's own private store, also as public maps show them.
-
-Rows seen through a public map lie in the shard's own folder: as private as the rows, and gone with them. They can be
-made again from the shard at any time, so nothing is lost where they are damaged, removed or cannot be written.
-"""
+"""Shards: one party's rows under one partition, in that party's own private store."""
 
 import hashlib
-import os
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage import documents
-from storage.atomic import Staging, discard, staging, writing
-from storage.datasets import open_dataset, open_people
+from storage.atomic import Staging, private_folder, staging, writing
+from storage.datasets import open_dataset, open_people, owners_of
 from storage.errors import DamagedError, InputError, StorageError
-from storage.layout import Layout, path_component
+from storage.layout import Layout
 from storage.objects import objects_of, row_objects
 from storage.people import Positions, shares
 from storage.refs import DatasetRef, ShardRef
@@ -29,8 +23,6 @@ from storage.rowfiles import RowFormat, RowWriter, StoredRows, ahead
 
 FORMAT_VERSION = 1
 MANIFEST = "shard.json"
-MAPPED_MANIFEST = "mapped.json"
-_FOLDER = "mapped"
 # As many files as every system lets a process hold open, and what may wait in memory to be written to them.
 _OPEN_AT_ONCE = 256
 _PENDING_BYTES = 1 << 27
@@ -128,7 +120,10 @@ def write_shards(
         owners = np.where(whose >= 0, owners[whose], np.int32(-1)) if len(whose) else owners[:0]
         # A person has all rows in one shard, so that they are counted once, over the whole part.
         kept, counts = replace(rows.format, shares=True), shares(whose, records)
-    partitioning = _Partitioning(layout, ref, partition, rows, kept, owners, counts, sizes, digests)
+    kept = replace(kept, positions=True)
+    sources = _sources(owners_of(layout, ref, part), owners, list(positions_of))
+    copied = {"part": part, "of": rows.content, "assigned": sum(sizes.values())}
+    partitioning = _Partitioning(layout, ref, partition, rows, kept, owners, counts, sizes, digests, sources, copied)
     missing = {number: party for number, party in enumerate(positions_of) if not partitioning.has(party)}
     stored = np.bincount(owners[owners >= 0], minlength=len(positions_of))
     for group in _groups({number: int(stored[number]) for number in missing}, rows.format):
@@ -137,6 +132,18 @@ def write_shards(
         ShardRef(dataset=ref, partition=partition, party=party, rows=len(positions))
         for party, positions in positions_of.items()
     )
+
+
+def _sources(
+    files: Mapping[str, Sequence[tuple[int, int]]], owners: NDArray[np.int32], parties: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return of each party whose files it has rows of; ``owners`` says which party has each row."""
+    found: dict[str, list[str]] = {party: [] for party in parties}
+    for file, spans in files.items():
+        having = np.unique(np.concatenate([owners[start:stop] for start, stop in spans]))
+        for number in having[having >= 0]:
+            found[parties[number]].append(file)
+    return found
 
 
 def _groups(sizes: Mapping[int, int], layout: RowFormat) -> list[list[int]]:
@@ -173,6 +180,8 @@ class _Partitioning:
     shares: Positions | None
     records: Mapping[str, int]
     digests: Mapping[str, str]
+    sources: Mapping[str, Sequence[str]]
+    copied: Mapping[str, Any]
 
     def has(self, party: str) -> bool:
         """Whether the party's shard is stored and sound.
@@ -204,11 +213,7 @@ class _Partitioning:
             stages: dict[int, Staging] = {}
             for number, party in group.items():
                 folder = self.layout.shard(party, self.partition, self.ref.version).parent
-                with writing(folder):
-                    self.layout.parties.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    missing = [folder, *folder.parents]
-                    for step in reversed(missing[: missing.index(self.layout.parties)]):
-                        step.mkdir(mode=0o700, exist_ok=True)
+                private_folder(folder, self.layout.parties)
                 # Not durable: after a power cut the digest tells, and the shard is written again.
                 stages[number] = stack.enter_context(staging(folder, durable=False))
             stack.enter_context(writing(self.layout.parties))
@@ -230,6 +235,8 @@ class _Partitioning:
                     "partition": self.partition,
                     "party": party,
                     "positions": self.digests[party],
+                    "files": self.sources[party],
+                    **self.copied,
                     "format": self.format.to_json(),
                     "rows": asdict(writers[number].close()),
                     **({} if self.shares is None else {"records": self.records[party]}),
@@ -249,10 +256,11 @@ class _Partitioning:
             if not len(here):
                 continue
             order = np.argsort(local, kind="stable")
-            partitioned = batch.take(here[order])
-            if self.shares is not None:
-                counted = pa.array(self.shares[start:before][here[order]])
-                partitioned = pa.RecordBatch.from_arrays([*partitioned.columns, counted], schema=self.format.schema)
+            positions = start + here[order]
+            beside = [positions] if self.shares is None else [self.shares[positions], positions]
+            partitioned = pa.RecordBatch.from_arrays(
+                [*batch.take(here[order]).columns, *map(pa.array, beside)], schema=self.format.schema
+            )
             local = local[order]
             starts = np.flatnonzero(np.diff(local, prepend=-1))
             yield [
@@ -296,92 +304,38 @@ def shard_records(layout: Layout, shard: ShardRef) -> int:
     return int(body.get("records", body["rows"]["rows"]))
 
 
-def _manifest(layout: Layout, shard: ShardRef) -> Any:
-    folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
-    return documents.load_manifest(folder / MANIFEST, version=FORMAT_VERSION)
+class Copied(NamedTuple):
+    """Which rows of a version a shard's are copies of.
 
-
-def _place(layout: Layout, shard: ShardRef, key: str) -> Path:
-    folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
-    return folder / _FOLDER / path_component(key, "key of a map")
-
-
-def has_mapped(layout: Layout, shard: ShardRef, key: str) -> bool:
-    """Whether rows of a shard were kept under a map; whether they are whole and of its rows, opening them tells."""
-    return (_place(layout, shard, key) / MAPPED_MANIFEST).is_file()
-
-
-def open_mapped(layout: Layout, shard: ShardRef, rows: StoredRows, key: str) -> StoredRows | None:
-    """Open a shard's mapped rows, their digests verified; None where none are kept that are whole and of these rows.
-
-    Parameters
+    Attributes
     ----------
-    rows : StoredRows
-        The shard's.
-    key : str
-        The map's identity.
+    part : {"train", "test"}
+    files : tuple of str
+        Whose files they stand in; empty names where there is one owner.
+    of : str
+        Digest of the part's rows.
+    assigned : int
+        Records of the part that the whole partition has: public.
     """
-    folder = _place(layout, shard, key)
-    try:
-        body = documents.load_manifest(folder / MAPPED_MANIFEST, version=FORMAT_VERSION)
-        rows_kept = StoredRows.from_json(folder, {**body, "records": rows.count})
-    except StorageError:
-        return None
-    if body["of"] != rows.content or rows_kept.stored != rows.stored:
-        return None
-    # Says when they were last of use.
-    with suppress(OSError):
-        os.utime(folder / MAPPED_MANIFEST)
-    return rows_kept
+
+    part: str
+    files: tuple[str, ...]
+    of: str
+    assigned: int
 
 
-def write_mapped(
-    layout: Layout,
-    shard: ShardRef,
-    rows: StoredRows,
-    key: str,
-    dimension: int,
-    mapped: Callable[[NDArray[np.float32]], NDArray[np.float32]],
-) -> StoredRows | None:
-    """Write what becomes of a shard's rows, whole or not at all, block by block, and open it.
-
-    Parameters
-    ----------
-    rows, key
-        As of :func:`open_mapped`.
-    dimension : int
-        Features that come out.
-    mapped : callable
-        Maps a block (m, d) to (m, dimension), which is rounded to single precision.
-
-    Returns
-    -------
-    StoredRows or None
-        None where they were removed again meanwhile.
+def copied_from(layout: Layout, shard: ShardRef) -> Copied:
+    """Return where a shard's rows stand in their version, by its manifest alone.
 
     Raises
     ------
     StorageError
-        If the folder cannot be written, or the rows cannot be read.
+        If the shard is not stored.
     """
-    target, kept = _place(layout, shard, key), RowFormat(dimension, rows.format.labels, shares=rows.format.shares)
-    with writing(target):
-        target.parent.mkdir(mode=0o700, exist_ok=True)
-    with staging(target.parent, durable=False) as stage, writing(target):
-        writer = RowWriter(stage.path, kept)
-        for batch in ahead(kept.encode(mapped(features), labels, shares) for features, labels, shares in rows.blocks()):
-            writer.write(batch)
-        body = {"of": rows.content, "format": kept.to_json(), "rows": asdict(writer.close())}
-        (stage.path / MAPPED_MANIFEST).write_bytes(documents.dump_manifest(body, version=FORMAT_VERSION))
-        stage.publish(target, lambda: open_mapped(layout, shard, rows, key) is not None)
-    return open_mapped(layout, shard, rows, key)
+    body = _manifest(layout, shard)
+    return Copied(body["part"], tuple(body["files"]), body["of"], body["assigned"])
 
 
-def remove_unused_mapped(layout: Layout, before: float) -> int:
-    """Remove mapped rows that nobody has opened since a time, in seconds since 1970; return how many copies."""
-    count = 0
-    for manifest in layout.parties.glob(f"*/shards/*/*/{_FOLDER}/*/{MAPPED_MANIFEST}"):
-        if manifest.stat().st_mtime < before:
-            discard(manifest.parent)
-            count += 1
-    return count
+def _manifest(layout: Layout, shard: ShardRef) -> Any:
+    folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
+    return documents.load_manifest(folder / MANIFEST, version=FORMAT_VERSION)

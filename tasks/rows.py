@@ -8,10 +8,11 @@ from tasks.planning.graph import materialise
 from tasks.planning.nights import ArrivedRows
 from tasks.planning.plans import RunPlan
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Partition, Shards
+from tasks.preparation.mapped_rows import keep_under
 from tasks.preparation.nightly_rows import make_arrived
 from tasks.preparation.normalisation import is_stored_whole, make_normalised
 from tasks.preparation.partitions import are_stored_whole, make_partition
-from tasks.preparation.public_maps import make_map, make_mapped
+from tasks.preparation.public_maps import kept_maps, make_map, make_mapped
 from tasks.preparation.rows import make_rows
 from tasks.release.door import prepare_in_time
 from tasks.runtime.progress import say
@@ -82,6 +83,15 @@ def prepare_rows(plan: RunPlan, nodes: list[NormalisedRows | MappedRows | Partit
     what = f"the partition of {dataset.name}"
     planned = {node.key: node for node in nodes}
     stored = {key for node in nodes for key in node.inputs} - planned.keys()
-    made = prepare_in_time(plan, what, lambda: materialise(planned, lambda node, _: make_rows(node), at_hand=stored))
+    maps = kept_maps(plan)
+
+    def prepare() -> dict[str, Any]:
+        made: dict[str, Any] = materialise(planned, lambda node, _: make_rows(node), at_hand=stored)
+        for shards in made.values():
+            if isinstance(shards, Shards):
+                keep_under(shards, maps)
+        return made
+
+    made = prepare_in_time(plan, what, prepare)
     say("preparation", f"{dataset.rows} {dataset.unit.several} of {dataset.name}")
     return made or {}

@@ -297,7 +297,7 @@ def train(
     """
     config = TrainingConfig(dataset=dataset, **settings)
     with using_root(root):
-        require_feasible(config)
+        prepared = require_feasible(config)
         with on_running_server(current_root()) as served:
             # Prefect takes seconds, and reads which server there is.
             from flows import federated_training
@@ -307,11 +307,10 @@ def train(
 
             recorded = None
             if served:
-                with quick_flows():
+                with quick_flows(), federated_training.with_plan(prepared):
                     recorded = federated_training.train(config)
             # What a flow run has released is stored, and read again at no cost.
             with inline():
-                prepared = federated_training.plan(config)
                 config, run = prepared.config, federated_training.chain(prepared)
                 run = run._replace(result=recorded or record(config, *run))
             model = run_report(config, run).model

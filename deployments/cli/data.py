@@ -121,11 +121,8 @@ def ingest(
     if schedule is not None and schedule.on_new_version:
         epsilon = schedule.config.epsilon
         lines.append(f"a new version starts federated-training/{name} where it is served: epsilon {epsilon}")
-    duplicates = None if report.duplicates is None else asdict(report.duplicates)
-    return Answer(
-        {**reference.model_dump(mode="json"), "counts": report.counts, "taken": report.taken, "duplicates": duplicates},
-        lines,
-    )
+    counted = {"counts": report.counts, "taken": report.taken, "duplicates": asdict(report.duplicates)}
+    return Answer({**reference.model_dump(mode="json"), **counted}, lines)
 
 
 _NO_NIGHT = "no night of the horizon: no row is new"
@@ -136,8 +133,7 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
     from storage.people import TEST
 
     for part, counts in report.counts.items():
-        # Versions stored earlier have three of the counts.
-        yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS if what in counts)
+        yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS)
     yours = " (for you alone to know)" if reference.visibility is Visibility.PRIVATE else ""
     for file, rows in report.taken.items():
         use = "be measured" if file == TEST else "train"
@@ -151,18 +147,18 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
         most = reference.rows_per_person
         taken = "1 row at most is" if most == 1 else f"{most} rows at most are"
         yield f"{reference.unit.meaning()} Of each, {taken} taken."
-    elif overlap is not None and overlap.rows and overlap.largest_group <= group_size:
+    elif overlap.rows and overlap.largest_group <= group_size:
         yield (
             f"duplicates: {overlap.rows} rows are equal to an earlier one, up to {overlap.largest_group} alike: within "
             f"the {group_size} rows a person that the account protects"
         )
-    elif overlap is not None and overlap.rows:
+    elif overlap.rows:
         yield (
             f"duplicates: {overlap.rows} rows are equal to an earlier one, up to {overlap.largest_group} alike. If "
             f"they are one person's, what protects a row does not protect the person: open the account with "
             f"--group-size {overlap.largest_group}; a run then costs what {overlap.largest_group} rows do"
         )
-    elif overlap is not None:
+    else:
         yield "duplicates: none"
 
 

@@ -124,6 +124,7 @@ def _expectation(config: TrainingConfig) -> Answer:
     tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
     charged = f"; {expected.charged} of them charged before, at no further cost" if expected.charged else ""
     each = expected.rows_per_person
+    anew = f", each time mapped anew, {expected.mapping_seconds:g} s: there is no room for mapped rows, or few are read"
     people = f" people of at most {each} {'row' if each == 1 else 'rows'} each" if expected.person else ""
     lines = {
         "rows": f"{expected.rows:,}{people} × {expected.dimension} over {expected.parties} parties",
@@ -131,7 +132,8 @@ def _expectation(config: TrainingConfig) -> Answer:
         "passes": f"{expected.passes} over {'rows read from disk' if expected.streamed else 'rows kept in memory'}",
         "operations": f"{_span(expected.least_operations, expected.operations, '.2g')} floating-point operations in "
         "matrix products",
-        "reading": f"{_span(expected.least_read_bytes / 2**20, expected.read_bytes / 2**20, ',.0f')} MiB of rows",
+        "reading": f"{_span(expected.least_read_bytes / 2**20, expected.read_bytes / 2**20, ',.0f')} MiB of rows"
+        + (anew if expected.mapping_seconds else ""),
         "memory": f"about {expected.memory_bytes / 2**20:,.0f} MiB" + (" at most" if each > 1 else ""),
         "seconds": f"about {_span(expected.least_seconds, expected.seconds, 'g')}, the engine's start included",
     }
@@ -181,7 +183,8 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
         require_scheduler(dask)
         for config in configs:
             try:
-                _warn(require_feasible(config).plan)
+                prepared = require_feasible(config)
+                _warn(prepared.plan)
             except ParameterError as error:
                 if len(configs) == 1:
                     raise
@@ -192,12 +195,15 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
     with running(title):
         from flows.comparison import compare as compare_flow
         from flows.federated_training import train as train_flow
+        from flows.federated_training import with_plan
 
         if len(configs) > 1:
+            # What the first charges is spent when the second is planned.
             return compare_flow(list(configs))
         if dask is not None:
             train_flow = train_flow.with_options(task_runner=task_runner(current_layout(), None, dask))
-        return [train_flow(configs[0])]
+        with with_plan(prepared):
+            return [train_flow(configs[0])]
 
 
 @app.command(epilog="Example: unitball schedule digits --nightly --epsilon 0.05")

@@ -194,8 +194,6 @@ class WhitenedFeatures(RowFeatures):
     basis : array (p, k)
     map_kind : array of uint8
         The kind of f, as UTF-8 bytes.
-    from_zero : array of bool, optional
-        Whether images are moved to start at zero; not in maps that were made before there was this step.
     **of_map : arrays
         Those of f, each with ``map_`` before its name.
     """
@@ -207,10 +205,8 @@ class WhitenedFeatures(RowFeatures):
         mean: Floats,
         basis: Floats,
         map_kind: NDArray[np.uint8],
-        from_zero: NDArray[np.bool_] | None = None,
         **of_map: Array,
     ) -> None:
-        self._from_zero = np.array(False) if from_zero is None else from_zero
         self.mean, self.basis, self._map_kind, self._of_map = mean, basis, map_kind, of_map
         self.map = decode(map_kind.tobytes().decode(), beginning_with("map_", of_map))
 
@@ -219,7 +215,7 @@ class WhitenedFeatures(RowFeatures):
         """Return the map made of a public feature map, a mean and a basis."""
         kind = np.frombuffer(features.kind.encode(), dtype=np.uint8)
         own = {f"map_{name}": array for name, array in features.arrays().items()}
-        return cls(mean, basis, kind, np.array(True), **own)
+        return cls(mean, basis, kind, **own)
 
     @property
     def classes(self) -> tuple[type, ...]:
@@ -234,21 +230,19 @@ class WhitenedFeatures(RowFeatures):
     def first(self, components: int) -> Self:
         """Return the map to the first so many of the directions."""
         basis = np.ascontiguousarray(self.basis[:, :components])
-        return type(self)(self.mean, basis, self._map_kind, self._from_zero, **self._of_map)
+        return type(self)(self.mean, basis, self._map_kind, **self._of_map)
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, k), rows of norm 1 (or 0)."""
         turned = np.empty((len(features), self.dimension))
         for start in range(0, len(features), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
-            images = moved_to_zero(features[part]) if self._from_zero else features[part]
-            turned[part] = row_products(self.map.transform(images) - self.mean, self.basis)
+            turned[part] = row_products(self.map.transform(moved_to_zero(features[part])) - self.mean, self.basis)
         return unit_rows(turned)
 
     def arrays(self) -> dict[str, Array]:
         """Return mean, basis and the arrays of the feature map."""
-        own = {"from_zero": self._from_zero} if self._from_zero else {}
-        return {"mean": self.mean, "basis": self.basis, "map_kind": self._map_kind, **own, **self._of_map}
+        return {"mean": self.mean, "basis": self.basis, "map_kind": self._map_kind, **self._of_map}
 
 
 def moved_to_zero(images: Floats) -> Floats:

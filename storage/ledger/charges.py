@@ -18,7 +18,7 @@ ROW, PERSON = "row", "person"
 """The units of privacy: what neighbouring data sets differ in, one row, or all rows of one person."""
 
 DEFAULT_RELATION = "replace-one"
-"""The neighbouring relation of accounts that were opened before accounts named theirs."""
+"""The neighbouring relation of accounts whose owner names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +308,9 @@ def find_account(entries: Entries, name: str) -> Account | None:
         disjoint_from=tuple(content["disjoint_from"]),
         group_size=int(content["group_size"]),
         idealised_allowed=bool(consents[-1]["idealised_allowed"]),
-        relation=content.get("relation", DEFAULT_RELATION),
-        deltas=content.get("deltas", {}),
-        unit=content.get("unit", ROW),
+        relation=content["relation"],
+        deltas=content["deltas"],
+        unit=content["unit"],
     )
 
 
@@ -345,9 +345,6 @@ def add_account(entries: Entries, account: Account) -> Account:
         get_account(entries, other)
     content = asdict(account)
     del content["name"], content["changes"]
-    if account.unit == ROW:
-        # Said of people only: accounts of rows, and all that was made of them, are as ever.
-        del content["unit"]
     entries.append(Kind.ACCOUNT, account=account.name, subject=account.name, content=content)
     return get_account(entries, account.name)
 
@@ -459,8 +456,8 @@ def append_plan(
                 "parties": list(release.parties),
                 "guarantee": release.guarantee,
                 "label": release.label,
-                **({"stream": release.stream} if release.stream else {}),
-                **({"again": release.again} if release.again else {}),
+                "stream": release.stream,
+                "again": release.again,
             },
         )
         for release in new
@@ -510,8 +507,8 @@ def charge_record(entry: Entry, plan: PlanRecord) -> ChargeRecord:
         account=entry.account,
         parties=tuple(content["parties"]),
         guarantee=content["guarantee"],
-        stream=content.get("stream", ""),
-        again=content.get("again", {}),
+        stream=content["stream"],
+        again=content["again"],
         plan=plan,
         sequence=entry.sequence,
         recorded_at=entry.recorded_at,

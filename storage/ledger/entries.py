@@ -56,8 +56,6 @@ class Kind(StrEnum):
     CHARGE = "charge"
     RECHARGE = "recharge"
     OUTPUT = "output"
-    SEAL = "seal"
-    """The first entry with a keyed digest, in a ledger that began without."""
     RESTORE = "restore"
     """An older ledger was accepted; what it lacked was recorded."""
     DISJOINT = "disjoint"
@@ -65,7 +63,7 @@ class Kind(StrEnum):
     REFUSAL = "refusal"
     """Rows were refused because they are private rows of this root."""
     MATERIAL = "material"
-    """The digest of a file of key material that was stored before registrations carried one."""
+    """The digest of a file of key material that was made again, in the place of the registration's."""
     STORED = "stored"
     """Which copy in an object store is the release: its digest; the last one stands."""
     RESERVATION = "reservation"
@@ -267,7 +265,7 @@ class Entries:
     def spent_since(self, sequence: int) -> dict[str, Mapping[str, Any]]:
         """Return, for each account with plans after an entry, its properties and its newest running totals."""
         plans = [entry for entry in self.find(Kind.PLAN) if entry.sequence > sequence]
-        totals = {entry.account: entry.content.get("totals", {}) for entry in plans}
+        totals = {entry.account: entry.content["totals"] for entry in plans}
         opened = {entry.account: entry.content for entry in self.find(Kind.ACCOUNT)}
         return {account: {"opened": opened[account], "totals": of} for account, of in totals.items()}
 

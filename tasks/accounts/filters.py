@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self, cast
 
 from dpalgos.accounting.costs import PlanCost
-from dpalgos.accounting.spending import RESERVED, FilterCap, SummedHistory, filter_in_force, status
+from dpalgos.accounting.spending import FilterCap, SummedHistory, filter_in_force, status
 from storage.ledger.charges import AccountTerms, Cap, History, PlanRecord
 
 
@@ -95,8 +95,7 @@ class FilterStatus:
         in_force = filter_in_force(
             [opening.epsilon, *(change.cap.epsilon for change in changes)],
             min(opening.delta, cap.delta),
-            # Accounts that were opened before they recorded their series have this one.
-            float(terms.deltas.get("reserved", RESERVED)),
+            float(terms.deltas["reserved"]),
         )
         bounds = [*(starts[closed.changes] for closed in in_force.earlier), starts[in_force.changes]]
         broken = None

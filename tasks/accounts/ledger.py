@@ -71,9 +71,9 @@ def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> t
     to a_p; of the b_p only the largest sum is known, M. What is booked for every row is M less the largest sum of the
     a_p. A row of part p has lost b_p, up to M, and from now on loses what part p is charged, c_p. So plans after a
     restoration are in partitions of their own: the account has then spent max_p a_p + (M − max_p a_p) + max_p c_p,
-    which is no less than b_p + c_p, whichever part the row is in. (In the partitions of before it was max_p (a_p + c_p)
-    + M − max_p a_p: where the lost ledger had charged one horizon and the older one another, of the same μ, nothing was
-    missing, and rows of the first could be charged again for nothing.) Of a horizon that begins again:
+    which is no less than b_p + c_p, whichever part the row is in. (In the same partitions it would be max_p (a_p + c_p)
+    + M − max_p a_p: where the lost ledger had charged one horizon and the older one another, of the same μ, nothing
+    would be missing, and rows of the first could be charged again for nothing.) Of a horizon that begins again:
     :mod:`tasks.preparation.streams`.
 
     Parameters

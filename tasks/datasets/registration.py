@@ -102,7 +102,7 @@ def ingest(request: IngestRequest) -> DatasetRef:
     if request.normalisation is not None:
         admitted_normalisation(request.normalisation, request.name, private=request.visibility is Visibility.PRIVATE)
     account = request.account or (known[-1].account if known else request.name)
-    previous = [dataset_ref(layout, version.version) for version in known if version.normalisation == "none"]
+    previous = [dataset_ref(layout, version.version) for version in known]
     with (
         limited(rows=request.max_rows, size=request.max_bytes),
         staged_dataset(
@@ -224,7 +224,8 @@ def find_dataset(name: str) -> DatasetRef:
 
 def default_normalisation(name: str) -> str | None:
     """Return the map that the owner declared for runs on a set, if any."""
-    return _registered(name).manifest.get("default_normalisation")
+    declared: str | None = _registered(name).manifest["default_normalisation"]
+    return declared
 
 
 def describe_datasets(name: str | None = None) -> list[dict[str, object]]:

@@ -1,7 +1,7 @@
 """Schedules of training and scoring, one a data set: kept in the catalogue, applied whenever flows are served.
 
 What is kept is tried before: an expression of cron that never comes stops whoever serves it. What is kept nevertheless
-and cannot be served, from an earlier version or because something it names has gone, is left out and said by name.
+and cannot be served, because something it names has gone or is another now, is left out and said by name.
 """
 
 import asyncio

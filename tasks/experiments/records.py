@@ -3,10 +3,9 @@
 import importlib.metadata
 import platform
 from pathlib import Path
-from typing import Annotated
 
 import pandas as pd
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import BaseModel
 
 from storage.atomic import write_bytes
 from storage.errors import InputError
@@ -50,7 +49,7 @@ class Experiment(Stated, BaseModel, frozen=True):
     paper_says: list[str] = []
     differs: list[str] = []
     setting: dict[str, str] = {}
-    results: Annotated[list[PointResult], Field(validation_alias=AliasChoices("results", "rows"))] = []
+    results: list[PointResult] = []
     tables: list[Table] = []
     verdicts: list[Verdict] = []
     compared: list[Compared] = []

@@ -11,15 +11,15 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from dpalgos.parameters import ParameterError
 from storage.documents import parse_yaml
-from tasks.planning.configuration import EARLIER_NAMES, TrainingConfig, faults
+from tasks.planning.configuration import TrainingConfig, faults
 from tasks.planning.identity import identity
 
 _PARAMETER = "param."
 _SEEDS = "seeds"
 """An axis that sets the noise's seed and the partition's together, so that a spread shows both."""
-NOISE_AXES = (_SEEDS, "seed", "partition_seed", "replicate", "repetition")
+NOISE_AXES = (_SEEDS, "seed", "partition_seed", "replicate")
 """Axes that repeat a point rather than ask another question."""
-_AXES = (*TrainingConfig.model_fields, _SEEDS, *EARLIER_NAMES)
+_AXES = (*TrainingConfig.model_fields, _SEEDS)
 _MOST_POINTS = 100_000
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -81,7 +81,7 @@ class Point(_Specification):
     @property
     def key(self) -> str:
         """What the point asks, for which series, as a digest."""
-        return identity(config=self.config, label=self.label)
+        return identity(config=self.config.hashed(), label=self.label)
 
     @property
     def description(self) -> str:

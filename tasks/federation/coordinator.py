@@ -230,7 +230,7 @@ class _Asking:
             If it has signed nothing, or not for this.
         """
         if answer.signed is None or answer.signed.party != answer.party:
-            raise RefusedError(f"party {answer.party} has not signed its {purpose}: upgrade its Unitball")
+            raise RefusedError(f"party {answer.party} has not signed its {purpose}")
         self._roster.check(answer.signed, purpose, run)
         return answer.signed
 
@@ -248,7 +248,7 @@ class _Asking:
             else:
                 sums, took_part = self._sums(node)
                 steps = len(release_blocks(node) if node.masking is not None else sums)
-                messages = [self.kept(node, number, ()) for number in range(steps)]
+                messages = [self.signed(node, number) for number in range(steps)]
                 self._store(node, result_of(node, sums), took_part, messages)
         return cast(ReleaseRef, stored_release(node))
 
@@ -275,18 +275,16 @@ class _Asking:
         messages: Sequence[tuple[Signed, ...]],
     ) -> None:
         """Store what parties have released: they have charged it, each in its own account, and have signed so."""
-        # A run that an earlier version began has sums of which nothing was signed; it ends all the same.
-        if all(messages):
-            evidence = protocol.Evidence(
-                config=self._config,
-                roster=self._roster,
-                descriptions=self.said,
-                charges=self._charges,
-                messages=tuple(messages),
-                took_part=tuple(took_part),
-            )
-            evidence.require(self.run, self.plan.releases, release, artefact)
-            evidence.store(current_layout(), release.key)
+        evidence = protocol.Evidence(
+            config=self._config,
+            roster=self._roster,
+            descriptions=self.said,
+            charges=self._charges,
+            messages=tuple(messages),
+            took_part=tuple(took_part),
+        )
+        evidence.require(self.run, self.plan.releases, release, artefact)
+        evidence.store(current_layout(), release.key)
         open_releases().write(
             release.key, protocol.federated_manifest(release, artefact.kind, took_part), artefact.arrays()
         )
@@ -294,7 +292,18 @@ class _Asking:
     def kept(self, release: PlannedRelease, number: int, messages: Sequence[Signed]) -> tuple[Signed, ...]:
         """Keep what parties have signed of a step, or of a block of steps, and return what was kept first."""
         written = json.dumps([one.model_dump() for one in messages]).encode()
-        kept = RoundStore(current_layout().round(release.key)).put(f"signed-{number}", written)
+        RoundStore(current_layout().round(release.key)).put(f"signed-{number}", written)
+        return self.signed(release, number)
+
+    def signed(self, release: PlannedRelease, number: int) -> tuple[Signed, ...]:
+        """Return what was kept of what parties have signed of a step, or of a block of steps.
+
+        Raises
+        ------
+        StorageError
+            If nothing was kept.
+        """
+        kept = RoundStore(current_layout().round(release.key)).require(f"signed-{number}")
         return tuple(Signed.model_validate(one) for one in json.loads(kept))
 
     def _sums(self, release: PlannedRelease) -> tuple[list[Ints], Sequence[str]]:

@@ -122,7 +122,7 @@ class Description(WireModel):
         return Unit(self.person)
 
     def written(self) -> str:
-        """Return what a party signs; of rows it is what it was before there were people, so that runs go on."""
+        """Return what a party signs, of which runs' names are digests: of people only where there are."""
         return self.model_dump_json(exclude=None if self.person else {"person", "rows_per_person"})
 
 

@@ -69,7 +69,7 @@ def described(roster: Roster, messages: Sequence[Signed]) -> tuple[Description, 
 
 def run_name(config: TrainingConfig, messages: Sequence[Signed]) -> str:
     """Return the identity of a run: of its configuration, and of who brings which rows."""
-    return identity(federated=config, descriptions=[[one.party, one.body, one.key] for one in messages])
+    return identity(federated=config.hashed(), descriptions=[[one.party, one.body, one.key] for one in messages])
 
 
 def test_fraction(config: TrainingConfig, descriptions: Sequence[Description]) -> float:
@@ -78,7 +78,9 @@ def test_fraction(config: TrainingConfig, descriptions: Sequence[Description]) -
     Nothing of a party that has a test part of its own, which is held out instead.
     """
     rows = sum(one.rows for one in descriptions if not one.test_rows)
-    return private_fraction(config, rows, len(descriptions[0].classes))
+    if config.test_fraction is not None:
+        return config.test_fraction
+    return private_fraction(config, config.epsilon, config.stated_delta, rows, len(descriptions[0].classes))
 
 
 def _partitioned(config: TrainingConfig, descriptions: Sequence[Description]) -> Iterator[tuple[str, int, int]]:
@@ -268,7 +270,7 @@ class Evidence(WireModel):
     def store(self, layout: Layout, key: str) -> None:
         """Keep it with the coordinator; what was stored first stays."""
         # An export holds it, which is verified by other versions, too.
-        RoundStore(layout.round(key)).put(_NAME, self.model_dump_json(by_alias=True).encode())
+        RoundStore(layout.round(key)).put(_NAME, self.model_dump_json().encode())
 
     def run(self) -> tuple[str, RunPlan]:
         """Return the run's name and its plan, derived from what the parties say of their rows.

@@ -186,10 +186,7 @@ def _keys(config: TrainingConfig, number: int) -> list[str]:
     For a while unused ones were in names, too.
     """
     unused = [name for name in _GAINED if getattr(config, name) in (None, {})]
-    dumped = (
-        config.model_dump(mode="json", by_alias=True, exclude={"evaluation", *unused[known:]})
-        for known in range(len(unused) + 1)
-    )
+    dumped = (config.hashed(without=["evaluation", *unused[known:]]) for known in range(len(unused) + 1))
     return [identity(horizon=number, config=one) for one in dumped]
 
 

@@ -59,6 +59,10 @@ class Prepared:
     nodes: Mapping[str, PlanNode]
     released: tuple[str, ...] = ()
 
+    def is_of(self, config: TrainingConfig) -> bool:
+        """Whether it is the plan of a configuration, which may name no delta."""
+        return self.config in (config, config.model_copy(update={"delta": self.config.delta}))
+
     @property
     def whole(self) -> RunPlan:
         """The plan, where it does not wait for rows."""

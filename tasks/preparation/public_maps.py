@@ -10,11 +10,11 @@ from typing import cast
 
 import numpy as np
 
-from dpalgos.features.public_map import FileMap, RowFeatures
+from dpalgos.features.public_map import FileMap, PublicMap, RowFeatures
 from dpalgos.features.whitening import PublicRowsWhitening
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.models import opened
+from dpalgos.models import Projection, opened
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, construct, lookup
 from dpalgos.rows import Array, Floats, fits
@@ -25,6 +25,8 @@ from storage.releases import ReleaseStore
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import AlgorithmSettings, split_features
 from tasks.planning.identity import code_version, identity
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedRelease
 from tasks.planning.resolution import parameters_of
 from tasks.planning.rows import FeatureStep, MappedRows
 from tasks.preparation.normalisation import plan_normalisation
@@ -150,6 +152,30 @@ def public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures:
     key = _map_identity(whole, setting.dimension)
     stored = _store(key, spec.name, whole.build().fit((), setting, KeyedNoise(public_secret(0), key)))
     return cast(RowFeatures, spec.build().part_of(stored))
+
+
+def kept_maps(plan: RunPlan) -> list[RowFeatures]:
+    """Return the public maps of a plan that rows may be kept under, made where they were not; no row is read."""
+    found = [
+        public_map(release.algorithm, release.setting)
+        if algorithm.kept
+        else algorithm.map_for(release.setting.dimension)
+        for release, algorithm in public_maps_of(plan)
+    ]
+    return [one for one in found if isinstance(one, RowFeatures)]
+
+
+def public_maps_of(plan: RunPlan) -> list[tuple[PlannedRelease, PublicMap]]:
+    """Return the public maps among a plan's projections, with what builds them."""
+    built = [(release, release.build()) for release in plan.projections if not release.reads_rows]
+    return [(release, algorithm) for release, algorithm in built if isinstance(algorithm, PublicMap)]
+
+
+def found_map(release: PlannedRelease, algorithm: PublicMap) -> RowFeatures | Projection | None:
+    """Return a public map of a plan where it is stored, and None where it is not."""
+    if algorithm.kept:
+        return find_public_map(release.algorithm, release.setting)
+    return stored_map(release.key) if open_releases().exists(release.key) else None
 
 
 def find_public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures | None:

@@ -38,7 +38,7 @@ from tasks.planning.configuration import Json
 from tasks.planning.nights import PlannedNight, release_of
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
-from tasks.preparation.mapped_rows import kept_rows, seen_through
+from tasks.preparation.mapped_rows import PublicView, kept_rows
 from tasks.preparation.public_maps import public_map
 from tasks.preparation.streams import (
     Arrived,
@@ -278,16 +278,6 @@ def redacted(key: str, label: str, *, private: bool) -> Iterator[None]:
 RowMaps = Sequence[RowMap]
 
 
-@dataclass(frozen=True, slots=True)
-class _Public:
-    """A public map, which gives the same numbers whether its rows are kept or mapped anew."""
-
-    features: RowFeatures
-
-    def __call__(self, rows: Features) -> Features:
-        return seen_through(self.features, rows)
-
-
 def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> RowMaps:
     """Open the released artefacts that rows pass through, in turn, or in several branches side by side.
 
@@ -299,7 +289,7 @@ def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> Row
         in turn.
     """
     artefacts = [read_release(reference) for reference in upstream]
-    maps = [_Public(one) if isinstance(one, RowFeatures) else one.apply for one in artefacts]
+    maps = [PublicView(one) if isinstance(one, RowFeatures) else one.apply for one in artefacts]
     if not branches:
         return maps
     ends = list(itertools.accumulate(branches))
@@ -343,25 +333,28 @@ def fitting_maps(planned: PlannedRelease, shards: Sequence[ShardRef], upstream: 
 def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
     """Open a shard, seen through released artefacts in turn; ``dimension`` features come out.
 
-    On a Dask worker, a shard of several files is summed by all workers, a file at a time. Elsewhere a public map that
-    comes first and is slow is applied once, and what it gives is kept with the shard.
+    On a Dask worker, a shard of several files is summed by all workers, a file at a time. A public map that comes first
+    and is slow is applied once for the shard's version, and what it gives is kept; on a worker it is used where it is.
     """
     # Nothing is to be made for reading, and this is asked for each of many thousand parties.
     rows = open_shard(Layout(current_root()), shard)
-    if maps and isinstance(maps[0], _Public) and not on_dask_worker():
-        kept = kept_rows(shard, rows, maps[0].features)
+    spread = on_dask_worker()
+    kept = None
+    if maps and isinstance(maps[0], PublicView):
+        kept = kept_rows(shard, rows, maps[0], make=not spread)
+    if spread and len(rows.files) > 1:
+        parts: list[Rows] = [_seen(part, maps, dimension) for part in rows.by_file()]
         if kept is not None:
-            return MappedRows(kept, maps[1:], dimension, rows)
-
-    def seen(part: Rows) -> Rows:
-        return MappedRows(part, maps, dimension) if maps else part
-
-    if len(rows.files) > 1 and on_dask_worker():
+            parts = [MappedRows(part, maps[1:], dimension) for part in kept.by_file()]
         return SpreadRows(
-            [seen(part) for part in rows.by_file()],
+            parts,
             lambda contribution, parts: map_over_workers(functools.partial(_contribution, shard, contribution), parts),
         )
-    return seen(rows)
+    return _seen(rows, maps, dimension) if kept is None else MappedRows(kept, maps[1:], dimension)
+
+
+def _seen(rows: Rows, maps: RowMaps, dimension: int) -> Rows:
+    return MappedRows(rows, maps, dimension) if maps else rows
 
 
 def _contribution(shard: ShardRef, contribution: Callable[[Rows], Ints], part: Rows) -> Ints:

@@ -7,6 +7,7 @@ many rows people have is a range: from one row each to the limit each.
 
 import math
 import timeit
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
@@ -15,7 +16,7 @@ import numpy as np
 
 from dpalgos.accounting.composition import compose
 from dpalgos.algorithms import Work
-from dpalgos.features.public_map import PublicMap
+from dpalgos.features.public_map import RowFeatures
 from dpalgos.guarantees import rounded_down, rounded_up
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import cores
@@ -31,9 +32,9 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import MappedRows, NormalisedRows
-from tasks.preparation.mapped_rows import are_kept
+from tasks.preparation.mapped_rows import are_kept, has_room, is_worth_keeping, part_of
 from tasks.preparation.prepare import Prepared, prepare
-from tasks.preparation.public_maps import find_public_map
+from tasks.preparation.public_maps import found_map, public_maps_of
 from tasks.release.admission import require_admissible
 from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout
@@ -255,6 +256,9 @@ class Expectation:
         The budget.
     seconds, least_seconds : float
         At the limit of rows each, and at one row each.
+    mapping_seconds : float
+        Of these, what each reading of all rows takes because they pass through a slow public map anew, at the limit of
+        rows each; 0 where they are kept as it shows them, or will be.
     """
 
     rows: int
@@ -276,6 +280,7 @@ class Expectation:
     delta: float
     seconds: float
     least_seconds: float
+    mapping_seconds: float
 
 
 def expect(
@@ -287,6 +292,7 @@ def expect(
     limit: int,
     new_root: bool = False,
     mapped: bool = False,
+    anew: bool = False,
     charged: int = 0,
 ) -> Expectation:
     """Return what a run of a plan will ask for, if none of its releases is stored.
@@ -307,6 +313,8 @@ def expect(
         Whether the engine's databases are made first.
     mapped : bool
         Whether the rows are kept as the plan's public maps show them; never of people.
+    anew : bool
+        Whether rows pass through these maps at every reading, for want of room or because they are few.
     charged : int
         How many releases are charged already.
     """
@@ -324,6 +332,7 @@ def expect(
             speeds,
             to_store,
             streamed,
+            anew,
         )
         for each in (dataset.rows_per_person, 1)
     )
@@ -347,6 +356,7 @@ def expect(
         delta=plan.delta,
         seconds=round(fixed + most.seconds, 1),
         least_seconds=round(fixed + least.seconds, 1),
+        mapping_seconds=round(most.mapping, 1),
     )
 
 
@@ -356,6 +366,7 @@ class _Asked(NamedTuple):
     operations: float
     read_bytes: int
     seconds: float
+    mapping: float
 
 
 def _of(each: int, release: PlannedRelease) -> PlannedRelease:
@@ -371,6 +382,7 @@ def _asked(
     speeds: Speeds,
     to_store: int,
     streamed: bool,
+    anew: bool,
 ) -> _Asked:
     """Return what is asked for where each person has so many rows; whether rows are read again is settled before."""
     works = [(release, release.build().work(release.setting)) for release in releases]
@@ -381,7 +393,17 @@ def _asked(
     seconds += sum(_seconds(release, work, speeds, streamed) for release, work in works)
     tested = 1.0 + dataset.test_rows / max(dataset.rows, 1)
     seconds += tested * sum(_seconds(release, release.build().work(release.setting), speeds, False) for release in maps)
-    return _Asked(sum(work.operations for _, work in works), _BYTES * read, seconds)
+    mapping = sum(_mapping(release, speeds) for release in maps) if anew else 0.0
+    readings = sum(release.setting.rows * (work.passes if streamed and work.kept else 1) for release, work in works)
+    seconds += max(0.0, readings / max(dataset.rows, 1) - 1.0) * mapping
+    return _Asked(sum(work.operations for _, work in works), _BYTES * read, seconds, mapping)
+
+
+def _mapping(release: PlannedRelease, speeds: Speeds) -> float:
+    """Return the seconds that all rows take through a public map, without those that making it takes."""
+    made = release.model_copy(update={"setting": replace(release.setting, sizes=(1,))})
+    whole, alone = (_seconds(one, one.build().work(one.setting), speeds, False) for one in (release, made))
+    return max(0.0, whole - alone)
 
 
 def _memory(
@@ -469,6 +491,7 @@ def expect_run(config: TrainingConfig, speeds: Speeds | None = None) -> Expectat
     }
     missing = [version for version in versions if not layout.dataset(version).exists()]
     undealt = not all(layout.shard(shard.party, shard.partition, shard.dataset.version).exists() for shard in shards)
+    views = _views(plan, shards)
     return expect(
         plan,
         shards[0].dataset,
@@ -476,21 +499,35 @@ def expect_run(config: TrainingConfig, speeds: Speeds | None = None) -> Expectat
         to_store=len(missing) + undealt,
         limit=kept_memory(),
         new_root=not has_databases(layout.root),
-        mapped=_are_mapped(plan, shards),
+        mapped=views.kept,
+        anew=views.anew,
         charged=len(open_ledger().charged(release.key for release in plan.releases if release.reads_rows)),
     )
 
 
-def _are_mapped(plan: RunPlan, shards: Sequence[ShardRef]) -> bool:
-    """Whether the shards' rows are kept as the plan's public maps show them; of people's rows nothing is said.
+class _Views(NamedTuple):
+    """How rows are seen through a plan's public maps: as they are kept, or mapped anew whenever they are read."""
 
-    Whether a copy lies in ``private/`` may rest on what else lies there: room on the disk, a copy that was removed.
+    kept: bool
+    anew: bool
+
+
+def _views(plan: RunPlan, shards: Sequence[ShardRef]) -> _Views:
+    """Return whether the shards' rows are kept as the plan's public maps show them, or will not be.
+
+    Of people's rows nothing is said that rests on what lies in ``private/``: room on the disk, a copy that was removed.
     """
-    if shards[0].dataset.person:
-        return False
-    maps = [(release, release.build()) for release in plan.projections if not release.reads_rows]
-    kept = [
-        find_public_map(release.algorithm, release.setting) if isinstance(made, PublicMap) and made.kept else None
-        for release, made in maps
-    ]
-    return all(one is not None and are_kept(shards, one) for one in kept)
+    dataset, maps = shards[0].dataset, public_maps_of(plan)
+    assigned = Counter[str]()
+    for shard in shards:
+        assigned[part_of(shard)] += shard.rows
+    worth = all(is_worth_keeping(dataset, part, records) for part, records in assigned.items())
+    if dataset.person:
+        return _Views(kept=False, anew=bool(maps) and not worth)
+    made = [found_map(release, one) for release, one in maps]
+    # Of a basis there is nothing to keep.
+    slow = [(one, found) for (_, one), found in zip(maps, made, strict=True) if getattr(found, "kept", True)]
+    kept = bool(slow) and all(isinstance(found, RowFeatures) and are_kept(shards, found) for _, found in slow)
+    sizes = [one.output_dimension(dataset.dimension) for one, _ in slow]
+    room = all(has_room(dataset, part, size) for part in assigned for size in sizes)
+    return _Views(kept, bool(slow) and not kept and not (worth and room))

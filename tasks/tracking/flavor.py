@@ -37,12 +37,8 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 
-TRUSTED = (
-    *TRUSTED_TYPES,
-    f"{TableEncoder.__module__}.{TableEncoder.__qualname__}",
-    *(name.replace("dpalgos.pipeline", "tasks.pipeline") for name in TRUSTED_TYPES),
-)
-"""Our own classes in stored models, today's and earlier paths; scikit-learn's are trusted by skops itself."""
+TRUSTED = (*TRUSTED_TYPES, f"{TableEncoder.__module__}.{TableEncoder.__qualname__}")
+"""Our own classes in stored models; scikit-learn's are trusted by skops itself."""
 
 DIGEST = "unitball.digest"
 """Name of the digest of the model's file among what MLflow shows of a model."""

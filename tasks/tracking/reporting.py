@@ -292,8 +292,7 @@ def describe(
     """
     params: dict[str, object] = {
         name: value
-        # By the names that the parameters of earlier runs have, so that runs stay comparable.
-        for name, value in config.model_dump(mode="json", by_alias=True).items()
+        for name, value in config.model_dump(mode="json").items()
         if name not in ("dataset", "algorithm", "trust", "parameters") and value is not None
     }
     params["delta"] = config.stated_delta

@@ -1,5 +1,6 @@
 """The checks of a root: what is wrong with it, the way out of each, and what can be removed."""
 
+import math
 import os
 import shutil
 import stat
@@ -18,6 +19,7 @@ from storage.datasets import (
     unregistered_versions,
 )
 from storage.errors import InputError, RefusedError, StorageError
+from storage.kept_rows import kept_objects, remove_kept
 from storage.key_material import adopt_material, missing_material
 from storage.layout import Layout
 from storage.ledger.database import read_mark
@@ -54,6 +56,8 @@ def sweep_everything(layout: Layout) -> list[str]:
         done.append(f"removed {temporaries} unfinished files or folders of processes that are gone")
     if versions := sweep_unregistered(layout, catalog):
         done.append(f"removed {versions} copies of rows that were never registered")
+    if kept := remove_kept(layout, -math.inf):
+        done.append(f"removed {kept} files of mapped rows that no stored version has or nobody can read")
     if objects := remove_orphans(layout):
         done.append(f"removed {objects} objects of rows that no stored version names")
     if damaged := open_releases().remove_damaged():
@@ -94,7 +98,7 @@ def remove_orphans(layout: Layout) -> int:
 
 
 def _named_objects(layout: Layout) -> list[str]:
-    names = []
+    names = kept_objects(layout)
     for path in layout.datasets.glob(f"*/{datasets.MANIFEST}"):
         body = documents.load_manifest(path, version=datasets.FORMAT_VERSION)
         names += [name for part in body["parts"].values() for name, _ in part["files"]]

@@ -35,7 +35,6 @@ PAIRS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
         ("--class-weight", "--param"),
     ),
     ((*PLAN, "--algorithm", "noisy-gd", "--trainer", "noisy-gd"), ("--trainer", "--algorithm")),
-    ((*PLAN, "--replicate", "1", "--repetition", "2"), ("--repetition", "--replicate")),
     (("schedule", "digits", "--nightly", "--cron", "", "--epsilon", "1"), ("--nightly", "--cron")),
     (("schedule", "digits", "--remove", "--epsilon", "1"), ("--remove", "--epsilon")),
     (("schedule", "digits", "--remove", "--promote"), ("--remove", "--promote")),

@@ -10,12 +10,10 @@ import threading
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from deployments import alerts, runner, serving
+from deployments import alerts, serving
 from storage.errors import InputError
 from storage.layout import Layout
 from tasks.runtime import events as event_log
@@ -105,34 +103,6 @@ def test_the_address_is_kept_in_the_root_alone(root: Path, monkeypatch: pytest.M
     monkeypatch.setenv(WEBHOOK_VARIABLE, "")
     serving.keep_webhook(root)
     assert serving.read_webhook(root) is None
-
-
-class Server:
-    """Stands for a Prefect server of an earlier version's, and forgets what it is told to."""
-
-    def __init__(self) -> None:
-        self.automations = [SimpleNamespace(id=1)]
-        self.blocks = {"7": "unitball-alerts", "8": "a user's own"}
-
-    def read_automations_by_name(self, name: str) -> list[Any]:
-        assert name == "unitball alerts"
-        return list(self.automations)
-
-    def delete_automation(self, which: int) -> None:
-        self.automations = [one for one in self.automations if one.id != which]
-
-    def request(self, method: str, path: str, path_params: dict[str, str]) -> Any:
-        if method == "DELETE":
-            del self.blocks[path_params["id"]]
-        assert method == "DELETE" or path_params == {"slug": "webhook"}
-        return SimpleNamespace(json=lambda: [{"id": number, "name": name} for number, name in self.blocks.items()])
-
-
-def test_what_an_earlier_version_kept_on_the_server_goes() -> None:
-    server: Any = Server()
-    runner.remove_earlier(server)
-    assert not server.automations
-    assert server.blocks == {"8": "a user's own"}
 
 
 def read(root: Path, stop: int = 100) -> list[str]:

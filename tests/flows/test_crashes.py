@@ -25,7 +25,7 @@ from tests.support.engines import Engine
 from tests.support.forks import die, killed, race
 
 STEPS = ("declared", "charged", "drawn", "recorded", "stored")
-STAGES = ("ingest", "normalise", "partition", "charge", "evaluate")
+STAGES = ("resolve_dataset", "charge", "normalise", "partition", "evaluate")
 
 
 @dataclass(frozen=True)

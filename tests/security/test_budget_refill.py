@@ -269,7 +269,7 @@ def test_sketches_tell_nothing_without_the_secret(tmp_path: Path, random: np.ran
     assert (tmp_path / "sketches").stat().st_mode & 0o777 == 0o600
 
 
-def test_versions_of_earlier_roots_get_sketches_at_the_next_ingestion(
+def test_lost_sketches_are_made_again_at_the_next_ingestion(
     clinic: Path, rows: Rows, tmp_path: Path, random: np.random.Generator
 ) -> None:
     (folder,) = current_layout().datasets.iterdir()

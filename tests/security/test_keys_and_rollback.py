@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpalgos.accounting.spending import worst_totals
+from dpalgos.accounting.spending import RESERVED, worst_totals
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours
 from storage.errors import InputError, OverspendError, RefusedError, SecretError, StorageError
 from storage.layout import FINGERPRINTS, PATTERNS
@@ -219,7 +219,7 @@ def test_an_account_that_the_back_up_lacks_is_opened_again(
 ) -> None:
     charge("first")
     _back_up(tmp_path / "back-up")
-    open_ledger().open_account("later", Cap(1.0, 1e-5))
+    open_ledger().open_account("later", Cap(1.0, 1e-5), deltas={"reserved": RESERVED})
     charge("second", 0.2, account="later")
     _put_back(tmp_path / "back-up", "ledger.sqlite", "ledger.head")
     assert restore_ledger("the disk was lost", None, None) == ("clinic", "later")

@@ -415,7 +415,7 @@ def test_a_file_without_names_says_what_was_seen(tmp_path: Path) -> None:
 
 
 def test_rows_are_recognised_whatever_their_scaling(tmp_path: Path) -> None:
-    """A budget is not refilled by declaring another scaling, nor by an upgrade that changed the default."""
+    """A budget is not refilled by declaring another scaling."""
     adult = """
 columns:
   - {name: a, type: numeric, range: [0, 10]MORE}

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -14,12 +15,12 @@ import pytest
 
 from dpalgos.audit.bounds import compare
 from dpalgos.audit.experiment import AuditOptions, Verdict
-from dpalgos.features.public_map import RowFeatures
 from dpalgos.guarantees import Neighbours
 from dpalgos.models import Artefact
 from dpalgos.rows import sanitise
 from flows.federated_training import chain_inline
 from storage.errors import RefusedError
+from storage.kept_rows import KeptRows
 from storage.refs import ShardRef
 from storage.rowfiles import StoredRows
 from tasks.auditing.chain import ChainReport, Tables, audit_chain, chain_config, run_once, synthetic_tables
@@ -139,7 +140,7 @@ def test_no_plan_says_how_many_rows_a_person_has(
     monkeypatch.setattr(mapped_rows, "_FEWEST_ROWS", 100)
     if mutant:
         monkeypatch.setattr(door, "kept_rows", kept_by_their_number)
-        monkeypatch.setattr(preflight, "_are_mapped", are_mapped_on_disk)
+        monkeypatch.setattr(preflight, "_views", views_on_disk)
     for rows in (1, 64):
         (tmp_path / str(rows)).mkdir()
     few, many = (told_of(tmp_path / str(rows), rows) for rows in (1, 64))
@@ -147,14 +148,14 @@ def test_no_plan_says_how_many_rows_a_person_has(
     assert 0 < cast(float, few[0]["least_seconds"]) < cast(float, few[0]["seconds"])
 
 
-def kept_by_their_number(shard: ShardRef, rows: StoredRows, features: RowFeatures) -> StoredRows | None:
-    return None if rows.stored < 100 else honest_kept(shard, rows, features)
+def kept_by_their_number(shard: ShardRef, rows: StoredRows, view: Any, **more: Any) -> KeptRows | None:
+    return None if rows.stored < 100 else honest_kept(shard, rows, view, **more)
 
 
-def are_mapped_on_disk(plan: RunPlan, shards: Sequence[ShardRef]) -> bool:
+def views_on_disk(plan: RunPlan, shards: Sequence[ShardRef]) -> Any:
     (release,) = plan.projections
     found = public_maps.find_public_map(release.algorithm, release.setting)
-    return found is not None and mapped_rows.are_kept(shards, found)
+    return SimpleNamespace(kept=found is not None and mapped_rows.are_kept(shards, found), anew=False)
 
 
 def through(maps: Any) -> Any:

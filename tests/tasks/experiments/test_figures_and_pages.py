@@ -212,12 +212,6 @@ def test_a_page_is_self_contained_and_says_everything() -> None:
         assert words in text, words
 
 
-def test_an_experiment_that_an_earlier_version_stored_is_read() -> None:
-    stored = Experiment(name="x", scale="quick", results=RESULTS).model_dump(mode="json")
-    stored["rows"] = stored.pop("results")
-    assert Experiment.model_validate(stored).results == RESULTS
-
-
 def test_a_page_of_private_rows_states_no_seconds() -> None:
     assert Experiment(name="x", scale="sweep", seconds=None).seconds is None
     assert "9 finished runs in 3 s." in a_page(seconds=3.0)

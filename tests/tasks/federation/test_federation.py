@@ -243,6 +243,25 @@ def taken_elsewhere(parties: Federation, made: Federated, config: dict[str, Any]
     return dict(parties.at("coordinator", export))
 
 
+def test_a_sum_of_which_nothing_signed_is_left_is_neither_stored_nor_exported(parties: Federation) -> None:
+    made = parties.run(**SECURE)
+    layout, key = parties.layout("coordinator"), made.model.key
+    (layout.round(key) / "evidence").unlink()
+    with pytest.raises(InputError, match=r"what they signed is missing from .*--replicate"):
+        taken_elsewhere(parties, made, SECURE)
+    (signed,) = layout.round(key).glob("signed-*")
+    kept = signed.read_bytes()
+    signed.unlink()
+    shutil.rmtree(layout.release(key))
+    for _ in range(2):
+        with pytest.raises(StorageError, match="signed-0 is missing"):
+            parties.run(**SECURE)
+        assert not layout.release(key).exists()
+    signed.write_bytes(kept)
+    assert parties.run(**SECURE).model == made.model
+    assert taken_elsewhere(parties, made, SECURE)
+
+
 def _resigned(one: dict[str, Any]) -> dict[str, Any]:
     """Return something signed by a key of the coordinator's own."""
     return Signed.by(Ed25519PrivateKey.generate(), Purpose.CHARGE, "", one["party"], one["body"]).model_dump()

@@ -129,7 +129,7 @@ def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
                 assert answer is not None
                 assert answer.status == "refused"
                 assert re.search(told, answer.reason), answer.reason
-        # Its own word, said of other rows of its root, or by an earlier version: it knows what its rows are now.
+        # Its own word, said of other rows of its root: it knows what its rows are now.
         everybody = [
             signed_by(parties, one.party, Description.model_validate_json(one.body).model_copy(update=change))
             for one in (berlin, lyon)
@@ -139,8 +139,8 @@ def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
         assert "described otherwise" in answer.reason
 
 
-def test_what_is_said_of_rows_is_what_it_was(tmp_path: Path) -> None:
-    """Runs that parties of an earlier version began go on, and these understand it."""
+def test_what_is_said_of_rows_names_no_people(tmp_path: Path) -> None:
+    """A run's name is a digest of it."""
     parties = federation(tmp_path, people(), berlin={"kind": "ignore"}, lyon={"kind": "ignore"})
     with isolated_root(parties.root("berlin")):
         said = Party("clinic", parties.roster)._description(TrainingConfig(dataset="study", trust="local"))

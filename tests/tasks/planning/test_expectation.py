@@ -174,6 +174,25 @@ def test_making_a_public_map_and_mapping_each_row_is_counted() -> None:
 
 
 @pytest.mark.usefixtures("_steady")
+def test_what_each_reading_costs_is_said_where_mapped_rows_have_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    config: dict[str, Any] = {"dataset": "digits", "algorithm": "noisy-gd", "dimension": 20}
+    config |= {"projection": "public-whitening", "parameters": {"projection.features": "scattering", "iterations": 7}}
+    slow = Speeds(operations=1e8, interpreted=0.01, cores=1)
+    monkeypatch.setattr(preflight, "measure_speeds", lambda: slow)
+    assert expected(**config).mapping_seconds == 0
+    monkeypatch.setattr(preflight, "has_room", lambda *_: False)
+    monkeypatch.setenv("UNITBALL_MEMORY", "0")
+    streamed = expected(**config)
+    assert streamed.mapping_seconds > 0
+    monkeypatch.setattr(preflight, "has_room", lambda *_: True)
+    read_once = expected(**config)
+    # Six passes after the first over four fifths of the rows each map them anew.
+    each = (streamed.seconds - read_once.seconds) / (7 * 0.8 - 1)
+    assert each == pytest.approx(streamed.mapping_seconds, abs=0.1)
+    assert expected(**{**config, "projection": "pca", "parameters": {}}).mapping_seconds == 0
+
+
+@pytest.mark.usefixtures("_steady")
 def test_what_is_charged_already_is_said_and_of_other_mathematics_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"trainer": "class-means", "seed": 1}
     assert expected(**config).charged == 0

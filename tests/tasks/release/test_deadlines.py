@@ -224,6 +224,16 @@ def test_no_private_row_is_read_before_the_charge_and_what_is_made_of_rows_waits
     assert "waited" not in seen
 
 
+def test_rows_are_kept_under_public_maps_within_the_clock_of_the_preparation(
+    seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "kept_maps", lambda plan: [plan.system])
+    monkeypatch.setattr(rows, "keep_under", lambda shards, maps: seen.append(f"kept {len(shards.all)} {maps}"))
+    system = followed("clinic", **NOISY, replicate=16, deadline=100.0).algorithm
+    kept = seen.index(f"kept 2 ['{system}']")
+    assert seen.index("charged") < kept < seen.index("waited")
+
+
 def test_without_a_deadline_rows_are_read_after_the_charge_too_and_nothing_is_waited_for(seen: list[str]) -> None:
     followed("clinic", **GIVEN, normalisation="clip", replicate=6)
     assert seen.index("charged") < seen.index("read")

@@ -71,7 +71,7 @@ def test_kept_rows_are_those_that_are_mapped_anew(
         patch.setattr(mapped_rows, "_FEWEST_ROWS", ROWS + 1)
         anew = rows_of(shard, path, DIRECTIONS)
         expected = seen(anew)
-    assert not list(root.rglob("mapped"))
+    assert not list(root.rglob("kept.json"))
     first = rows_of(shard, path, DIRECTIONS)
     monkeypatch.setattr(WhitenedFeatures, "transform", lambda *_: pytest.fail("mapped again"))
     for rows in (first, rows_of(shard, path, DIRECTIONS)):
@@ -125,10 +125,39 @@ def test_where_nothing_can_be_kept_rows_are_mapped_all_the_same(
         def refused(*_: object, **__: object) -> None:
             raise OSError("read-only")
 
-        monkeypatch.setattr(mapped_rows, "write_mapped", refused)
+        monkeypatch.setattr(mapped_rows, "keep_rows", refused)
     rows, _ = seen(rows_of(shard, maps(whitening, monkeypatch), DIRECTIONS))
     assert rows.shape == (ROWS, DIRECTIONS)
-    assert not list(root.rglob("mapped"))
+    assert not list(root.rglob("kept.json"))
+
+
+def test_few_rows_of_a_part_are_mapped_anew_unless_all_are_kept_already(
+    shard: ShardRef, root: Path, whitening: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A night's rows are few, and are read a few times; how many a partition has is public."""
+    path = maps(whitening, monkeypatch)
+    few, *_ = write_shards(Layout(root), shard.dataset, {"a": np.arange(0, ROWS, 9), "b": np.arange(1, ROWS, 9)}, "few")
+    expected = seen(rows_of(few, path, DIRECTIONS))
+    assert not list(root.rglob("kept.json"))
+    (quarter,) = write_shards(Layout(root), shard.dataset, {"a": np.arange(0, ROWS, 4)}, "quarter")
+    rows_of(quarter, path, DIRECTIONS)
+    assert list(root.rglob("kept.json"))
+    monkeypatch.setattr(WhitenedFeatures, "transform", lambda *_: pytest.fail("mapped again"))
+    found = seen(rows_of(few, path, DIRECTIONS))
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_an_object_store_keeps_what_may_stay_in_memory(
+    shard: ShardRef, whitening: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 4 * DIRECTIONS * ROWS
+    assert mapped_rows.has_room(shard.dataset, "train", DIRECTIONS)
+    monkeypatch.setenv("UNITBALL_MEMORY", str(4 * size - 4))
+    assert mapped_rows.has_room(shard.dataset, "train", DIRECTIONS)
+    monkeypatch.setattr(mapped_rows, "objects_of", lambda _: object())
+    assert not mapped_rows.has_room(shard.dataset, "train", DIRECTIONS)
+    monkeypatch.setenv("UNITBALL_MEMORY", str(4 * size))
+    assert mapped_rows.has_room(shard.dataset, "train", DIRECTIONS)
 
 
 def test_a_map_that_takes_long_is_made_once_for_a_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
