@@ -25,7 +25,7 @@ from tasks.release.door import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.plots import Curve, Matrix, draw_measured
 from tasks.runtime.settings import current_layout, current_root, flow_run_page
-from tasks.tracking.models import LINEAGE, lineage_of, registered_by
+from tasks.tracking.models import LINEAGE, champion_of, lineage_of, registered_by
 from tasks.tracking.results import (
     Chained,
     Proved,
@@ -453,7 +453,8 @@ def announce_trained(result: RunResult) -> None:
     version = registered_by(current_root(), result.mlflow_run_id)
     if version is None:
         return
-    others = version.champion is not None and version.champion != version.version
+    champion = champion_of(current_root(), version.name)
+    others = champion is not None and not version.recorded_as(champion)
     announce(
         Event.TRAINED,
         dataset_resource(result.dataset),
