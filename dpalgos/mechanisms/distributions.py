@@ -148,10 +148,7 @@ class RoundedGaussian(_GaussianIntegers):
             part[:] = _rounded_magnitudes(words, self.sigma / cell)
             if cell > 1:
                 part[:] = _places(words[:, 2:], part, self.sigma, cell)
-            # Negated where the first word is odd.
-            flipped = -(words[:, 0] & np.uint64(1)).view(np.int64)
-            part ^= flipped
-            part -= flipped
+            _sign(part, words)
         return integers
 
     def _cell(self) -> int:
@@ -159,6 +156,13 @@ class RoundedGaussian(_GaussianIntegers):
         if self.sigma <= _COARSE_SIGMA:
             return 1
         return 1 << math.ceil(math.log2(self.sigma / _COARSE_SIGMA))
+
+
+def _sign(magnitudes: Ints, words: NDArray[np.uint64]) -> None:
+    """Negate the magnitudes whose first word is odd."""
+    flipped = -(words[:, 0] & np.uint64(1)).view(np.int64)
+    magnitudes ^= flipped
+    magnitudes -= flipped
 
 
 def _rounded_magnitudes(words: NDArray[np.uint64], sigma: float) -> Ints:

@@ -166,12 +166,8 @@ def recommend(facts: PublicFacts) -> Choice:
         reasons = [reason, known, *reasons]
     elif facts.public_head:
         projection = None
-        # A trainer that starts at a public head and goes no farther than noise lets it come back.
-        step_size = float(f"{min(16.0, 0.1 * strength * facts.classes / 20):.3g}")
-        parameters = {"iterations": 20, "step_size": step_size, "clip": 0.25, "mean_weight": 1.0, "public_start": 16.0}
-        trainer = AlgorithmSpec("trainers", "noisy-gd", parameters)
-        why = f"20 gradient steps of {step_size:g} from the head that was trained on public rows"
-        reasons = ["no map after that of the public rows", known, why]
+        trainer, reason = _from_public_head(facts, strength)
+        reasons = ["no map after that of the public rows", known, reason]
     elif facts.encoded:
         projection = None
         trainer, reasons = _from_means(facts, strength)
@@ -247,6 +243,16 @@ def _from_means(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, lis
         f"class means take {steps.first_share:.2g} of the budget (mu^2); {steps.iterations} gradient steps of size "
         f"{steps.step_size:.3g} start from them and take the rest"
     ]
+
+
+def _from_public_head(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, str]:
+    """Return a trainer that starts at a public head and goes no farther than noise lets it come back."""
+    step_size = float(f"{min(16.0, 0.1 * strength * facts.classes / 20):.3g}")
+    parameters = {"iterations": 20, "step_size": step_size, "clip": 0.25, "mean_weight": 1.0, "public_start": 16.0}
+    return (
+        AlgorithmSpec("trainers", "noisy-gd", parameters),
+        f"20 gradient steps of {step_size:g} from the head that was trained on public rows",
+    )
 
 
 def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, AlgorithmSpec | None, float, list[str]]:

@@ -143,6 +143,10 @@ def _text(name: str, path: Path) -> Iterator[tuple[str, Value]]:
     yield name, path.read_bytes().decode("utf-8", "replace")
 
 
+def _json(name: str, path: Path) -> Iterator[tuple[str, Value]]:
+    yield from _fields(name, json.loads(path.read_bytes()))
+
+
 def _arrays(name: str, path: Path) -> Iterator[tuple[str, Value]]:
     with np.load(path, allow_pickle=False) as arrays:
         for part in arrays.files:
@@ -164,7 +168,7 @@ def _database(name: str, path: Path) -> Iterator[tuple[str, Value]]:
 
 
 _READERS = {
-    ".json": lambda name, path: _fields(name, json.loads(path.read_bytes())),
+    ".json": _json,
     ".npz": _arrays,
     ".parquet": _table,
     ".sqlite": _database,
