@@ -209,10 +209,40 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     # Of what was pickled when it was called ``repetition``, which such a state has instead.
     replicate = 0
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        # What scikit-learn reads is the signature of each class itself; only the assignments can be shared.
-        for name in self._get_param_names():
-            setattr(self, name, given[name])
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float,
+        algorithm: str | None,
+        account: str | None,
+        schema: Mapping[str, Any] | str | os.PathLike[str] | None,
+        bounds: Sequence[Any] | None,
+        public: bool,
+        root: str | os.PathLike[str] | None,
+        parameters: Mapping[str, Any] | None,
+        replicate: int,
+        random_state: Any,
+        rows_per_person: int,
+        disjoint_people: str,
+        on_violation: str,
+        repetition: int | str,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.algorithm = algorithm
+        self.account = account
+        self.schema = schema
+        self.bounds = bounds
+        self.public = public
+        self.root = root
+        self.parameters = parameters
+        self.replicate = replicate
+        self.random_state = random_state
+        self.rows_per_person = rows_per_person
+        self.disjoint_people = disjoint_people
+        self.on_violation = on_violation
+        self.repetition = repetition
 
     def __sklearn_clone__(self) -> Any:
         cloned = super().__sklearn_clone__()
@@ -715,7 +745,25 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         on_violation: str = "refuse",
         repetition: int | str = "deprecated",
     ) -> None:
-        super().__init__(locals())
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            algorithm=algorithm,
+            account=account,
+            schema=schema,
+            bounds=bounds,
+            public=public,
+            root=root,
+            parameters=parameters,
+            replicate=replicate,
+            random_state=random_state,
+            rows_per_person=rows_per_person,
+            disjoint_people=disjoint_people,
+            on_violation=on_violation,
+            repetition=repetition,
+        )
+        self.classes = classes
+        self.class_weight = class_weight
 
     @property
     def _algorithm(self) -> str:
@@ -868,7 +916,24 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
         disjoint_people: str = "",
         repetition: int | str = "deprecated",
     ) -> None:
-        super().__init__(locals())
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            algorithm=algorithm,
+            account=account,
+            schema=schema,
+            bounds=bounds,
+            public=public,
+            root=root,
+            parameters=parameters,
+            replicate=replicate,
+            random_state=random_state,
+            rows_per_person=rows_per_person,
+            disjoint_people=disjoint_people,
+            on_violation=on_violation,
+            repetition=repetition,
+        )
+        self.label_range = label_range
 
     @property
     def _algorithm(self) -> str:

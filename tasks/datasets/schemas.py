@@ -118,9 +118,7 @@ def draft_schema(
     place = require_file(path)
     known = {"file": path.name, "path": path, "output": output}
     if path.suffix in PARQUET:
-        with open_parquet(place, 0) as file:
-            typed = ((field.name, str(field.type).split("[")[0].rstrip("3264")) for field in file.schema)
-            names = [(name, _ARROW.get(kind, "todo")) for name, kind in typed]
+        names = _parquet_names(place)
         text = _HEAD.format(source=f"its names and types{_UNREAD if not public else _READ}", **known)
     else:
         layout, names = _text_layout(place)
@@ -224,6 +222,13 @@ def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
             )
         if cell == twice:
             raise InputError(f"{path}, line 1: column {cell!r} is named twice; rename one in the file")
+
+
+def _parquet_names(path: Path) -> list[tuple[str, str]]:
+    """Return the columns of a Parquet file, each with the kind that its type suggests."""
+    with open_parquet(path, 0) as file:
+        # date32 and date64 alike, and timestamps whatever their unit.
+        return [(field.name, _ARROW.get(str(field.type).split("[")[0].rstrip("3264"), "todo")) for field in file.schema]
 
 
 Flags = NDArray[np.bool_]
