@@ -360,8 +360,8 @@ class Catalog:
         fixed = [entry.content for entry in found(self._database, Kind.STREAM) if entry.subject in keys]
         return fixed[-1] if fixed else None
 
-    def get(self, name: str, *, version: str | None = None, normalisation: str | None = None) -> Registration:
-        """Return the newest registration of a name, narrowed to a version or a normalisation where given.
+    def get(self, name: str) -> Registration:
+        """Return the newest registration of a name.
 
         Raises
         ------
@@ -372,15 +372,7 @@ class Catalog:
         if not registrations:
             known = ", ".join(one.name for one in self.datasets()) or "none"
             raise InputError(f"there is no data set {name!r} (data sets: {known}); ingest it first")
-        matching = [
-            one
-            for one in registrations
-            if version in (None, one.version) and normalisation in (None, one.normalisation)
-        ]
-        if not matching:
-            wanted = f"version {version or 'any'}, normalisation {normalisation or 'any'}"
-            raise InputError(f"data set {name!r} has nothing registered under {wanted}; ingest it first")
-        return matching[-1]
+        return registrations[-1]
 
     def datasets(self) -> list[Registration]:
         """Return the newest registration of each name, sorted by name."""

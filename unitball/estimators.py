@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -180,10 +180,11 @@ class FitGuarantee:
     proved : Proved or None
         None for an algorithm about which nothing is proved; it fits public rows only.
     not_covered : tuple of str
+        The same of all models.
     """
 
     proved: Proved | None
-    not_covered: tuple[str, ...] = NOT_COVERED
+    not_covered: ClassVar[tuple[str, ...]] = NOT_COVERED
 
     def __str__(self) -> str:
         if self.proved is None:
@@ -788,7 +789,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
             raise ParameterError(
                 f"class_weight names {unknown[0]!r}, which is no class; there are: {', '.join(map(repr, places))}"
             )
-        weights = {place: self.class_weight.get(label, 1.0) for label, place in places.items()}
+        weights: dict[str, Any] = {place: self.class_weight.get(label, 1.0) for label, place in places.items()}
         if not all(isinstance(weight, Real) and 0 < float(weight) < math.inf for weight in weights.values()):
             return weights  # which the configuration refuses, with the value
         largest = max(weights.values())

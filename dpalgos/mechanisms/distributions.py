@@ -346,8 +346,8 @@ class DiscreteGaussian(_GaussianIntegers):
 @lru_cache(maxsize=64)
 def _table(sigma: float) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the thresholds floor(2^127 P(|k| > i)), i descending, as upper 63 and lower 64 bits."""
-    ratio = _precise.fixed_exp(-1, 2, sigma, _GUARD)
-    change = _precise.fixed_exp(-1, 1, sigma, _GUARD)
+    ratio = _precise.fixed_exp(2, sigma, _GUARD)
+    change = _precise.fixed_exp(1, sigma, _GUARD)
     weight, weights = 1 << _GUARD, []
     while weight:
         weights.append(weight)
@@ -642,9 +642,9 @@ class PartitionSelection:
             dtype=bool,
         )
 
-    def likely(self, probability: float) -> int:
-        """Return the fewest rows by which a key is released with at least this probability."""
-        return next(rows for rows, chance in enumerate(self.table) if chance >= probability * _WHOLE)
+    def likely(self) -> int:
+        """Return the fewest rows by which a key is released half of the time or more often."""
+        return next(rows for rows, chance in enumerate(self.table) if 2 * chance >= _WHOLE)
 
 
 _Number = TypeVar("_Number", np.float64, np.int64)

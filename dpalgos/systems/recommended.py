@@ -29,8 +29,6 @@ class _Images:
         Of the whitening.
     mirror : bool
         Whether features are averaged over mirror images.
-    directions : float
-        k a unit of signal; at least 20.
     most : int
         k at most.
     """
@@ -40,7 +38,6 @@ class _Images:
     maps: Mapping[str, Mapping[str, object]]
     floor: float
     mirror: bool
-    directions: float
     most: int
 
 
@@ -50,7 +47,6 @@ _GREY = _Images(
     maps={"scattering": {}},
     floor=2e-4,
     mirror=False,
-    directions=1.5,
     most=400,
 )
 _COLOUR = _Images(
@@ -59,10 +55,10 @@ _COLOUR = _Images(
     maps={"scattering": {"opponent": True}, "dictionary": {"filters": 200}},
     floor=5e-4,
     mirror=True,
-    directions=1.5,
     most=800,
 )
-_FEWEST = 20
+# Directions of images' features: at the least, and for each unit of signal.
+_FEWEST, _DIRECTIONS = 20, 1.5
 # The second layer of wavelets of the larger scale needs room, and so do patches.
 _TWO_SCALES_FROM = 16
 
@@ -217,11 +213,11 @@ def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> t
     }
     components = facts.components
     if components is None:
-        wanted = round(min(max(own.directions * strength, _FEWEST), own.most))
+        wanted = round(min(max(_DIRECTIONS * strength, _FEWEST), own.most))
         whole = AlgorithmSpec("projections", "public-whitening", own_parameters).build()
         components = min(wanted, whole.features_of(facts.dimension), facts.dimension)
     size = " x ".join(str(side) for side in shape)
-    why = "asked for" if facts.components else f"{own.directions:g} a unit of signal, {_FEWEST} to {own.most}"
+    why = "asked for" if facts.components else f"{_DIRECTIONS:g} a unit of signal, {_FEWEST} to {own.most}"
     seen = ", each averaged over the image and its mirror image," if mirror else ""
     if facts.mirror is not None:
         seen = f"{seen or ', not averaged over mirror images,'} as declared,"

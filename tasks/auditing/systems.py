@@ -273,7 +273,7 @@ def _mapped(rows: ArrayRows, maps: Sequence[Artefact]) -> ArrayRows:
     return replace(rows, features=features)
 
 
-def neighbouring_rows(run: SyntheticRun, rows: int, dimension: int, neighbours: Neighbours) -> list[Neighbouring]:
+def neighbouring_rows(run: SyntheticRun, dimension: int, neighbours: Neighbours) -> list[Neighbouring]:
     """Return synthetic neighbours that an audit of a system tries: the proofs' own worst pairs, and canaries.
 
     The canaries stand among the rows of two classes: a row far out against its opposite, and a row of the one class
@@ -284,14 +284,14 @@ def neighbouring_rows(run: SyntheticRun, rows: int, dimension: int, neighbours: 
         setting = release.setting
         if release.reads_rows and setting.dimension == dimension:
             pair = release.build().neighbouring_pair(setting)
-            others = partitioned(np.zeros((2 * rows, dimension)), np.full(2 * rows, NULL_LABEL))
+            others = partitioned(np.zeros((2 * _ROWS, dimension)), np.full(2 * _ROWS, NULL_LABEL))
             own, name = release.parties[pair.party], f"the worst pair of {release.name}'s proof"
             pairs.append(Neighbouring(name, {**others, own: pair.left}, {**others, own: pair.right}))
     random = np.random.default_rng(7)
 
     def crowd() -> ArrayRows:
-        labels = np.arange(rows) % 2
-        features = 0.15 * random.standard_normal((rows, dimension))
+        labels = np.arange(_ROWS) % 2
+        features = 0.15 * random.standard_normal((_ROWS, dimension))
         features[:, 0] += np.where(labels == 1, 0.5, -0.5)
         return ArrayRows(features / np.maximum(1.0, np.linalg.norm(features, axis=1, keepdims=True)), labels)
 
@@ -560,7 +560,7 @@ def audit_system(name: str, options: AuditOptions = USUAL) -> AuditReport:
     for dimension, classes, run in _runs_of(name, epsilon, delta, neighbours):
         runs.append(run)
         salt = f"{options.seed}/{name}"
-        for pair in neighbouring_rows(run, _ROWS, dimension, neighbours):
+        for pair in neighbouring_rows(run, dimension, neighbours):
             # Of many features those pairs are of interest that move all of them.
             if dimension == _SHAPES[0][0] or pair.name not in ONE_COORDINATE:
                 experiments.append(run.experiment(pair, f"{pair.name}, {shape_of(dimension, classes)}", salt))

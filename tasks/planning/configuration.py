@@ -520,8 +520,7 @@ class TrainingConfig(
         faults = []
         if self.sizes is not None and self.parties not in (fields["parties"].default, len(self.sizes)):
             faults.append(
-                f"`parties` {self.parties} and `sizes` of {len(self.sizes)} parties are both given: leave "
-                "`parties` out"
+                f"`parties` {self.parties} and `sizes` of {len(self.sizes)} parties are both given: leave `parties` out"
             )
         if self.sizes is not None and self.partition not in (None, "sized"):
             faults.append(f"`partition` {self.partition} takes no `sizes`: leave one of them out")
