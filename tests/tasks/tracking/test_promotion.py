@@ -256,54 +256,36 @@ def test_a_version_that_takes_over_a_champions_number_is_none(models: Path, monk
         track_run(models, replace(report, run_key=key, facts=facts, model=model))
         return find_model(models, "digits.again")
 
+    def won(version: RegisteredModel, champion: RegisteredModel) -> None:
+        outcome = {"gain": 0.9, "margin": 0.1, "how": "made up", "model": version.name}
+        runs = {"run": version.run_id, "champion_run": champion.run_id}
+        record_comparison(models, Comparison(version=version.version, champion=champion.version, **runs, **outcome))
+
     first = train("first")
     promote(models, "digits.again", "1")
-    better = train("second")
-    record_comparison(
-        models,
-        Comparison(
-            model="digits.again",
-            version="2",
-            run=better.run_id,
-            champion="1",
-            champion_run=first.run_id,
-            gain=0.9,
-            margin=0.1,
-            how="made up",
-        ),
-    )
+    won(train("second"), first)
     with tracking_client(models) as inside:
         inside.delete_registered_model("digits.again")
-    assert train("third").version == "1"
+    third = train("third")
+    assert third.version == "1"
     with pytest.raises(InputError, match=f"version 1 of run {first.run_id}, is not in MLflow"):
         find_model(models, "digits.again@champion")
     assert "champion" not in client(models).get_registered_model("digits.again").aliases
-    with pytest.raises(RefusedError, match="not compared with the champion, version 1"):
-        promote(models, "digits.again", "1")
-    worse = train("fourth")
-    assert worse.version == "2"
-    with pytest.raises(RefusedError, match="not compared with the champion, version 1"):
-        promote(models, "digits.again", "2")
+    assert "not compared with the champion, version 1" in refusal(models, "digits.again", "1")
+    fourth = train("fourth")
+    assert fourth.version == "2"
+    assert "not compared with the champion, version 1" in refusal(models, "digits.again", "2")
     # The way out: compared with what is on record of the champion, of which MLflow has to know nothing.
-    record_comparison(
-        models,
-        Comparison(
-            model="digits.again",
-            version="2",
-            run=worse.run_id,
-            champion="1",
-            champion_run=first.run_id,
-            gain=0.9,
-            margin=0.1,
-            how="made up",
-        ),
-    )
-    promote(models, "digits.again", "2")
-    assert find_model(models, "digits.again@champion") == worse
+    won(fourth, first)
+    won(third, first)
+    promote(models, "digits.again", "1")
+    assert find_model(models, "digits.again@champion") == third
+    # What was won against the first version 1 is not won against this one.
+    assert "not compared with the champion, version 1" in refusal(models, "digits.again", "2")
     # The version before is gone, and the one that has its number now is another.
     with pytest.raises(InputError, match=f"version 1 of run {first.run_id}, is not in MLflow"):
         roll_back(models, "digits.again")
-    assert [one.run for one in open_catalog(models).champions("digits.again")] == [first.run_id, worse.run_id]
+    assert [one.run for one in open_catalog(models).champions("digits.again")] == [first.run_id, third.run_id]
 
 
 def test_a_model_that_an_earlier_version_logged_is_logged_once_more(models: Path) -> None:
