@@ -677,7 +677,8 @@ class GradientSums:
         encoded: dict[int, EncodedBlock] = {}
 
         def encode(numbered: tuple[int, Block]) -> None:
-            encoded[numbered[0]] = self._encoded(numbered[1], rows.count, setting)
+            number, block = numbered
+            encoded[number] = self._encoded(block, rows.count, setting)
 
         # What has seen them may count: in this thread alone.
         for_each(encode, enumerate(map(seen, rows.blocks())))

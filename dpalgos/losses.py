@@ -580,12 +580,10 @@ def _direction(
 ) -> Floats:
     """Solve Hessian · direction = −gradient, exactly or to a residual that shrinks with the gradient."""
     product = problem.loss.curvature_product(scores, problem.targets)
-    m, d = gradient.shape
-    if problem.loss.separable or m == 1:
+    classes, columns = gradient.shape
+    if problem.loss.separable or classes == 1:
         curvature = product(np.ones_like(scores))
-        # Forming the Hessians from the rows that bend them may cost less than conjugate gradients would.
-        forming = 2.0 * np.count_nonzero(curvature) * d**2 + m * d**3
-        if d <= _DIRECT_COLUMNS or forming <= _USUAL_INNER_STEPS * 4.0 * curvature.size * d:
+        if _is_cheaper_to_factorise(curvature, columns):
             return _factorised(problem, problem.weighed(curvature) / problem.count, gradient)
     mean_curvature = float(np.mean(product(np.ones_like(scores)))) if problem.loss.separable else 0.1
 
@@ -598,6 +596,13 @@ def _direction(
     # A superlinear forcing sequence, but never much below what is asked for.
     target = np.maximum(np.minimum(0.3, np.sqrt(norms)) * norms, 0.2 * tolerance)
     return _conjugate_gradients(problem, hessian_product, apply, -gradient, target)
+
+
+def _is_cheaper_to_factorise(curvature: Floats, columns: int) -> bool:
+    """Whether forming the Hessians from the rows that bend them costs less than conjugate gradients would."""
+    count, classes = curvature.shape
+    forming = 2.0 * np.count_nonzero(curvature) * columns**2 + classes * columns**3
+    return columns <= _DIRECT_COLUMNS or forming <= _USUAL_INNER_STEPS * 4.0 * count * classes * columns
 
 
 def _factorised(problem: Problem, weights: Floats, gradient: Floats) -> Floats:

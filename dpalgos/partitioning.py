@@ -116,6 +116,13 @@ class Sized(Partition):
         return np.split(order[:wanted], np.cumsum(self.sizes)[:-1])
 
 
+def _fill_empty(parts: list[list[int]]) -> None:
+    """Give each empty party one row of the largest, so that all take part."""
+    for part in parts:
+        if not part:
+            part.append(max(parts, key=len).pop())
+
+
 @register("partitions", "dirichlet")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dirichlet(Partition):
@@ -147,10 +154,7 @@ class Dirichlet(Partition):
             cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int)
             for part, piece in zip(parts, np.split(rows, cuts), strict=True):
                 part.extend(piece.tolist())
-        # Each empty party gets one row of the largest, so that all take part.
-        for own in parts:
-            if not own:
-                own.append(max(parts, key=len).pop())
+        _fill_empty(parts)
         return parts
 
 

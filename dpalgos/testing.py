@@ -389,10 +389,10 @@ def _silent(what: str) -> Iterator[None]:
         raise AssertionError(f"{type(error).__name__} {what}: {error}") from error
 
 
-def _wrong_models(dimension: int, columns: int) -> dict[str, LinearModel]:
+def _wrong_models(columns: int) -> dict[str, LinearModel]:
     """Return models that somebody else might send in the place of one of ``columns`` scores, by what is wrong."""
-    weights = np.random.default_rng(8).normal(size=(columns, dimension))
-    each = np.where(np.arange(columns * dimension).reshape(columns, dimension) % 2, -1.0, 1.0)
+    weights = np.random.default_rng(8).normal(size=(columns, DIMENSION))
+    each = np.where(np.arange(columns * DIMENSION).reshape(columns, DIMENSION) % 2, -1.0, 1.0)
     wrong = {
         "an output too many": np.vstack([weights, 9.0 * weights[:1]]),
         "an output too few": weights[1:],
@@ -410,7 +410,7 @@ def _wrong_models(dimension: int, columns: int) -> dict[str, LinearModel]:
 def _is_total_in_what_rows_pass_through(case: _Case) -> None:
     setting, rows = case.setting, blobs(_ROWS, DIMENSION, CLASSES, 6)
     planned = planned_artefact(case.build(), setting).arrays()
-    for wrong, model in _wrong_models(DIMENSION, setting.dimension).items():
+    for wrong, model in _wrong_models(setting.dimension).items():
         with _silent(f"behind a model with {wrong}"):
             seen = MappedRows(rows, [model.apply], setting.dimension)
             arrays = case.run(seen, case.cls.trusts[0]).arrays()

@@ -16,7 +16,7 @@ from tasks.records import compare_with_champion
 from tasks.rows import resolve_dataset
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.settings import current_root
-from tasks.tracking.models import CHAMPION, Comparison, ComparisonRequest, open_comparison, promote
+from tasks.tracking.models import Comparison, ComparisonRequest, open_comparison, promote
 from tasks.tracking.results import RunResult
 
 
@@ -62,7 +62,7 @@ def _compared(request: ComparisonRequest) -> Comparison:
         compared = compare_with_champion(model_comparison, shards, features, epsilon)
     create_markdown_artifact(compared.statement, key="comparison", description="Comparison with the champion")
     if compared.better and (wanted if request.promote is None else request.promote):
-        promote(current_root(), compared.model, compared.version, CHAMPION)
+        promote(current_root(), compared.model, compared.version)
     return compared
 
 

@@ -41,16 +41,7 @@ def privacy_audit(request: AuditRequest | None = None) -> list[Examined]:
     """
     subject = request or AuditRequest()
     outcomes = [
-        record_audit(
-            audit(
-                one.algorithm,
-                subject,
-                one.epsilon,
-                one.delta,
-                Neighbours(one.neighbours) if one.neighbours in set(Neighbours) else Neighbours.REPLACE_ONE,
-                chain_inline,
-            )
-        )
+        record_audit(audit(one.algorithm, subject, one.epsilon, one.delta, _relation(one), chain_inline))
         for one in _in_use(subject)
     ]
     for one in outcomes:
@@ -78,3 +69,8 @@ def _in_use(request: AuditRequest) -> list[InUse]:
     return [
         one.model_copy(update={name: value for name, value in settings.items() if value is not None}) for one in used
     ]
+
+
+def _relation(one: InUse) -> Neighbours:
+    """Return the neighbouring relation of a model in use; that of new accounts where its model names none."""
+    return Neighbours(one.neighbours) if one.neighbours in set(Neighbours) else Neighbours.REPLACE_ONE

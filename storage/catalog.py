@@ -416,31 +416,40 @@ class Catalog:
         withdrawn = max((number for number, one in enumerate(selected, 1) if one.outcome == WITHDRAWN), default=0)
         return selected[withdrawn:]
 
-    def record_comparison(self, model: str, version: str, outcome: Mapping[str, Any]) -> None:
+    def record_comparison(self, model: str, version: str, *, run: str, outcome: Mapping[str, Any]) -> None:
         """Record how a version has compared with the champion."""
-        append(self._database, Kind.COMPARISON, subject=model, content={"version": version, "outcome": dict(outcome)})
+        content = {"version": version, "run": run, "outcome": dict(outcome)}
+        append(self._database, Kind.COMPARISON, subject=model, content=content)
 
-    def comparison(self, model: str, version: str) -> Mapping[str, Any] | None:
+    def comparison(self, version: VersionRecord) -> Mapping[str, Any] | None:
         """Return how a version has compared with the champion the last time; None where it has not."""
         comparisons = [
             entry.content
-            for entry in found(self._database, Kind.COMPARISON, subject=model)
-            if entry.content["version"] == version
+            for entry in found(self._database, Kind.COMPARISON, subject=version.model)
+            if (entry.content["version"], entry.content["run"]) == (version.version, version.run)
         ]
         return cast(Mapping[str, Any] | None, comparisons[-1]["outcome"] if comparisons else None)
 
-    def record_champion(self, model: str, version: str, *, back: bool = False) -> None:
-        """Record that a version is champion now, or with ``back`` is so again, the one after it being none any more."""
-        append(self._database, Kind.CHAMPION, subject=model, content={"version": version, "back": back})
+    def record_champion(self, version: VersionRecord, *, back: bool = False) -> None:
+        """Record that a version is champion now, or with ``back`` is so again, those after it being none any more."""
+        content = {"version": version.version, "run": version.run, "back": back}
+        append(self._database, Kind.CHAMPION, subject=version.model, content=content)
 
-    def champions(self, model: str) -> list[str]:
-        """Return the versions that were champion, in order, the present one last."""
-        entered: list[str] = []
+    def champions(self, model: str) -> list[VersionRecord]:
+        """Return the versions that were champion, in order, the present one last.
+
+        A version is meant by its number and its run: a tracker whose model was deleted gives its numbers away again.
+        """
+        versions = {(one.version, one.run): one for one in self.model_versions(model)}
+        entered: list[VersionRecord] = []
         for entry in found(self._database, Kind.CHAMPION, subject=model):
-            if entry.content["back"]:
-                entered.pop()
-            else:
-                entered.append(entry.content["version"])
+            version = versions[entry.content["version"], entry.content["run"]]
+            if not entry.content["back"]:
+                entered.append(version)
+            elif version in entered:
+                # Of two who roll back at once, the second changes nothing.
+                while entered[-1] != version:
+                    entered.pop()
         return entered
 
 

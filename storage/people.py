@@ -80,7 +80,7 @@ class People:
             )
 
 
-def identifiers(cells: Any, decimal: str = ".") -> NDArray[np.object_]:
+def identifiers(cells: Any) -> NDArray[np.object_]:
     """Return the one spelling of each cell that names a person, (m,); None where it names nobody surely.
 
     That is its canonical text (:mod:`storage.cells`): 17, 17.0, ``"17"`` and ``" 17"`` are one person, from CSV,
@@ -89,10 +89,10 @@ def identifiers(cells: Any, decimal: str = ".") -> NDArray[np.object_]:
 
     Parameters
     ----------
-    cells, decimal
+    cells
         As of :func:`storage.cells.canonical`.
     """
-    coded = canonical(cells, decimal).dictionary_encode()
+    coded = canonical(cells).dictionary_encode()
     texts = coded.dictionary.to_pylist()
     known = np.array([*(None if _NOBODY.fullmatch(text) else text for text in texts), None], dtype=object)
     return np.asarray(known[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)])

@@ -198,6 +198,21 @@ def test_command_lines_are_what_commands_take(page: str) -> None:
     assert {line: fault for line in command_lines(text_of(page)) if (fault := fault_of(line))} == {}
 
 
+def options(command: Any, *named: str) -> Iterator[tuple[str, list[str]]]:
+    """Return each command's options, each by all its spellings; not those that help leaves out."""
+    for name, below in getattr(command, "commands", {}).items():
+        yield from options(below, *named, name)
+    for parameter in () if hasattr(command, "commands") else command.params:
+        if parameter.param_type_name == "option" and not parameter.hidden and "--help" not in parameter.opts:
+            yield " ".join(named), [*parameter.opts, *parameter.secondary_opts]
+
+
+def test_every_option_is_on_some_page() -> None:
+    """What nobody is told of nobody uses: it is removed, or a page says what it is for."""
+    told = {word for page in PAGES for word in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text_of(page))}
+    assert [one for one in options(commands()) if not told.intersection(one[1])] == []
+
+
 def test_what_does_not_exist_is_found() -> None:
     """`unitball results --sql` stood on a page, and proofs in modules that were gone."""
     assert fault_of("unitball results --sql") is not None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -184,10 +184,11 @@ class FitGuarantee:
     proved : Proved or None
         None for an algorithm about which nothing is proved; it fits public rows only.
     not_covered : tuple of str
+        The same of all models.
     """
 
     proved: Proved | None
-    not_covered: tuple[str, ...] = NOT_COVERED
+    not_covered: ClassVar[tuple[str, ...]] = NOT_COVERED
 
     def __str__(self) -> str:
         if self.proved is None:
@@ -211,10 +212,38 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     # Kept by pickling, too. What clones and fits is a search or a cross-validation, which scores in ways of its own.
     _cloned = False
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        # What scikit-learn reads is the signature of each class itself; only the assignments can be shared.
-        for name in self._get_param_names():
-            setattr(self, name, given[name])
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float,
+        algorithm: str | None,
+        account: str | None,
+        schema: Mapping[str, Any] | str | os.PathLike[str] | None,
+        bounds: Sequence[Any] | None,
+        public: bool,
+        root: str | os.PathLike[str] | None,
+        parameters: Mapping[str, Any] | None,
+        replicate: int,
+        random_state: Any,
+        rows_per_person: int,
+        disjoint_people: str,
+        on_violation: str,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.algorithm = algorithm
+        self.account = account
+        self.schema = schema
+        self.bounds = bounds
+        self.public = public
+        self.root = root
+        self.parameters = parameters
+        self.replicate = replicate
+        self.random_state = random_state
+        self.rows_per_person = rows_per_person
+        self.disjoint_people = disjoint_people
+        self.on_violation = on_violation
 
     def __sklearn_clone__(self) -> Any:
         cloned = super().__sklearn_clone__()
@@ -708,7 +737,24 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         disjoint_people: str = "",
         on_violation: str = "refuse",
     ) -> None:
-        super().__init__(locals())
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            algorithm=algorithm,
+            account=account,
+            schema=schema,
+            bounds=bounds,
+            public=public,
+            root=root,
+            parameters=parameters,
+            replicate=replicate,
+            random_state=random_state,
+            rows_per_person=rows_per_person,
+            disjoint_people=disjoint_people,
+            on_violation=on_violation,
+        )
+        self.classes = classes
+        self.class_weight = class_weight
 
     @property
     def _algorithm(self) -> str:
@@ -733,7 +779,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
             raise ParameterError(
                 f"class_weight names {unknown[0]!r}, which is no class; there are: {', '.join(map(repr, places))}"
             )
-        weights = {place: self.class_weight.get(label, 1.0) for label, place in places.items()}
+        weights: dict[str, Any] = {place: self.class_weight.get(label, 1.0) for label, place in places.items()}
         if not all(isinstance(weight, Real) and 0 < float(weight) < math.inf for weight in weights.values()):
             return weights  # which the configuration refuses, with the value
         largest = max(weights.values())
@@ -860,7 +906,23 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
         rows_per_person: int = MOST_ROWS,
         disjoint_people: str = "",
     ) -> None:
-        super().__init__(locals())
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            algorithm=algorithm,
+            account=account,
+            schema=schema,
+            bounds=bounds,
+            public=public,
+            root=root,
+            parameters=parameters,
+            replicate=replicate,
+            random_state=random_state,
+            rows_per_person=rows_per_person,
+            disjoint_people=disjoint_people,
+            on_violation=on_violation,
+        )
+        self.label_range = label_range
 
     @property
     def _algorithm(self) -> str:

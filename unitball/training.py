@@ -324,7 +324,7 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
     Parameters
     ----------
     model : str
-        ``NAME`` for the newest version, ``NAME@alias`` or ``NAME/version``, as in ``digits.noisy-gd``.
+        ``NAME`` for the newest version, ``NAME@champion`` or ``NAME/version``, as in ``digits.noisy-gd``.
     rows : data frame of the table's columns, or array (m, d) where the set has no schema
     root : path, optional
 

@@ -282,13 +282,7 @@ class _Option:
 
     def annotation(self, default: object) -> Any:
         """Return what Typer needs to know; values stay text, so that the model finds all faults at once."""
-        bounds = ", ".join(
-            f"{sign} {getattr(bound, name)}"
-            for bound in self.field.metadata
-            for name, sign in _BOUNDS
-            if getattr(bound, name, None) is not None
-        )
-        limits = "; ".join(part for part in (bounds, _shown(default)) if part)
+        limits = "; ".join(part for part in (_bounds(self.field), _shown(default)) if part)
         text = " ".join(part for part in (self.field.description, limits and f"({limits})") if part)
         if self.kind is bool:
             # The other way is an option only where it is not the default; help has little room.
@@ -461,6 +455,15 @@ def _metavar(kind: Any) -> str:
     if get_origin(kind) in _MAPPINGS:
         return "NAME=VALUE"
     return _METAVARS.get(kind, "TEXT")
+
+
+def _bounds(field: FieldInfo) -> str:
+    return ", ".join(
+        f"{sign} {getattr(bound, name)}"
+        for bound in field.metadata
+        for name, sign in _BOUNDS
+        if getattr(bound, name, None) is not None
+    )
 
 
 def _shown(default: Any) -> str:

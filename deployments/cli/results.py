@@ -167,12 +167,13 @@ def _proved(entry: dict[str, Any]) -> str:
 
 
 models = group_of("model")
+_MODEL = "NAME, NAME@champion or NAME/VERSION; a name alone is its newest version."
 
 
 @models.command(epilog="Example: unitball model show digits.noisy-gd")
 @answered
 def show(
-    model: Annotated[str, typer.Argument(help="NAME, NAME@ALIAS or NAME/VERSION; a name alone is its newest version.")],
+    model: Annotated[str, typer.Argument(help=_MODEL)],
 ) -> Answer:
     """Show the model card: trained on what, guaranteed, spent, how good, what is not covered, how to reproduce."""
     from rich.markdown import Markdown
@@ -207,27 +208,26 @@ def record(
     )
 
 
-@models.command(epilog="Example: unitball model promote digits.noisy-gd/3 --alias champion")
+@models.command(epilog="Example: unitball model promote digits.noisy-gd/3")
 @answered
 def promote(
-    model: Annotated[str, typer.Argument(help="NAME/VERSION or NAME@ALIAS; a name alone is its newest version.")],
-    alias: Annotated[str, typer.Option(help="The alias that the version gets.")] = "champion",
+    model: Annotated[str, typer.Argument(help="NAME/VERSION; a name alone is its newest version.")],
 ) -> Answer:
-    """Give a version an alias. A champion has to be proved, within its budget, audited and better."""
+    """Make a version champion. It has to be proved, within its budget, audited and better than the champion."""
     from tasks.tracking import models as registered
 
     version = registered.find_model(current_root(), model)
-    registered.promote(current_root(), version.name, version.version, alias)
+    registered.promote(current_root(), version.name, version.version)
     return Answer(
-        {"model": version.name, "version": version.version, "alias": alias},
-        [f"{version.name} version {version.version} is now {version.name}@{alias}"],
+        {"model": version.name, "version": version.version},
+        [f"{version.name} version {version.version} is now {version.name}@champion"],
     )
 
 
 @models.command(epilog="Example: unitball model compare clinic.noisy-gd/3 --epsilon 0.1 --promote")
 @answered
 def compare(
-    model: Annotated[str, typer.Argument(help="NAME/VERSION or NAME@ALIAS; a name alone is its newest version.")],
+    model: Annotated[str, typer.Argument(help="NAME/VERSION; a name alone is its newest version.")],
     epsilon: Annotated[
         float | None, typer.Option(help="Charge this to private held-out rows; not needed on public ones.")
     ] = None,
@@ -251,13 +251,11 @@ def compare(
 def rollback(
     name: Annotated[str, typer.Argument(help="A registered model.")],
 ) -> Answer:
-    """Give the champion's alias back to the version that had it before."""
+    """Make the version champion again that was before the present one."""
     from tasks.tracking.models import roll_back
 
     version = roll_back(current_root(), name)
-    return Answer(
-        {"model": name, "version": version, "alias": "champion"}, [f"{name} version {version} is {name}@champion again"]
-    )
+    return Answer({"model": name, "version": version}, [f"{name} version {version} is {name}@champion again"])
 
 
 @models.command(epilog='Example: unitball model withdraw-audits noisy-gd --reason "seed 7 of a broken build"')
@@ -281,7 +279,7 @@ def withdraw_audits(
 )
 @answered
 def predict(
-    model: Annotated[str, typer.Option(help="NAME, NAME@ALIAS or NAME/VERSION; a name alone is its newest version.")],
+    model: Annotated[str, typer.Option(help=_MODEL)],
     source: Annotated[Path, typer.Option("--input", help="CSV or Parquet with the table's columns.")],
     output: Annotated[Path, typer.Option(help="Parquet file to write, readable by you alone.")],
     id_column: Annotated[str | None, typer.Option("--id", help="A column of the input that is kept.")] = None,

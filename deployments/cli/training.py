@@ -364,11 +364,11 @@ def _measured(result: RunResult, name: str, form: str) -> str:
     return shown_metric(result, name, form) + ("" if of_test_rows else f" ({result.measured_on})")
 
 
-def _program(name: str) -> str:
-    """Return how a program beside this Python is started: by name where the shell finds that one."""
-    beside = Path(sys.executable).parent / name
-    path = shutil.which(name)
-    return name if path and Path(path).resolve() == beside.resolve() else str(beside)
+def _program() -> str:
+    """Return how this command is started again: by its name where the shell finds the one beside this Python."""
+    beside = Path(sys.executable).parent / "unitball"
+    path = shutil.which("unitball")
+    return "unitball" if path and Path(path).resolve() == beside.resolve() else str(beside)
 
 
 def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> Iterator[RenderableType]:
@@ -383,7 +383,7 @@ def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> I
             yield f"✗ {one.algorithm}: {one.claim['flaw']}{sound}"
     if not elsewhere:
         yield from _spending(results)
-    where = server_address() or f"{_program('unitball')} serve"
+    where = server_address() or f"{_program()} serve"
     yield f"See the runs in MLflow and Prefect: {where}"
 
 
@@ -440,7 +440,7 @@ def _spending(results: Sequence[RunResult]) -> Iterator[str]:
     yield from (
         f"Account {report['account']}: all its runs together have spent ε = {spent} of {cap['epsilon']:g} "
         f"at the cap's δ = {cap['delta']:g}. ε spent in the table is that of one run at its own δ (--delta). "
-        f"More: {_program('unitball')} budget {name}",
+        f"More: {_program()} budget {name}",
         report["meaning"],
     )
     if all(one.measured_on is None for one in results):

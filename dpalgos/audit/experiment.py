@@ -284,8 +284,12 @@ def examine(
     )
 
 
+_POINTS = 25
+"""Tests of a trade-off curve."""
+
+
 def trade_off_bound(
-    event: Event, tried: Floats, left: Outputs, right: Outputs, *, confidence: float, points: int = 25
+    event: Event, tried: Floats, left: Outputs, right: Outputs, *, confidence: float
 ) -> list[tuple[float, float]]:
     """Return (type I error, type II error) of tests by the event's score, both bounded from above.
 
@@ -293,8 +297,8 @@ def trade_off_bound(
     ---------
     With probability at least ``confidence`` the trade-off curve of the two neighbours, the least type II error of any
     test at each type I error, lies below all points. Proof: score and thresholds are made of runs that are not counted,
-    which are independent of those that are. Given them, each of the ``points`` tests is fixed, its two numbers of
-    errors are binomial, and each Clopper-Pearson bound fails with probability at most (1 − confidence) / (2 points); by
+    which are independent of those that are. Given them, each of the k tests is fixed, its two numbers of
+    errors are binomial, and each Clopper-Pearson bound fails with probability at most (1 − confidence) / (2 k); by
     the union bound all hold together with the confidence. Where they do, each test has errors no larger than its
     point's, and the curve is the least of all tests and does not increase.
 
@@ -308,9 +312,9 @@ def trade_off_bound(
         The runs that are counted.
     """
     ours, theirs = event.score(left), event.score(right)
-    error = (1.0 - confidence) / (2 * points)
+    error = (1.0 - confidence) / (2 * _POINTS)
     curve = []
-    for threshold in np.quantile(tried, np.linspace(0.02, 0.98, points)):
+    for threshold in np.quantile(tried, np.linspace(0.02, 0.98, _POINTS)):
         # A test decides for the left or for the right in every run, whatever its score.
         for_left, for_left_wrongly = ((scores > threshold) != event.left_is_rarer for scores in (ours, theirs))
         curve.append(

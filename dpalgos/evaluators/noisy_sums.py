@@ -719,7 +719,7 @@ class KeySelection(ApproximateAlgorithm):
         one, other = np.zeros((2, setting.dimension))
         one[self.first :], other[self.first :] = 1.0, 0.5
         pair = one_row_apart(setting, one, other)
-        crowd = min(self.distribution(setting).likely(0.5), (setting.sizes[pair.party] + 1) // 2)
+        crowd = min(self.distribution(setting).likely(), (setting.sizes[pair.party] + 1) // 2)
 
         def side(rows: ArrayRows) -> ArrayRows:
             features, labels = rows.features.copy(), rows.labels.copy()

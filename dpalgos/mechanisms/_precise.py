@@ -75,11 +75,11 @@ class GaussianTail:
             return 1 - (1 - self.two_sided(1)) * mp.exp(-((2 * k * self._step) ** 2)) / cell
 
 
-def fixed_exp(numerator: int, denominator: int, sigma: float, bits: int) -> int:
-    """Return floor(2^bits exp(numerator / (denominator sigma^2))) to within one unit, for an exponent below 0."""
+def fixed_exp(denominator: int, sigma: float, bits: int) -> int:
+    """Return floor(2^bits exp(-1 / (denominator sigma^2))) to within one unit."""
     # The square of a float64 has at most 106 bits.
     with _working(bits + 64) as mp:
-        return int(mp.floor(mp.ldexp(mp.exp(numerator / (denominator * mp.mpf(sigma) ** 2)), bits)))
+        return int(mp.floor(mp.ldexp(mp.exp(-1 / (denominator * mp.mpf(sigma) ** 2)), bits)))
 
 
 def damped(power: int, jump: int, scale: float) -> Number:

@@ -148,10 +148,7 @@ class RoundedGaussian(_GaussianIntegers):
             part[:] = _rounded_magnitudes(words, self.sigma / cell)
             if cell > 1:
                 part[:] = _places(words[:, 2:], part, self.sigma, cell)
-            # Negated where the first word is odd.
-            flipped = -(words[:, 0] & np.uint64(1)).view(np.int64)
-            part ^= flipped
-            part -= flipped
+            _sign(part, words)
         return integers
 
     def _cell(self) -> int:
@@ -159,6 +156,13 @@ class RoundedGaussian(_GaussianIntegers):
         if self.sigma <= _COARSE_SIGMA:
             return 1
         return 1 << math.ceil(math.log2(self.sigma / _COARSE_SIGMA))
+
+
+def _sign(magnitudes: Ints, words: NDArray[np.uint64]) -> None:
+    """Negate the magnitudes whose first word is odd."""
+    flipped = -(words[:, 0] & np.uint64(1)).view(np.int64)
+    magnitudes ^= flipped
+    magnitudes -= flipped
 
 
 def _rounded_magnitudes(words: NDArray[np.uint64], sigma: float) -> Ints:
@@ -342,8 +346,8 @@ class DiscreteGaussian(_GaussianIntegers):
 @lru_cache(maxsize=64)
 def _table(sigma: float) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the thresholds floor(2^127 P(|k| > i)), i descending, as upper 63 and lower 64 bits."""
-    ratio = _precise.fixed_exp(-1, 2, sigma, _GUARD)
-    change = _precise.fixed_exp(-1, 1, sigma, _GUARD)
+    ratio = _precise.fixed_exp(2, sigma, _GUARD)
+    change = _precise.fixed_exp(1, sigma, _GUARD)
     weight, weights = 1 << _GUARD, []
     while weight:
         weights.append(weight)
@@ -638,9 +642,9 @@ class PartitionSelection:
             dtype=bool,
         )
 
-    def likely(self, probability: float) -> int:
-        """Return the fewest rows by which a key is released with at least this probability."""
-        return next(rows for rows, chance in enumerate(self.table) if chance >= probability * _WHOLE)
+    def likely(self) -> int:
+        """Return the fewest rows by which a key is released half of the time or more often."""
+        return next(rows for rows, chance in enumerate(self.table) if 2 * chance >= _WHOLE)
 
 
 _Number = TypeVar("_Number", np.float64, np.int64)

@@ -707,12 +707,7 @@ class Bingham:
         """Return one direction, (q,)."""
         values, vectors = np.linalg.eigh(self.exponent)
         below = values[-1] - values
-        # The root b of Σ 1/(b + 2ℓᵢ) = 1: between 1, as one of the ℓᵢ is 0, and their number.
-        low, high = 1.0, float(len(below))
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if np.sum(1.0 / (middle + 2.0 * below)) > 1.0 else (low, middle)
-        width = 0.5 * (low + high)
+        width = _envelope(below)
         deviations = 1.0 / np.sqrt(1.0 + 2.0 * below / width)
         q = len(values)
         highest = 0.5 * (q - width) - 0.5 * q * math.log(q / width)
@@ -724,6 +719,15 @@ class Bingham:
             accepted = np.flatnonzero(np.log(uniforms(stream, _PROPOSALS)) <= log_ratio)
             if len(accepted):
                 return np.asarray(vectors @ proposals[accepted[0]])
+
+
+def _envelope(below: Floats) -> float:
+    """Return the root b of Σ 1/(b + 2ℓᵢ) = 1, by bisection: between 1, as one of the ℓᵢ is 0, and their number."""
+    low, high = 1.0, float(len(below))
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if np.sum(1.0 / (middle + 2.0 * below)) > 1.0 else (low, middle)
+    return 0.5 * (low + high)
 
 
 def _remaining(directions: Floats) -> Floats:

@@ -29,8 +29,6 @@ class _Images:
         Of the whitening.
     mirror : bool
         Whether features are averaged over mirror images.
-    directions : float
-        k a unit of signal; at least 20.
     most : int
         k at most.
     """
@@ -40,7 +38,6 @@ class _Images:
     maps: Mapping[str, Mapping[str, object]]
     floor: float
     mirror: bool
-    directions: float
     most: int
 
 
@@ -50,7 +47,6 @@ _GREY = _Images(
     maps={"scattering": {}},
     floor=2e-4,
     mirror=False,
-    directions=1.5,
     most=400,
 )
 _COLOUR = _Images(
@@ -59,10 +55,10 @@ _COLOUR = _Images(
     maps={"scattering": {"opponent": True}, "dictionary": {"filters": 200}},
     floor=5e-4,
     mirror=True,
-    directions=1.5,
     most=800,
 )
-_FEWEST = 20
+# Directions of images' features: at the least, and for each unit of signal.
+_FEWEST, _DIRECTIONS = 20, 1.5
 # The second layer of wavelets of the larger scale needs room, and so do patches.
 _TWO_SCALES_FROM = 16
 
@@ -166,12 +162,8 @@ def recommend(facts: PublicFacts) -> Choice:
         reasons = [reason, known, *reasons]
     elif facts.public_head:
         projection = None
-        # A trainer that starts at a public head and goes no farther than noise lets it come back.
-        step_size = float(f"{min(16.0, 0.1 * strength * facts.classes / 20):.3g}")
-        parameters = {"iterations": 20, "step_size": step_size, "clip": 0.25, "mean_weight": 1.0, "public_start": 16.0}
-        trainer = AlgorithmSpec("trainers", "noisy-gd", parameters)
-        why = f"20 gradient steps of {step_size:g} from the head that was trained on public rows"
-        reasons = ["no map after that of the public rows", known, why]
+        trainer, reason = _from_public_head(facts, strength)
+        reasons = ["no map after that of the public rows", known, reason]
     elif facts.encoded:
         projection = None
         trainer, reasons = _from_means(facts, strength)
@@ -221,11 +213,11 @@ def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> t
     }
     components = facts.components
     if components is None:
-        wanted = round(min(max(own.directions * strength, _FEWEST), own.most))
+        wanted = round(min(max(_DIRECTIONS * strength, _FEWEST), own.most))
         whole = AlgorithmSpec("projections", "public-whitening", own_parameters).build()
         components = min(wanted, whole.features_of(facts.dimension), facts.dimension)
     size = " x ".join(str(side) for side in shape)
-    why = "asked for" if facts.components else f"{own.directions:g} a unit of signal, {_FEWEST} to {own.most}"
+    why = "asked for" if facts.components else f"{_DIRECTIONS:g} a unit of signal, {_FEWEST} to {own.most}"
     seen = ", each averaged over the image and its mirror image," if mirror else ""
     if facts.mirror is not None:
         seen = f"{seen or ', not averaged over mirror images,'} as declared,"
@@ -247,6 +239,16 @@ def _from_means(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, lis
         f"class means take {steps.first_share:.2g} of the budget (mu^2); {steps.iterations} gradient steps of size "
         f"{steps.step_size:.3g} start from them and take the rest"
     ]
+
+
+def _from_public_head(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, str]:
+    """Return a trainer that starts at a public head and goes no farther than noise lets it come back."""
+    step_size = float(f"{min(16.0, 0.1 * strength * facts.classes / 20):.3g}")
+    parameters = {"iterations": 20, "step_size": step_size, "clip": 0.25, "mean_weight": 1.0, "public_start": 16.0}
+    return (
+        AlgorithmSpec("trainers", "noisy-gd", parameters),
+        f"20 gradient steps of {step_size:g} from the head that was trained on public rows",
+    )
 
 
 def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, AlgorithmSpec | None, float, list[str]]:

@@ -28,6 +28,9 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.preparation.prepare import AllRows, prepare_over
 
+ROWS = 8
+"""Rows, or people, of each party of a synthetic run."""
+
 _PARTIES = ("0", "1")
 _NAME = "synthetic"
 _FAR, _LABEL = "a canary far out", "a canary with the other label"
@@ -247,7 +250,7 @@ def _mapped(rows: ArrayRows, maps: Sequence[Artefact]) -> ArrayRows:
     return replace(rows, features=features)
 
 
-def neighbouring_rows(run: SyntheticRun, rows: int, dimension: int, neighbours: Neighbours) -> list[Neighbouring]:
+def neighbouring_rows(run: SyntheticRun, dimension: int, neighbours: Neighbours) -> list[Neighbouring]:
     """Return synthetic neighbours that an audit of a system tries: the proofs' own worst pairs, and canaries.
 
     The canaries stand among the rows of two classes: a row far out against its opposite, and a row of the one class
@@ -258,14 +261,14 @@ def neighbouring_rows(run: SyntheticRun, rows: int, dimension: int, neighbours: 
         setting = release.setting
         if release.reads_rows and setting.dimension == dimension:
             pair = release.build().neighbouring_pair(setting)
-            others = partitioned(np.zeros((2 * rows, dimension)), np.full(2 * rows, NULL_LABEL))
+            others = partitioned(np.zeros((2 * ROWS, dimension)), np.full(2 * ROWS, NULL_LABEL))
             own, name = release.parties[pair.party], f"the worst pair of {release.name}'s proof"
             pairs.append(Neighbouring(name, {**others, own: pair.left}, {**others, own: pair.right}))
     random = np.random.default_rng(7)
 
     def crowd() -> ArrayRows:
-        labels = np.arange(rows) % 2
-        features = 0.15 * random.standard_normal((rows, dimension))
+        labels = np.arange(ROWS) % 2
+        features = 0.15 * random.standard_normal((ROWS, dimension))
         features[:, 0] += np.where(labels == 1, 0.5, -0.5)
         return ArrayRows(features / np.maximum(1.0, np.linalg.norm(features, axis=1, keepdims=True)), labels)
 

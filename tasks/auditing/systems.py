@@ -11,11 +11,10 @@ from dpalgos.audit.releases import audit_parameters, experiments_on, shape_of
 from dpalgos.guarantees import Neighbours
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup
-from tasks.auditing.synthetic_runs import ONE_COORDINATE, SyntheticRun, neighbouring_rows
+from tasks.auditing.synthetic_runs import ONE_COORDINATE, ROWS, SyntheticRun, neighbouring_rows
 from tasks.planning.releases import PlannedRelease
 from tasks.runtime.progress import say_runs
 
-_ROWS = 8
 # (features, classes): few numbers make strong tests, noise a coordinate shows in many, and ten classes show whether
 # their classifiers are composed. A map of images needs as many features as an image of 8 x 8 pixels has.
 _SHAPES = ((2, 2), (40, 2), (2, 10))
@@ -47,7 +46,7 @@ def audit_system(name: str, options: AuditOptions = USUAL) -> AuditReport:
     for dimension, classes, run in _runs_of(name, epsilon, delta, neighbours):
         runs.append(run)
         salt = f"{options.seed}/{name}"
-        for pair in neighbouring_rows(run, _ROWS, dimension, neighbours):
+        for pair in neighbouring_rows(run, dimension, neighbours):
             # Of many features those pairs are of interest that move all of them.
             if dimension == _SHAPES[0][0] or pair.name not in ONE_COORDINATE:
                 experiments.append(run.experiment(pair, f"{pair.name}, {shape_of(dimension, classes)}", salt))
@@ -99,7 +98,7 @@ def _runs_of(
         name,
         epsilon=epsilon,
         delta=delta,
-        rows=_ROWS,
+        rows=ROWS,
         neighbours=neighbours,
         parameters=parameters,
     )

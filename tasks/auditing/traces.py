@@ -107,6 +107,10 @@ def _text(name: str, path: Path) -> Iterator[tuple[str, Value]]:
     yield name, path.read_bytes().decode("utf-8", "replace")
 
 
+def _json(name: str, path: Path) -> Iterator[tuple[str, Value]]:
+    yield from fields_of(name, json.loads(path.read_bytes()))
+
+
 def _arrays(name: str, path: Path) -> Iterator[tuple[str, Value]]:
     with np.load(path, allow_pickle=False) as arrays:
         for part in arrays.files:
@@ -128,7 +132,7 @@ def _database(name: str, path: Path) -> Iterator[tuple[str, Value]]:
 
 
 _READERS = {
-    ".json": lambda name, path: fields_of(name, json.loads(path.read_bytes())),
+    ".json": _json,
     ".npz": _arrays,
     ".parquet": _table,
     ".sqlite": _database,

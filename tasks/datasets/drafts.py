@@ -107,9 +107,7 @@ def draft_schema(
     place = require_file(path)
     known = {"file": path.name, "path": path, "output": output}
     if path.suffix in PARQUET:
-        with open_parquet(place, 0) as file:
-            typed = ((field.name, str(field.type).split("[")[0].rstrip("3264")) for field in file.schema)
-            names = [(name, _ARROW.get(kind, "todo")) for name, kind in typed]
+        names = _parquet_names(place)
         text = _HEAD.format(source=f"its names and types{_UNREAD if not public else _READ}", **known)
     else:
         layout, names = _text_layout(place)
@@ -146,6 +144,13 @@ def draft_schema(
             output.unlink()
             raise
     return len(lines)
+
+
+def _parquet_names(path: Path) -> list[tuple[str, str]]:
+    """Return the columns of a Parquet file, each with the kind that its type suggests."""
+    with open_parquet(path, 0) as file:
+        # date32 and date64 alike, and timestamps whatever their unit.
+        return [(field.name, _ARROW.get(str(field.type).split("[")[0].rstrip("3264"), "todo")) for field in file.schema]
 
 
 def _propose(output: Path, proposals: Mapping[str, Proposal], kinds: Mapping[str, str]) -> None:

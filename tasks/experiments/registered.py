@@ -216,8 +216,9 @@ Not covered:
 """
 
 
-def _section(documentation: str, title: str) -> str | None:
-    match = re.search(rf"^{title}\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", documentation, flags=re.MULTILINE | re.DOTALL)
+def _guarantee_of(documentation: str) -> str | None:
+    """Return the section "Guarantee" of a docstring."""
+    match = re.search(r"^Guarantee\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", documentation, flags=re.MULTILINE | re.DOTALL)
     return match.group(1).strip() if match else None
 
 
@@ -237,7 +238,7 @@ def _lines(entry: dict[str, Any], documentation: str) -> Iterator[str]:
         *(("Assumes", assumption) for assumption in entry["assumptions"]),
     ]
     yield from (f"- **{name}{':' if '**' in name else ':**'} {text}" for name, text in facts if text)
-    proof = _section(documentation, "Guarantee")
+    proof = _guarantee_of(documentation)
     yield from ("", proof, "") if proof else ("",)
 
 

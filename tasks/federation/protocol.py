@@ -188,13 +188,15 @@ def require_carried(config: TrainingConfig) -> None:
         Naming it.
     """
     defaults = TrainingConfig.model_fields
-    given = {name: getattr(config, name) != defaults[name].default for name in _NOT_HERE} | {
-        f"trust {config.trust or 'that is not named'}": config.trust in (None, Trust.CENTRAL),
-        "absent": bool(config.secure.absent),
-        "an encoder's file": config.features is not None and split_features(config.features)[0] in names("encoders"),
-    }
-    if options := [name for name, is_given in given.items() if is_given]:
-        raise RefusedError(f"{', '.join(options)}: not carried out over parties of their own (docs/parties.md)")
+    given = [name for name in _NOT_HERE if getattr(config, name) != defaults[name].default]
+    if config.trust in (None, Trust.CENTRAL):
+        given.append(f"trust {config.trust or 'that is not named'}")
+    if config.secure.absent:
+        given.append("absent")
+    if config.features is not None and split_features(config.features)[0] in names("encoders"):
+        given.append("an encoder's file")
+    if given:
+        raise RefusedError(f"{', '.join(given)}: not carried out over parties of their own (docs/parties.md)")
 
 
 def own_releases(plan: RunPlan, shards: Shards) -> tuple[PlannedRelease, ...]:

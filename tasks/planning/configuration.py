@@ -513,73 +513,48 @@ class TrainingConfig(
         # Forms fill in the default, so that it cannot be told from not asking.
         fields = type(self).model_fields
         named = {name.rpartition(".")[2] for name in self.parameters}
-        rules = (
-            (
-                self.sizes is not None and self.parties not in (fields["parties"].default, len(self.sizes)),
-                f"`parties` {self.parties} and `sizes` of {len(self.sizes or ())} parties are both given: leave "
-                "`parties` out",
-            ),
-            (
-                self.sizes is not None and self.partition not in (None, "sized"),
-                f"`partition` {self.partition} takes no `sizes`: leave one of them out",
-            ),
-            (
-                not self.evaluation and (self.roc or self.aim is not None),
-                "`roc` and `aim` are measured, and `no_evaluation` measures nothing: leave it or them out",
-            ),
-            (
-                self.deadline is None and self.deadline_miss != fields["deadline_miss"].default,
-                "`deadline_miss` is of a `deadline`: give one",
-            ),
-            (
-                self.dimension is not None and "components" in named,
-                "`dimension` is the number of components, which is among the `parameters` too: leave one of them out",
-            ),
-            (
-                bool(self.class_weight) and "class_weight" in named,
-                "`class_weight` is among the `parameters` too: leave it out of these",
-            ),
-            (
-                self.algorithm is None and not own_parts,
-                "name an `algorithm`, or a `trainer` (with or without a `projection`)",
-            ),
-            (
-                self.algorithm is not None and own_parts,
+        faults = []
+        if self.sizes is not None and self.parties not in (fields["parties"].default, len(self.sizes)):
+            faults.append(
+                f"`parties` {self.parties} and `sizes` of {len(self.sizes)} parties are both given: leave `parties` out"
+            )
+        if self.sizes is not None and self.partition not in (None, "sized"):
+            faults.append(f"`partition` {self.partition} takes no `sizes`: leave one of them out")
+        if not self.evaluation and (self.roc or self.aim is not None):
+            faults.append("`roc` and `aim` are measured, and `no_evaluation` measures nothing: leave it or them out")
+        if self.deadline is None and self.deadline_miss != fields["deadline_miss"].default:
+            faults.append("`deadline_miss` is of a `deadline`: give one")
+        if self.dimension is not None and "components" in named:
+            faults.append(
+                "`dimension` is the number of components, which is among the `parameters` too: leave one of them out"
+            )
+        if self.class_weight and "class_weight" in named:
+            faults.append("`class_weight` is among the `parameters` too: leave it out of these")
+        if self.algorithm is None and not own_parts:
+            faults.append("name an `algorithm`, or a `trainer` (with or without a `projection`)")
+        if self.algorithm is not None and own_parts:
+            faults.append(
                 f"`trainer` {self.trainer} is put together with `projection` and `aggregation` instead of a named "
-                f"system: leave it or `algorithm` {self.algorithm} out",
-            ),
-            (
-                self.sizes is not None and self.rows_per_party is not None,
-                "give `sizes` or `rows_per_party`, not both",
-            ),
-            (
-                self.mirror is not None and any(name.rpartition(".")[2] == "mirror" for name in self.parameters),
-                "`mirror` is among the parameters too: leave it out of these",
-            ),
-            (
-                not horizon and of_horizon != (1, 1, None, None),
-                "`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one",
-            ),
-            (
-                horizon and bool(self.tune),
-                "`tune` is not for a `horizon`, whose sums are released every night: leave it out",
-            ),
-            (
-                horizon and (self.roc or self.deadline is not None),
-                "`roc` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out",
-            ),
-            (
-                self.aim is not None and not self.roc,
-                f"`aim` {self.aim} is reached by the noisy sums that `roc` pays for: give `roc` too",
-            ),
-            (
-                horizon and bool(self.test_fraction),
+                f"system: leave it or `algorithm` {self.algorithm} out"
+            )
+        if self.sizes is not None and self.rows_per_party is not None:
+            faults.append("give `sizes` or `rows_per_party`, not both")
+        if self.mirror is not None and any(name.rpartition(".")[2] == "mirror" for name in self.parameters):
+            faults.append("`mirror` is among the parameters too: leave it out of these")
+        if not horizon and of_horizon != (1, 1, None, None):
+            faults.append("`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one")
+        if horizon and self.tune:
+            faults.append("`tune` is not for a `horizon`, whose sums are released every night: leave it out")
+        if horizon and (self.roc or self.deadline is not None):
+            faults.append("`roc` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out")
+        if self.aim is not None and not self.roc:
+            faults.append(f"`aim` {self.aim} is reached by the noisy sums that `roc` pays for: give `roc` too")
+        if horizon and self.test_fraction:
+            faults.append(
                 "`test_fraction` is not for a `horizon`: its rows all train, each in one night. Leave it out; a public "
                 "set's own test rows are measured, and labelled rows that are kept back from `unitball ingest` can be "
-                "compared with what `unitball predict` says of them, by their owner alone",
-            ),
-        )
-        faults = [message for broken, message in rules if broken]
+                "compared with what `unitball predict` says of them, by their owner alone"
+            )
         if faults:
             raise ValueError("; ".join(faults))
         return self

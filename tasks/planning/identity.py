@@ -52,10 +52,13 @@ def _normal(value: object) -> str:
         parts = (f"{name}={_normal(field)}" for name, field in fields.items() if field is not None and field != [])
         return f"{type(value).__name__}({''.join(parts)})"
     if isinstance(value, list):
-        # A string alone, such as a docstring, does nothing.
-        texts = [isinstance(item, ast.Expr) and isinstance(getattr(item.value, "value", None), str) for item in value]
-        return f"[{''.join(_normal(item) for item, text in zip(value, texts, strict=True) if not text)}]"
+        return f"[{''.join(_normal(item) for item in value if not _is_text_alone(item))}]"
     return f"{value!r};"
+
+
+def _is_text_alone(item: object) -> bool:
+    """Whether a statement is a string, such as a docstring, which does nothing."""
+    return isinstance(item, ast.Expr) and isinstance(getattr(item.value, "value", None), str)
 
 
 def normalised_digest(source: str) -> str:

@@ -1,12 +1,13 @@
 """Registered models by the names that people type: what each is made of, what audits and comparisons say, who is used.
 
-Promotion is to give a version an alias, by which others load it. What it rests on, and who is champion, is on record in
-the root (:mod:`storage.catalog`): MLflow's tags and aliases show it, and whoever writes them there changes
-nothing here. MLflow's own page and clients follow its alias and ask nobody.
+Who is champion, and what promotion rests on, is on record in the root (:mod:`storage.catalog`), with the history that
+rolling back needs. MLflow's tags and its alias show it: they are written after the record, the alias is mended where it
+differs, and neither is ever read to decide. MLflow's own page and clients follow its alias and ask nobody.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import FeatureStep
 from tasks.release.door import make_release, maps_of, read_release, rows_of
+from tasks.runtime.settings import refusal
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.flavor import load_pipeline, model_digest
 from tasks.tracking.runs import tracking_client
@@ -96,11 +98,16 @@ def read_lineage(root: Path, model: RegisteredModel) -> Lineage:
     InputError
         If there is no record of it.
     """
+    return _lineage(record_of(root, model))
+
+
+def _lineage(record: VersionRecord) -> Lineage:
     try:
-        return Lineage.model_validate(record_of(root, model).facts["lineage"])
+        return Lineage.model_validate(record.facts["lineage"])
     except ValidationError as error:
         raise InputError(
-            f"{model.name} version {model.version} was logged without what it is made of; train it again to compare it"
+            f"{record.model} version {record.version} was logged without what it is made of; train it again to compare "
+            "it"
         ) from error
 
 
@@ -120,7 +127,7 @@ def guaranteed(root: Path, model: RegisteredModel) -> str:
 
 
 CHAMPION = "champion"
-"""The alias of the version that is to be used."""
+"""The alias in MLflow that shows which version is to be used."""
 
 # Of a version that its owner vouches for, in the form of what is recorded of those that were logged here.
 _UNKNOWN: Mapping[str, object] = MappingProxyType(
@@ -136,9 +143,8 @@ _UNKNOWN: Mapping[str, object] = MappingProxyType(
         "metrics": {},
     }
 )
-# As MLflow's registry takes them.
-_ALIAS, _RESERVED, _MOST_ALIAS = re.compile(r"[\w-]+"), re.compile(r"latest|v\d+", re.IGNORECASE), 255
-_NAME = re.compile(r"(?P<name>[^@/'\"`\\]+)(?:@(?P<alias>[^@/'\"`\\]+)|/(?P<version>[0-9]+))?")
+_NAME = re.compile(rf"(?P<name>[^@/'\"`\\]+)(?:@(?P<champion>{CHAMPION})|/(?P<version>[0-9]+))?")
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,89 +158,147 @@ class RegisteredModel:
         The MLflow run that logged it.
     card : str
         Its model card, Markdown; empty for a model that was logged without one.
-    champion : str or None
-        The version of the same name that is champion.
     """
 
     name: str
     version: str
     run_id: str
     card: str = ""
-    champion: str | None = None
+
+    def recorded_as(self, record: VersionRecord | None) -> bool:
+        """Whether a record is of this version: of its number and its run."""
+        return record is not None and (self.name, self.version, self.run_id) == (
+            record.model,
+            record.version,
+            record.run,
+        )
 
 
-def champion_of(root: Path, name: str) -> str | None:
+def champion_of(root: Path, name: str) -> VersionRecord | None:
     """Return the version of a model that is champion, by the root's records; None where none is."""
     return next(reversed(open_catalog(root).champions(name)), None)
 
 
 def find_model(root: Path, model: str) -> RegisteredModel:
-    """Return the version of a model that a name means: the newest one without alias or version.
+    """Return the version of a model that a name means: the newest one where it names neither version nor champion.
 
-    The champion is the one on record, whatever bears the alias in MLflow; the newest version is the newest on record,
-    where there is any.
+    The champion is the one on record, and MLflow's alias is mended where it differs; the newest version is the newest
+    on record, where there is any.
 
     Raises
     ------
     InputError
-        If there is no such model, naming those there are.
+        If there is no such model, naming those there are, or it is not in MLflow.
     """
     parts = _NAME.fullmatch(model)
     if parts is None:
-        raise InputError(f"{model!r} is no name of a model; write NAME, NAME@ALIAS or NAME/VERSION")
-    name, alias, number = parts["name"], parts["alias"], parts["version"]
+        raise InputError(f"{model!r} is no name of a model; write NAME, NAME@{CHAMPION} or NAME/VERSION")
+    name, number = parts["name"], parts["version"]
     with tracking_client(root) as client:
-        versions = {str(one.version): one for one in client.search_model_versions(f"name = '{name}'")}
+        versions = _versions(client, name)
         if not versions:
             names = ", ".join(sorted(version.name for version in client.search_registered_models())) or "none"
             raise InputError(f"there is no model {name!r} (models: {names}); train one first")
-        if alias is not None:
-            number = _aliased(root, client, name, alias)
-        elif number is None:
+        if parts["champion"]:
+            champion = champion_of(root, name)
+            _show_champion(client, name, champion, versions)
+            if champion is None:
+                raise InputError(f"model {name!r} has no champion: unitball model promote {name}/VERSION")
+            return _in_mlflow(versions, champion)
+        if number is None:
             known = {(one.version, one.run) for one in open_catalog(root).model_versions(name)}
-            recorded = [number for number, one in versions.items() if (number, str(one.run_id)) in known]
+            recorded = [number for number, one in versions.items() if (number, one.run_id) in known]
             number = max(recorded or versions, key=int)
         if number not in versions:
             there = ", ".join(sorted(versions, key=int))
             raise InputError(f"model {name!r} has no version {number} in MLflow (versions: {there})")
-        return _described(root, versions[number])
+        return versions[number]
 
 
-def _described(root: Path, version: ModelVersion) -> RegisteredModel:
-    return RegisteredModel(
-        version.name,
-        str(version.version),
-        str(version.run_id),
-        version.description or "",
-        champion_of(root, version.name),
-    )
+def _versions(client: MlflowClient, name: str) -> dict[str, RegisteredModel]:
+    """Return the versions of a model that MLflow has, by their numbers."""
+    return {str(one.version): _described(one) for one in client.search_model_versions(f"name = '{name}'")}
 
 
-def _aliased(root: Path, client: MlflowClient, name: str, alias: str) -> str:
-    """Return the version that bears an alias in MLflow; the champion is the one on record."""
-    aliases = client.get_registered_model(name).aliases
-    number = champion_of(root, name) if alias == CHAMPION else aliases.get(alias)
-    if number is not None:
-        return str(number)
-    if alias != CHAMPION:
-        known = ", ".join(sorted(aliases)) or "none"
-        raise InputError(f"model {name!r} has no alias {alias!r} (aliases: {known})")
-    there = f"; the alias in MLflow, at version {aliases[CHAMPION]}, makes none" if CHAMPION in aliases else ""
-    raise InputError(f"model {name!r} has no champion: unitball model promote {name}/VERSION{there}")
+def _described(version: ModelVersion) -> RegisteredModel:
+    return RegisteredModel(version.name, str(version.version), str(version.run_id), version.description or "")
+
+
+def _in_mlflow(versions: Mapping[str, RegisteredModel], record: VersionRecord) -> RegisteredModel:
+    """Return a version on record as MLflow has it, that of another run being another one whatever its number."""
+    model = versions.get(record.version)
+    if model is None or not model.recorded_as(record):
+        raise InputError(
+            f"what was champion of {record.model!r}, version {record.version} of run {record.run}, is not in MLflow: "
+            "put MLflow back from a back-up, or promote another version, which can still be compared with it: unitball "
+            f"model compare {record.model}/VERSION --promote"
+        )
+    return model
+
+
+def _difference(
+    client: MlflowClient, name: str, champion: VersionRecord | None, versions: Mapping[str, RegisteredModel]
+) -> tuple[str | None, str] | None:
+    """Return where MLflow's alias has to be and what is wrong with it now; None where it shows what is on record."""
+    due = None
+    if champion is not None and (model := versions.get(champion.version)) and model.recorded_as(champion):
+        due = champion.version
+    shown = client.get_registered_model(name).aliases.get(CHAMPION)
+    if (None if shown is None else str(shown)) == due:
+        return None
+    there = "is missing in MLflow" if shown is None else f"is at version {shown} in MLflow"
+    recorded = "there is no champion on record"
+    if champion is not None:
+        recorded = f"the champion on record is version {champion.version}"
+    return due, f"the alias {CHAMPION} of {name} {there}, but {recorded}"
+
+
+def _show_champion(
+    client: MlflowClient, name: str, champion: VersionRecord | None, versions: Mapping[str, RegisteredModel]
+) -> None:
+    """Mend MLflow's alias where it shows another version than the one on record, and say so.
+
+    Where MLflow refuses, that is said: what is used is the champion on record all the same.
+    """
+    from mlflow.exceptions import MlflowException
+
+    difference = _difference(client, name, champion, versions)
+    if difference is None:
+        return
+    due, wrong = difference
+    try:
+        if due is None:
+            client.delete_registered_model_alias(name, CHAMPION)
+        else:
+            client.set_registered_model_alias(name, CHAMPION, due)
+    except MlflowException as error:
+        _LOG.warning("%s; it stays so: %s", wrong, refusal(error))
+    else:
+        _LOG.warning("%s; the alias was %s", wrong, "removed" if due is None else "set again")
+
+
+def misshown_champions(root: Path) -> list[tuple[str, str]]:
+    """Return the models whose alias in MLflow differs from the champion on record, each with the difference."""
+    with tracking_client(root) as client:
+        found = {str(one.name) for one in client.search_model_versions()}
+        differences = {
+            name: _difference(client, name, champion_of(root, name), _versions(client, name)) for name in sorted(found)
+        }
+    return [(name, difference[1]) for name, difference in differences.items() if difference is not None]
 
 
 def registered_by(root: Path, run_id: str | None) -> RegisteredModel | None:
     """Return the model version on record that a run of MLflow's has registered; None where it has none."""
     with tracking_client(root) as client:
         versions = client.search_model_versions(f"run_id = '{run_id}'") if run_id else []
-    models = [_described(root, one) for one in sorted(versions, key=lambda one: int(one.version))]
+    models = [_described(one) for one in sorted(versions, key=lambda one: int(one.version))]
     return next((model for model in reversed(models) if _recorded(root, model) is not None), None)
 
 
 def _recorded(root: Path, model: RegisteredModel) -> VersionRecord | None:
     # The last one: a model that was deleted in MLflow as a whole begins with version 1 again.
     records = [one for one in open_catalog(root).model_versions(model.name) if one.version == model.version]
-    return records[-1] if records and records[-1].run == model.run_id else None
+    return records[-1] if records and model.recorded_as(records[-1]) else None
 
 
 def record_of(root: Path, model: RegisteredModel) -> VersionRecord:
@@ -261,7 +325,7 @@ def unrecorded(root: Path) -> list[RegisteredModel]:
     known = {(one.model, one.version): one.run for one in open_catalog(root).model_versions()}
     with tracking_client(root) as client:
         versions = client.search_model_versions()
-    return [_described(root, one) for one in versions if known.get((one.name, str(one.version))) != str(one.run_id)]
+    return [_described(one) for one in versions if known.get((one.name, str(one.version))) != str(one.run_id)]
 
 
 def record_model(root: Path, model: RegisteredModel, digest: str) -> list[str]:
@@ -478,46 +542,37 @@ def _show_audits(root: Path, algorithm: str) -> list[str]:
     return shown
 
 
-def promote(root: Path, name: str, version: str, alias: str = CHAMPION) -> None:
-    """Give a registered model version an alias.
+def promote(root: Path, name: str, version: str) -> None:
+    """Make a registered model version champion.
 
-    No version gets one whose algorithm an audit has refuted. :data:`CHAMPION`, by which models are used, goes only to a
-    version whose file is the one that was logged, of which something is proved, whose account is within its cap, whose
-    algorithm was audited, and which is better than the champion, if there is one, on public rows or by what was charged
-    for it (:func:`compare_models`); a first champion must have been measured. All that is read from the
-    root's records.
+    No version is whose algorithm an audit has refuted, whose file is not the one that was logged, of which nothing is
+    proved, whose account is above its cap, whose algorithm was not audited, or which is not better than the champion,
+    if there is one, on public rows or by what was charged for it (:func:`compare_models`); a first champion must have
+    been measured. All that is read from the root's records, and written there before MLflow shows it.
 
     Parameters
     ----------
     root : Path
     name, version : str
         Of MLflow's registry.
-    alias : str
 
     Raises
     ------
     RefusedError
         With what is missing, and the way out.
     InputError
-        If there is no such version, or this root has not logged it, or the registry takes no such alias.
+        If there is no such version, or this root has not logged it.
     storage.errors.DamagedError
         If the file in MLflow is another one than was logged.
     """
-    if not _ALIAS.fullmatch(alias) or len(alias) > _MOST_ALIAS or _RESERVED.fullmatch(alias):
-        raise InputError(
-            f"{alias[:_MOST_ALIAS]!r} cannot be an alias: letters, digits, - and _, at most {_MOST_ALIAS}, and neither "
-            "latest nor a version such as v1"
-        )
     model, records = find_model(root, f"{name}/{version}"), open_catalog(root)
     recorded = record_of(root, model)
-    reason = _refuted(records, recorded) or (_unfit(records, recorded) if alias == CHAMPION else None)
-    if reason is not None:
+    if reason := _refuted(records, recorded) or _unfit(records, recorded):
         raise RefusedError(f"version {version} of {name} is not promoted: {reason}")
     require_unchanged(root, model)
-    if alias == CHAMPION and records.champions(name)[-1:] != [version]:
-        records.record_champion(name, version)
-    with tracking_client(root) as client:
-        client.set_registered_model_alias(name, alias, version)
+    if records.champions(name)[-1:] != [recorded]:
+        records.record_champion(recorded)
+    _set_alias(root, model)
 
 
 def roll_back(root: Path, name: str) -> str:
@@ -526,22 +581,28 @@ def roll_back(root: Path, name: str) -> str:
     Raises
     ------
     InputError
-        If no version was champion before.
+        If no version was champion before, or it is not in MLflow any more.
     RefusedError
         If an audit has refuted that version's algorithm meanwhile.
     """
     records = open_catalog(root)
-    before = records.champions(name)
-    if len(before) < 2:
+    champions = records.champions(name)
+    if len(champions) < 2:
         raise InputError(f"no version of {name!r} was champion before the present one")
-    model: RegisteredModel = find_model(root, f"{name}/{before[-2]}")
-    if reason := _refuted(records, record_of(root, model)):
+    before = champions[-2]
+    with tracking_client(root) as client:
+        model = _in_mlflow(_versions(client, name), before)
+    if reason := _refuted(records, before):
         raise RefusedError(f"version {model.version} of {name}, champion before, does not come back: {reason}")
     require_unchanged(root, model)
-    records.record_champion(name, model.version, back=True)
-    with tracking_client(root) as client:
-        client.set_registered_model_alias(name, CHAMPION, model.version)
+    records.record_champion(before, back=True)
+    _set_alias(root, model)
     return model.version
+
+
+def _set_alias(root: Path, model: RegisteredModel) -> None:
+    with tracking_client(root) as client:
+        client.set_registered_model_alias(model.name, CHAMPION, model.version)
 
 
 def _refuted(records: Catalog, version: VersionRecord) -> str | None:
@@ -562,7 +623,7 @@ def _refuted(records: Catalog, version: VersionRecord) -> str | None:
 def _unfit(records: Catalog, version: VersionRecord) -> str | None:
     """Return what a version lacks to be champion; None where nothing."""
     algorithm, dataset = version.facts["algorithm"], version.facts["dataset"]
-    champions = records.champions(version.model)
+    champion = next(reversed(records.champions(version.model)), None)
     if version.facts["proved"] == "none":
         return f"nothing is proved of {algorithm} here; unitball algorithms names what is"
     if not records.audits(algorithm):
@@ -571,13 +632,13 @@ def _unfit(records: Catalog, version: VersionRecord) -> str | None:
         return f"this root does not know the data set {dataset!r}, so that nobody can say whether its cap holds"
     if not open_ledger().status(open_catalog().account_of(dataset).name).admitted:
         return f"the account of {dataset} is above its cap; unitball budget {dataset} says by how much"
-    if not champions or champions[-1] == version.version:
+    if champion is None or champion == version:
         measured = {"accuracy", "r2"} & set(version.facts["metrics"])
         return None if measured else "it was not measured; train without --no-evaluation"
-    compared = records.comparison(version.model, version.version)
-    if compared is None or compared["champion"] != champions[-1]:
+    compared = records.comparison(version)
+    if compared is None or (compared["champion"], compared["champion_run"]) != (champion.version, champion.run):
         return (
-            f"it was not compared with the champion, version {champions[-1]}; unitball model compare "
+            f"it was not compared with the champion, version {champion.version}; unitball model compare "
             f"{version.model}/{version.version}"
         )
     if not compared["gain"] > compared["margin"]:
@@ -596,7 +657,7 @@ class ScoringRequest(BaseModel, frozen=True, extra="forbid"):
         str,
         Field(
             min_length=1,
-            description="NAME, NAME@ALIAS or NAME/VERSION; a name alone is its newest version.",
+            description=f"NAME, NAME@{CHAMPION} or NAME/VERSION; a name alone is its newest version.",
             examples=["clinic.noisy-gd@champion"],
         ),
     ]
@@ -620,8 +681,8 @@ def chosen_model(root: Path, request: ScoringRequest) -> str:
     """Return the name of the model that a request means."""
     if not request.prefer_champion:
         return request.model
-    version = find_model(root, request.model)
-    return request.model if version.champion is None else f"{version.name}@{CHAMPION}"
+    name = find_model(root, request.model).name
+    return request.model if champion_of(root, name) is None else f"{name}@{CHAMPION}"
 
 
 class ComparisonRequest(BaseModel, frozen=True, extra="forbid"):
@@ -631,7 +692,7 @@ class ComparisonRequest(BaseModel, frozen=True, extra="forbid"):
         str,
         Field(
             min_length=1,
-            description="NAME/VERSION or NAME@ALIAS; a name alone is its newest version.",
+            description="NAME/VERSION; a name alone is its newest version.",
             examples=["clinic.noisy-gd/3"],
         ),
     ]
@@ -655,6 +716,8 @@ class Comparison(BaseModel, frozen=True):
     ----------
     model, version, champion : str
         The versions that were compared.
+    run, champion_run : str
+        MLflow's runs that logged them.
     gain : float
         By how much the version is more accurate than the champion.
     margin : float
@@ -666,7 +729,9 @@ class Comparison(BaseModel, frozen=True):
 
     model: str
     version: str
+    run: str
     champion: str
+    champion_run: str
     gain: float
     margin: float
     how: str
@@ -688,10 +753,10 @@ class Comparison(BaseModel, frozen=True):
 
 
 class ModelComparison(BaseModel, frozen=True, arbitrary_types_allowed=True):
-    """A version and the champion of its name, with what they are made of."""
+    """A version and the champion of its name, which MLflow may have lost, with what they are made of."""
 
     challenger: RegisteredModel
-    champion: RegisteredModel
+    champion: VersionRecord
     lineages: tuple[Lineage, Lineage]
 
 
@@ -704,12 +769,12 @@ def open_comparison(root: Path, model: str) -> ModelComparison:
         If there is no champion, it is this version, or the two take different rows.
     """
     challenger = find_model(root, model)
-    if challenger.champion is None:
+    champion = champion_of(root, challenger.name)
+    if champion is None:
         raise InputError(f"{challenger.name} has no champion to compare with: unitball model promote {model}")
-    if challenger.champion == challenger.version:
+    if challenger.recorded_as(champion):
         raise InputError(f"version {challenger.version} of {challenger.name} is the champion itself")
-    champion = find_model(root, f"{challenger.name}@{CHAMPION}")
-    new, old = (read_lineage(root, one) for one in (challenger, champion))
+    new, old = read_lineage(root, challenger), _lineage(champion)
     for what, ours, theirs in (
         ("data set", new.dataset.name, old.dataset.name),
         ("classes", new.dataset.classes, old.dataset.classes),
@@ -819,7 +884,9 @@ def _outcome(
     return Comparison(
         model=model_comparison.challenger.name,
         version=model_comparison.challenger.version,
+        run=model_comparison.challenger.run_id,
         champion=model_comparison.champion.version,
+        champion_run=model_comparison.champion.run,
         gain=gain,
         margin=margin,
         how=how,
@@ -840,7 +907,8 @@ def _from_evaluations(root: Path, model_comparison: ModelComparison) -> Comparis
             f"{model_comparison.champion.version} were not measured on the same held-out rows, and another "
             "measurement is charged: say how much with --epsilon, or unitball schedule … --compare-epsilon"
         )
-    runs = [record_of(root, one).facts["metrics"] for one in (model_comparison.challenger, model_comparison.champion)]
+    records = (record_of(root, model_comparison.challenger), model_comparison.champion)
+    runs = [record.facts["metrics"] for record in records]
     better, worse = (run["accuracy"] for run in runs)
     noise = math.hypot(*(run["accuracy_noise"] for run in runs))
     discordant = min(max(2.0 - better - worse + QUANTILE * noise, 0.0), 1.0)
@@ -852,6 +920,7 @@ def _from_evaluations(root: Path, model_comparison: ModelComparison) -> Comparis
 
 def record_comparison(root: Path, comparison: Comparison) -> None:
     """Put the outcome on record, where promotion looks for it, and show it on the version in MLflow."""
-    open_catalog(root).record_comparison(comparison.model, comparison.version, comparison.model_dump(mode="json"))
+    outcome = comparison.model_dump(mode="json")
+    open_catalog(root).record_comparison(comparison.model, comparison.version, run=comparison.run, outcome=outcome)
     with tracking_client(root) as client:
         client.set_model_version_tag(comparison.model, comparison.version, COMPARISON_TAG, comparison.model_dump_json())

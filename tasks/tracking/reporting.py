@@ -5,7 +5,6 @@ import importlib.metadata
 import json
 import math
 import shlex
-from collections.abc import Sequence
 from functools import partial
 
 from dpalgos.guarantees import rounded_up
@@ -25,9 +24,9 @@ from tasks.preparation.normalisation import row_map
 from tasks.preparation.public_maps import stored_map
 from tasks.release.door import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
-from tasks.runtime.plots import Curve, Matrix, draw_measured
+from tasks.runtime.plots import draw_measured
 from tasks.runtime.settings import current_layout, current_root, flow_run_page
-from tasks.tracking.models import LINEAGE, lineage_of, registered_by
+from tasks.tracking.models import LINEAGE, champion_of, lineage_of, registered_by
 from tasks.tracking.results import (
     Chained,
     Proved,
@@ -222,13 +221,15 @@ def _accuracy(result: RunResult) -> str:
 def _outside(dataset: DatasetRef, result: RunResult, group: int) -> list[str]:
     several = "several rows: the guarantee is of one row" if group == 1 else f"more than {group} rows"
     proved = result.proved
-    stated = {
-        f"people with {several}": dataset.private and not dataset.person,
-        "how long training took, beyond a declared deadline": dataset.private,
-        "what floating-point noise reveals: the proof is in real arithmetic": proved and proved.numerics == "idealised",
-        "the curator, who sees all rows": proved and str(result.trust) == "central",
-    }
-    outside = [what for what, applies in stated.items() if applies]
+    outside = []
+    if dataset.private and not dataset.person:
+        outside.append(f"people with {several}")
+    if dataset.private:
+        outside.append("how long training took, beyond a declared deadline")
+    if proved and proved.numerics == "idealised":
+        outside.append("what floating-point noise reveals: the proof is in real arithmetic")
+    if proved and str(result.trust) == "central":
+        outside.append("the curator, who sees all rows")
     return [*outside, *(one.format(several=dataset.unit.several) for one in _ALWAYS_OUTSIDE)]
 
 
@@ -375,15 +376,12 @@ def figure_files(result: RunResult) -> dict[str, bytes]:
     result : RunResult
         Its matrix and curves are public: exact of public rows, noisy and paid for of private ones.
     """
-    shown: dict[str, tuple[Matrix, Sequence[Curve]]] = {
-        "confusion_matrix.png": (result.confusion, ()),
-        "roc.png": ((), result.roc),
-    }
-    return {
-        name: draw_measured(result.classes, confusion, roc, str(result.measured_on))
-        for name, (confusion, roc) in shown.items()
-        if confusion or roc
-    }
+    figures = {}
+    if result.confusion:
+        figures["confusion_matrix.png"] = draw_measured(result.classes, result.confusion, (), str(result.measured_on))
+    if result.roc:
+        figures["roc.png"] = draw_measured(result.classes, (), result.roc, str(result.measured_on))
+    return figures
 
 
 def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
@@ -454,7 +452,8 @@ def announce_trained(result: RunResult) -> None:
     version = registered_by(current_root(), result.mlflow_run_id)
     if version is None:
         return
-    others = version.champion is not None and version.champion != version.version
+    champion = champion_of(current_root(), version.name)
+    others = champion is not None and not version.recorded_as(champion)
     announce(
         Event.TRAINED,
         dataset_resource(result.dataset),

@@ -101,7 +101,6 @@ def _card(kind: str, uuid: str, **settings: object) -> dict[str, object]:
 
 
 def view_envelope(
-    facts: Sequence[str],
     *,
     search: str = "",
     axes: Sequence[str] = ("algorithm", "trust"),
@@ -111,8 +110,6 @@ def view_envelope(
 
     Parameters
     ----------
-    facts : sequence of str
-        Parameters shown as columns of the table.
     search : str
         Which runs are shown, in MLflow's language, the best first; all that have no parent if empty.
     axes : sequence of str
@@ -149,7 +146,7 @@ def view_envelope(
         "datasetsFilter": [],
         "selectedColumns": [
             *(f"metrics.`{name}`" for name in metrics),
-            *(f"params.`{name}`" for name in facts),
+            *(f"params.`{name}`" for name in FACTS),
         ],
         "columnOrder": [],
         "columnWidths": {},
@@ -348,7 +345,7 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
             "mlflow.experiment.primaryMetric.name": metric,
             "mlflow.experiment.primaryMetric.greaterIsBetter": "True",
             "mlflow.note.content": f"[{VIEW_NAME}]({view_path(experiment)})",
-            VIEW_TAG: view_envelope(FACTS, metric=metric),
+            VIEW_TAG: view_envelope(metric=metric),
         }
         for tag, value in tags.items():
             client.set_experiment_tag(experiment, tag, value)
@@ -562,9 +559,7 @@ class SweepTracker:
         with tracking_client(root) as client:
             self._experiment = experiment_of(client, root, experiment)
             # Points are children, which MLflow's table folds away: the sweep's view searches for them.
-            view = view_envelope(
-                FACTS, search=f"tags.role = '{_POINT}'", axes=list(dict.fromkeys(["algorithm", *axes]))
-            )
+            view = view_envelope(search=f"tags.role = '{_POINT}'", axes=list(dict.fromkeys(["algorithm", *axes])))
             client.set_experiment_tag(self._experiment, VIEW_TAG, view)
             runs = runs_with(client, self._experiment, RUN_KEY, key)
             if runs:

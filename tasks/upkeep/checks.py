@@ -38,7 +38,7 @@ from tasks.runtime.settings import (
     require_webhook,
 )
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
-from tasks.tracking.models import unrecorded
+from tasks.tracking.models import misshown_champions, unrecorded
 
 
 def sweep_everything(layout: Layout) -> list[str]:
@@ -216,6 +216,8 @@ def _models(layout: Layout) -> _Problems:
             f"{name} in MLflow is not on record here and is not loaded",
             f"unitball model record {name} --digest …, where you know it; else delete it in MLflow",
         )
+    for name, difference in misshown_champions(layout.root):
+        yield difference, f"unitball model show {name}@champion, which mends the alias"
 
 
 def _schedules(layout: Layout) -> _Problems:

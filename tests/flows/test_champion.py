@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from mlflow.exceptions import MlflowException
 
-from dpalgos.evaluators.noisy_sums import accuracy_gain
+from dpalgos.evaluators.noisy_sums import QUANTILE, accuracy_gain
 from dpalgos.models import predicted_classes
+from flows.batch_scoring import batch_scoring
 from flows.comparison import champion_comparison
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
@@ -18,19 +23,24 @@ from storage.refs import ReleaseRef, Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.door import maps_of, rows_of
+from tasks.runtime.stores import open_catalog
 from tasks.tracking.models import (
     Comparison,
     ComparisonRequest,
+    ScoringRequest,
     compare_models,
     find_model,
     note_audit,
     open_comparison,
     promote,
+    record_of,
     roll_back,
 )
-from tasks.tracking.reporting import run_report
-from tasks.tracking.runs import track_run
+from tasks.tracking.reporting import CHAMPION_LABEL, announce_trained, run_report
+from tasks.tracking.results import RunResult
+from tasks.tracking.runs import track_run, tracking_client
 from tests.support.chains import charges, configured, ingest_private, prepare
+from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
 from tests.support.private_rows import CLASSES, DIMENSION, write_rows
 
@@ -75,8 +85,6 @@ def test_who_may_become_champion(contested: Path) -> None:
     assert find_model(contested, f"{MODEL}@champion").version == "1"
     with pytest.raises(RefusedError, match="not compared with the champion, version 1"):
         promote(contested, MODEL, "2")
-    # Other aliases are not what models are used by.
-    promote(contested, MODEL, "2", "challenger")
     with pytest.raises(InputError, match="was champion before the present one"):
         roll_back(contested, MODEL)
     with pytest.raises(InputError, match="is the champion itself"):
@@ -84,12 +92,14 @@ def test_who_may_become_champion(contested: Path) -> None:
 
 
 def test_measurements_that_were_paid_for_cost_nothing_more(contested: Path) -> None:
-    """The champion's was so noisy that nothing is shown by it, and nobody is promoted for that."""
+    """And show no more than they were paid for: the margin is that of both runs' noise, and of the rows."""
     paid = charges()
     model_comparison = open_comparison(contested, f"{MODEL}/2")
     compared = compare_models(contested, model_comparison, None, [], None)
     assert charges() == paid
-    assert not compared.better
+    new, old = (record_of(contested, find_model(contested, f"{MODEL}/{one}")).facts["metrics"] for one in "21")
+    assert compared.gain == new["accuracy"] - old["accuracy"]
+    assert compared.margin > QUANTILE * np.hypot(new["accuracy_noise"], old["accuracy_noise"]) > 0.1
     assert compared.epsilon is None
     other = model_comparison.lineages[1].model_copy(update={"measured": None})
     with pytest.raises(InputError, match="not measured on the same held-out rows"):
@@ -119,6 +129,115 @@ def test_a_comparison_is_charged_once_and_decides(contested: Path) -> None:
     assert find_model(contested, f"{MODEL}@champion").version == "2"
     assert roll_back(contested, MODEL) == "1"
     assert find_model(contested, f"{MODEL}@champion").version == "1"
+
+
+# Each way to use a model, with what it has used.
+def _shown(root: Path, rows: Path, commands: CommandLine) -> str:
+    return str(commands.succeeds("model", "show", f"{MODEL}@champion", "--root", root)["version"])
+
+
+def _predicted(root: Path, rows: Path, commands: CommandLine) -> str:
+    asked = ("--model", f"{MODEL}@champion", "--input", rows, "--output", rows.with_name("out.parquet"))
+    return str(commands.succeeds("predict", *asked, "--root", root)["version"])
+
+
+def _scored(root: Path, rows: Path, commands: CommandLine) -> str:
+    written = batch_scoring(ScoringRequest(model=f"{MODEL}/1", input=str(rows), prefer_champion=True))
+    return written.split("-v")[1].split("-")[0]
+
+
+def _compared_with(root: Path, rows: Path, commands: CommandLine) -> str:
+    return open_comparison(root, f"{MODEL}/1").champion.version
+
+
+def _rolled_back_from(root: Path, rows: Path, commands: CommandLine) -> str:
+    assert commands.succeeds("model", "rollback", MODEL, "--root", root)["version"] == "1"
+    assert shown_champion(root) == "1"
+    promote(root, MODEL, "2")
+    return open_catalog(root).champions(MODEL)[-1].version
+
+
+def _announced(root: Path, rows: Path, commands: CommandLine) -> str:
+    said = []
+    for version in ("1", "2"):
+        run = find_model(root, f"{MODEL}/{version}").run_id
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tasks.tracking.reporting.announce", lambda *_, labels: said.append(labels[CHAMPION_LABEL]))
+            announce_trained(cast(RunResult, SimpleNamespace(mlflow_run_id=run, dataset="clinic")))
+    return str(1 + said.index("false"))
+
+
+def shown_champion(root: Path) -> str | None:
+    """Return the version that bears the alias in MLflow."""
+    with tracking_client(root) as client:
+        bearing = client.get_registered_model(MODEL).aliases.get("champion")
+    return None if bearing is None else str(bearing)
+
+
+@pytest.mark.parametrize(
+    "used", [_shown, _predicted, _scored, _compared_with, _announced, _rolled_back_from], ids=lambda way: way.__name__
+)
+@pytest.mark.parametrize("forged", ["1", None], ids=["set", "removed"])
+def test_the_alias_in_mlflow_decides_nothing(
+    used: Callable[[Path, Path, CommandLine], str],
+    forged: str | None,
+    contested: Path,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Whoever may write to MLflow moves or removes the alias; every way takes the champion on record."""
+    promote(contested, MODEL, "2")
+    rows = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"features": np.zeros((3, DIMENSION)).tolist()}), rows)
+    with tracking_client(contested) as client:
+        if forged is None:
+            client.delete_registered_model_alias(MODEL, "champion")
+        else:
+            client.set_registered_model_alias(MODEL, "champion", forged)
+    assert used(contested, rows, CommandLine(contested, capfd)) == "2"
+
+
+def test_the_alias_in_mlflow_is_mended_where_the_champion_is_asked_for_and_that_is_said(
+    contested: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    commands = CommandLine(contested, capfd)
+    promote(contested, MODEL, "2")
+    for forged in ("1", None):
+        with tracking_client(contested) as client:
+            if forged is None:
+                client.delete_registered_model_alias(MODEL, "champion")
+            else:
+                client.set_registered_model_alias(MODEL, "champion", forged)
+        caplog.clear()
+        checks = commands("doctor", "--root", contested, "--json").json["checks"]
+        (problem,) = [one["problem"] for one in checks if MODEL in (one["problem"] or "")]
+        assert "the champion on record is version 2" in problem
+        assert shown_champion(contested) == forged, "the doctor changes nothing"
+        find_model(contested, f"{MODEL}@champion")
+        assert shown_champion(contested) == "2"
+        assert "the champion on record is version 2" in caplog.text
+        caplog.clear()
+        find_model(contested, f"{MODEL}@champion")
+        assert caplog.text == "", "nothing to mend, nothing to say"
+        checks = commands("doctor", "--root", contested, "--json").json["checks"]
+        assert not [one for one in checks if MODEL in (one["problem"] or "")]
+
+
+def test_where_the_alias_cannot_be_mended_the_champion_is_used_all_the_same(
+    contested: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader of a server that was named may not write to it."""
+    promote(contested, MODEL, "2")
+    with tracking_client(contested) as client:
+        client.set_registered_model_alias(MODEL, "champion", "1")
+
+    def denied(*_: object) -> None:
+        raise MlflowException("Permission denied")
+
+    monkeypatch.setattr("mlflow.MlflowClient.set_registered_model_alias", denied)
+    assert find_model(contested, f"{MODEL}@champion").version == "2"
+    assert "Permission denied" in caplog.text
+    assert shown_champion(contested) == "1"
 
 
 def exact_gain(root: Path) -> float:
@@ -167,5 +286,6 @@ def test_the_margin_holds_as_often_as_it_says() -> None:
 
 def test_an_outcome_in_a_line() -> None:
     given = {"model": "a.b", "version": "2", "champion": "1", "gain": 0.02, "margin": 0.03, "how": "300 public rows"}
+    given |= {"run": "the-second", "champion_run": "the-first"}
     assert "not shown to be better than the champion, version 1: accuracy +0.0200" in Comparison(**given).statement
     assert Comparison(**{**given, "gain": 0.04}).better

@@ -35,8 +35,8 @@ def test_the_algorithms_in_use_are_audited(tracked_root: Path) -> None:
     assert tags["iris.wishart-svm"] == "violation"
     assert tags["iris.noisy-gd"] in ("consistent", "warning")
     with pytest.raises(RefusedError, match="not promoted"):
-        promote(tracked_root, "iris.wishart-svm", "1", "champion")
-    promote(tracked_root, "iris.noisy-gd", "1", "champion")
+        promote(tracked_root, "iris.wishart-svm", "1")
+    promote(tracked_root, "iris.noisy-gd", "1")
     experiment = client(tracked_root).get_experiment_by_name(AUDITS)
     runs = client(tracked_root).search_runs([experiment.experiment_id])
     assert {run.data.params["algorithm"] for run in runs} == {"noisy-gd", "wishart-svm"}

@@ -23,7 +23,9 @@ from tasks.tracking.models import (
     AUDIT_TAG,
     COMPARISON_TAG,
     VIOLATION,
+    Comparison,
     InUse,
+    RegisteredModel,
     algorithms_in_use,
     audit_of,
     find_model,
@@ -31,6 +33,7 @@ from tasks.tracking.models import (
     note_audit,
     promote,
     read_lineage,
+    record_comparison,
     registered_by,
     roll_back,
     unrecorded,
@@ -80,19 +83,24 @@ def test_what_is_in_use_is_each_algorithm_once_at_its_newest_budget(models: Path
     assert found["fed"] == InUse(algorithm="fed", epsilon=2.0, delta=1e-5, neighbours="replace-one")
 
 
+def refusal(root: Path, name: str, version: str) -> str:
+    """Return why a version does not become champion."""
+    with pytest.raises(RefusedError, match="is not promoted") as refused:
+        promote(root, name, version)
+    return str(refused.value)
+
+
 def test_audits_decide_on_promotion(models: Path) -> None:
-    promote(models, "digits.fed", "1", "chosen")
-    assert str(client(models).get_model_version_by_alias("digits.fed", "chosen").version) == "1"
+    """What audits say is asked before whether the account is within its cap, which this root does not know."""
+    assert "fed was not audited" in refusal(models, "digits.fed", "1")
     # A suspicion is no refutation.
     assert note_audit(models, "fed", "warning", "odd") == ["digits.fed 2", "digits.fed 1"]
-    promote(models, "digits.fed", "2", "chosen")
+    assert "does not know the data set" in refusal(models, "digits.fed", "2")
     note_audit(models, "fed", VIOLATION, "epsilon is 3 at least", run="the-run")
-    with pytest.raises(RefusedError, match="epsilon is 3 at least"):
-        promote(models, "digits.fed", "1", "chosen")
+    assert "epsilon is 3 at least" in refusal(models, "digits.fed", "1")
     # What sees nothing later does not take it back.
     note_audit(models, "fed", "consistent", "fine")
-    with pytest.raises(RefusedError, match="not promoted"):
-        promote(models, "digits.fed", "2", "chosen")
+    assert "epsilon is 3 at least" in refusal(models, "digits.fed", "2")
     assert client(models).get_model_version("digits.fed", "1").tags[AUDIT_TAG] == VIOLATION
     run = client(models).get_model_version("digits.fed", "1").run_id
     said: Any = audit_of(models, run, "fed")
@@ -102,20 +110,17 @@ def test_audits_decide_on_promotion(models: Path) -> None:
     client(models).delete_model_version_tag("digits.fed", "1", AUDIT_TAG)
     client(models).set_model_version_tag("digits.fed", "2", AUDIT_TAG, "consistent")
     for version in ("1", "2"):
-        with pytest.raises(RefusedError, match="withdraw-audits fed"):
-            promote(models, "digits.fed", version, "chosen")
+        assert "withdraw-audits fed" in refusal(models, "digits.fed", version)
     with pytest.raises(InputError, match="--reason"):
         withdraw_audits(models, "fed", " ")
     assert withdraw_audits(models, "fed", "a broken build") == ["digits.fed 2", "digits.fed 1"]
     assert AUDIT_TAG not in client(models).get_model_version("digits.fed", "2").tags
-    promote(models, "digits.fed", "1", "chosen")
-    with pytest.raises(RefusedError, match="fed was not audited"):
-        promote(models, "digits.fed", "1")
+    assert "fed was not audited" in refusal(models, "digits.fed", "1")
     with pytest.raises(InputError, match="nothing to withdraw"):
         withdraw_audits(models, "fed", "again")
-    promote(models, "digits.other", "1", "chosen")
     with pytest.raises(InputError, match="no version 7"):
-        promote(models, "digits.other", "7", "chosen")
+        promote(models, "digits.other", "7")
+    assert open_catalog(models).champions("digits.fed") == []
 
 
 def test_the_command(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -124,8 +129,6 @@ def test_the_command(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command("model", "promote", "digits.other", *at).refused(3, "not promoted", "other was not audited")
     command("model", "rollback", "digits.other", *at).refused(2, "no version of 'digits.other' was champion before")
     command("model", "compare", "digits.other", *at).refused(2, "has no champion to compare with")
-    told = command.succeeds("model", "promote", "digits.other", "--alias", "shadow", *at)
-    assert (told["model"], told["version"], told["alias"]) == ("digits.other", "1", "shadow")
     note_audit(models, "other", VIOLATION, "made up")
     command("model", "promote", "digits.other/1", *at).refused(3, "not promoted", "made up")
     told = command.succeeds("model", "withdraw-audits", "other", "--reason", "made up indeed", *at)
@@ -140,13 +143,14 @@ def test_a_version_made_after_the_audit_is_blocked_too(models: Path) -> None:
     assert report.model is not None
     made = replace(report, facts={**report.facts, "algorithm": "late"})
     track_run(models, replace(made, model=replace(report.model, registered_name="digits.late")))
-    with pytest.raises(RefusedError, match="newest audit of late"):
-        promote(models, "digits.late", "1", "challenger")
+    assert "newest audit of late" in refusal(models, "digits.late", "1")
     note_audit(models, "late", "consistent", "")
-    promote(models, "digits.late", "1", "challenger")
+    assert "does not know the data set" in refusal(models, "digits.late", "1")
 
 
-def test_what_a_champion_needs(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_champion_needs(
+    models: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """What is proved, audited, of an account within its cap, and measured; each is asked for by itself."""
     monkeypatch.setenv("UNITBALL_ROOT", str(models))
     note_audit(models, "fed", "consistent", "fine")
@@ -168,7 +172,11 @@ def test_what_a_champion_needs(models: Path, monkeypatch: pytest.MonkeyPatch) ->
         track_run(models, replace(made, run_key=f"lacking-{number}", model=model))
         with pytest.raises(RefusedError, match=missing):
             promote(models, f"digits.lacking-{number}", "1")
-    promote(models, "digits.fed", "2")
+    command = CommandLine(models, capfd)
+    assert command.succeeds("model", "promote", "digits.fed/2", "--root", models) == {
+        "model": "digits.fed",
+        "version": "2",
+    }
     assert str(client(models).get_model_version_by_alias("digits.fed", "champion").version) == "2"
     assert find_model(models, "digits.fed@champion").version == "2"
 
@@ -199,8 +207,9 @@ def test_whoever_writes_to_mlflow_makes_no_champion(models: Path, monkeypatch: p
         roll_back(models, "digits.fed")
     # An alias where there never was a champion.
     forger.set_registered_model_alias("digits.other", "champion", "1")
-    with pytest.raises(InputError, match="the alias in MLflow, at version 1, makes none"):
+    with pytest.raises(InputError, match="has no champion"):
         find_model(models, "digits.other@champion")
+    assert forger.get_registered_model("digits.other").aliases == {}
     # A version of one's own, with a good version's run and tags.
     good = forger.get_model_version("digits.fed", "2")
     with tracking_client(models) as inside:
@@ -210,7 +219,7 @@ def test_whoever_writes_to_mlflow_makes_no_champion(models: Path, monkeypatch: p
     assert found is not None
     assert found.version == "2"
     for refused in (
-        lambda: promote(models, "digits.fed", str(theirs.version), "chosen"),
+        lambda: promote(models, "digits.fed", str(theirs.version)),
         lambda: load_model(models, find_model(models, f"digits.fed/{theirs.version}")),
     ):
         with pytest.raises(InputError, match="not one that this root has logged"):
@@ -228,7 +237,55 @@ def test_whoever_writes_to_mlflow_makes_no_champion(models: Path, monkeypatch: p
     file.write_bytes(kept)
     promote(models, "digits.fed", "2")
     assert str(forger.get_model_version_by_alias("digits.fed", "champion").version) == "2"
-    assert open_catalog(models).champions("digits.fed") == ["2"]
+    assert [one.version for one in open_catalog(models).champions("digits.fed")] == ["2"]
+
+
+def test_a_version_that_takes_over_a_champions_number_is_none(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model deleted in MLflow as a whole begins with version 1 again: neither the champion's place nor what the
+    first version 2 has won against it goes over to versions of these numbers.
+    """
+    monkeypatch.setenv("UNITBALL_ROOT", str(models))
+    find_dataset("digits")
+    note_audit(models, "fed", "consistent", "fine")
+    report = a_report(children=())
+    assert report.model is not None
+    model = replace(report.model, registered_name="digits.again")
+    facts = {**report.facts, "neighbours": "replace-one"}
+
+    def train(key: str) -> RegisteredModel:
+        track_run(models, replace(report, run_key=key, facts=facts, model=model))
+        return find_model(models, "digits.again")
+
+    def won(version: RegisteredModel, champion: RegisteredModel) -> None:
+        outcome = {"gain": 0.9, "margin": 0.1, "how": "made up", "model": version.name}
+        runs = {"run": version.run_id, "champion_run": champion.run_id}
+        record_comparison(models, Comparison(version=version.version, champion=champion.version, **runs, **outcome))
+
+    first = train("first")
+    promote(models, "digits.again", "1")
+    won(train("second"), first)
+    with tracking_client(models) as inside:
+        inside.delete_registered_model("digits.again")
+    third = train("third")
+    assert third.version == "1"
+    with pytest.raises(InputError, match=f"version 1 of run {first.run_id}, is not in MLflow"):
+        find_model(models, "digits.again@champion")
+    assert "champion" not in client(models).get_registered_model("digits.again").aliases
+    assert "not compared with the champion, version 1" in refusal(models, "digits.again", "1")
+    fourth = train("fourth")
+    assert fourth.version == "2"
+    assert "not compared with the champion, version 1" in refusal(models, "digits.again", "2")
+    # The way out: compared with what is on record of the champion, of which MLflow has to know nothing.
+    won(fourth, first)
+    won(third, first)
+    promote(models, "digits.again", "1")
+    assert find_model(models, "digits.again@champion") == third
+    # What was won against the first version 1 is not won against this one.
+    assert "not compared with the champion, version 1" in refusal(models, "digits.again", "2")
+    # The version before is gone, and the one that has its number now is another.
+    with pytest.raises(InputError, match=f"version 1 of run {first.run_id}, is not in MLflow"):
+        roll_back(models, "digits.again")
+    assert [one.run for one in open_catalog(models).champions("digits.again")] == [first.run_id, third.run_id]
 
 
 def test_a_model_that_the_catalogue_does_not_know_is_logged_once_more(models: Path) -> None:
@@ -248,7 +305,7 @@ def test_a_model_that_the_catalogue_does_not_know_is_logged_once_more(models: Pa
         assert track_run(models, report) == run
     assert find_model(models, "digits.forgotten").version == "2"
     assert len(client(models).search_model_versions("name = 'digits.forgotten'")) == 2
-    promote(models, "digits.forgotten", "2", "chosen")
+    load_model(models, find_model(models, "digits.forgotten"))
 
 
 def test_a_model_without_a_record_is_loaded_on_its_owners_word_alone(models: Path, commands: CommandLine) -> None:
@@ -313,9 +370,8 @@ def test_an_experiment_with_files_elsewhere_gets_no_run(models: Path, tmp_path: 
     assert not (tmp_path / "theirs").exists()
 
 
-@pytest.mark.parametrize("alias", ["", "latest", "Latest", "v1", "a b", "a@b", "a/b", "x" * 256])
-def test_an_alias_that_nobody_could_ask_for_is_refused_first(alias: str, models: Path) -> None:
-    with pytest.raises(InputError, match="cannot be an alias"):
-        promote(models, "digits.fed", "1", alias)
-    promote(models, "digits.fed", "1", "night-ly_2")
-    assert find_model(models, "digits.fed@night-ly_2").version == "1"
+@pytest.mark.parametrize("name", ["digits.fed@shadow", "digits.fed@latest", "digits.fed@", "digits.fed@champion/2", ""])
+def test_no_other_alias_of_mlflows_means_a_version(name: str, models: Path) -> None:
+    client(models).set_registered_model_alias("digits.fed", "shadow", "1")
+    with pytest.raises(InputError, match="is no name of a model; write NAME, NAME@champion or NAME/VERSION"):
+        find_model(models, name)
