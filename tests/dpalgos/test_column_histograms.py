@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,14 +13,14 @@ import numpy as np
 import pytest
 import scipy
 
-from dpalgos.algorithms import attained, moved, of_people, one_row_apart, run_sums
-from dpalgos.algorithms import TrustedSummation
+from dpalgos.algorithms import TrustedSummation, attained, moved, of_people, one_row_apart, run_sums
 from dpalgos.audit.experiment import AuditOptions, Verdict
 from dpalgos.audit.releases import audit_algorithm
-from dpalgos.columns import Column, bins_of, columns_of, numbers_of, value_of
+from dpalgos.columns import Column, bins_of, columns_of
 from dpalgos.evaluators import column_histograms
 from dpalgos.evaluators.column_histograms import ColumnHistograms, Layout, bins_for, rank_error, squared_sensitivity
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, Setting, Trust
+from dpalgos.histograms import ColumnCounts, combined
 from dpalgos.keystream import KeyedNoise
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.mechanisms.running_sums import RunningSums
@@ -431,3 +432,142 @@ def test_the_audit_is_tight_and_catches_the_mutants(cls: type[ColumnHistograms],
 
 
 # ── the noise ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+BINS = 16
+
+
+def released(
+    algorithm: ColumnHistograms, rows: ArrayRows, setting: Setting, run: int, stated: ColumnHistograms | None = None
+) -> ColumnCounts:
+    """Return the counts of one release; by the noise of the ``stated`` algorithm."""
+    values = run_sums(algorithm, [rows], setting, TrustedSummation(KeyedNoise(bytes(32), str(run)))).values
+    return ColumnCounts.of_release(values, stated or algorithm, setting)
+
+
+def table(rows: int = 300) -> tuple[ArrayRows, Setting]:
+    random = np.random.default_rng(2)
+    features = random.random((rows, FEATURES)) ** 2
+    return ArrayRows(features, random.integers(0, 2, rows)), setting_of(rows=rows)
+
+
+def exact_counts(algorithm: ColumnHistograms, rows: ArrayRows, setting: Setting) -> ColumnCounts:
+    values = algorithm.result(algorithm.contribution(algorithm.initial(setting), rows, setting), setting).values
+    return ColumnCounts.of_release(values, algorithm, setting)
+
+
+def whitened(counts: Sequence[ColumnCounts], exact: ColumnCounts) -> Floats:
+    """Return errors of releases over what is stated of their noise: independent, of variance 1."""
+    errors = []
+    for one in counts:
+        root = np.linalg.cholesky(one.covariance)
+        errors.append(np.linalg.solve(root, (one.sums - exact.sums).T).ravel())
+        others = zip(
+            (one.missing[1:], *one.categories, one.classes),
+            (exact.missing[1:], *exact.categories, exact.classes),
+            strict=True,
+        )
+        errors += [(mine - its) / one.deviation for mine, its in others]
+        if len(one.centred):
+            errors.append((one.centred - exact.centred) / one.centred_deviation)
+    return np.concatenate(errors)
+
+
+def rejected(errors: Floats) -> bool:
+    """Whether the stated noise is refuted: of white errors the sum of squares is chi-squared; 1e-9."""
+    share = scipy.stats.chi2.cdf(float(np.square(errors).sum()), errors.size)
+    return not 5e-10 < share < 1 - 5e-10
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_the_noise_of_everything_has_the_covariance_that_is_stated(running: bool) -> None:
+    """Some 14,000 whitened errors: five per cent more or less are told apart, and so is half the noise."""
+    algorithm = histograms(running=running, mean_weight=1.0, bins=BINS)
+    rows, setting = table()
+    exact = exact_counts(algorithm, rows, setting)
+    errors = whitened([released(algorithm, rows, setting, run) for run in range(300)], exact)
+    assert not rejected(errors)
+    assert rejected(errors * 1.05)
+    assert rejected(errors / 1.05)
+    mutant = histograms(HalfTheNoise, running=running, mean_weight=1.0, bins=BINS)
+    assert rejected(whitened([released(mutant, rows, setting, run, algorithm) for run in range(50)], exact))
+
+
+def test_coarser_bins_are_part_of_finer_ones() -> None:
+    rows, setting = table()
+    fine, coarse = (histograms(bins=bins, mean_weight=0.5) for bins in (BINS, 4))
+    exact = exact_counts(fine, rows, setting).coarser(4)
+    same = exact_counts(coarse, rows, setting)
+    assert exact.sums == pytest.approx(same.sums, abs=1e-9)
+    assert exact.layout == same.layout
+    errors = whitened([released(fine, rows, setting, run).coarser(4) for run in range(200)], exact)
+    assert not rejected(errors)
+    with pytest.raises(ParameterError, match="bins is 3"):
+        exact.coarser(3)
+
+
+def test_several_releases_combine_at_the_coarsest_bins_with_the_noise_that_is_stated() -> None:
+    """Running sums in 16 bins, others in 8 at a third of the noise, plain counts in 32: less noise than any of them."""
+    rows, setting = table()
+    some = [
+        histograms(bins=16, mean_weight=0.5),
+        histograms(bins=8, budget=GaussianMu(3.0)),
+        histograms(bins=32, running=False, mean_weight=1.0),
+    ]
+    exact = exact_counts(some[0], rows, setting).coarser(8)
+    found = [
+        combined([released(one, rows, setting, 10 * run + place) for place, one in enumerate(some)])
+        for run in range(500)
+    ]
+    errors = whitened(found, exact)
+    assert not rejected(errors)
+    assert rejected(errors * 1.05)
+    assert rejected(errors / 1.05)
+    alone = [released(one, rows, setting, 1).coarser(8) for one in some]
+    for one in alone:
+        assert np.all(np.linalg.eigvalsh(one.covariance - found[0].covariance) > -1e-9)
+        assert found[0].deviation < one.deviation
+
+
+def test_releases_of_equal_shape_are_weighed_by_one_over_sigma_squared() -> None:
+    rows, setting = table()
+    loud, quiet = (released(histograms(budget=GaussianMu(mu)), rows, setting, 3) for mu in (1.0, 2.0))
+    both = combined([loud, quiet])
+    weights = np.array([1 / loud.deviation**2, 1 / quiet.deviation**2])
+    assert weights[1] / weights[0] == pytest.approx(4.0, rel=1e-3)
+    for name in ("sums", "missing", "classes"):
+        expected = np.average([getattr(loud, name), getattr(quiet, name)], axis=0, weights=weights)
+        assert getattr(both, name) == pytest.approx(expected, abs=1e-8)
+    assert both.covariance == pytest.approx(loud.covariance * weights[0] / weights.sum(), rel=1e-9)
+    alone = combined([loud])
+    assert alone.sums == pytest.approx(loud.sums)
+    with pytest.raises(ParameterError, match="other columns, classes or rows"):
+        combined([loud, replace(quiet, rows=7)])
+    with pytest.raises(ParameterError, match="no release"):
+        combined([])
+
+
+def test_noise_of_several_parties_is_stated() -> None:
+    algorithm = histograms(mean_weight=0.5)
+    louder = replace(setting_of(rows=9), noise_factor=1.5, trust=Trust.LOCAL)
+    size = algorithm.sum_shape(louder)
+    one, other = (ColumnCounts.of_release(np.zeros(size), algorithm, of) for of in (setting_of(rows=9), louder))
+    assert other.deviation == pytest.approx(1.5 * one.deviation)
+    assert other.covariance == pytest.approx(2.25 * one.covariance)
+    assert other.centred_deviation == pytest.approx(1.5 * one.centred_deviation)
+
+
+def test_sums_are_bent_to_rise_and_rare_values_are_named() -> None:
+    rows, setting = table()
+    for run in range(20):
+        counts = released(histograms(budget=GaussianMu(0.05)), rows, setting, run)
+        shares = counts.shares_below()
+        assert np.all(np.diff(shares, axis=1) >= 0)
+        assert np.all(shares[:, 0] == 0)
+        assert np.all(shares[:, -1] == 1)
+    exact = exact_counts(histograms(bins=4), rows, setting)
+    assert exact.shares_below()[:, 1:] == pytest.approx(exact.sums / exact.totals[:, None])
+    few = replace(exact, categories=(np.array([2.9, 3.1, 0.0]), np.array([-5.0, 1.0])), deviation=1.0)
+    assert [one.tolist() for one in few.rare()] == [[1.0, 0.0], [1.0]]
+    nothing = replace(exact, sums=-exact.sums)
+    assert nothing.shares_below()[0] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
