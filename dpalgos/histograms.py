@@ -131,7 +131,7 @@ class ColumnCounts:
 
     def count_deviations(self) -> Floats:
         """Return the standard deviation of the noise of each of :attr:`counts` of a line, (T,)."""
-        return np.sqrt(np.maximum(np.diagonal(_of_differences(self.covariance)), 0.0))
+        return np.asarray(np.sqrt(np.maximum(np.diagonal(_of_differences(self.covariance)), 0.0)))
 
     def coarser(self, bins: int) -> ColumnCounts:
         """Return the counts in fewer bins, each some of these together.

@@ -123,14 +123,14 @@ class ColumnFunctions(RowFeatures):
             Finite.
         """
         cells, missing = numbers_of(features, self.columns()[0])
-        return self._scored(cells), 1.0 - missing
+        return self._scored(cells), np.where(missing, 0.0, 1.0)
 
     def _scored(self, cells: Floats) -> Floats:
         bins, lines = self.bins, len(self.numbers)
         places = bins_of(cells, bins)
         low, high = (self.scores[:, :, end].ravel()[places + bins * np.arange(lines)] for end in (0, 1))
         # The end itself may be exceeded by rounding.
-        return np.minimum(low + (cells * bins - places) * (high - low), high)
+        return np.asarray(np.minimum(low + (cells * bins - places) * (high - low), high))
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, D), rows of norm 1 (or 0); NaN where a row has a number that is none."""
@@ -139,7 +139,7 @@ class ColumnFunctions(RowFeatures):
         step = max(16, min(_ROWS, _ENTRIES // max(self.dimension, 1)))
         for start in range(0, len(features), step):
             part = features[start : start + step]
-            null = ~np.isfinite(part).all(axis=1)
+            null = np.asarray(~np.isfinite(part).all(axis=1))
             functions = self.functions(np.where(null[:, None], 0.0, part) if null.any() else part)
             functions *= self.weights
             functions -= self.means
@@ -153,7 +153,7 @@ class ColumnFunctions(RowFeatures):
         """Return the functions of finite rows (m, D), before weights."""
         numbers, categories = self.columns()
         cells, missing = numbers_of(features, numbers)
-        there = 1.0 - missing
+        there = np.where(missing, 0.0, 1.0)
         degree, beside = int(self.parts[0]), bool(self.parts[1])
         first = self._scored(cells) * there
         found = [first]

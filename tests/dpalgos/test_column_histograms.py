@@ -45,7 +45,8 @@ def setting_of(
 
 
 def histograms(cls: type[ColumnHistograms] = ColumnHistograms, **changed: Any) -> ColumnHistograms:
-    return cls(**{"budget": ONE, "columns": MIXED, "bins": 4, "label_range": (-1.0, 3.0)} | changed)
+    parameters: dict[str, Any] = {"budget": ONE, "columns": MIXED, "bins": 4, "label_range": (-1.0, 3.0)}
+    return cls(**parameters | changed)
 
 
 def all_records(bins: int, classes: int) -> list[tuple[Floats, float]]:
@@ -212,17 +213,15 @@ def test_counts_of_a_table_by_hand() -> None:
         ]
     )
     labels = np.array([0, 1, 1, 1, 0])
-    expected = {"lines": [[1, 3, 4, 5], [2, 2, 2, 4]], "missing": [1], "of two": [2, 1, 2], "of one": [3, 2]}
+    expected_lines = np.array([[1, 3, 4, 5], [2, 2, 2, 4]])
     for running, mean_weight in itertools.product((True, False), (0.0, 0.5)):
         algorithm, setting = histograms(running=running, mean_weight=mean_weight), setting_of(rows=5)
         exact = algorithm.contribution(algorithm.initial(setting), ArrayRows(rows, labels), setting)
         lines, missing, centred, of_two, of_one, classes = algorithm.layout(setting).parts(
             algorithm.result(exact, setting).values
         )
-        assert lines.reshape(2, 4) == pytest.approx(np.array(expected["lines"]), abs=1e-9)
-        assert (missing.tolist(), of_two.tolist(), of_one.tolist()) == tuple(
-            list(map(float, expected[name])) for name in ("missing", "of two", "of one")
-        )
+        assert lines.reshape(2, 4) == pytest.approx(expected_lines, abs=1e-9)
+        assert (missing.tolist(), of_two.tolist(), of_one.tolist()) == ([1.0], [2.0, 1.0, 2.0], [3.0, 2.0])
         assert classes.tolist() == [2.0, 3.0]
         if mean_weight:
             assert centred == pytest.approx([2.24 - 2.5, 0.0 + 0.24 + 1.0 + 0.75 - 2.0], abs=0.01)
@@ -329,22 +328,6 @@ class NullForReplaced(ColumnHistograms):
         )
 
 
-class RoundedUp(ColumnHistograms):
-    """A mutant: a person's rows add U/k rounded up."""
-
-    people = "each of k rows adds a little more"
-
-    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        from dpalgos.evaluators import noisy_sums
-
-        kept = noisy_sums.portions
-        noisy_sums.portions = lambda unit, shares, count: -(-unit // shares)  # type: ignore[assignment]
-        try:
-            return super().contribution(state, rows, setting)
-        finally:
-            noisy_sums.portions = kept
-
-
 class HalfTheNoise(ColumnHistograms):
     """A mutant."""
 
@@ -404,10 +387,16 @@ def test_edges_from_rows_move_other_rows_into_other_bins() -> None:
     assert mutant > 3.0
 
 
-def test_portions_that_are_rounded_up_are_exceeded() -> None:
-    setting = setting_of(rows=3, per_person=7)
-    algorithm = histograms(RoundedUp)
+def test_portions_that_are_rounded_up_are_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant: a person's rows add U/k rounded up."""
+    setting, algorithm = setting_of(rows=3, per_person=7), histograms()
     pair = of_people(algorithm.neighbouring_pair(setting), 7)
+    assert moved(algorithm, setting, pair) <= algorithm.sensitivity(setting) * (1 + 1e-12)
+
+    def up(unit: int, shares: Ints, count: int) -> Ints:
+        return np.asarray(-(-unit // shares))
+
+    monkeypatch.setattr("dpalgos.evaluators.noisy_sums.portions", up)
     assert moved(algorithm, setting, pair) > algorithm.sensitivity(setting) * (1 + 1e-6)
 
 

@@ -54,10 +54,8 @@ def noisy(runs: int, mu: float, stated: float | None = None, seed: int = 0, **ch
     """Yield the counts of so many releases, whose noise is drawn here; ``stated`` is the μ of what is said of it."""
     rows, labels = table()
     setting = Setting(sizes=(ROWS,), dimension=15, classes=2)
-    drawn, said = (
-        ColumnHistograms(**{"budget": GaussianMu(one), "columns": COLUMNS, "bins": 64} | changed)
-        for one in (mu, stated or mu)
-    )
+    parameters: dict[str, Any] = {"columns": COLUMNS, "bins": 64} | changed
+    drawn, said = (ColumnHistograms(budget=GaussianMu(one), **parameters) for one in (mu, stated or mu))
     exact = drawn.contribution(drawn.initial(setting), ArrayRows(rows, labels.astype(np.int64)), setting)
     random, sigma = np.random.default_rng(seed), drawn.distribution(setting).sigma
     for _ in range(runs):
