@@ -21,6 +21,7 @@ none stays a null record: all its features are NaN, which whoever reads rows mak
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ from dpalgos.features.public_map import RowFeatures
 from dpalgos.histograms import ColumnCounts
 from dpalgos.models import released_kind
 from dpalgos.parameters import COUNT, NATURAL, NON_NEGATIVE, POSITIVE, SHARE, Bounded, ParameterError
-from dpalgos.rows import Floats, Ints, clip_to_unit_ball, row_products, squared_norms
+from dpalgos.rows import Floats, Ints, clip_to_unit_ball, row_products
 
 # Rows that are mapped at a time: their functions stay in a core's cache, or nearly.
 _ROWS, _ENTRIES = 4096, 2**19
@@ -140,72 +141,82 @@ class ColumnFunctions(RowFeatures):
         for start in range(0, len(features), step):
             part = features[start : start + step]
             null = np.asarray(~np.isfinite(part).all(axis=1))
-            functions = self.functions(np.where(null[:, None], 0.0, part) if null.any() else part)
-            functions *= self.weights
-            functions -= self.means
-            norms = np.sqrt(squared_norms(functions))
-            functions /= np.where(norms > 0, norms, 1.0)[:, None]
-            mapped[start : start + step] = clip_to_unit_ball(functions)
+            functions = self._each(np.where(null[:, None], 0.0, part) if null.any() else part)
+            functions *= self.weights[:, None]
+            functions -= self.means[:, None]
+            # One after the other, so that a row's norm is rounded alike at any place and beside any others.
+            squares = np.zeros(len(part))
+            for function in functions:
+                squares += function * function
+            functions /= np.sqrt(np.where(squares > 0, squares, 1.0))
+            mapped[start : start + step] = clip_to_unit_ball(functions.T)
             mapped[start : start + step][null] = np.nan
         return mapped
 
     def functions(self, features: Floats) -> Floats:
         """Return the functions of finite rows (m, D), before weights."""
+        return np.ascontiguousarray(self._each(np.asarray(features, dtype=np.float64)).T)
+
+    def _each(self, features: Floats) -> Floats:
+        """Return the functions of rows, (D, m): function after function in memory, so that loops are long."""
         numbers, categories = self.columns()
         cells, missing = numbers_of(features, numbers)
         there = np.where(missing, 0.0, 1.0)
         degree, beside = int(self.parts[0]), bool(self.parts[1])
+        found = np.zeros((self.dimension, len(features)))
+        room = _Room(found)
         first = self._scored(cells) * there
-        found = [first]
+        scores, known = np.ascontiguousarray(first.T), np.ascontiguousarray(there.T)
+        room.next(len(numbers))[:] = scores
         if degree >= 2:
-            found.append((first**2 - 1.0) * (there / math.sqrt(2.0)))
+            room.next(len(numbers))[:] = (scores**2 - 1.0) * (known / math.sqrt(2.0))
         if degree >= 3:
-            found.append((first**3 - 3.0 * first) / math.sqrt(6.0))
+            room.next(len(numbers))[:] = (scores**3 - 3.0 * scores) / math.sqrt(6.0)
         if degree >= 2:
-            found += self._products(first, there, degree)
+            self._products(room, first, scores, known, degree)
         if beside:
-            found.append((2.0 * cells - 1.0) * there)
-        found += self._one_hot(features, categories)
-        lacking = [place for place, column in enumerate(numbers) if column.missing is not None]
-        return np.concatenate([*found, 1.0 - there[:, lacking]], axis=1)
-
-    def _products(self, scores: Floats, there: Floats, degree: int) -> list[Floats]:
-        count = self.mixing.shape[1]
-        if self.mixing.shape == (count, count) and np.array_equal(self.mixing, np.eye(count)):
-            mixed, known = scores, there
-        else:
-            # Of sums nothing says whether a cell is missing, nor how large they are.
-            bound = float(np.abs(self.scores).max(initial=0.0))
-            mixed = np.clip(row_products(scores, self.mixing), -bound, bound)
-            known = np.ones_like(mixed)
-        one, other = np.triu_indices(count, 1)
-        found = [mixed[:, one] * mixed[:, other]]
-        if degree >= 3:
-            second = (mixed**2 - 1.0) * (known / math.sqrt(2.0))
-            of_second, of_first = _ordered_pairs(count)
-            found.append(second[:, of_second] * mixed[:, of_first])
-        return found
-
-    def _one_hot(self, features: Floats, categories: Sequence[Column]) -> list[Floats]:
-        found, start = [], 0
+            room.next(len(numbers))[:] = (2.0 * cells.T - 1.0) * known
+        start = 0
         for category in categories:
             values = int(category.values or 0)
             # What is missing is no value, and no other one.
-            place = np.concatenate([np.arange(values), [values + 1]])
-            rare = self.others[start : start + values] > 0
-            place[:values][rare] = values
-            own = np.zeros((len(features), values + 2))
-            own[np.arange(len(features)), place[value_of(features, category)]] = 1.0
-            found.append(own[:, :-1])
+            place = np.where(self.others[start : start + values] > 0, values, np.arange(values))
+            said = value_of(features, category)
+            there_is = np.flatnonzero(said < values)
+            room.next(values + 1)[place[said[there_is]], there_is] = 1.0
             start += values
+        for place, column in enumerate(numbers):
+            if column.missing is not None:
+                room.next(1)[0] = 1.0 - known[place]
         return found
 
+    def _products(self, room: _Room, rows: Floats, scores: Floats, there: Floats, degree: int) -> None:
+        count = self.mixing.shape[1]
+        mixed, known = scores, there
+        if self.mixing.shape != (count, count) or not np.array_equal(self.mixing, np.eye(count)):
+            # Of sums nothing says whether a cell is missing, nor how large they are.
+            bound = float(np.abs(self.scores).max(initial=0.0))
+            mixed = np.ascontiguousarray(np.clip(row_products(rows, self.mixing), -bound, bound).T)
+            known = np.ones_like(mixed)
+        for one in range(count):
+            room.next(count - one - 1)[:] = mixed[one] * mixed[one + 1 :]
+        if degree >= 3:
+            second = (mixed**2 - 1.0) * (known / math.sqrt(2.0))
+            for one in range(count):
+                room.next(one)[:] = second[one] * mixed[:one]
+                room.next(count - one - 1)[:] = second[one] * mixed[one + 1 :]
 
-def _ordered_pairs(count: int) -> tuple[Ints, Ints]:
-    """Return all ordered pairs of two different places."""
-    one, other = np.divmod(np.arange(count * count), max(count, 1))
-    differ = one != other
-    return one[differ], other[differ]
+
+class _Room:
+    """Rows of an array, handed out one part after the other."""
+
+    def __init__(self, array: Floats) -> None:
+        self._array, self._used = array, 0
+
+    def next(self, count: int) -> Floats:
+        """Return the next so many rows, to be written to."""
+        self._used += count
+        return self._array[self._used - count : self._used]
 
 
 def _terms(
@@ -218,7 +229,7 @@ def _terms(
             Term("product", (int(one), int(other))) for one, other in zip(*np.triu_indices(mixed, 1), strict=True)
         ]
     if degree >= 3:
-        terms += [Term("h2-product", (int(one), int(other))) for one, other in zip(*_ordered_pairs(mixed), strict=True)]
+        terms += [Term("h2-product", pair) for pair in itertools.permutations(range(mixed), 2)]
     if beside:
         terms += [Term("linear", (place,)) for place in range(len(numbers))]
     for place, category in enumerate(categories):
