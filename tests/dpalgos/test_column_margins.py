@@ -242,3 +242,34 @@ def test_ratios_are_fiellers() -> None:
     for end in (found.low[0], found.high[0]):
         assert (30 - end * 100) ** 2 == pytest.approx(1.96**2 * (16 - 2 * end * 5 + end**2 * 25))
     assert found.low[0] < 0.3 < found.high[0]
+
+
+def test_margins_of_shares_are_those_of_their_gradients() -> None:
+    """By the covariance of all numbers that a share is made of, differentiated numerically; no sign is lost."""
+    (counts, other) = noisy(2, 2.0, bins=4)
+    wider = 1.0 + 0.5 / (1.96 * counts.deviation)
+    found = column_margins.share_differences(counts, other)
+
+    def gradient(of: Any, at: Floats) -> Floats:
+        return np.array([(of(at + step) - of(at - step)) / 2e-4 for step in 1e-4 * np.eye(len(at))])
+
+    for line in (0, 1, 3):
+        for place in range(4):
+            squares = 0.0
+            for each in (counts, other):
+                slope = gradient(
+                    lambda sums, place=place: np.diff(sums, prepend=0.0)[place] / sums[-1], each.sums[line]
+                )
+                squares += wider**2 * float(slope @ each.covariance @ slope)
+            half = found.high[line, place] - found.values[line, place]
+            assert half == pytest.approx(1.96 * math.sqrt(squares), rel=1e-4)
+    # A share of missing cells to first order: Fieller's ends lie about as far out where there is little noise.
+    (quiet,) = noisy(1, 100.0, bins=4)
+    wider = 1.0 + 0.5 / (1.96 * quiet.deviation)
+    both = np.diag([quiet.deviation**2, float(quiet.covariance[-1, -1])])
+    for line in (3, 5):
+        at = np.array([quiet.missing[line], quiet.totals[line]])
+        slope = gradient(lambda numbers: numbers[0] / numbers.sum(), at)
+        missing = column_margins.missing_shares(quiet)
+        half = (missing.high[line] - missing.low[line]) / 2.0
+        assert half == pytest.approx(1.96 * wider * math.sqrt(float(slope @ both @ slope)), rel=2e-3)
