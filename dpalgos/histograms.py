@@ -157,7 +157,7 @@ class ColumnCounts:
             return self.sums
         weights = 1.0 / np.maximum(np.diagonal(self.covariance), 1e-12)
         bent = [scipy.optimize.isotonic_regression(sums, weights=weights).x for sums in self.sums]
-        return np.maximum(np.stack(bent), 0.0)
+        return np.asarray(np.maximum(np.stack(bent), 0.0))
 
     def shares_below(self) -> Floats:
         """Return the share of a number's cells below each edge, (lines, T + 1), rising from 0 to 1.

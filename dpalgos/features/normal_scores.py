@@ -185,9 +185,9 @@ class ColumnFunctions(RowFeatures):
             there_is = np.flatnonzero(said < values)
             room.next(values + 1)[place[said[there_is]], there_is] = 1.0
             start += values
-        for place, column in enumerate(numbers):
+        for line, column in enumerate(numbers):
             if column.missing is not None:
-                room.next(1)[0] = 1.0 - known[place]
+                room.next(1)[0] = 1.0 - known[line]
         return found
 
     def _products(self, room: _Room, rows: Floats, scores: Floats, there: Floats, degree: int) -> None:

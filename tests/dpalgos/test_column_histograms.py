@@ -25,7 +25,7 @@ from dpalgos.keystream import KeyedNoise
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.parameters import ParameterError
-from dpalgos.registry import AlgorithmSpec
+from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints, Rows
 
 ONE = GaussianMu(1.0)
@@ -560,3 +560,24 @@ def test_sums_are_bent_to_rise_and_rare_values_are_named() -> None:
     assert [one.tolist() for one in few.rare()] == [[1.0, 0.0], [1.0]]
     nothing = replace(exact, sums=-exact.sums)
     assert nothing.shares_below()[0] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+
+
+@pytest.mark.parametrize("name", names("trusts"))
+def test_all_trust_models_release_the_sum_of_all_parties_with_the_noise_that_is_stated(name: str) -> None:
+    """Three parties of 100 rows each, or one where each has a release of its own."""
+    model = lookup("trusts", name)()
+    rows, _ = table()
+    parties = [ArrayRows(rows.features[start::3], rows.labels[start::3]) for start in range(3)]
+    setting = replace(setting_of(), sizes=(100, 100, 100), trust=name, noise_factor=model.noise_factor(3), classes=2)
+    algorithm = histograms(mean_weight=0.5)
+    model.require(algorithm, setting)
+    assert model.guarantee(algorithm, setting).losses[:1] == (ONE,)
+    contributors = model.noise_contributors(("0", "1", "2"))
+    exact = exact_counts(algorithm, rows, setting)
+    errors = []
+    for run in range(30):
+        noises = [KeyedNoise(bytes(32), f"{run}/{contributor}") for contributor in contributors]
+        summation = model.summation(algorithm, setting, noises, str(run), None)
+        values = run_sums(algorithm, parties, setting, summation).values
+        errors.append(whitened([ColumnCounts.of_release(values, algorithm, setting)], exact))
+    assert not rejected(np.concatenate(errors)), name
