@@ -232,6 +232,7 @@ _BLOCKS = ArrayRows.blocks
 WEIGHED = {
     "bin-counts": "evaluators",
     "class-means": "trainers",
+    "column-histograms": "evaluators",
     "confusion-matrix": "evaluators",
     "error-sums": "evaluators",
     "noisy-gd": "trainers",

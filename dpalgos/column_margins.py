@@ -1,0 +1,288 @@
+"""What noisy histograms say of this data: bars, quartiles, means, shares and counts with 95 % margins, or nothing.
+
+All is post-processing: margins, and whether something was measured, follow from the noise's public deviation σ and from
+noisy counts alone. They are of this data's own value (the drawing of rows is not in them), each by itself and not all
+at once. All deviations are those that are stated and half a row in 1.96 more, for rounding.
+
+*Counts*: ± 1.96 σ. *Shares and means* are ratios of two sums with Gaussian noise, p and q: those r in [0, 1] are not
+refuted for which |p − r q| is at most 1.96 times its deviation, which lie between the roots of a quadratic (Fieller
+1954). Where q itself is within its noise there are no such ends, and nothing is said.
+
+*Means* are of cells clipped to their range: from their own sums, or, where these are not there, from the middles of
+bins, half a bin's width more on both sides.
+
+*Quartiles.* Let S_i be the running sums of a column (i = 1 … T), N = S_T and D_i = S_i − p N. The value of rank ⌈p N⌉
+lies in bin b, where D_{b−1} < 0 ≤ D_b. With deviations s_i of D_i, all bins from the first with D_i + 1.96 s_i ≥ 0 to
+the last with D_{i−1} − 1.96 s_{i−1} < 0 are not refuted. *Proof that they hold b with 95 %*: that the first one lies
+beyond b needs D_b + 1.96 s_b < 0, noise below −1.96 s_b since the exact D_b is not negative, and that the last lies
+before b needs D_{b−1} − 1.96 s_{b−1} ≥ 0, noise above 1.96 s_{b−1}; each has a probability of at most 2.5 %. The
+margin goes from the lower edge of the first to the upper edge of the last, bin width included; in an end bin, where
+cells are clipped, it is open to that side.
+
+*Nothing is said*, "cannot be measured at this budget", where a margin is wider than half of what the number could be:
+of all rows, of the range, of [0, 1]; or where N is within 3 deviations of its noise.
+
+*Two versions*: a difference of what has independent noise has the margin 1.96 √(σ₁² + σ₂²), and both bin widths. Each
+holds by itself: of m differences of equal shares about m/20 leave theirs by chance (:func:`by_chance`).
+
+References
+----------
+Fieller, "Some problems in interval estimation", JRSS B 16 (1954).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.histograms import ColumnCounts
+from dpalgos.metrics import TWO_SIDED
+from dpalgos.parameters import ParameterError
+from dpalgos.rows import Floats
+
+WIDEST = 0.5
+"""Of what a number could be: beyond that its margin says nothing."""
+_PRESENT, _MANY = 3.0, 10.0
+_OUTSIDE = 0.05
+QUARTILES = (0.25, 0.5, 0.75)
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Numbers and their 95 % margins.
+
+    Parameters
+    ----------
+    values, low, high : array
+        Of one shape; −∞ and ∞ where a margin is open to that side.
+    measured : array of bool
+        Whether anything is said; elsewhere a value is no better than another.
+    width : float
+        What of the margins, on each side, is the width of bins and not noise.
+    """
+
+    values: Floats
+    low: Floats
+    high: Floats
+    measured: NDArray[np.bool_]
+    width: float = 0.0
+
+    def holds(self, exact: Floats) -> NDArray[np.bool_]:
+        """Return whether margins hold given values, or say nothing."""
+        return np.asarray(((self.low <= exact) & (exact <= self.high)) | ~self.measured)
+
+
+def _wider(counts: ColumnCounts) -> float:
+    """Return by what deviations are multiplied, so that 1.96 of them are half a row more, for rounding."""
+    return 1.0 + 0.5 / (TWO_SIDED * max(counts.deviation, 1e-9))
+
+
+def _of_counts(values: Floats, deviation: Floats | float, rows: int) -> Margins:
+    """Return counts between 0 and all rows."""
+    half = TWO_SIDED * np.broadcast_to(np.asarray(deviation, dtype=np.float64), values.shape)
+    low, high = np.clip(values - half, 0.0, rows), np.clip(values + half, 0.0, rows)
+    return Margins(np.clip(values, 0.0, rows), low, high, 2.0 * half <= WIDEST * rows)
+
+
+def bars(counts: ColumnCounts) -> Margins:
+    """Return the counts of all bins, (lines, T)."""
+    return _of_counts(counts.counts, _wider(counts) * counts.count_deviations(), counts.rows)
+
+
+def most_bars(counts: ColumnCounts, most: int = 32) -> int:
+    """Return how many bars are worth drawing: a power of two, or 0 where not even two are.
+
+    The most for which the margin of a bar is no more than the mean bar would be; from σ and the number of rows alone.
+    """
+    drawn = min(most, counts.bins)
+    while drawn >= 2:
+        deviation = float(counts.coarser(drawn).count_deviations().max())
+        if TWO_SIDED * _wider(counts) * deviation <= counts.rows / drawn:
+            return drawn
+        drawn //= 2
+    return 0
+
+
+def category_counts(counts: ColumnCounts) -> list[Margins]:
+    """Return of each category the counts of its values, and in the last place of missing cells, (values + 1,)."""
+    return [_of_counts(one, _wider(counts) * counts.deviation, counts.rows) for one in counts.categories]
+
+
+def ratios(
+    part: Floats, whole: Floats, of_part: Floats, of_whole: Floats, of_both: Floats, ends: tuple[float, float]
+) -> Margins:
+    """Return ratios of sums with Gaussian noise, between the ends that they could have.
+
+    Parameters
+    ----------
+    part, whole : array
+    of_part, of_whole, of_both : array
+        Variances of their noise, and covariance.
+    ends : (float, float)
+        Between which the exact ratio lies.
+    """
+    part, whole, of_part, of_whole, of_both = np.broadcast_arrays(part, whole, of_part, of_whole, of_both)
+    squared = TWO_SIDED**2
+    leading = whole**2 - squared * of_whole
+    known = (leading > 0) & (whole > _PRESENT * np.sqrt(of_whole))
+    safe = np.where(known, leading, 1.0)
+    middle = (part * whole - squared * of_both) / safe
+    reach = np.sqrt(np.maximum(middle**2 - (part**2 - squared * of_part) / safe, 0.0))
+    low, high = np.clip(middle - reach, *ends), np.clip(middle + reach, *ends)
+    low, high = np.where(known, low, ends[0]), np.where(known, high, ends[1])
+    values = np.clip(np.where(known, part / np.where(known, whole, 1.0), np.mean(ends)), low, high)
+    return Margins(values, low, high, known & (high - low <= WIDEST * (ends[1] - ends[0])))
+
+
+def _totals(counts: ColumnCounts) -> tuple[Floats, float]:
+    """Return of each line the rows whose cell is there, and the variance of the noise."""
+    return counts.totals, float(counts.covariance[-1, -1]) * _wider(counts) ** 2
+
+
+def missing_shares(counts: ColumnCounts) -> Margins:
+    """Return the share of rows in which a number is missing, a real label last, (lines,); 0 where none can be."""
+    present, of_present = _totals(counts)
+    can = np.zeros(len(present), dtype=np.bool_)
+    can[list(counts.layout.lacking)] = True
+    noise = np.where(can, (_wider(counts) * counts.deviation) ** 2, 0.0)
+    found = ratios(counts.missing, counts.missing + present, noise, noise + of_present, noise, (0.0, 1.0))
+    zero = np.zeros(len(present))
+    return Margins(
+        np.where(can, found.values, zero),
+        np.where(can, found.low, zero),
+        np.where(can, found.high, zero),
+        np.where(can, found.measured, True),
+    )
+
+
+def shares(counts: Floats, deviation: float) -> Margins:
+    """Return what share each of some counts is of all of them: of classes, or of a category's values.
+
+    Parameters
+    ----------
+    counts : array (K,)
+        With independent noise.
+    deviation : float
+    """
+    one = np.full(len(counts), deviation**2)
+    return ratios(counts, np.full(len(counts), counts.sum()), one, len(counts) * one, one, (0.0, 1.0))
+
+
+def class_shares(counts: ColumnCounts) -> Margins:
+    """Return the share of each class, (K,)."""
+    return shares(counts.classes, _wider(counts) * counts.deviation)
+
+
+def means(counts: ColumnCounts) -> Margins:
+    """Return the mean of each number's cells, clipped to their range and in shares of it, (lines,)."""
+    present, of_present = _totals(counts)
+    nothing = np.zeros(len(present))
+    if counts.layout.centred:
+        noise = np.full(len(present), counts.centred_deviation**2)
+        found = ratios(counts.centred, present, noise, nothing + of_present, nothing, (-0.5, 0.5))
+        moved, width = 0.5, counts.cut
+    else:
+        bins = counts.bins
+        # Of counts times the middles of their bins, in terms of running sums.
+        look = np.full(bins, -1.0 / bins)
+        look[-1] = (bins - 0.5) / bins
+        seen = counts.covariance @ look * _wider(counts) ** 2
+        found = ratios(
+            counts.sums @ look, present, nothing + look @ seen, nothing + of_present, nothing + seen[-1], (0.0, 1.0)
+        )
+        moved, width = 0.0, 0.5 / bins
+    low, high = np.clip(found.low + moved - width, 0.0, 1.0), np.clip(found.high + moved + width, 0.0, 1.0)
+    return Margins(found.values + moved, low, high, found.measured & (high - low <= WIDEST), width)
+
+
+def quartiles(counts: ColumnCounts, ranks: Sequence[float] = QUARTILES) -> Margins:
+    """Return quantiles of each number, in shares of its range, (lines, ranks); open to an end bin's side.
+
+    Parameters
+    ----------
+    counts : ColumnCounts
+    ranks : sequence of float
+        Above 0 and below 1.
+    """
+    if any(not 0.0 < rank < 1.0 for rank in ranks):
+        raise ParameterError(f"ranks are {list(ranks)}; each must lie above 0 and below 1")
+    bins, shape = counts.bins, (len(counts.sums), len(ranks))
+    values, low, high = np.empty(shape), np.empty(shape), np.empty(shape)
+    present, of_present = _totals(counts)
+    covariance = counts.covariance * _wider(counts) ** 2
+    share = counts.shares_below()
+    for place, rank in enumerate(ranks):
+        excess = counts.sums - rank * present[:, None]
+        variance = np.diagonal(covariance) - 2.0 * rank * covariance[:, -1] + rank**2 * of_present
+        reach = TWO_SIDED * np.sqrt(np.maximum(variance, 0.0))
+        # The last sum is N itself: the value lies in one of the bins. Before the first there is nothing.
+        can_begin = np.append(excess[:, :-1] + reach[:-1] >= 0, np.ones((shape[0], 1), dtype=np.bool_), axis=1)
+        can_end = np.append(np.ones((shape[0], 1), dtype=np.bool_), excess[:, :-1] - reach[:-1] < 0, axis=1)
+        first = can_begin.argmax(axis=1)
+        last = np.maximum(bins - 1 - can_end[:, ::-1].argmax(axis=1), first)
+        low[:, place], high[:, place] = first / bins, (last + 1) / bins
+        for line, below in enumerate(share):
+            # Where the share rises through the rank, cells being spread evenly in a bin.
+            bin_ = min(int(np.searchsorted(below[1:], rank)), bins - 1)
+            risen = (rank - below[bin_]) / max(float(below[bin_ + 1] - below[bin_]), 1e-12)
+            values[line, place] = (bin_ + min(max(risen, 0.0), 1.0)) / bins
+    values = np.clip(values, low, high)
+    known = (present > _PRESENT * np.sqrt(of_present))[:, None] & (high - low <= WIDEST)
+    return Margins(values, np.where(low <= 0, -np.inf, low), np.where(high >= 1, np.inf, high), known, 1.0 / bins)
+
+
+def difference(one: Margins, other: Margins) -> Margins:
+    """Return ``one`` less ``other``, of two versions with independent noise: means, quartiles, shares.
+
+    The parts of the margins that are noise add up by their squares, the widths of bins as they are.
+    """
+    values = one.values - other.values
+
+    def reach(down: Floats, up: Floats) -> Floats:
+        noise = np.hypot(np.maximum(down - one.width, 0.0), np.maximum(up - other.width, 0.0))
+        return np.where(np.isfinite(noise), noise + one.width + other.width, np.inf)
+
+    low = values - reach(one.values - one.low, other.high - other.values)
+    high = values + reach(one.high - one.values, other.values - other.low)
+    return Margins(values, low, high, one.measured & other.measured, one.width + other.width)
+
+
+def share_differences(one: ColumnCounts, other: ColumnCounts) -> Margins:
+    """Return the share of cells in each bin in ``one`` less that in ``other``, at their common bins, (lines, T).
+
+    Of those cells that are there. The edges are the same, so that no width of a bin is in the margins, and shares are
+    not cut at 0: their noise is Gaussian to first order, where N is ten deviations of its noise or more. Below that
+    nothing is said.
+
+    Raises
+    ------
+    ParameterError
+        If they count other numbers.
+    """
+    if len(one.sums) != len(other.sums):
+        raise ParameterError(f"{len(one.sums)} numbers are counted in one version and {len(other.sums)} in the other")
+    bins = min(one.bins, other.bins)
+    (mine, of_mine, known), (its, of_its, too) = (_bin_shares(each.coarser(bins)) for each in (one, other))
+    half = TWO_SIDED * np.sqrt(of_mine + of_its)
+    values = mine - its
+    return Margins(values, values - half, values + half, known & too & (half <= WIDEST))
+
+
+def _bin_shares(counts: ColumnCounts) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return the shares of cells in bins, the variances of their noise, and whether there are cells enough."""
+    present, of_present = _totals(counts)
+    covariance = counts.covariance * _wider(counts) ** 2
+    cells = np.eye(counts.bins) - np.eye(counts.bins, k=-1)
+    alone, with_total = np.einsum("ti,ij,tj->t", cells, covariance, cells), cells @ covariance[:, -1]
+    known = (present > _MANY * np.sqrt(of_present))[:, None]
+    whole = np.where(known, present[:, None], 1.0)
+    found = np.where(known, counts.counts / whole, 0.0)
+    return found, (alone - 2.0 * found * with_total + found**2 * of_present) / whole**2, known
+
+
+def by_chance(differences: int) -> float:
+    """Return how many of so many differences leave their margins by chance where nothing differs, on average."""
+    return _OUTSIDE * differences

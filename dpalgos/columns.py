@@ -1,0 +1,127 @@
+"""Public descriptions of a table's columns: which features of a row are a number's cell, a category's, none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.parameters import NATURAL, Bounded, ParameterError
+from dpalgos.rows import Floats, Ints
+
+# What separates the two numbers that an indicator, or a feature of a category, may be.
+_HALF = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column(Bounded):
+    """Where a column lies among the features of a row, before rows are scaled: a number, or a category one-hot.
+
+    A number's feature is its cell as a share of the declared range, clipped to [0, 1]; where the feature ``missing`` is
+    above ½ its cell is missing. A category has a feature a declared value, and the first of these above ½ says which it
+    is: one value at most, whatever a row holds. Where none is, its cell is missing. So each row, of any numbers that
+    are finite, has one cell of each column.
+
+    Parameters
+    ----------
+    at : int
+        The number's feature, or the category's first.
+    values : int, optional
+        How many declared values a category has, at least 1; None for a number.
+    missing : int, optional
+        The feature that says that a number is missing; none can be where None.
+
+    Raises
+    ------
+    ParameterError
+        For places that are none, and for a category with an indicator.
+    """
+
+    at: int = field(metadata=NATURAL)
+    values: int | None = None
+    missing: int | None = None
+
+    def __post_init__(self) -> None:
+        Bounded.__post_init__(self)
+        if self.values is not None and not 1 <= self.values <= 2**20:
+            raise ParameterError(f"values is {self.values!r}; a category has between 1 and 2^20 declared values")
+        if self.missing is not None and (self.values is not None or self.missing < 0):
+            raise ParameterError(
+                f"missing is {self.missing!r}; it is the place of a feature that says of a number that its cell is "
+                "missing (a category is missing where none of its features is above ½)"
+            )
+
+    @classmethod
+    def of(cls, given: Column | Mapping[str, int]) -> Column:
+        """Return a column of what a parameter says: itself, or a mapping of ``at``, ``values``, ``missing``."""
+        if isinstance(given, Column):
+            return given
+        if unknown := [name for name in given if name not in ("at", "values", "missing")]:
+            raise ParameterError(f"a column has no {unknown[0]!r}; it has at, values (of a category) and missing")
+        if "at" not in given:
+            raise ParameterError(f"a column is {dict(given)}; say at which feature it is: at")
+        return cls(**given)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a number."""
+        return self.values is None
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """Places of the features that it is read from."""
+        own = range(self.at, self.at + (1 if self.values is None else self.values))
+        return (*own, *([] if self.missing is None else [self.missing]))
+
+
+def columns_of(given: Sequence[Column | Mapping[str, int]] | None, dimension: int) -> tuple[Column, ...]:
+    """Return the columns of rows of so many features: those that are given, or each feature as a number.
+
+    Raises
+    ------
+    ParameterError
+        If there is none, or one lies beyond the features.
+    """
+    columns = tuple(Column(at=at) for at in range(dimension)) if given is None else tuple(map(Column.of, given))
+    last = max((place for column in columns for place in column.features), default=-1)
+    if not columns or last >= dimension:
+        raise ParameterError(
+            f"{len(columns)} columns reach to feature {last}, and rows have {dimension}; describe at least one column, "
+            f"of features 0 to {dimension - 1}"
+        )
+    return columns
+
+
+def numbers_of(features: Floats, numbers: Sequence[Column]) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the cells of some numbers, each in [0, 1], and which of them are missing, (m, c) each.
+
+    Parameters
+    ----------
+    features : array (m, d)
+        Finite.
+    numbers : sequence of Column
+    """
+    cells = np.clip(features[:, [column.at for column in numbers]], 0.0, 1.0)
+    missing = np.zeros(cells.shape, dtype=np.bool_)
+    for place, column in enumerate(numbers):
+        if column.missing is not None:
+            missing[:, place] = features[:, column.missing] > _HALF
+    return cells, missing
+
+
+def bins_of(cells: Floats, bins: int) -> Ints:
+    """Return which of ``bins`` equal parts of [0, 1] each cell lies in; 1 lies in the last.
+
+    A part holds its lower edge. Of a power of two of them a cell's bin is that of half as many, halved: no edge is
+    rounded.
+    """
+    return np.minimum((cells * bins).astype(np.int64), bins - 1)
+
+
+def value_of(features: Floats, category: Column) -> Ints:
+    """Return the value of each row, (m,): its place among those declared, or their number where it is missing."""
+    assert category.values is not None
+    said = features[:, category.at : category.at + category.values] > _HALF
+    return np.where(said.any(axis=1), said.argmax(axis=1), category.values)
