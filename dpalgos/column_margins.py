@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.histograms import ColumnCounts
-from dpalgos.metrics import TWO_SIDED
+from dpalgos.margins import TWO_SIDED
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
 
