@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -195,7 +195,15 @@ class EncoderFeatures(RowFeatures):
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, dimension), entries at least 0."""
-        out, weights = np.empty((len(features), self.dimension)), self._weights
+        return self._seen(features, self._picture)
+
+    def of_pictures(self, pictures: Floats) -> Floats:
+        """Map pictures (m, 32, 32, 3) with values in [0, 1], as they are, to (m, dimension)."""
+        return self._seen(pictures, lambda picture: picture)
+
+    def _seen(self, rows: Floats, picture_of: Callable[[Floats], Floats]) -> Floats:
+        """Map rows, each made a picture (32, 32, 3) in [0, 1] first."""
+        out, weights = np.empty((len(rows), self.dimension)), self._weights
         idle: list[_Workspace] = []
 
         def batch(part: slice[int, int, None]) -> None:
@@ -203,28 +211,28 @@ class EncoderFeatures(RowFeatures):
                 space = idle.pop()
             except IndexError:
                 space = _Workspace(self.layers, 1 + int(self.layout[3]))
-            for row, picture in zip(out[part], features[part], strict=True):
-                self._enter(picture, space.inside(0))
+            inputs = space.inside(0)
+            for row, given in zip(out[part], rows[part], strict=True):
+                inputs[0] = (picture_of(given) - 0.5) * 4.0
+                if len(inputs) > 1:
+                    inputs[1] = inputs[0, :, ::-1]
                 self._run(weights, space)
                 row[:] = self._pooled(space)
             idle.append(space)
 
         with one_thread():
-            for_each(batch, pieces(len(features), 1, _PICTURES))
+            for_each(batch, pieces(len(rows), 1, _PICTURES))
         return out
 
-    def _enter(self, picture: Floats, inputs: _Single) -> None:
-        """Write a picture of any size and scale, and its mirror image, as the network takes them."""
+    def _picture(self, row: Floats) -> Floats:
+        """Return the picture (32, 32, 3) in [0, 1] of a row of any size and scale."""
         channels, height, width = (int(size) for size in self.layout[:3])
-        values = np.asarray(picture, dtype=np.float64).reshape(channels, height, width)
+        values = np.asarray(row, dtype=np.float64).reshape(channels, height, width)
         values = values - min(float(values.min()), 0.0)
         largest = float(values.max())
         values = values / largest if largest > 0 else values
         down, across = resampling(height, max(height, width)), resampling(width, max(height, width))
-        resized = np.stack([down @ channel @ across.T for channel in values], axis=-1)
-        inputs[0] = (resized - 0.5) * 4.0
-        if len(inputs) > 1:
-            inputs[1] = inputs[0, :, ::-1]
+        return np.stack([down @ channel @ across.T for channel in values], axis=-1)
 
     def _run(self, weights: Sequence[tuple[_Single, _Single]], space: _Workspace) -> None:
         """Run the layers on what has been entered."""
