@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,8 @@ In an environment of its own (``benchmarks/random_scenes.txt``), on one GPU for 
     python benchmarks/random_scenes.py --pairs 12_000_000 --out big.npz [--net small] [--probe FOLDER]
 
 No photograph has a part in it: a scene is a list of random leaves, a pair is two views of one scene, and the network
-learns to tell them from the views of all other scenes of a step. ``--probe`` says afterwards, of a folder with CIFAR-10's
-``data_batch_1.bin``, how many of 2,000 rows a ridge regression on 8,000 others gets right. The file holds what
+learns to tell them from the views of all other scenes of a step. ``--probe`` says afterwards, of a folder with
+CIFAR-10's ``data_batch_1.bin``, how many of 2,000 rows a ridge regression on 8,000 others gets right. The file holds what
 ``dpalgos/features/encoder`` reads: kernels in eight bits with a scale for each channel, batch norms folded in.
 """
 
@@ -16,6 +16,7 @@ import argparse
 import math
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -36,12 +37,15 @@ class Draws:
         self.device, self.source = device, torch.Generator(device).manual_seed(seed)
 
     def uniform(self, low: float, high: float, *shape: int) -> Tensor:
+        """Return numbers between two others."""
         return low + (high - low) * torch.rand(shape, generator=self.source, device=self.device)
 
     def normal(self, deviation: float, *shape: int) -> Tensor:
+        """Return normal numbers of mean 0."""
         return deviation * torch.randn(shape, generator=self.source, device=self.device)
 
     def whole(self, below: int, *shape: int) -> Tensor:
+        """Return whole numbers from 0."""
         return torch.randint(below, shape, generator=self.source, device=self.device)
 
 
@@ -49,9 +53,7 @@ def textures(draws: Draws) -> Tensor:
     """Return periodic fields (256 · 128 · 128,) of mean 0 and variance 1 with oriented spectra 1/fᵃ."""
     y, x = torch.meshgrid(*[torch.fft.fftfreq(TEXELS, device=draws.device)] * 2, indexing="ij")
     shape = (TEXTURES, 1, 1)
-    angle, stretch, slope = (
-        draws.uniform(*ends, *shape) for ends in ((0.0, math.pi), (0.0, 1.8), (0.5, 2.0))
-    )
+    angle, stretch, slope = (draws.uniform(*ends, *shape) for ends in ((0.0, math.pi), (0.0, 1.8), (0.5, 2.0)))
     along, beside = angle.cos() * x + angle.sin() * y, angle.cos() * y - angle.sin() * x
     frequency = (along**2 + (stretch.exp() * beside) ** 2).sqrt()
     frequency[:, 0, 0] = torch.inf
@@ -131,7 +133,9 @@ def front_most(points: Tensor, shapes: Tensor, kind: Tensor) -> Tensor:
     return torch.where(inside, order, LEAVES - 1).amin(dim=-1)
 
 
-def rendered(points: Tensor, shapes: Tensor, kind: Tensor, materials: Tensor, sines: list[Tensor], fields: Tensor) -> Tensor:
+def rendered(
+    points: Tensor, shapes: Tensor, kind: Tensor, materials: Tensor, sines: list[Tensor], fields: Tensor
+) -> Tensor:
     """Return the views, (2 n, 3, 32, 32)."""
     seen = front_most(points, shapes, kind)[..., None]
     leaf = torch.gather(shapes, 1, seen.expand(-1, -1, 6)).unbind(-1)
@@ -178,7 +182,7 @@ class Encoder(nn.Module):
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
         pairs = [(3, widths[0])]
-        for before, width in zip(widths, widths[1:]):
+        for before, width in pairwise(widths):
             pairs += [(before, width), (width, width), (width, width)]
         self.kernels = nn.ModuleList(nn.Conv2d(before, width, 3, bias=False) for before, width in pairs)
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _, width in pairs)
@@ -189,6 +193,7 @@ class Encoder(nn.Module):
         self.head = nn.Sequential(nn.Linear(widths[-1], 512), nn.ReLU(), nn.Linear(512, 128))
 
     def layer(self, number: int, seen: Tensor) -> Tensor:
+        """Return a convolution of what is seen, normalised."""
         # At stride 2 no pixel before and one after.
         halved = number % 3 == 1
         padded = functional.pad(seen, (0, 1, 0, 1) if halved else (1, 1, 1, 1))
@@ -232,7 +237,9 @@ def views_of(count: int, draws: Draws, fields: Tensor, render: object = rendered
     return lit(render(places(count, draws), shapes, kind, materials, sines, fields), draws)  # type: ignore[operator]
 
 
-def taught(widths: tuple[int, ...], pairs: int, views: int, seed: int, device: str, seconds: float = math.inf) -> Encoder:
+def taught(
+    widths: tuple[int, ...], pairs: int, views: int, seed: int, device: str, seconds: float = math.inf
+) -> Encoder:
     """Return a network taught on so many pairs, with weights averaged over the steps and batch norms frozen."""
     torch.manual_seed(seed)
     draws = Draws(seed, device)
@@ -291,7 +298,7 @@ def frozen(network: Encoder, draws: Draws, fields: Tensor, views: int) -> None:
 
 def folded(network: Encoder) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield each layer's kernel (3, 3, channels in, channels out) and bias, batch norms folded in."""
-    for kernel, norm in zip(network.kernels, network.norms):
+    for kernel, norm in zip(network.kernels, network.norms, strict=True):
         scale = norm.weight / (norm.running_var + norm.eps).sqrt()
         whole = (kernel.weight * scale[:, None, None, None]).permute(2, 3, 1, 0)
         yield whole.detach().cpu().numpy(), (norm.bias - norm.running_mean * scale).detach().cpu().numpy()
@@ -300,7 +307,7 @@ def folded(network: Encoder) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 def quantised(layers: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
     """Return what the package reads: kernels in eight bits, a scale for each channel that comes out."""
     scales = [np.maximum(np.abs(kernel).max(axis=(0, 1, 2)), 1e-12).astype(np.float32) / 127 for kernel, _ in layers]
-    whole = [np.rint(kernel / scale).astype(np.int8) for (kernel, _), scale in zip(layers, scales)]
+    whole = [np.rint(kernel / scale).astype(np.int8) for (kernel, _), scale in zip(layers, scales, strict=True)]
     outs = [kernel.shape[-1] for kernel, _ in layers]
     return {
         "widths": np.array([outs[0], *outs[1::3]]),

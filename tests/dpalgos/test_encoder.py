@@ -108,14 +108,21 @@ def test_the_shipped_weights_see_what_the_learnt_ones_do(net: str) -> None:
     assert apart(np.hstack([found[:, last:], found[:, :last]])) > 0.1
 
 
-@pytest.mark.parametrize("net", ["big", "small"])
-@pytest.mark.parametrize("mirror", [True, False])
+@pytest.mark.parametrize(
+    ("net", "mirror"),
+    [
+        ("big", True),
+        ("small", False),
+        pytest.param("big", False, marks=pytest.mark.nightly),
+        pytest.param("small", True, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_pictures_bits_are_its_own(
     random: np.random.Generator, monkeypatch: pytest.MonkeyPatch, net: str, mirror: bool
 ) -> None:
     """Whatever stands beside it, wherever it stands, however many threads BLAS or the process has."""
     made = shipped(net, mirror=mirror)
-    images = random.random((37, 3072))
+    images = random.random((21, 3072))
     alone = np.concatenate([made.transform(one[None]) for one in images[:6]])
     together = made.transform(images)
     np.testing.assert_array_equal(together[:6], alone)
@@ -127,9 +134,9 @@ def test_a_pictures_bits_are_its_own(
     np.testing.assert_array_equal(found[10:], alone)
     for cores in (1, 3):
         monkeypatch.setattr(rows_module, "cores", lambda cores=cores: cores)
-        for threads in (1, 2, 5):
+        for threads in (1, 4):
             with threadpool_limits(threads, user_api="blas"):
-                np.testing.assert_array_equal(made.transform(images[:24]), together[:24])
+                np.testing.assert_array_equal(made.transform(images[-18:]), together[-18:])
 
 
 def test_blas_has_one_thread_within_and_what_it_had_afterwards() -> None:

@@ -91,7 +91,7 @@ class Encoder(ImageMap):
         ParameterError
             If rows are no images of the shape.
         """
-        return self._network(dimension).dimension
+        return self.network(dimension).dimension
 
     def output_dimension(self, dimension: int) -> int:
         """Return the number of directions.
@@ -109,7 +109,7 @@ class Encoder(ImageMap):
         """Return the random processes' classes: their code is this one's too."""
         return tuple(lookup("processes", name) for name in parameters.get("processes", ("dead-leaves",)))
 
-    def _network(self, dimension: int) -> EncoderFeatures:
+    def network(self, dimension: int) -> EncoderFeatures:
         """Return the network for rows of so many features."""
         sizes = self.sizes(dimension)
         if sizes[0] not in (1, 3):
@@ -120,7 +120,7 @@ class Encoder(ImageMap):
 
     def work(self, setting: Setting) -> Work:
         """Return that of making the map, and of each row's features and their directions."""
-        network = self._network(setting.dimension)
+        network = self.network(setting.dimension)
         features, drawn = network.dimension, 2 * self.images
         every = 2.0 * features * self.components + operations(network)
         return Work(
@@ -148,7 +148,7 @@ class Encoder(ImageMap):
 
     def make(self, dimension: int) -> WhitenedFeatures:
         """Return the map of rows of so many features, made anew."""
-        network = self._network(dimension)
+        network = self.network(dimension)
         pairs = drawn_pairs(self.processes, self.images, self.sizes(dimension), np.random.default_rng(self.seed))
         blocks = (network.transform(moved_to_zero(images)) for pair in pairs for images in pair)
         return WhitenedFeatures.of(network, *principal_directions(blocks, self.components, self.floor))
