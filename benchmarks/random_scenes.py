@@ -6,8 +6,8 @@ In an environment of its own (``benchmarks/random_scenes.txt``), on one GPU for 
 
 No photograph has a part in it: a scene is a list of random leaves, a pair is two views of one scene, and the network
 learns to tell them from the views of all other scenes of a step. ``--probe`` says afterwards, of a folder with
-CIFAR-10's ``data_batch_1.bin``, how many of 2,000 rows a ridge regression on 8,000 others gets right. The file holds what
-``dpalgos/features/encoder`` reads: kernels in eight bits with a scale for each channel, batch norms folded in.
+CIFAR-10's ``data_batch_1.bin``, how many of 2,000 rows a ridge regression on 8,000 others gets right. The file holds
+what ``dpalgos/features/encoder`` reads: kernels in eight bits with a scale for each channel, batch norms folded in.
 """
 
 from __future__ import annotations

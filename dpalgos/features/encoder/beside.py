@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from dpalgos.registry import AlgorithmSpec
 
 WEIGHT = 0.7
@@ -30,17 +27,17 @@ def beside(today: AlgorithmSpec, *, mirror: bool, strength: float) -> AlgorithmS
     strength : float
         n μ / (f K), public (:func:`dpalgos.systems.recommended.signal`).
     """
-    parameters: Mapping[str, Any] = dict(today.parameters)
-    shape = list(parameters["shape"])
+    built = today.build()
+    shape = list(built.shape)
     net = _NETS.get(shape[0] if len(shape) == 3 else 1)
     if not mirror or strength < LEAST_SIGNAL or net is None:
         return today
-    encoder = {"net": net, "processes": list(parameters["processes"]), "shape": shape}
+    encoder = {"net": net, "processes": list(built.processes), "shape": shape}
     return AlgorithmSpec(
         "projections",
         "side-by-side",
         {
-            "maps": {today.name: dict(parameters), "encoder": encoder},
+            "maps": {today.name: dict(today.parameters), "encoder": encoder},
             "weights": {today.name: 1.0, "encoder": WEIGHT},
         },
     )
