@@ -36,11 +36,7 @@ NETS = ("big, mirror", "big", "small, mirror", "small")
 
 def speed(net: str, mirror: bool, pictures: int = 64, turns: int = 7) -> tuple[float, float]:
     """Return milliseconds a picture, and of the products of the same shapes alone, on one thread each."""
-    arrays = load(net)
-    network = EncoderFeatures(
-        layout=np.array([3, 32, 32, int(mirror), *arrays["widths"]]),
-        kernels=arrays["kernels"], scales=arrays["scales"], biases=arrays["biases"],
-    )  # fmt: skip
+    network = EncoderFeatures.of(load(net), (3, 32, 32), mirror=mirror)
     random = np.random.default_rng(0)
     rows = random.random((pictures, 3072))
     pairs = [

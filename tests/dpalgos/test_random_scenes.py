@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.features.encoder.network import EncoderFeatures
+from dpalgos.features.encoder.network import EncoderFeatures, Weights
 
 torch = pytest.importorskip("torch", reason="benchmarks/random_scenes.txt is not installed: no PyTorch")
 _SCRIPT = Path(__file__).parents[2] / "benchmarks" / "random_scenes.py"
@@ -21,7 +21,7 @@ def script() -> Any:
     spec = importlib.util.spec_from_file_location("random_scenes", _SCRIPT)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     # One look a pixel: a quarter of the time.
     module.SAMPLES = 1
@@ -37,10 +37,7 @@ def taught(script: Any) -> Any:
 def test_what_it_writes_is_what_the_package_reads(script: Any, taught: Any, random: np.random.Generator) -> None:
     arrays = script.quantised(list(script.folded(taught)))
     assert arrays["widths"].tolist() == list(WIDTHS)
-    made = EncoderFeatures(
-        layout=np.array([3, 32, 32, 1, *arrays["widths"]]),
-        **{name: arrays[name] for name in ("kernels", "scales", "biases")},
-    )
+    made = EncoderFeatures.of(Weights(**arrays), (3, 32, 32), mirror=True)
     pictures = random.random((3, 32, 32, 3))
     with torch.no_grad():
         theirs = taught.features(torch.tensor(pictures.transpose(0, 3, 1, 2)).float()).numpy()

@@ -12,14 +12,14 @@ import numpy as np
 import scipy
 
 from dpalgos.algorithms import Work, require_components
-from dpalgos.features.encoder.network import EncoderFeatures, load
+from dpalgos.features.encoder.network import EncoderFeatures, Weights, load
 from dpalgos.features.public_map import ImageMap, RowFeatures
 from dpalgos.features.random_images import drawn_pairs
 from dpalgos.features.whitening import WhitenedFeatures, moved_to_zero
 from dpalgos.guarantees import Setting
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup, register
-from dpalgos.rows import Array, Floats
+from dpalgos.rows import Floats
 
 # Added to a feature's standard deviation.
 _LEAST_DEVIATION = 1e-3
@@ -114,9 +114,7 @@ class Encoder(ImageMap):
         sizes = self.sizes(dimension)
         if sizes[0] not in (1, 3):
             raise ParameterError(f"the encoder takes images of one channel or three; these have {sizes[0]}")
-        arrays = _weights(self.net)
-        layout = np.array([*sizes, int(self.mirror), *(int(width) for width in arrays["widths"])])
-        return EncoderFeatures(layout=layout, **{name: arrays[name] for name in ("kernels", "scales", "biases")})
+        return EncoderFeatures.of(_weights(self.net), sizes, mirror=self.mirror)
 
     def work(self, setting: Setting) -> Work:
         """Return that of making the map, and of each row's features and their directions."""
@@ -187,7 +185,7 @@ def principal_directions(blocks: Iterable[Floats], components: int, floor: float
 
 
 @lru_cache(maxsize=2)
-def _weights(net: str) -> Mapping[str, Array]:
+def _weights(net: str) -> Weights:
     return load(net)
 
 

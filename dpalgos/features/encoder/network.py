@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 from itertools import pairwise
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from threadpoolctl import ThreadpoolController
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.models import released_kind
 from dpalgos.parameters import ParameterError
-from dpalgos.rows import Array, Floats, Ints, for_each, pieces
+from dpalgos.rows import Floats, Ints, for_each, pieces
 
 SIDE = 32
 """Of the pictures that the network sees, in pixels."""
@@ -138,6 +139,15 @@ class _Workspace:
         return self.padded[number][:, 1:-1, 1:-1] if number < len(self.padded) else self.last
 
 
+class Weights(NamedTuple):
+    """What a file of weights holds; see :class:`EncoderFeatures`."""
+
+    widths: Ints
+    kernels: NDArray[np.int8]
+    scales: _Single
+    biases: _Single
+
+
 @released_kind("encoder-features")
 @dataclass(frozen=True)
 class EncoderFeatures(RowFeatures):
@@ -171,6 +181,12 @@ class EncoderFeatures(RowFeatures):
     scales: _Single
     biases: _Single
     kept = True
+
+    @classmethod
+    def of(cls, weights: Weights, sizes: tuple[int, int, int], *, mirror: bool) -> Self:
+        """Return the network of some weights for pictures of (channels, height, width)."""
+        layout = np.array([*sizes, int(mirror), *weights.widths])
+        return cls(layout=layout, kernels=weights.kernels, scales=weights.scales, biases=weights.biases)
 
     @property
     def dimension(self) -> int:
@@ -257,7 +273,7 @@ class EncoderFeatures(RowFeatures):
             pictures, side, _, channels = stage.shape
             cells = stage.reshape(pictures, _CELLS, side // _CELLS, _CELLS, side // _CELLS, channels)
             means.append(cells.mean(axis=(0, 2, 4), dtype=np.float64).ravel())
-        return np.sqrt(np.concatenate(means))
+        return np.asarray(np.sqrt(np.concatenate(means)))
 
 
 @cache
@@ -279,8 +295,8 @@ def resampling(size: int, longest: int) -> Floats:
     return matrix
 
 
-def load(name: str) -> dict[str, Array]:
-    """Return the arrays of one of the files of weights: ``widths``, ``kernels``, ``scales``, ``biases``.
+def load(name: str) -> Weights:
+    """Return what one of the files of weights holds.
 
     Raises
     ------
@@ -298,4 +314,4 @@ def load(name: str) -> dict[str, Array]:
             f"the encoder's weights {place} {found}; expected is {CHECKSUMS[name][:16]}…: install unitball again"
         )
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return dict(arrays)
+        return Weights(**arrays)
