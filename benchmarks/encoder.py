@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.algorithms import fit
@@ -103,6 +104,8 @@ def main() -> None:
     parser.add_argument("--weights", type=float, nargs="+", default=[0.7])
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
+    # As the door has it.
+    threadpool_limits(limits=1, user_api="blas")
     if given.speed:
         for net in NETS:
             ours, bare = speed(net.split(",")[0], "mirror" in net)
