@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from dpalgos import integer_sums
 from dpalgos.accounting.spending import RESERVED
+from dpalgos.features.encoder.network import EncoderFeatures, load, one_thread
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting
 from dpalgos.integer_sums import GradientSums
 from dpalgos.kernels import GaussianKernel
@@ -73,6 +74,29 @@ def test_a_streamed_covariance_costs_at_most_twice_one_in_memory(tmp_path: Path)
         return algorithm.contribution(algorithm.initial(setting), rows, setting)
 
     assert ratio(streamed, lambda: held.T @ held, bound=2.0) <= 2.0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mirror", [True, False])
+@pytest.mark.parametrize("net", ["big", "small"])
+def test_the_encoder_costs_at_most_half_more_than_its_products(net: str, mirror: bool) -> None:
+    network, random = EncoderFeatures.of(load(net), (3, 32, 32), mirror=mirror), np.random.default_rng(4)
+    # One piece of work: no other core helps.
+    rows = random.random((16, 3072))
+    pairs = [
+        (
+            random.random(((1 + mirror) * layer.size**2, 9 * layer.channels), dtype=np.float32),
+            random.random((9 * layer.channels, layer.out), dtype=np.float32),
+        )
+        for layer in network.layers
+    ]
+
+    def products() -> None:
+        with one_thread():
+            for _, (columns, kernel) in product(rows, pairs):
+                columns @ kernel
+
+    assert ratio(lambda: network.transform(rows), products, bound=1.5) <= 1.5
 
 
 @pytest.mark.nightly

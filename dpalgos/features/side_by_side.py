@@ -23,32 +23,35 @@ def beginning_with(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]
 
 @released_kind("side-by-side-features")
 class SideBySideFeatures(RowFeatures):
-    """The features of several public maps, one map's after the other's.
+    """The features of several public maps, one map's after the other's; weighted and brought to norm 1, or as they are.
 
     Parameters
     ----------
     kinds : array of uint8
         The maps' kinds, a comma between them, as UTF-8 bytes.
+    weights : array (maps,), optional
+        What each map's features are multiplied by, before the whole is brought to norm 1.
     **of_maps : arrays
         Those of the maps, each with ``map0_``, ``map1_``, … before its name.
     """
 
     kept: ClassVar[bool] = True
 
-    def __init__(self, kinds: NDArray[np.uint8], **of_maps: Array) -> None:
-        self._kinds, self._of_maps = kinds, of_maps
+    def __init__(self, kinds: NDArray[np.uint8], weights: Floats | None = None, **of_maps: Array) -> None:
+        self._kinds, self._weights, self._of_maps = kinds, weights, of_maps
         self.maps: list[RowFeatures] = [
             decode(kind, beginning_with(f"map{number}_", of_maps))
             for number, kind in enumerate(kinds.tobytes().decode().split(","))
         ]
 
     @classmethod
-    def of(cls, maps: Sequence[RowFeatures | Projection]) -> Self:
+    def of(cls, maps: Sequence[RowFeatures | Projection], weights: Sequence[float] | None = None) -> Self:
         """Return the map made of these."""
         arrays = {
             f"map{number}_{name}": array for number, one in enumerate(maps) for name, array in one.arrays().items()
         }
-        return cls(np.frombuffer(",".join(one.kind for one in maps).encode(), dtype=np.uint8), **arrays)
+        kinds = np.frombuffer(",".join(one.kind for one in maps).encode(), dtype=np.uint8)
+        return cls(kinds, None if weights is None else np.array(weights, dtype=np.float64), **arrays)
 
     @property
     def classes(self) -> tuple[type, ...]:
@@ -67,11 +70,15 @@ class SideBySideFeatures(RowFeatures):
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, dimension)."""
-        return np.hstack([one.transform(features) for one in self.maps])
+        mapped = [one.transform(features) for one in self.maps]
+        if self._weights is None:
+            return np.hstack(mapped)
+        return unit_rows(np.hstack([weight * one for weight, one in zip(self._weights, mapped, strict=True)]))
 
     def arrays(self) -> dict[str, Array]:
-        """Return the kinds and the arrays of the maps."""
-        return {"kinds": self._kinds, **self._of_maps}
+        """Return the kinds, the weights where there are some, and the arrays of the maps."""
+        weights = {} if self._weights is None else {"weights": self._weights}
+        return {"kinds": self._kinds, **weights, **self._of_maps}
 
 
 @register("projections", "side-by-side")
@@ -81,13 +88,16 @@ class SideBySide(ImageMap):
 
     Guarantee
     ---------
-    Costs nothing: each of the maps does. Norms are not bounded by 1: whatever reads the rows next clips them, or
-    :class:`~dpalgos.features.whitening.PublicWhitening` brings them to the unit sphere.
+    Costs nothing: each of the maps does. With weights its rows have norm 1 (or 0). Without, norms are not bounded by 1:
+    whatever reads the rows next clips them, or :class:`~dpalgos.features.whitening.PublicWhitening` brings them to the
+    unit sphere.
 
     Parameters
     ----------
     maps : mapping
         Names of registered public maps to their parameters.
+    weights : mapping, optional
+        Names of the same maps to what their features are multiplied by, before the whole is brought to norm 1.
     mirror : bool, optional
         Handed to each of the maps where it is given.
     shape : sequence of int, optional
@@ -95,6 +105,7 @@ class SideBySide(ImageMap):
     """
 
     maps: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"scattering": {}, "dictionary": {}})
+    weights: Mapping[str, float] | None = None
     mirror: bool | None = None
     source: ClassVar[str] = "ours"
     kept: ClassVar[bool] = True
@@ -102,6 +113,13 @@ class SideBySide(ImageMap):
     def __post_init__(self) -> None:
         if not self.maps:
             raise ParameterError("maps is empty; name public maps, for example scattering and dictionary")
+        if self.weights is not None and set(self.weights) != set(self.maps):
+            raise ParameterError(
+                f"weights are of {', '.join(sorted(self.weights)) or 'no map'}; give one for each of "
+                f"{', '.join(sorted(self.maps))}"
+            )
+        for name, weight in (self.weights or {}).items():
+            Bound(0.0, open_low=True).require(f"the weight of {name}", weight)
 
     def output_dimension(self, dimension: int) -> int:
         """Return the number of all features."""
@@ -109,7 +127,24 @@ class SideBySide(ImageMap):
 
     def map_for(self, dimension: int) -> SideBySideFeatures:
         """Return the map."""
-        return SideBySideFeatures.of([one.map_for(dimension) for one in self.parts()])
+        return self._of([one.map_for(dimension) for one in self.parts()])
+
+    def _of(self, maps: Sequence[RowFeatures | Projection]) -> SideBySideFeatures:
+        weights = None if self.weights is None else [self.weights[name] for name in self.maps]
+        return SideBySideFeatures.of(maps, weights)
+
+    def stored_as(self, spec: AlgorithmSpec, dimension: int) -> AlgorithmSpec:
+        """Return the map of what is stored for each of the maps."""
+        stored = {
+            name: dict(part.stored_as(AlgorithmSpec("projections", name, own), dimension).parameters)
+            for (name, own), part in zip(self.maps.items(), self.parts(), strict=True)
+        }
+        return spec if stored == self.maps else spec.with_parameters(maps=stored)
+
+    def part_of(self, stored: RowFeatures) -> SideBySideFeatures:
+        """Return the parts of the maps side by side."""
+        assert isinstance(stored, SideBySideFeatures)
+        return self._of([part.part_of(one) for part, one in zip(self.parts(), stored.maps, strict=True)])
 
     @classmethod
     def composed_of(cls, parameters: Mapping[str, Any]) -> tuple[type, ...]:

@@ -34,11 +34,17 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"filters": 3, "side": 2, "cells": 1, "images": 20, "processes": ["strokes"], **_IMAGE}
     ],
     ("projections", "side-by-side"): [
-        {"maps": {"scattering": {"scales": 1, "angles": 2, "places": 1}, "hog": {"cell": 1, "block": 1}}, **_IMAGE}
+        {"maps": {"scattering": {"scales": 1, "angles": 2, "places": 1}, "hog": {"cell": 1, "block": 1}}, **_IMAGE},
+        {
+            "maps": {"scattering": {"scales": 1, "angles": 2, "places": 1}, "hog": {"cell": 1, "block": 1}},
+            "weights": {"scattering": 1.0, "hog": 0.7},
+            **_IMAGE,
+        },
     ],
     ("projections", "dct"): [{"components": 3, **_IMAGE}, {"components": 6, **_IMAGE}],
     ("projections", "dppca"): [{"budget": EPSILON, "components": 3, "variance_share": 0.85}],
     ("projections", "dpsvd"): [{"budget": APPROXIMATE, "components": 3}],
+    ("projections", "encoder"): [{"net": "small", "components": 2, "images": 6, **_IMAGE}],
     ("projections", "hog"): [{"cell": 1, "block": 1, **_IMAGE}],
     ("projections", "identity"): [{}],
     ("projections", "laplace-pca"): [{"budget": EPSILON, "components": 3}],
