@@ -11,9 +11,9 @@ from dpalgos.algorithms import Work
 from dpalgos.features.public_map import ImageMap, PublicMap, RowFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.models import Projection, decode, released_kind
-from dpalgos.parameters import ParameterError
+from dpalgos.parameters import Bound, ParameterError
 from dpalgos.registry import AlgorithmSpec, register
-from dpalgos.rows import Array, Floats
+from dpalgos.rows import Array, Floats, unit_rows
 
 
 def beginning_with(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
