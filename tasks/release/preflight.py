@@ -31,9 +31,9 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import MappedRows, NormalisedRows
-from tasks.preparation.mapped_rows import are_kept, has_room, is_worth_keeping, part_of
+from tasks.preparation.mapped_rows import PublicView, are_kept, has_room, is_worth_keeping, part_of
 from tasks.preparation.prepare import Prepared, prepare
-from tasks.preparation.public_maps import found_map, public_maps_of
+from tasks.preparation.public_maps import encoding, found_map, public_maps_of
 from tasks.release.admission import require_admissible
 from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout
@@ -526,7 +526,16 @@ def _views(plan: RunPlan, shards: Sequence[ShardRef]) -> _Views:
     made = [found_map(release, one) for release, one in maps]
     # Of a basis there is nothing to keep.
     slow = [(one, found) for (_, one), found in zip(maps, made, strict=True) if getattr(found, "kept", True)]
-    kept = bool(slow) and all(isinstance(found, RowFeatures) and are_kept(shards, found) for _, found in slow)
+    first = encoding(dataset.maps) if dataset.maps and all(found is not None for _, found in slow) else None
+    views = [_view(first, found) for _, found in slow]
+    kept = bool(slow) and all(view is not None and are_kept(shards, view) for view in views)
     sizes = [one.output_dimension(dataset.dimension) for one, _ in slow]
     room = all(has_room(dataset, part, size) for part in assigned for size in sizes)
     return _Views(kept, bool(slow) and not kept and not (worth and room))
+
+
+def _view(first: PublicView | None, found: object) -> PublicView | None:
+    """Return the view of a public map behind those that come before everything; None of one that is not made."""
+    if not isinstance(found, RowFeatures):
+        return None
+    return PublicView((found,)) if first is None else first.then(PublicView((found,)))
