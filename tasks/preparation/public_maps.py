@@ -22,6 +22,7 @@ from dpalgos.registry import AlgorithmSpec, construct, lookup
 from dpalgos.rows import Array, Features, Floats, RowMap, fits
 from storage.datasets import open_dataset
 from storage.errors import DamagedError, InputError, RefusedError
+from storage.kept_rows import has_kept
 from storage.refs import DatasetRef, ShardRef
 from storage.releases import ReleaseStore
 from tasks.datasets.registration import find_dataset
@@ -118,6 +119,19 @@ def make_mapped(node: MappedRows) -> DatasetRef:
     # How many rows people have is nobody's business.
     keep_parts(dataset, view, view if dataset.person else _counted(view, dataset.rows + dataset.test_rows))
     return node.rows
+
+
+def are_made(keys: Sequence[str]) -> bool:
+    """Whether all of some public maps are stored."""
+    return all(open_releases().exists(key) for key in keys)
+
+
+def are_features_kept(node: MappedRows) -> bool:
+    """Whether all rows of a version are kept as public maps show them; none of them is read."""
+    if not are_made([one.key for one in node.maps]):
+        return False
+    view, parts = encoding([one.key for one in node.maps]), ["train", *(["test"] if node.source.test_rows else [])]
+    return all(has_kept(current_layout(), node.source, part, view.key) for part in parts)
 
 
 def encoding(keys: Sequence[str]) -> PublicView:
