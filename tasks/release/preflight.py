@@ -417,7 +417,7 @@ def _encoding(step: FeatureStep, rows: int, speeds: Speeds) -> float:
         works[0].operations - works[1].operations,
         works[0].small_operations - works[1].small_operations,
     )
-    return (2.0 * operations / speeds.operations + small * _SMALL / speeds.interpreted) / speeds.cores
+    return float((2.0 * operations / speeds.operations + small * _SMALL / speeds.interpreted) / speeds.cores)
 
 
 def _mapping(release: PlannedRelease, speeds: Speeds) -> float:
