@@ -1,4 +1,4 @@
-"""What map, whitening and head are each worth: MNIST's held-out training rows, one left out or exchanged at a time.
+"""Ablation: accuracy with map, whitening or head left out or exchanged, on MNIST's held-out training rows.
 
     UNITBALL_DATA=/path/to/data python benchmarks/ablation.py [--rows 20000] [--seeds 2] [--epsilons 0.1 1]
 

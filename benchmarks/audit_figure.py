@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dpalgos.audit.experiment import AuditOptions, Effort
 from dpalgos.audit.releases import audit_release
-from tasks.auditing.examination import draw_trade_offs
+from tasks.auditing.figures import draw_trade_offs
 
 SHOWN = (
     ("trainers", "class-means", 4.0, 1e-5),

@@ -1,4 +1,4 @@
-"""How often audits are right: broken systems caught, seed by seed, and false alarms on correct mechanisms.
+"""A study of audits: broken systems caught, seed by seed, and false alarms on correct mechanisms.
 
     python benchmarks/audit_study.py caught [--seeds 40] >> caught.jsonl
     python benchmarks/audit_study.py alarms [--seeds 1000] >> alarms.jsonl
@@ -25,7 +25,8 @@ from dpalgos.projections.covariance import LaplaceCovariance
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.output_perturbation import RadialOutputPerturbation
 from dpalgos.trainers.smo import SmoOutputPerturbation
-from tasks.auditing.systems import audit_system, find_subject
+from tasks.auditing.subjects import find_subject
+from tasks.auditing.systems import audit_system
 
 # Runs on each neighbour: few where outputs lack noise, many where noise is a little too small.
 CAUGHT: dict[str, int] = {

@@ -1,4 +1,4 @@
-"""How time and memory grow with rows, features and parties: a table, fitted exponents, and log-log plots.
+"""Growth of time and memory with rows, features and parties: a table, fitted exponents, and log-log plots.
 
 ``python benchmarks/growth.py rows --most 1000000 --plot docs/images/growth-rows.svg``. Each point is a process of its
 own: rows are made in a stream and stored, then a covariance and ten gradient sums are taken of the stored rows, nothing

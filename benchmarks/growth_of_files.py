@@ -1,4 +1,4 @@
-"""How seconds and peak memory grow with rows where files are ingested, partitioned, predicted and evaluated.
+"""Growth of time and peak memory with rows where files are ingested, partitioned, predicted and evaluated.
 
 ``python benchmarks/growth_of_files.py [--most 1000000]`` prints a table. Each point is a process of its own, which does
 one thing with rows of 20 features that were written before: seconds are its processor seconds after its imports, and

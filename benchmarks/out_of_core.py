@@ -1,4 +1,4 @@
-"""How long a set of 16,000,000 × 125 synthetic rows (8 GB) takes, from a stream to ten gradient sums: a table.
+"""Out of core: 16,000,000 × 125 synthetic rows (8 GB), from a stream to ten gradient sums, as a table of seconds.
 
 ``python benchmarks/out_of_core.py --folder /somewhere/with/20G [--rows 1000000]``. Rows are ingested from a stream,
 partitioned over 100 parties, and read from there: a DP covariance, ten steps of noisy gradient descent, nothing kept

@@ -1,4 +1,4 @@
-"""How fast each piece of work is beside what others need for it: one table, alternating, medians, ratios.
+"""Speed of each piece of work beside others' code for it: one table, alternating, medians, ratios.
 
 ``python benchmarks/performance.py [rows …] [--repeat 5] [--peers PYTHON] [--json FILE]``. All sides of a row run in
 turn after one warm-up, so that a busy machine slows all; what counts is the ratio. Libraries that Unitball does not
@@ -58,8 +58,8 @@ from storage.layout import Layout
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
 from storage.ledger.database import Memory, open_database
 from storage.ledger.ledger import Ledger
+from storage.readers.csv import read_csv
 from storage.readers.libsvm import read_libsvm
-from storage.readers.tables import read_csv
 from storage.refs import Visibility
 from storage.source import ReadOptions
 from tasks.planning.configuration import TrainingConfig
@@ -281,7 +281,7 @@ def _libsvm_set(name: str, features: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _charging(folder: Path, before: int) -> Work:
     """Return what charges ten releases to an account of so many plans."""
-    from tasks.accounts.budget import AccountingPolicy
+    from tasks.accounts.pricing import AccountingPolicy
 
     folder.mkdir()
     (folder / "private").mkdir()
@@ -399,7 +399,7 @@ def _flow(folder: Path) -> Beside:
 def _sweep(folder: Path) -> Beside:
     chain_inline, run_sweep = _warm(folder).chain_inline, importlib.import_module("flows.sweep").run_sweep
     # Imported here: behind the door the library keeps to one thread, and what it is compared with must not.
-    from tasks.experiments.records import SweepSpec
+    from tasks.experiments.specifications import SweepSpec
 
     asked = {"dataset": "digits", "algorithm": "noisy-gd", "param.iterations": 2}
 

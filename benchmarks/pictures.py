@@ -1,4 +1,4 @@
-"""What each random process and map of images is worth: the recommended system's choice with one part exchanged.
+"""Comparison of random processes and maps of images: the recommended system's choice with one part exchanged.
 
 Run as ``python benchmarks/pictures.py --format cifar10 --path FOLDER --held-out 4000 [--as-if 50000]``; formats are
 those of ``unitball ingest``, with ``--image-shape`` where they do not say that rows are images. Noise is that of five

@@ -27,7 +27,7 @@ from shared import mnist
 
 from dpalgos.accounting.costs import allocate
 from dpalgos.algorithms import fit
-from dpalgos.features.images import Scattering
+from dpalgos.features.scattering import Scattering
 from dpalgos.features.whitening import WhitenedFeatures
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.keystream import KeyedNoise, public_secret

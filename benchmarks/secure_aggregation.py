@@ -1,4 +1,4 @@
-"""What secure aggregation costs, side by side: masking beside the covariance, many steps, many parties.
+"""The cost of secure aggregation: masking beside the covariance, many steps, many parties.
 
     python benchmarks/secure_aggregation.py [--plot cost.png] [--largest 50000]
 

@@ -1,4 +1,4 @@
-"""What several benchmarks do: find data, time a stage, print a table, draw lines. NumPy is all that must be there."""
+"""Shared parts of benchmarks: finding data, timing a stage, tables, line plots. NumPy is all that must be there."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How Unitball is started: the command line, served deployments, schedules and triggers."""
+"""Deployments: the command line, served flows, schedules and triggers."""

@@ -1,4 +1,4 @@
-"""How requests reach parties of their own and answers come back: flow runs of a Prefect server, and their artifacts.
+"""Transport between a coordinator and parties: flow runs of a Prefect server, and their artifacts.
 
 Each party runs its own flow in its own process (:func:`serve_party`). Of a flow run it takes the parameters alone,
 which its own model validates; pull steps, entry points, job variables and work pools are for workers; there is none.
@@ -36,8 +36,8 @@ from flows.party import ANSWER, DATASET_VARIABLE, ROSTER_VARIABLE, answer_reques
 from storage.documents import parse_json
 from storage.errors import StorageError
 from tasks.federation.coordinator import Transport
+from tasks.federation.messages import Answer, Request
 from tasks.federation.party import Party
-from tasks.federation.protocol import Answer, Request
 
 _TAG = "unitball-party"
 _POLL_SECONDS = 0.3
@@ -115,7 +115,7 @@ def posting(seconds: float) -> Transport:
                 return None
             # By the names of fields that parties of all versions know.
             run = client.create_flow_run_from_deployment(
-                deployment.id, parameters={"request": request.model_dump(mode="json", by_alias=True)}
+                deployment.id, parameters={"request": request.model_dump(mode="json")}
             )
             while time.monotonic() < deadline:
                 state = client.read_flow_run(run.id).state

@@ -1,4 +1,4 @@
-"""How inner loops are compiled. Imported when a loop starts, so that importing dpalgos stays light.
+"""Compilation of inner loops. Imported when a loop starts, so that importing dpalgos stays light.
 
 Functions that call each other keep to one file, because the compiler's cache notices changes of the file a function is
 in, and of no other.

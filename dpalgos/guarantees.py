@@ -1,4 +1,4 @@
-"""What a release is proved to cost: the closed set of loss types, the guarantee that carries them, their rounding."""
+"""Guarantees of releases: the closed set of loss types, the settings that they hold in, their rounding."""
 
 import math
 from dataclasses import asdict, dataclass, field
@@ -16,8 +16,8 @@ class Neighbours(StrEnum):
     ``replace-one``: the one is any record, null records (:mod:`dpalgos.rows`) included, and so is the other.
     ``replace-special``: one of the two is a null record, which contributes nothing.
 
-    ``add-remove-one``, where n itself differs, is read from old records only. It cannot hold here, whatever the noise:
-    n is public in manifests, sizes of shards, grids, the spectrum of a mean and the calibration itself.
+    ``add-remove-one``, where n itself differs, is named so that it is refused with its reason. It cannot hold here,
+    whatever the noise: n is public in manifests, sizes of shards, grids, the spectrum of a mean and the calibration.
     """
 
     REPLACE_ONE = "replace-one"
@@ -128,10 +128,10 @@ class SlackGaussian(Bounded):
 
 @dataclass(frozen=True, slots=True)
 class PrivateSelection(Bounded):
-    """The best of several candidates, of which secret coins say which compete (:mod:`dpalgos.accounting.profiles`).
+    """The best of several candidates, of which secret coins say which compete (:mod:`dpalgos.accounting.selection`).
 
     Guarantees of the same release, and all hold: ``(epsilon, delta)`` as a selection, and the curve of which that is
-    one point (:class:`~dpalgos.accounting.profiles.SelectionProfile`); and, since the release is a post-processing of
+    one point (:class:`~dpalgos.accounting.selection.SelectionProfile`); and, since the release is a post-processing of
     all candidates and of coins that look at no row, the Gaussian-DP of their composition (:attr:`all_candidates`). One
     plan by itself is told by the curve, read at whichever delta; what filters add up by the point or by the
     composition.
@@ -298,12 +298,20 @@ class Guarantee:
     numerics : Numerics
     assumptions : tuple of str
         What the proof needs beyond the relation, one sentence each.
+
+    Raises
+    ------
+    ParameterError
+        For add-remove-one, which the public sizes refute.
     """
 
     losses: tuple[Loss, ...]
     neighbours: Neighbours = Neighbours.REPLACE_ONE
     numerics: Numerics = Numerics.IDEALISED
     assumptions: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        self.neighbours.in_force()
 
     @property
     def proved(self) -> bool:
@@ -326,7 +334,7 @@ class Guarantee:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Read a guarantee back; raises ParameterError for an unknown loss type."""
+        """Read a guarantee back; raises ParameterError for an unknown loss type, and for add-remove-one."""
         return cls(
             losses=tuple(loss_from_json(loss) for loss in data["losses"]),
             neighbours=Neighbours(data["neighbours"]),

@@ -1,4 +1,4 @@
-"""What every trainer of linear models does before and after: safe rows, targets, and the intercept inside the ball."""
+"""Base classes of linear models' trainers: safe rows, targets, and the intercept inside the ball."""
 
 import math
 from collections.abc import Sequence

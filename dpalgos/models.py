@@ -1,4 +1,4 @@
-"""What a release decodes to: feature maps and models, made of arrays and nothing else."""
+"""Artefacts: the feature maps and models that releases decode to, made of arrays and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ and nothing is subnormal, which takes a processor longer."""
 
 
 class Artefact(Protocol):
-    """Anything the door can store: named arrays plus public notes."""
+    """Anything the door can store: named arrays plus public metadata."""
 
     kind: ClassVar[str]
 

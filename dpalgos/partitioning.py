@@ -1,4 +1,4 @@
-"""How rows are divided among simulated parties."""
+"""Partitions of rows among simulated parties."""
 
 from __future__ import annotations
 

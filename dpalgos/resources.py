@@ -1,4 +1,4 @@
-"""What may be held of rows in memory."""
+"""The bound on memory that rows may take."""
 
 import os
 import threading

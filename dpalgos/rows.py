@@ -1,4 +1,4 @@
-"""What algorithms are handed: rows in blocks, made safe, null records, the source of noise; and sums over blocks."""
+"""Rows as algorithms read them, made safe, the source of their noise, and sums over blocks of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What released running sums of scores say: counts at every threshold, areas, probabilities, a threshold for an aim.
+"""Curves from released running sums of scores: counts at every threshold, areas, probabilities, thresholds.
 
 All is post-processing. The noise of running sums is Gaussian, correlated over the edges, and its covariance is public
 (:meth:`ScoreSums.of_release`).
@@ -20,7 +20,7 @@ these sums. *More than two classes*: the matrix says only how many rows a class 
 curves would depend on each other.
 
 *Margins at all thresholds at once.* At one threshold a share a/(a + b) of counts with noise has the margin of
-:mod:`dpalgos.metrics`: quantiles of the share when the noise is drawn anew and taken away and the rows are drawn anew,
+:mod:`dpalgos.margins`: quantiles of the share when the noise is drawn anew and taken away and the rows are drawn anew,
 at the probabilities Phi(-c) and Phi(c). For one threshold c would be 1.96. That c is taken which the largest of the
 standardised deviations (1 - p) da - p db over all thresholds exceeds with a probability of 5 %: they are simulated
 together, as Gaussians with the covariance of noise and drawing at the counts that were found, bent to rise. To rank
@@ -39,7 +39,8 @@ import scipy
 
 from dpalgos.evaluators.noisy_sums import ScoreDistribution, edges
 from dpalgos.guarantees import Setting
-from dpalgos.metrics import LEVELS, Margins, draws_of, joined, ratio, shares, widened, with_margins
+from dpalgos.margins import LEVELS, Margins, draws_of, joined, shares, widened, with_margins
+from dpalgos.metrics import ratio
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
 
@@ -350,7 +351,7 @@ def operating_points(scores: ScoreSums) -> tuple[dict[str, Floats], dict[str, tu
     """Return recall, precision, F1 and balanced accuracy at each inner edge of the bins, and their 95 % margins.
 
     Each number's margins hold for all thresholds at once, so that they hold at one that is chosen by the same sums.
-    They are simulated as in :mod:`dpalgos.metrics`, the drawing of the rows included.
+    They are simulated as in :mod:`dpalgos.margins`, the drawing of the rows included.
 
     Parameters
     ----------

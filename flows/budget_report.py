@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from tasks.accounts.budget import BudgetHistory
+from tasks.accounts.history import BudgetHistory
 from tasks.records import record_budgets
 from tasks.runtime.ending import announcing_failures
 

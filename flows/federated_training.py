@@ -1,7 +1,9 @@
 """The main flow: plan a run, charge it, make it (rows, bases, models, their aggregation and evaluation), record it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import singledispatch
 from typing import Any, cast
 
@@ -11,8 +13,7 @@ from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from dpalgos.models import Statistic
-from dpalgos.secure.rounds import Stage
-from dpalgos.secure.rounds import carry_out as carry_out_rounds
+from dpalgos.secure.rounds import Stage, run_rounds
 from dpalgos.secure.summation import Masking
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
@@ -50,11 +51,24 @@ _BLOCKS = 8
 Answers = list[Future[list[str]]]
 
 
+_MADE: ContextVar[Prepared | None] = ContextVar("a plan that was made", default=None)
+
+
+@contextmanager
+def with_plan(prepared: Prepared) -> Iterator[None]:
+    """Let the flow runs of this thread carry out a plan that was made, and looked at, before the engine was started."""
+    token = _MADE.set(prepared)
+    try:
+        yield
+    finally:
+        _MADE.reset(token)
+
+
 def plan(config: TrainingConfig) -> Prepared:
-    """Look the data set up and return the plan of a run; a night's as it is on record by then."""
+    """Look the data set up and return the plan of a run: the one that was made of this configuration, if one was."""
     resolve_dataset(config.dataset)
-    prepared = prepare(config)
-    return prepared if config.horizon is None else record_night(prepared)
+    made = _MADE.get()
+    return made if made is not None and made.is_of(config) else prepare(config)
 
 
 def chain(prepared: Prepared) -> Chained:
@@ -68,6 +82,9 @@ def chain(prepared: Prepared) -> Chained:
     """
     started = time.monotonic()
     made: dict[str, Any] = {}
+    if prepared.config.horizon is not None:
+        # What arrives tonight is on record before it is charged, and with the first night what the horizon releases.
+        prepared = record_night(prepared)
     if prepared.plan is None:
         # Only what public rows contain decides whose they are: they are divided before there is a plan.
         made = materialise(prepared.rows, begin)
@@ -233,7 +250,7 @@ def in_rounds(
         The artefacts that rows are seen through.
     """
     tasks = _Tasks(release, shards, upstream)
-    opened = carry_out_rounds(tasks)
+    opened = run_rounds(tasks)
     for one in tasks.begun:
         # In order, so that what failed says so itself.
         one.result()

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from storage.documents import read_yaml
 from storage.errors import InputError
+from tasks.federation.messages import Request, Roster
 from tasks.federation.party import Party
-from tasks.federation.protocol import Request, Roster
 from tasks.runtime.settings import keep_private
 
 ANSWER = "unitball-answer"

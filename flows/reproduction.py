@@ -15,26 +15,13 @@ from storage.errors import InputError
 from storage.refs import Visibility
 from tasks.datasets.registration import describe_datasets, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
+from tasks.experiments.comparisons import compare_with_paper, derive, verdicts
 from tasks.experiments.computed import COMPUTED, Risk, decision_boundaries, ingest_features
 from tasks.experiments.figures import draw
-from tasks.experiments.records import (
-    NOISE_AXES,
-    DataNeed,
-    Drawing,
-    Experiment,
-    Plot,
-    PointResult,
-    Reproduction,
-    Scale,
-    SweepSpec,
-    compare_with_paper,
-    derive,
-    means_table,
-    page,
-    verdicts,
-    versions,
-    write,
-)
+from tasks.experiments.pages import means_table, page
+from tasks.experiments.point_results import PointResult
+from tasks.experiments.records import Drawing, Experiment, versions, write
+from tasks.experiments.specifications import NOISE_AXES, DataNeed, Plot, Reproduction, Scale, SweepSpec
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root
 from tasks.tracking.artifacts import show_figure

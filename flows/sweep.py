@@ -12,7 +12,8 @@ from dpalgos.registry import lookup
 from flows import federated_training
 from storage.errors import InputError
 from tasks.datasets.registration import find_dataset
-from tasks.experiments.records import Block, Plot, Point, PointResult, SweepSpec, point_result
+from tasks.experiments.point_results import PointResult, point_result
+from tasks.experiments.specifications import Block, Plot, Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
 from tasks.runtime.cluster import task_runner, threads

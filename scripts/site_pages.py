@@ -21,11 +21,12 @@ from typer.core import TyperGroup, TyperOption
 import dpalgos
 import unitball
 from deployments.cli.entry_point import command_group, import_all
-from storage.columns import Column
+from storage.columns.numeric import Ordered
+from storage.columns.types import TYPES
+from tasks.datasets.drafts import draft_schema
 from tasks.datasets.request import IngestRequest
 from tasks.datasets.schedules import Schedule
-from tasks.datasets.schemas import draft_schema
-from tasks.experiments.records import Block, SweepSpec
+from tasks.experiments.specifications import Block, SweepSpec
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -153,7 +154,7 @@ def _schema() -> str:
         drafted = Path(folder) / "clinic.yaml"
         draft_schema(REPOSITORY / "docs/examples/clinic.csv", drafted)
         text = drafted.read_text("utf-8").replace(folder, "").replace(f"{REPOSITORY}/", "")
-    kinds = sorted(f"{one.__module__}.{one.__name__}" for one in Column.__subclasses__())
+    kinds = sorted(f"{one.__module__}.{one.__name__}" for one in (*TYPES.values(), Ordered))
     return _api(
         "Schema",
         ["storage.schema.Schema", *kinds],

@@ -1,4 +1,4 @@
-"""Which rows of a version arrived with it: fingerprints of rows and labels, compared with those of the version before.
+"""Arrivals: the rows of a version that are new in it, by keyed fingerprints of rows and labels.
 
 A row's fingerprint is an 8-byte BLAKE2b value of its features, its label and the party that brought it, keyed with the
 root's secret. They are kept in the order of the rows, in private files of their own, so that an earlier version may be
@@ -21,10 +21,11 @@ from storage.datasets import open_dataset, origins
 from storage.documents import pack_arrays, unpack_arrays
 from storage.errors import StorageError
 from storage.fingerprints import row_fingerprints
-from storage.layout import Layout, root_secret
+from storage.layout import Layout
 from storage.people import ranks
 from storage.refs import DatasetRef
 from storage.rowfiles import NULL_CLASS
+from storage.secrets import root_secret
 
 _Prints = NDArray[np.uint64]
 

@@ -1,14 +1,11 @@
 """The catalogue: data sets, whose they are, whether private, with what key material; models and how good they are."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from storage.arrivals import Arrival
-from storage.documents import file_digest, verify_file
-from storage.errors import DamagedError, InputError, RefusedError, StorageError
-from storage.layout import FINGERPRINTS, Layout
+from storage.errors import InputError, RefusedError
 from storage.ledger.charges import DEFAULT_RELATION, PERSON, ROW, Account, Cap, add_account, find_account, get_account
 from storage.ledger.database import Database
 from storage.ledger.entries import Entries, Entry, Kind, append, found, reading, require_name, writing
@@ -27,7 +24,6 @@ class Registration:
     ----------
     name, version, account : str
     visibility : Visibility
-    normalisation : str
     manifest : mapping
         Whatever the data set's own module wants to keep; nothing that reveals a row.
     people : People, optional
@@ -38,7 +34,6 @@ class Registration:
     version: str
     account: str
     visibility: Visibility
-    normalisation: str
     manifest: Mapping[str, Any]
     people: People | None = None
 
@@ -151,7 +146,6 @@ class Catalog:
         *,
         visibility: Visibility,
         manifest: Mapping[str, Any],
-        normalisation: str = "none",
         account: str | None = None,
         cap: Cap | None = None,
         disjoint_people: str = "",
@@ -171,7 +165,6 @@ class Catalog:
         name, version : str
         visibility : Visibility
         manifest : mapping
-        normalisation : str
         account : str, optional
             The population. By default the account of the name's versions so far, and the name itself for a new name.
         cap : Cap, optional
@@ -188,7 +181,7 @@ class Catalog:
         relation : str, optional
             The neighbouring relation of the account's guarantees; fixed once the account is open.
         fingerprints : str, optional
-            Digest of the version's row fingerprints, see :func:`guard_material`.
+            Digest of the version's row fingerprints, see :func:`storage.key_material.guard_material`.
         deltas : mapping, optional
             The series of deltas that later caps may spend, recorded when the account is opened; the policy's own JSON.
         people : People, optional
@@ -212,11 +205,7 @@ class Catalog:
             earlier = [_registration(entry) for entry in entries.find(Kind.DATASET, subject=name)]
             _require_visibility(entries, name, version, visibility, earlier)
             chosen = account or (earlier[-1].account if earlier else name)
-            same = [
-                registration
-                for registration in earlier
-                if (registration.version, registration.normalisation) == (version, normalisation)
-            ]
+            same = [registration for registration in earlier if registration.version == version]
             repeated = bool(same) and same[-1].account == chosen
             if not repeated:
                 _require_account(
@@ -255,7 +244,6 @@ class Catalog:
                     content={
                         "version": version,
                         "visibility": str(visibility),
-                        "normalisation": normalisation,
                         "manifest": manifest,
                         "disjoint_people": bool(disjoint_people) and not repeated,
                         "fingerprints": fingerprints,
@@ -353,15 +341,15 @@ class Catalog:
         ledger says, so keys of what begins afterwards hold this.
         """
         restored = found(self._database, Kind.RESTORE)
-        return str(restored[-1].content.get("epoch", restored[-1].sequence)) if restored else ""
+        return str(restored[-1].content["epoch"]) if restored else ""
 
     def stream(self, keys: Collection[str]) -> Mapping[str, Any] | None:
         """Return what is released night after night under one of some keys, None where nothing was fixed."""
         fixed = [entry.content for entry in found(self._database, Kind.STREAM) if entry.subject in keys]
         return fixed[-1] if fixed else None
 
-    def get(self, name: str, *, version: str | None = None, normalisation: str | None = None) -> Registration:
-        """Return the newest registration of a name, narrowed to a version or a normalisation where given.
+    def get(self, name: str) -> Registration:
+        """Return the newest registration of a name.
 
         Raises
         ------
@@ -372,15 +360,7 @@ class Catalog:
         if not registrations:
             known = ", ".join(one.name for one in self.datasets()) or "none"
             raise InputError(f"there is no data set {name!r} (data sets: {known}); ingest it first")
-        matching = [
-            one
-            for one in registrations
-            if version in (None, one.version) and normalisation in (None, one.normalisation)
-        ]
-        if not matching:
-            wanted = f"version {version or 'any'}, normalisation {normalisation or 'any'}"
-            raise InputError(f"data set {name!r} has nothing registered under {wanted}; ingest it first")
-        return matching[-1]
+        return registrations[-1]
 
     def datasets(self) -> list[Registration]:
         """Return the newest registration of each name, sorted by name."""
@@ -625,72 +605,6 @@ def _registration(entry: Entry) -> Registration:
         version=content["version"],
         account=entry.account,
         visibility=Visibility(content["visibility"]),
-        normalisation=content["normalisation"],
         manifest=content["manifest"],
         people=People(**content["people"]) if "people" in content else None,
     )
-
-
-# ── key material ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-# Fingerprints of private rows are what tells private rows that come back under another name. A root that has lost them
-# would take such rows in as new and charge them to a new account, so their digests are recorded with each registration
-# and compared before anything is written to the ledger. (The root's secret keys the ledger's entries themselves.)
-
-
-def _recorded(layout: Layout, entries: Entries, *, shared: bool) -> Iterator[tuple[str, Path, str | None]]:
-    """Yield each private version of this root with its file of fingerprints and the digest on record."""
-    adopted = {entry.subject: entry.content["digest"] for entry in entries.find(Kind.MATERIAL)}
-    versions = {
-        entry.content["version"]: entry.content.get("fingerprints")
-        for entry in entries.find(Kind.DATASET)
-        if entry.content["visibility"] == str(Visibility.PRIVATE)
-    }
-    for version, digest in versions.items():
-        # A shared ledger also holds the registrations of other machines, whose rows are not here.
-        if not shared or layout.dataset(version).exists():
-            yield version, layout.dataset(version) / FINGERPRINTS, adopted.get(version) or digest
-
-
-def missing_material(layout: Layout, entries: Entries, *, shared: bool = False) -> dict[str, str]:
-    """Return the private versions whose key material is missing or changed, each with one sentence."""
-    problems = {}
-    for version, path, digest in _recorded(layout, entries, shared=shared):
-        try:
-            if digest is not None:
-                verify_file(path, digest)
-            elif not path.is_file():
-                raise DamagedError(f"{path} is missing")
-        except DamagedError as error:
-            reason = str(error).partition(";")[0]
-            problems[version] = (
-                f"the fingerprints of private rows are lost ({reason}): put {path.name} of version {version} back from "
-                "its back-up, or make it again from the stored rows: unitball doctor --clean"
-            )
-    return problems
-
-
-def adopt_material(layout: Layout, entries: Entries, version: str) -> None:
-    """Record the fingerprints of a version as they are now, in the place of those on record."""
-    digest = file_digest(layout.dataset(version) / FINGERPRINTS)
-    entries.append(Kind.MATERIAL, account="", subject=version, content={"digest": digest})
-
-
-def guard_material(layout: Layout, entries: Entries, *, shared: bool = False) -> None:
-    """Stop a writing transaction where key material is missing or changed.
-
-    What was registered before registrations carried digests is recorded at the first write.
-
-    Parameters
-    ----------
-    layout : Layout
-    entries : Entries
-        Of the transaction.
-    shared : bool
-        Whether other machines register in this ledger too.
-    """
-    if problems := missing_material(layout, entries, shared=shared):
-        raise StorageError(f"{next(iter(problems.values()))}. Nothing was charged")
-    for version, _, digest in _recorded(layout, entries, shared=shared):
-        if digest is None:
-            adopt_material(layout, entries, version)

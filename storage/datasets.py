@@ -18,17 +18,18 @@ from scipy import sparse
 from storage import documents
 from storage.atomic import Staging, locked_directory, staging, write_bytes, writing
 from storage.cells import canonical, numbers
-from storage.columns import codes_of, shown
+from storage.columns.coding import codes_of
+from storage.columns.declarations import shown
 from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
-from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, SEEN, Layout, path_component, root_secret
+from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, SEEN, Layout, path_component
 from storage.objects import objects_of, row_objects
 from storage.people import (
     TEST,
     Digests,
     People,
+    PersonRegister,
     Positions,
-    Roster,
     Seen,
     StoredPeople,
     at_most,
@@ -51,6 +52,7 @@ from storage.rowfiles import (
     ahead,
 )
 from storage.schema import parse_schema
+from storage.secrets import root_secret
 from storage.source import Block, Source, Tally, most_rows, undeclared
 
 FORMAT_VERSION = 1
@@ -224,23 +226,23 @@ class Passing:
                 whole.update(digests.tobytes())
         return whole.hexdigest()
 
-    def joined(self, roster: Roster, seen: Seen) -> "Joined":
-        """Return a roster with whoever is new, which rows came, and which of them count.
+    def joined(self, register: PersonRegister, seen: Seen) -> "Joined":
+        """Return a register with whoever is new, which rows came, and which of them count.
 
         Parameters
         ----------
-        roster : Roster
+        register : PersonRegister
         seen : Seen
             What came with the version before.
         """
-        joined = roster.joined_by({file: np.concatenate(met) for file, met in self._present.items()})
+        joined = register.joined_by({file: np.concatenate(met) for file, met in self._present.items()})
         positions, came, taken = {}, np.zeros(0, dtype=np.int32), dict[str, dict[str, int]]()
         for part, rows in self._rows.items():
             whose = np.concatenate([joined.positions(file, digests) for file, digests, _, _ in rows])
             digests, prints, labels = (np.concatenate([one[place] for one in rows]) for place in (1, 2, 3))
             since = np.ones(len(whose), dtype=np.int32)
             if part != TEST:
-                # Whose rows count elsewhere is for the roster to say, for good.
+                # Whose rows count elsewhere is for the register to say, for good.
                 own = whose >= 0
                 seen, since[own] = seen.followed_by(row_digests(digests[own], prints[own], labels[own]))
                 came = since
@@ -265,7 +267,7 @@ class Joined:
 
     Attributes
     ----------
-    roster : Roster
+    register : PersonRegister
     seen : Seen
     positions : mapping of part to int32 array
         Each row's record; -1 for rows that are left out.
@@ -276,7 +278,7 @@ class Joined:
         limit of a person; and those that are ``taken``. For the owner alone.
     """
 
-    roster: Roster
+    register: PersonRegister
     seen: Seen
     positions: Mapping[str, Positions]
     since: Positions
@@ -401,35 +403,35 @@ class StagedDataset:
         content = _content(self._body)
         (self._stage.path / _UNREGISTERED).touch(mode=0o600)
         if not self.private:
-            people = {} if self._passing is None else self._with_people(self._passing, None, Roster())
+            people = {} if self._passing is None else self._with_people(self._passing, None, PersonRegister())
             return _publish(self.layout, self._stage, content[:32], {**self._body, **people}, None)
         mac = hmac.new(root_secret(self.layout), content.encode(), hashlib.sha256).hexdigest()
         for older in previous:
             if older.private and is_complete(self.layout, older.version):
-                known = _load(self.layout, older.version).get("content_mac", "")
+                known = _load(self.layout, older.version)["content_mac"]
                 if hmac.compare_digest(known, mac):
                     return older
         body = {**self._body, "content_mac": mac}
         if self._passing is not None:
-            roster, seen = _came_before(self.layout, previous, str(body["account"]))
-            body |= self._with_people(self._passing, seen, roster)
+            register, seen = _came_before(self.layout, previous, str(body["account"]))
+            body |= self._with_people(self._passing, seen, register)
         return _publish(self.layout, self._stage, randomness.token_hex(16), body, self._prints)
 
-    def _with_people(self, passing: Passing, seen: Seen | None, roster: Roster) -> dict[str, Any]:
-        """Write a roster with whoever is new, and of the rows those that count; return what the manifest says of them.
+    def _with_people(self, passing: Passing, seen: Seen | None, register: PersonRegister) -> dict[str, Any]:
+        """Write a register with whoever is new, and those rows that count; return what the manifest says of them.
 
         ``seen``: what came with the version before; None of public rows, whose versions know none before them.
         """
-        joined = passing.joined(roster, seen or Seen())
-        trained_on = joined.roster.trained_on()
-        if ("" in joined.roster.files) and len(trained_on) > 1:
+        joined = passing.joined(register, seen or Seen())
+        trained_on = joined.register.trained_on()
+        if ("" in joined.register.files) and len(trained_on) > 1:
             raise InputError(
                 f"{self.place}: rows of this data set came in one file before, or in the parties' own files; bring "
                 "them in as before, or under another name"
             )
         counts, parts = {"train": sum(count for _, count in trained_on)}, {}
-        if TEST in joined.roster.files and TEST in self._body["parts"]:
-            counts[TEST] = joined.roster.records(TEST)
+        if TEST in joined.register.files and TEST in self._body["parts"]:
+            counts[TEST] = joined.register.records(TEST)
         none = np.zeros(0, dtype=np.int32)
         kept = {part: joined.positions.get(part, none) >= 0 for part in self._body["parts"]}
         row_format = RowFormat.from_json(self._body["format"])
@@ -444,19 +446,19 @@ class StagedDataset:
         since = joined.since[joined.positions.get("train", none) >= 0]
         people = {
             **self._body["people"],
-            "entries": len(joined.roster.file),
+            "entries": len(joined.register.file),
             "records": counts,
             "taken": joined.taken,
             "version": joined.seen.version,
-            "digest": save_people(self._stage.path / PEOPLE, StoredPeople(joined.roster, stored, since)),
+            "digest": save_people(self._stage.path / PEOPLE, StoredPeople(joined.register, stored, since)),
         }
         if seen is not None:
             people["seen"] = save_seen(self._stage.path / SEEN, joined.seen)
         return {"people": people, "origins": [list(file) for file in trained_on], "parts": parts}
 
 
-def _came_before(layout: Layout, versions: Sequence[DatasetRef], account: str) -> tuple[Roster, Seen]:
-    """Return the roster that all other versions' are the beginning of, and which rows came with the last of them."""
+def _came_before(layout: Layout, versions: Sequence[DatasetRef], account: str) -> tuple[PersonRegister, Seen]:
+    """Return the register that all other versions' are the beginning of, and which rows came with the last of them."""
     known = [(_load(layout, one.version).get("people"), one) for one in versions if one.account == account]
     people, newest = max(
         ((said, one) for said, one in known if said is not None),
@@ -464,9 +466,9 @@ def _came_before(layout: Layout, versions: Sequence[DatasetRef], account: str) -
         default=(None, None),
     )
     if people is None or newest is None:
-        return Roster(), Seen()
+        return PersonRegister(), Seen()
     folder = layout.dataset(newest.version)
-    return load_people(folder / PEOPLE, people["digest"]).roster, load_seen(folder / SEEN, people["seen"])
+    return load_people(folder / PEOPLE, people["digest"]).register, load_seen(folder / SEEN, people["seen"])
 
 
 def open_people(layout: Layout, ref: DatasetRef) -> StoredPeople | None:
@@ -496,7 +498,7 @@ def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> 
     try:
         body = _load(layout, version)
         # What was derived keeps the declaration of the table that it was derived from.
-        table = None if "parent" in body else body.get("table")
+        table = None if "parent" in body else body["table"]
         schema = None if table is None else parse_schema(table["schema"], version)
         prints = Fingerprints(
             root_secret(layout),
@@ -728,7 +730,7 @@ def is_complete(layout: Layout, version: str) -> bool:
         if "people" in body:
             documents.verify_file(layout.dataset(version) / PEOPLE, body["people"]["digest"])
     except FormatVersionError:
-        # A newer Unitball's version is not ours to judge, and least of all to replace.
+        # What another Unitball wrote is not ours to judge, and least of all to replace.
         raise
     except StorageError:
         return False
@@ -816,9 +818,9 @@ def owners_of(layout: Layout, ref: DatasetRef, part: str) -> dict[str, list[tupl
 def declared_table(layout: Layout, ref: DatasetRef) -> Mapping[str, Any] | None:
     """Return what decides how raw rows of a table become features: its ``schema``'s document and ``on_violation``.
 
-    None where rows had no declared schema, or were stored before it was kept. It is declared and says nothing of rows.
+    None where rows had no declared schema. It is declared and says nothing of rows.
     """
-    return cast(Mapping[str, Any] | None, _load(layout, ref.version).get("table"))
+    return cast(Mapping[str, Any] | None, _load(layout, ref.version)["table"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -829,8 +831,8 @@ class IngestionReport:
     ----------
     counts : mapping of part to counts
         See :class:`storage.source.Tally`; a part a party where each has a file of its own.
-    duplicates : Duplicates or None
-        None where the version was stored before they were counted.
+    duplicates : Duplicates
+        Rows that are equal to others.
     publishable : bool
         False for private rows: show the counts to their owner only.
     taken : mapping of file to counts
@@ -839,7 +841,7 @@ class IngestionReport:
     """
 
     counts: Mapping[str, Mapping[str, int]]
-    duplicates: Duplicates | None
+    duplicates: Duplicates
     publishable: bool
     taken: Mapping[str, Mapping[str, int]]
 
@@ -847,10 +849,9 @@ class IngestionReport:
 def ingestion_report(layout: Layout, ref: DatasetRef) -> IngestionReport:
     """Return what became of every row that ingestion read."""
     body = _load(layout, ref.version)
-    duplicates = body.get("duplicates")
     return IngestionReport(
         body["counts"],
-        None if duplicates is None else Duplicates(**duplicates),
+        Duplicates(**body["duplicates"]),
         publishable=not ref.private,
         taken=body.get("people", {}).get("taken", {}),
     )

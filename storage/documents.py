@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from storage.errors import DamagedError, FormatVersionError, InputError, StorageError
+from storage.errors import DamagedError, InputError, StorageError, require_format
 
 UNREADABLE = (
     zipfile.BadZipFile, zipfile.LargeZipFile, OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError,
@@ -329,7 +329,7 @@ def parse_manifest(data: bytes, place: Path | str, *, version: int) -> dict[str,
     Raises
     ------
     FormatVersionError
-        If a newer Unitball wrote it.
+        If another version of Unitball wrote it.
     DamagedError
         If it is not JSON or its digest does not match.
     """
@@ -340,11 +340,7 @@ def parse_manifest(data: bytes, place: Path | str, *, version: int) -> dict[str,
         version_found = int(body["format_version"])
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{place} is damaged: not a manifest ({error})") from error
-    if version_found > version:
-        raise FormatVersionError(
-            f"{place} has format version {version_found}, newer than {version}, the newest this Unitball reads; "
-            "upgrade Unitball"
-        )
+    require_format(place, version_found, version)
     stated = body.pop("digest", None)
     if stated != digest(body):
         raise DamagedError(f"{place} is damaged: its digest does not match its content")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from storage.cells import column_name
-from storage.columns import Person
+from storage.columns.person import Person
 from storage.errors import InputError
 from storage.refs import OnViolation
 from storage.schema import Schema, Table, parse_schema
@@ -131,9 +131,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         InputError
             If a column is missing, or for the first row that is refused, naming row (from 1), column, value and bound.
         """
-        return self.admit(X).features
+        return self.encode_or_raise(X).features
 
-    def admit(self, X: Any) -> Encoding:
+    def encode_or_raise(self, X: Any) -> Encoding:
         """Encode rows none of which is refused; raises as :meth:`transform` does."""
         encoding = self.encode(X)
         for row, refusal in enumerate(encoding.refusals, start=1):
@@ -160,7 +160,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
         refusals: list[str | None] = [None] * rows
         for one in examined:
-            wrong = one.encoded.hopeless if OnViolation(self.on_violation).clips else one.encoded.outside
+            wrong = one.encoded.unclippable if OnViolation(self.on_violation).clips else one.encoded.outside
             for row in np.flatnonzero(wrong if schema.rule(one.column).keeps else wrong | one.missing).tolist():
                 fault = f"{one.shown(row)[:60]!r} is not {one.column.bound}"
                 fault = "the value is missing" if one.missing[row] else fault
@@ -190,7 +190,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         if isinstance(read, np.ndarray):
             return read
         encoded = label.encode(read)
-        return np.where(encoded.hopeless, y.astype(str), encoded.values[:, 0])
+        return np.where(encoded.unclippable, y.astype(str), encoded.values[:, 0])
 
     def people(self, X: Any) -> NDArray[np.object_]:
         """Return whose rows they are by the column that names people, (m,), None where it names nobody surely.

@@ -36,7 +36,26 @@ class DamagedError(StorageError):
 
 
 class FormatVersionError(StorageError):
-    """Written by a newer Unitball than this one."""
+    """Written by another version of Unitball, in a format that this one does not read."""
+
+
+def require_format(place: object, found: int, reads: int, way_out: str = "use the Unitball that wrote it") -> None:
+    """Refuse what is stored in another format than the one that this code writes and reads.
+
+    Parameters
+    ----------
+    place : object
+        What holds it, for messages.
+    found, reads : int
+        The format version that it states, and the one of this code.
+    way_out : str
+
+    Raises
+    ------
+    FormatVersionError
+    """
+    if found != reads:
+        raise FormatVersionError(f"{place} has format version {found}, this Unitball reads {reads}; {way_out}")
 
 
 class SecretError(StorageError):

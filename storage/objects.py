@@ -22,7 +22,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from storage.errors import DamagedError, InputError, StorageError
-from storage.layout import Layout, object_place, root_secret
+from storage.layout import Layout, object_place
+from storage.secrets import root_secret
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")

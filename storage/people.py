@@ -1,13 +1,13 @@
-"""People behind rows: one spelling of an identifier, its keyed digest, and the roster that outlives versions.
+"""People behind rows: one spelling of an identifier, its keyed digest, and the register that outlives versions.
 
-What is protected is a *record*: an entry of the roster, with all its rows. The roster lists who arrived with which
+What is protected is a *record*: an entry of the register, with all its rows. The register lists who arrived with which
 version in which file, in the order of arrival; within a version, file by file, in the order of keyed digests, so that
 an exchanged identifier is covered in distribution over the key. Entries are never taken away and never move: a record's
 serial number in its file, and all that follows from it and a public seed (party, held-out part, fold), hold for every
-later version. Neighbouring data sets have the same roster, entry by entry, and differ in the rows of one entry. So the
-number of records N is public, also of those without a row in some version, and how many rows anybody has is not.
+later version. Neighbouring data sets have the same register, entry by entry, and differ in the rows of one entry. So
+the number of records N is public, also of those without a row in some version, and how many rows anybody has is not.
 
-Whoever is in several files counts in the entry that came first: their rows elsewhere are left out, by the roster and
+Whoever is in several files counts in the entry that came first: their rows elsewhere are left out, by the register and
 not by what their rows hold, and their other entries are counted there as null records.
 
 Of more rows than are taken of a person those stay that came last, and of these the ones with the least keyed
@@ -121,8 +121,8 @@ def keyed_digests(names: NDArray[np.object_], key: bytes) -> Digests:
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
-    """Who arrived, in order.
+class PersonRegister:
+    """The register of people: who arrived, in order.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Roster:
     digest: Digests = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
 
     def joined_by(self, found: Mapping[str, Digests]) -> Self:
-        """Return the roster with whoever is new, file by file.
+        """Return the register with whoever is new, file by file.
 
         Parameters
         ----------
@@ -169,7 +169,7 @@ class Roster:
         ----------
         file : str
         digests : uint64 array (m,)
-            Of the rows' people, all of whom are in the roster.
+            Of the rows' people, all of whom are in the register.
         """
         entries = np.flatnonzero(self.file == self.files.index(file))
         known = self.digest[entries]
@@ -280,22 +280,26 @@ class StoredPeople(NamedTuple):
 
     Attributes
     ----------
-    roster : Roster
+    register : PersonRegister
     positions : mapping of part to int32 array
         Each stored row's record.
     since : int32 array (m,)
         The version that each stored training row came first with, as :class:`Seen` counts them.
     """
 
-    roster: Roster
+    register: PersonRegister
     positions: Mapping[str, Positions]
     since: Positions
 
 
 def save_people(path: Path, people: StoredPeople) -> str:
     """Write the people behind a version's rows; return the digest of what was written."""
-    files = np.frombuffer(json.dumps(people.roster.files).encode(), dtype=np.uint8)
-    fixed: dict[str, NDArray[Any]] = {"files": files, "entries": people.roster.file, "digests": people.roster.digest}
+    files = np.frombuffer(json.dumps(people.register.files).encode(), dtype=np.uint8)
+    fixed: dict[str, NDArray[Any]] = {
+        "files": files,
+        "entries": people.register.file,
+        "digests": people.register.digest,
+    }
     return _save(path, {**fixed, "since": people.since, **people.positions})
 
 
@@ -309,9 +313,9 @@ def load_people(path: Path, digest: str) -> StoredPeople:
     """
     stored = _loaded(path, digest)
     files = tuple(json.loads(stored.pop("files").tobytes()))
-    roster = Roster(files, stored.pop("entries"), stored.pop("digests"))
+    register = PersonRegister(files, stored.pop("entries"), stored.pop("digests"))
     since = stored.pop("since")
-    return StoredPeople(roster, stored, since)
+    return StoredPeople(register, stored, since)
 
 
 def save_seen(path: Path, seen: Seen) -> str:

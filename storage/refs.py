@@ -145,7 +145,7 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
 
     @model_serializer(mode="wrap")
     def _said(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Say of people and maps only where there are: what is told of rows, and every identity of it, is as ever."""
+        """Say of people and maps only where there are: identities are digests of it."""
         fields: dict[str, Any] = serialise(self)
         unsaid = {*(() if self.person else ("person", "rows_per_person")), *(() if self.maps else ("maps",))}
         return {name: value for name, value in fields.items() if name not in unsaid}

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from storage.atomic import write_bytes
 from storage.datasets import open_dataset
-from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError
+from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, require_format
 from storage.layout import Layout, path_component
 from storage.refs import DatasetRef, Labels
 
@@ -88,11 +88,11 @@ def _create_view(connection: Any, files: list[str], table: str) -> None:
     versions = {path: value.decode(errors="replace") for path, key, value in metadata if key == _VERSION_KEY}
     for path in files:
         version = versions.get(path, "")
-        if not version.isdigit() or int(version) > FORMAT_VERSION:
+        if not version.isdigit():
             raise FormatVersionError(
-                f"{path} has format version {version or 'none'}; this Unitball reads up to {FORMAT_VERSION}: "
-                "upgrade Unitball"
+                f"{path} has format version none, this Unitball reads {FORMAT_VERSION}; remove it, to go on without it"
             )
+        require_format(path, int(version), FORMAT_VERSION)
     connection.read_parquet(files, union_by_name=True).create_view(table)
 
 

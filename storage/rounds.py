@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from storage.atomic import sync, write_once, writing
-from storage.errors import DamagedError, FormatVersionError, StorageError
+from storage.errors import DamagedError, StorageError, require_format
 from storage.layout import path_component
 
 FORMAT_VERSION = 1
@@ -72,9 +72,10 @@ class RoundStore:
             raise StorageError(f"cannot read {path}: {error.strerror}; its owner must be able to read it") from error
         head, _, body = whole.partition(b"\n")
         version = head.removeprefix(_MAGIC)
-        if head.startswith(_MAGIC) and version.isdigit() and int(version) > FORMAT_VERSION:
-            raise FormatVersionError(f"{path} has format version {int(version)}, newer than {FORMAT_VERSION}; upgrade")
-        if head != _MAGIC + b"%d" % FORMAT_VERSION or hashlib.sha256(body[_DIGEST:]).digest() != body[:_DIGEST]:
+        known = head.startswith(_MAGIC) and version.isdigit()
+        if known:
+            require_format(path, int(version), FORMAT_VERSION)
+        if not known or hashlib.sha256(body[_DIGEST:]).digest() != body[:_DIGEST]:
             raise DamagedError(
                 f"{path} is damaged: its digest does not match; restore it from a backup, or ask for another round "
                 "with --replicate"

@@ -99,7 +99,7 @@ class RowFormat:
 
     def to_json(self) -> dict[str, Any]:
         """Return the format as JSON."""
-        # Said where it is so: rows that are records of their own are stored as ever.
+        # Said where it is so: names of public versions are digests of it.
         said = {name: True for name in ("shares", "positions") if getattr(self, name)}
         return {"dimension": self.dimension, "labels": str(self.labels), "sparse": self.sparse, **said}
 

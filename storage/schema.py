@@ -14,24 +14,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from storage.cells import absent, canonical
-from storage.columns import (
-    Category,
-    Column,
-    Date,
-    Days,
-    Encoded,
-    Floats,
-    Label,
-    MissingRows,
-    Numeric,
-    Person,
-    known_keys,
-    missing_rule,
-    named_twice,
-    parse_column,
-)
+from storage.columns.categories import Category
+from storage.columns.column import Column, Encoded, Floats, MissingRows
+from storage.columns.dates import Date, Days
+from storage.columns.declarations import known_keys, missing_rule, named_twice
+from storage.columns.label import Label
+from storage.columns.numeric import Numeric
+from storage.columns.person import Person
+from storage.columns.types import parse_column
 from storage.documents import parse_yaml, read_yaml
-from storage.errors import FormatVersionError, InputError
+from storage.errors import InputError, require_format
 from storage.people import People, identifiers
 from storage.recoding import in_order
 from storage.refs import OnViolation, Scaling
@@ -112,7 +104,7 @@ class Schema:
     Parameters
     ----------
     columns : tuple of columns
-        In the file's order. Exactly one is the :class:`~storage.columns.Label`.
+        In the file's order. Exactly one is the :class:`~storage.columns.label.Label`.
     delimiter : str
     header : bool
         Whether the first line names the columns (in any order).
@@ -315,7 +307,7 @@ class Schema:
         encoded = column.encode(*values)
         if gone.any():
             encoded.values[gone] = np.zeros(1, dtype=encoded.values.dtype)
-            encoded = Encoded(encoded.values, encoded.outside & ~gone, encoded.hopeless & ~gone)
+            encoded = Encoded(encoded.values, encoded.outside & ~gone, encoded.unclippable & ~gone)
         return Examined(column, tuple(given), gone, encoded)
 
     def features(self, examined: Sequence[Examined]) -> NDArray[np.float64]:
@@ -403,10 +395,10 @@ class Schema:
             elif rule is MissingRows.REFUSE:
                 refused.append((one, one.missing & alive))
         outside = np.logical_or.reduce([one.encoded.outside for one in examined]) & left
-        amiss = [one.encoded.hopeless if on_violation.clips else one.encoded.outside for one in examined]
-        good = left & ~np.logical_or.reduce(amiss) if on_violation.drops else left
+        violations = [one.encoded.unclippable if on_violation.clips else one.encoded.outside for one in examined]
+        good = left & ~np.logical_or.reduce(violations) if on_violation.drops else left
         if not on_violation.drops:
-            refused += [(one, wrong & left) for one, wrong in zip(examined, amiss, strict=True)]
+            refused += [(one, wrong & left) for one, wrong in zip(examined, violations, strict=True)]
         if first := [(int(np.argmax(rows)), column) for column, rows in refused if rows.any()]:
             row, column = min(first, key=lambda fault: fault[0])
             raise InputError(
@@ -450,7 +442,7 @@ class Schema:
             if examined.column.essential:
                 return f"{what}; fill it, or let the column say 'missing: drop'"
             return f"{what}; fill it, or let the schema say 'missing: {{marker: …, rows: indicator, constant or drop}}'"
-        ways = "--on-violation drop" if examined.encoded.hopeless[row] else "--on-violation clip or drop"
+        ways = "--on-violation drop" if examined.encoded.unclippable[row] else "--on-violation clip or drop"
         return (
             f"{examined.shown(row)[:60]!r} is outside the schema, which admits {examined.column.bound}; correct "
             f"the row or the schema, or use {ways}"
@@ -499,10 +491,7 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None, there: S
         raise InputError(f"{place} is not a schema: it must be a mapping with a list of columns")
     known_keys(place, data, _KEYS)
     version = data.get("format_version", FORMAT_VERSION)
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise FormatVersionError(
-            f"{place} has format version {version}, this Unitball reads {FORMAT_VERSION}; upgrade it"
-        )
+    require_format(place, version, FORMAT_VERSION)
     if scaling is not None:
         data = {**data, "scaling": str(scaling)}
     if there is not None:

@@ -1,4 +1,4 @@
-"""What readers share: the options they are given, the blocks and sources they give, their register, files in bounds."""
+"""The interface of readers: their options, the blocks and sources they return, their register, bounded files."""
 
 import bz2
 import codecs

@@ -10,15 +10,11 @@ from storage.atomic import writing
 from storage.errors import InputError
 from storage.layout import Layout
 from storage.refs import DatasetRef, ReleaseRef
-from tasks.accounts.budget import (
-    BudgetHistory,
-    budget_histories,
-    budget_page,
-    budget_table,
-    draw_budgets,
-    low_budget,
-)
-from tasks.auditing.examination import AuditRequest, Chain, Examined, audit_report, examine_system
+from tasks.accounts.history import BudgetHistory, budget_histories
+from tasks.accounts.pages import budget_page, budget_table, draw_budgets
+from tasks.accounts.reports import low_budget
+from tasks.auditing.chain import Chain
+from tasks.auditing.examination import AuditRequest, Examined, audit_report, examine_system
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.planning.rows import FeatureStep, Shards

@@ -2,9 +2,7 @@
 
 from dpalgos.secure.rounds import Stage
 from storage.refs import ReleaseRef, ShardRef
-from tasks.accounts.budget import (
-    low_budget,
-)
+from tasks.accounts.reports import low_budget
 from tasks.planning.configuration import Json
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease

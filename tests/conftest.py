@@ -1,4 +1,4 @@
-"""What tests share: one engine a session, a root a test, seeds that are told, real data where there are any."""
+"""Fixtures of all tests: one engine a session, a root a test, seeds that are told, real data where there are any."""
 
 from __future__ import annotations
 
@@ -96,9 +96,10 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_marks_at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the high-water marks of ledgers out of the state directory of whoever runs the tests."""
+def _nothing_at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep roots, and the high-water marks of ledgers, out of the home of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNITBALL_ROOT", str(tmp_path_factory.mktemp("unnamed") / "root"))
         patch.setenv("UNITBALL_LEDGER_MARK", str(tmp_path_factory.mktemp("marks")))
         yield
 

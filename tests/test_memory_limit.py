@@ -1,4 +1,4 @@
-"""What a process takes beside four times as many rows as it may keep: measured, in a child of its own."""
+"""The memory of a process with four times as many rows as it may keep: measured, in a child of its own."""
 
 from __future__ import annotations
 

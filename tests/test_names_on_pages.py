@@ -1,4 +1,4 @@
-"""What pages and docstrings name exists: files, modules, tests, anchors, and command lines with their options."""
+"""Names on pages and in docstrings exist: files, modules, tests, anchors, and command lines with their options."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ from distributed import Client, LocalCluster
 import unitball
 from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError, StorageError
-from tasks.accounts.budget import budget_report, restore_ledger
+from tasks.accounts.ledger import restore_ledger
+from tasks.accounts.reports import budget_report
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.federation.coordinator import Federated

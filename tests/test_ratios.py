@@ -15,6 +15,7 @@ from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits
 
 from dpalgos import integer_sums
+from dpalgos.accounting.spending import RESERVED
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting
 from dpalgos.integer_sums import GradientSums
 from dpalgos.kernels import GaussianKernel
@@ -28,7 +29,7 @@ from storage.ledger.database import Memory, open_database
 from storage.ledger.ledger import Ledger
 from storage.refs import Labels
 from storage.rowfiles import RowFormat, RowWriter, StoredRows
-from tasks.accounts.budget import AccountingPolicy
+from tasks.accounts.pricing import AccountingPolicy
 from tests.support.untraced import untraced
 
 
@@ -103,7 +104,7 @@ def charging(folder: Path, plans: int) -> Callable[[], object]:
     """Return a further charge of a ledger that holds some plans already."""
     (folder / "private").mkdir(parents=True)
     ledger = Ledger(open_database(folder / "ledger.sqlite", memory=Memory()), AccountingPolicy())
-    ledger.open_account("a", Cap(5.0, 1e-5))
+    ledger.open_account("a", Cap(5.0, 1e-5), deltas={"reserved": RESERVED})
     guarantee = Guarantee(
         losses=(GaussianMu(0.001),), neighbours=Neighbours.REPLACE_ONE, numerics=Numerics.EXACT
     ).to_json()

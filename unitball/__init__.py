@@ -1,4 +1,4 @@
-"""What a notebook imports: training, prediction and budgets over the same plan, door and ledger as the flows."""
+"""The interface of notebooks: training, prediction and budgets over the same plan, door and ledger as the flows."""
 
 import importlib
 import importlib.util

@@ -33,7 +33,8 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names
 from dpalgos.rows import ArrayRows, Floats
 from storage.cells import canonical
-from storage.columns import codes_of, named_twice
+from storage.columns.coding import codes_of
+from storage.columns.declarations import named_twice
 from storage.documents import read_yaml
 from storage.encoder import TableEncoder, columns_of
 from storage.errors import InputError, RefusedError
@@ -209,8 +210,6 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     _process = PROCESS
     # Kept by pickling, too. What clones and fits is a search or a cross-validation, which scores in ways of its own.
     _cloned = False
-    # Of what was pickled when it was called ``repetition``, which such a state has instead.
-    replicate = 0
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         # What scikit-learn reads is the signature of each class itself; only the assignments can be shared.
@@ -246,8 +245,6 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             self._require_declared()
             if self._cloned:
                 _warn_of_scores()
-        if self.repetition != "deprecated":
-            warnings.warn("repetition is called replicate now: give that instead", FutureWarning, stacklevel=2)
         rows, y = self._rows(X, y)
         grouped = self._grouped(X, groups, len(y))
         self._encoding = self._encoder(rows)
@@ -261,12 +258,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             "parties": 1,
             "evaluation": False,
             "test_fraction": 0.0,
-            # By the name that says it; both together are refused.
-            **{
-                name: value
-                for name in ("replicate", "repetition")
-                if (value := getattr(self, name)) not in (0, "deprecated")
-            },
+            "replicate": int(self.replicate),
             "parameters": self._parameters(len(y) if grouped is None else grouped.records, features.shape[1]),
             "class_weight": self._class_weight(),
         }
@@ -378,11 +370,13 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                             disjoint_people=self.disjoint_people,
                         )
                     )
-                require_feasible(named)
+                prepared = require_feasible(named)
                 # Prefect takes seconds.
-                from flows.federated_training import chain_inline
+                from flows.federated_training import chain
+                from tasks.runtime.steps import inline
 
-                chained = chain_inline(named)
+                with inline():
+                    chained = chain(prepared)
                 (references,) = chained.models.values()
                 artefacts = [read_release(reference) for reference in references]
         except RefusedError as refusal:
@@ -474,8 +468,6 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         _require_number("delta", self.delta, "from 0 to below 1, below one over the rows", lambda value: 0 <= value < 1)
         _require_whole("replicate", self.replicate, 0)
         _require_whole("rows_per_person", self.rows_per_person, 1)
-        if self.repetition != "deprecated":
-            _require_whole("repetition", self.repetition, 0)
         if not isinstance(self.public, bool | np.bool_):
             raise ParameterError(f"public is {self.public!r}; give True, or False where the rows are private")
         if self.on_violation not in (OnViolation.REFUSE, OnViolation.CLIP):
@@ -661,8 +653,6 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         category is none.
     rows_per_person : int
         With ``groups``: the most rows of one person that are taken; public.
-    repetition : int
-        What ``replicate`` was called before; deprecated.
 
     Attributes
     ----------
@@ -717,7 +707,6 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         rows_per_person: int = MOST_ROWS,
         disjoint_people: str = "",
         on_violation: str = "refuse",
-        repetition: int | str = "deprecated",
     ) -> None:
         super().__init__(locals())
 
@@ -833,7 +822,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
     label_range : (low, high), optional
         Targets outside are clipped. Needed for private rows without schema.
     bounds, schema, on_violation, algorithm, parameters, public, random_state, replicate, account, root
-    rows_per_person, disjoint_people, repetition
+    rows_per_person, disjoint_people
         See :class:`PrivateClassifier`; the algorithm is ``"ridge-noisy-gd"`` by default.
 
     Attributes
@@ -870,7 +859,6 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
         root: str | os.PathLike[str] | None = None,
         rows_per_person: int = MOST_ROWS,
         disjoint_people: str = "",
-        repetition: int | str = "deprecated",
     ) -> None:
         super().__init__(locals())
 

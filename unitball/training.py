@@ -1,4 +1,4 @@
-"""What a notebook calls, without a server: accounts and budgets, training, predicting, results and their plot."""
+"""Functions for notebooks, without a server: accounts and budgets, training, predicting, results and their plot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ import pandas as pd
 from dpalgos.accounting.spending import RESERVED
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, ROW, Cap
-from tasks.accounts.budget import budget_report, open_ledger
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.preflight import require_feasible
@@ -296,7 +297,7 @@ def train(
     """
     config = TrainingConfig(dataset=dataset, **settings)
     with using_root(root):
-        require_feasible(config)
+        prepared = require_feasible(config)
         with on_running_server(current_root()) as served:
             # Prefect takes seconds, and reads which server there is.
             from flows import federated_training
@@ -306,11 +307,10 @@ def train(
 
             recorded = None
             if served:
-                with quick_flows():
+                with quick_flows(), federated_training.with_plan(prepared):
                     recorded = federated_training.train(config)
             # What a flow run has released is stored, and read again at no cost.
             with inline():
-                prepared = federated_training.plan(config)
                 config, run = prepared.config, federated_training.chain(prepared)
                 run = run._replace(result=recorded or record(config, *run))
             model = run_report(config, run).model
@@ -347,7 +347,7 @@ def predicted(pipeline: Any, rows: Any) -> pd.Series:
     from tasks.tracking.flavor import predictions_of
 
     if isinstance(pipeline[0], TableEncoder) and len(rows):
-        encoding = pipeline[0].admit(rows)
+        encoding = pipeline[0].encode_or_raise(rows)
         predictions = pipeline[1:].predict(encoding.features)
         for name, clipped in encoding.clipped.items():
             # No value: a notebook keeps what was said, and whoever asks has the rows.

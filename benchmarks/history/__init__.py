@@ -1,1 +1,1 @@
-"""What asv keeps from commit to commit (``benchmarks/asv.conf.json``)."""
+"""Benchmarks that asv repeats from commit to commit (``benchmarks/asv.conf.json``)."""

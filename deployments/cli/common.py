@@ -1,4 +1,4 @@
-"""What the commands share: options derived from models or their own, input files, progress, how answers are printed."""
+"""Shared parts of the commands: options derived from models, input files, progress bars, printed answers."""
 
 import inspect
 import json
@@ -305,8 +305,6 @@ class _Option:
                 show_default=False,
                 metavar="|".join([*self.words, _metavar(self.kind)]),
                 rich_help_panel=self.panel,
-                # A name that the field had before is taken, and not shown.
-                hidden=self.place[-1] == self.field.serialization_alias,
             ),
         ]
 
@@ -338,9 +336,9 @@ def options_of(
 
     A parameter of the command's own that bears a field's name gives that field its value.
 
-    A field ``rows_per_party`` is ``--rows-per-party``; by a name that it had before it is an option that help leaves
-    out. The fields of a nested model are options of their own. Lists are written with commas or repeated, dictionaries
-    as repeated ``NAME=VALUE``, in which values are JSON where they parse as JSON.
+    A field ``rows_per_party`` is ``--rows-per-party``. The fields of a nested model are options of their own. Lists are
+    written with commas or repeated, dictionaries as repeated ``NAME=VALUE``, in which values are JSON where they parse
+    as JSON.
 
     Parameters
     ----------
@@ -430,14 +428,8 @@ def _options(
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from _options(kind, without, named, (*within, name), panel)
         else:
-            for called in getattr(field.validation_alias, "choices", [name]):
-                yield _Option(
-                    flag=named.get(called, "--" + called.replace("_", "-")),
-                    place=(*within, called),
-                    kind=kind,
-                    field=field,
-                    panel=panel,
-                )
+            flag = named.get(name, "--" + name.replace("_", "-"))
+            yield _Option(flag=flag, place=(*within, name), kind=kind, field=field, panel=panel)
 
 
 def _panel(model: type[BaseModel], name: str) -> str | None:

@@ -29,7 +29,7 @@ from tasks.datasets.request import AccountRequest, IngestRequest
 if TYPE_CHECKING:
     from storage.datasets import IngestionReport
     from storage.refs import DatasetRef
-    from tasks.datasets.schemas import ColumnReport, SchemaReport
+    from tasks.datasets.schema_checks import ColumnReport, SchemaReport
     from tasks.release.ranges import ColumnContents
 
 
@@ -121,11 +121,8 @@ def ingest(
     if schedule is not None and schedule.on_new_version:
         epsilon = schedule.config.epsilon
         lines.append(f"a new version starts federated-training/{name} where it is served: epsilon {epsilon}")
-    duplicates = None if report.duplicates is None else asdict(report.duplicates)
-    return Answer(
-        {**reference.model_dump(mode="json"), "counts": report.counts, "taken": report.taken, "duplicates": duplicates},
-        lines,
-    )
+    counted = {"counts": report.counts, "taken": report.taken, "duplicates": asdict(report.duplicates)}
+    return Answer({**reference.model_dump(mode="json"), **counted}, lines)
 
 
 _NO_NIGHT = "no night of the horizon: no row is new"
@@ -136,8 +133,7 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
     from storage.people import TEST
 
     for part, counts in report.counts.items():
-        # Versions stored earlier have three of the counts.
-        yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS if what in counts)
+        yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS)
     yours = " (for you alone to know)" if reference.visibility is Visibility.PRIVATE else ""
     for file, rows in report.taken.items():
         use = "be measured" if file == TEST else "train"
@@ -151,18 +147,18 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
         most = reference.rows_per_person
         taken = "1 row at most is" if most == 1 else f"{most} rows at most are"
         yield f"{reference.unit.meaning()} Of each, {taken} taken."
-    elif overlap is not None and overlap.rows and overlap.largest_group <= group_size:
+    elif overlap.rows and overlap.largest_group <= group_size:
         yield (
             f"duplicates: {overlap.rows} rows are equal to an earlier one, up to {overlap.largest_group} alike: within "
             f"the {group_size} rows a person that the account protects"
         )
-    elif overlap is not None and overlap.rows:
+    elif overlap.rows:
         yield (
             f"duplicates: {overlap.rows} rows are equal to an earlier one, up to {overlap.largest_group} alike. If "
             f"they are one person's, what protects a row does not protect the person: open the account with "
             f"--group-size {overlap.largest_group}; a run then costs what {overlap.largest_group} rows do"
         )
-    elif overlap is not None:
+    else:
         yield "duplicates: none"
 
 
@@ -208,8 +204,8 @@ def draft(
     root: RootOption = None,
 ) -> Answer:
     """Write a commented schema from the names of a file's columns; types and ranges are left to fill in."""
-    from storage.columns import declared_range
-    from tasks.datasets.schemas import draft_schema, fill_draft
+    from storage.columns.declarations import declared_range
+    from tasks.datasets.drafts import draft_schema, fill_draft
 
     numbers, texts, account = _names(numeric), _names(categories), terms.account or output.stem
     paid = [f"--{name.replace('_', '-')}" for name in AccountRequest.model_fields]
@@ -297,7 +293,7 @@ def check(
     rows: Annotated[Path, typer.Option("--path", help="CSV or Parquet.")],
 ) -> Answer:
     """Tell the owner of the rows, on this screen alone, all that would be refused, clipped, null or missing."""
-    from tasks.datasets.schemas import check_schema
+    from tasks.datasets.schema_checks import check_schema
 
     with progress("check"):
         report = check_schema(path, require_readable(rows, "--path"))
@@ -311,7 +307,7 @@ def _cells(column: ColumnReport, rows: int) -> Iterator[object]:
     yield column.bound
     yield "all" if column.missing == rows else column.missing or None
     yield column.outside or None
-    yield column.hopeless or None
+    yield column.unclippable or None
     yield ", ".join(f"{place}: {cell!r}" for place, cell in column.examples.items())
     yield ", ".join(column.unseen[:6]) + (", …" if len(column.unseen) > 6 else "")
 
@@ -338,14 +334,14 @@ def _lines(report: SchemaReport) -> Iterator[str]:
         yield f"- {report.broken_rows} have too many or too few cells ({first}): refused; null with {_DROPPED}"
     if report.missing_rows:
         yield f"- {report.missing_rows} lack a cell whose rule is refuse or drop"
-    clippable = report.outside_rows - report.hopeless_rows
+    clippable = report.outside_rows - report.unclippable_rows
     if clippable:
         yield (
             f"- {clippable} have a cell outside the schema: refused; clipped with --on-violation clip or clip-or-drop, "
             "null with drop"
         )
-    if report.hopeless_rows:
-        yield f"- {report.hopeless_rows} have a cell that cannot be clipped: refused, or null with {_DROPPED}"
+    if report.unclippable_rows:
+        yield f"- {report.unclippable_rows} have a cell that cannot be clipped: refused, or null with {_DROPPED}"
     if not report.broken_rows + report.missing_rows + report.outside_rows:
         yield "- all of them are in order"
     if report.people:

@@ -46,7 +46,7 @@ def sweep(
 ) -> Answer:
     """Run a grid over any parameters: in parallel, each point once, failures recorded."""
     from tasks.datasets.registration import find_dataset
-    from tasks.experiments.records import SweepSpec, load
+    from tasks.experiments.specifications import SweepSpec, load
 
     spec = load(SweepSpec, read_text(specification, "SPECIFICATION"), str(specification))
     points = spec.points()
@@ -235,7 +235,8 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Write the one page here; default beside its rows.")] = None,
 ) -> Answer:
     """Write one self-contained HTML page for each experiment, from its stored results."""
-    from tasks.experiments.records import load_experiment, page, stored_experiments
+    from tasks.experiments.pages import page
+    from tasks.experiments.records import load_experiment, stored_experiments
 
     chosen = [name] if name is not None else stored_experiments()
     if not chosen:
@@ -269,7 +270,8 @@ def _verdict(report: BoundReport) -> str:
 
 def audit_of_neighbours(name: str, kind: str | None, dataset: str | None, options: AuditOptions) -> Answer:
     """Audit a system or a release on synthetic neighbours, or a system on public rows that differ in a canary."""
-    from tasks.auditing.systems import audit_on_public_rows, audit_subject, find_subject
+    from tasks.auditing.public_rows import audit_on_public_rows
+    from tasks.auditing.subjects import audit_subject, find_subject
 
     with progress(f"audit of {name}" + ("" if dataset is None else f" on rows of {dataset}")):
         if dataset is None:
@@ -300,8 +302,8 @@ def audit_of_neighbours(name: str, kind: str | None, dataset: str | None, option
 
 def membership_inference(name: str, options: AuditOptions, dataset: str, out: Path | None) -> Answer:
     """Attack a system's models of public rows: members are to be told from others."""
-    from tasks.auditing.examination import draw_membership
-    from tasks.auditing.systems import infer_membership
+    from tasks.auditing.figures import draw_membership
+    from tasks.auditing.public_rows import infer_membership
 
     with progress(f"membership inference on {name}"):
         report = infer_membership(name, dataset, options)
@@ -325,7 +327,7 @@ def membership_inference(name: str, options: AuditOptions, dataset: str, out: Pa
 def chain_audit(name: str, options: AuditOptions) -> Answer:
     """Audit a whole chain."""
     from flows.federated_training import chain_inline
-    from tasks.auditing.examination import audit_chain
+    from tasks.auditing.chain import audit_chain
 
     with progress(f"audit of {name}, the whole chain"):
         report = audit_chain(name, options, chain=chain_inline)
@@ -345,7 +347,7 @@ def chain_audit(name: str, options: AuditOptions) -> Answer:
 
 def one_run_audit(name: str, options: AuditOptions, canaries: int, rows_per_person: int | None) -> Answer:
     """Audit one training run."""
-    from tasks.auditing.examination import audit_in_one_run
+    from tasks.auditing.one_run import audit_in_one_run
 
     report = audit_in_one_run(name, options, canaries=canaries, rows_per_person=rows_per_person)
     shown = _lines(
@@ -374,7 +376,7 @@ _EPSILONS = {
 
 def all_audits(options: AuditOptions) -> Answer:
     """Audit all that is registered and draws noise."""
-    from tasks.auditing.systems import KINDS, audit_all, subjects
+    from tasks.auditing.subjects import KINDS, audit_all, subjects
 
     wanted = subjects()
     folder = current_layout().root / "audits"

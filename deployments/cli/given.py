@@ -1,4 +1,4 @@
-"""Which options stand on a command line: none twice, and none that another one leaves without a meaning."""
+"""Checks of the options on a command line: none twice, and none that another one leaves without a meaning."""
 
 from __future__ import annotations
 

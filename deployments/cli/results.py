@@ -190,7 +190,7 @@ def show(
 @models.command(epilog="Example: unitball model record clinic.noisy-gd/3 --digest 9f86d081…")
 @answered
 def record(
-    model: Annotated[str, typer.Argument(help="NAME/VERSION, of an earlier version of Unitball or of another root.")],
+    model: Annotated[str, typer.Argument(help="NAME/VERSION, of another root, or that the ledger has lost.")],
     digest: Annotated[str, typer.Option(help="SHA-256 of its model.skops, taken where it was made.")],
 ) -> Answer:
     """Vouch for a model that this root has not logged, so that it may be loaded; says what is not known of it."""

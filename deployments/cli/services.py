@@ -34,7 +34,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import DatabaseServer, current_layout, current_root, recorded_servers
 
 if TYPE_CHECKING:
-    from tasks.accounts.budget import BudgetReport, PartyBudget
+    from tasks.accounts.reports import BudgetReport, PartyBudget
 
 secret = group_of("secret")
 
@@ -227,7 +227,7 @@ def restore(
     delta: Annotated[float | None, typer.Option(help="The delta of that.")] = None,
 ) -> Answer:
     """Accept a ledger that is older than its high-water marks: what it lacks is recorded as spent."""
-    from tasks.accounts.budget import restore_ledger
+    from tasks.accounts.ledger import restore_ledger
 
     accounts = restore_ledger(reason, epsilon, delta)
     return Answer(
@@ -310,7 +310,8 @@ def budget(
     ] = None,
 ) -> Answer:
     """Show the cap (what is guaranteed), what was charged and what is left, for each party or for all accounts."""
-    from tasks.accounts.budget import budget_report, change_cap, verify_ledger
+    from tasks.accounts.ledger import change_cap, verify_ledger
+    from tasks.accounts.reports import budget_report
 
     one_more = ["--algorithm", "--delta"]
     refuse_beside("--verify", "checks the whole ledger", [*one_more, "--out"])
@@ -359,7 +360,8 @@ def _one_more(report: BudgetReport, algorithm: str, delta: float | None) -> tupl
 
 def _overview(dataset: str | None, out: Path | None) -> Answer:
     """Show and draw where accounts stand: a data set's own, or all."""
-    from tasks.accounts.budget import budget_histories, budget_page, budget_table, draw_budgets
+    from tasks.accounts.history import budget_histories
+    from tasks.accounts.pages import budget_page, budget_table, draw_budgets
     from tasks.datasets.registration import find_dataset
 
     if out is not None and out.suffix not in (".png", ".html"):

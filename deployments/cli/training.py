@@ -183,7 +183,8 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
         require_scheduler(dask)
         for config in configs:
             try:
-                _warn(require_feasible(config).plan)
+                prepared = require_feasible(config)
+                _warn(prepared.plan)
             except ParameterError as error:
                 if len(configs) == 1:
                     raise
@@ -194,12 +195,15 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
     with running(title):
         from flows.comparison import compare as compare_flow
         from flows.federated_training import train as train_flow
+        from flows.federated_training import with_plan
 
         if len(configs) > 1:
+            # What the first charges is spent when the second is planned.
             return compare_flow(list(configs))
         if dask is not None:
             train_flow = train_flow.with_options(task_runner=task_runner(current_layout(), None, dask))
-        return [train_flow(configs[0])]
+        with with_plan(prepared):
+            return [train_flow(configs[0])]
 
 
 @app.command(epilog="Example: unitball schedule digits --nightly --epsilon 0.05")
@@ -228,7 +232,7 @@ def schedule(
     remove: Annotated[bool, typer.Option("--remove", help="End the data set's schedule.")] = False,
 ) -> Answer:
     """Set a schedule or a trigger for training on a data set; `unitball serve` applies it when it starts."""
-    from deployments.runner import outlook
+    from deployments.specifications import forecast
     from tasks.datasets.schedules import NIGHTLY, Schedule, remove_schedule, set_schedule
     from tasks.release.preflight import require_feasible
 
@@ -275,7 +279,7 @@ def schedule(
             else f"federated-training/{dataset}: {_when(timing)}; {price} (epsilon {config.epsilon}, "
             f"delta {config.stated_delta:g})",
             *(["next: " + ", ".join(f"{date:%Y-%m-%d %H:%M %Z}" for date in dates)] if dates else []),
-            *([] if timing is None or not (told := outlook(timing)) else [told]),
+            *([] if timing is None or not (told := forecast(timing)) else [told]),
             "takes effect when `unitball serve` next starts",
         ],
     )
@@ -426,7 +430,7 @@ def _guessing(results: Sequence[RunResult]) -> Iterator[str]:
 
 def _spending(results: Sequence[RunResult]) -> Iterator[str]:
     """Yield, for private rows, what is left of their budget, at which delta, and how a model of them is measured."""
-    from tasks.accounts.budget import budget_report
+    from tasks.accounts.reports import budget_report
 
     report = budget_report(results[0].dataset)
     if report["cap"] is None:
@@ -462,9 +466,9 @@ _NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")
 @answered
 def show(dataset: _Dataset) -> Answer:
     """Print this party's line of the roster: its name and the fingerprint of its key."""
-    from storage.layout import root_secret
+    from storage.secrets import root_secret
+    from tasks.federation.messages import fingerprint, identity_key
     from tasks.federation.party import own_name
-    from tasks.federation.protocol import fingerprint, identity_key
 
     name, print_of = own_name(dataset), fingerprint(identity_key(root_secret(current_layout())).public_key())
     return Answer({"party": name, "fingerprint": print_of}, [f"{name}: {print_of}"])
@@ -500,7 +504,7 @@ def give_back(
     run: Annotated[str, typer.Argument(help="A run that was reserved for and never committed (unitball budget).")],
 ) -> Answer:
     """Take back what was reserved for a run whose coordinator does not come back; refused once it was committed."""
-    from tasks.accounts.budget import open_ledger
+    from tasks.accounts.ledger import open_ledger
     from tasks.datasets.registration import find_dataset
 
     open_ledger().give_back(find_dataset(dataset).account, run, why="by its owner")

@@ -4,7 +4,7 @@
 - a plan's price for each party: :func:`~dpalgos.accounting.costs.price`, :class:`~dpalgos.accounting.costs.PlanCost`;
   :func:`~dpalgos.accounting.costs.losses_under` puts a guarantee under the relation in force first;
 - across plans, parties and partitions: :func:`~dpalgos.accounting.spending.spent`,
-  :func:`~dpalgos.accounting.spending.status`, :func:`~dpalgos.accounting.spending.admit`,
+  :func:`~dpalgos.accounting.spending.status`, :func:`~dpalgos.accounting.spending.apply_filter`,
   :func:`~dpalgos.accounting.spending.repeats_left`.
 
 All functions take plain values and depend on public facts only.

@@ -36,7 +36,6 @@ from dpalgos.accounting.profiles import (
     GaussianProfile,
     LeastProfile,
     PrivacyProfile,
-    SelectionProfile,
     ZeroConcentratedProfile,
     atom_count,
     bisected,
@@ -53,6 +52,7 @@ from dpalgos.accounting.profiles import (
     zcdp_atoms,
     zcdp_grid,
 )
+from dpalgos.accounting.selection import SelectionProfile
 from dpalgos.guarantees import (
     ApproximateDP,
     GaussianMu,

@@ -1,4 +1,4 @@
-"""What releases and plans cost, deadlines and people included, and what budgets a target (epsilon, delta) allows."""
+"""Prices: the cost of losses, releases and plans (deadlines, groups), and budgets that meet (epsilon, delta)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ _NEIGHBOURING_STEPS = {
     (Neighbours.REPLACE_ONE, Neighbours.REPLACE_ONE): 1,
     (Neighbours.REPLACE_SPECIAL, Neighbours.REPLACE_SPECIAL): 1,
     (Neighbours.REPLACE_SPECIAL, Neighbours.REPLACE_ONE): 2,
-    (Neighbours.ADD_REMOVE_ONE, Neighbours.REPLACE_ONE): 2,
 }
 
 
@@ -118,11 +117,6 @@ def losses_under(guarantee: Guarantee, neighbours: Neighbours) -> tuple[Loss, ..
     *The other way* nothing is converted. A guarantee under replace-one was proved for the records it was stated for; a
     null record need not be one of them, and a sum of constant features shows the difference: it moves by 0 where a row
     is replaced and by 1 where it becomes null.
-
-    *From add-remove-one*, which old records hold and which public sizes refute, to replace-one: twice as much, but not
-    by a chain of neighbours. Each algorithm that stated it adds Gaussian, Laplace or radial noise to a sum over the
-    rows and calibrates it to the largest term; n is the same on both sides of a replacement, and the sum moves by two
-    terms.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What an account has spent over all its plans, parties and partitions, and whether one more plan fits under its cap.
+"""Privacy filters: an account's spending over all plans, parties and partitions, and admission under its cap.
 
 Parties and partitions
 ----------------------
@@ -712,10 +712,10 @@ def _with_earlier(spent: Spent, cap: FilterCap) -> Spent:
 
 def status(history: History | SummedHistory, cap: FilterCap) -> Admission:
     """Return where an account stands under a cap, with nothing new; admitted if what is charged is within it."""
-    return admit(history, ("", {}), cap)
+    return apply_filter(history, ("", {}), cap)
 
 
-def admit(
+def apply_filter(
     history: History | SummedHistory,
     new: tuple[str, Mapping[str, PlanCost]],
     cap: FilterCap,

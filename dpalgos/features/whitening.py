@@ -1,4 +1,4 @@
-"""Maps made of others: side by side, or whitened and reduced by covariances of public rows or of synthetic images."""
+"""Maps followed by whitening: features reduced by covariances of public rows or of synthetic images."""
 
 import json
 import math
@@ -14,133 +14,12 @@ from numpy.typing import NDArray
 from dpalgos.algorithms import Work, require_components
 from dpalgos.features.public_map import ImageMap, PublicMap, RowFeatures
 from dpalgos.features.random_images import drawn_pairs
+from dpalgos.features.side_by_side import beginning_with, built_map
 from dpalgos.guarantees import Setting
-from dpalgos.models import Projection, decode, released_kind
+from dpalgos.models import decode, released_kind
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE, Bounded, ParameterError, between
 from dpalgos.registry import AlgorithmSpec, lookup, register
 from dpalgos.rows import Array, Floats, null_records, row_products, unit_rows
-
-
-def _beginning_with(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the arrays whose names begin so, under the rest of their names."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-@released_kind("side-by-side-features")
-class SideBySideFeatures(RowFeatures):
-    """The features of several public maps, one map's after the other's.
-
-    Parameters
-    ----------
-    kinds : array of uint8
-        The maps' kinds, a comma between them, as UTF-8 bytes.
-    **of_maps : arrays
-        Those of the maps, each with ``map0_``, ``map1_``, … before its name.
-    """
-
-    kept: ClassVar[bool] = True
-
-    def __init__(self, kinds: NDArray[np.uint8], **of_maps: Array) -> None:
-        self._kinds, self._of_maps = kinds, of_maps
-        self.maps: list[RowFeatures] = [
-            decode(kind, _beginning_with(f"map{number}_", of_maps))
-            for number, kind in enumerate(kinds.tobytes().decode().split(","))
-        ]
-
-    @classmethod
-    def of(cls, maps: Sequence[RowFeatures | Projection]) -> Self:
-        """Return the map made of these."""
-        arrays = {
-            f"map{number}_{name}": array for number, one in enumerate(maps) for name, array in one.arrays().items()
-        }
-        return cls(np.frombuffer(",".join(one.kind for one in maps).encode(), dtype=np.uint8), **arrays)
-
-    @property
-    def classes(self) -> tuple[type, ...]:
-        """Its own and those of the maps."""
-        return (SideBySideFeatures, *(cls for one in self.maps for cls in one.classes))
-
-    @property
-    def dimension(self) -> int:
-        """Number of all features."""
-        return sum(self.blocks)
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """Numbers of the maps' features."""
-        return tuple(one.dimension for one in self.maps)
-
-    def transform(self, features: Floats) -> Floats:
-        """Map (m, d) to (m, dimension)."""
-        return np.hstack([one.transform(features) for one in self.maps])
-
-    def arrays(self) -> dict[str, Array]:
-        """Return the kinds and the arrays of the maps."""
-        return {"kinds": self._kinds, **self._of_maps}
-
-
-@register("projections", "side-by-side")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideBySide(ImageMap):
-    """Several public maps of the same rows, their features side by side.
-
-    Guarantee
-    ---------
-    Costs nothing: each of the maps does. Norms are not bounded by 1: whatever reads the rows next clips them, or
-    :class:`~dpalgos.features.whitening.PublicWhitening` brings them to the unit sphere.
-
-    Parameters
-    ----------
-    maps : mapping
-        Names of registered public maps to their parameters.
-    mirror : bool, optional
-        Handed to each of the maps where it is given.
-    shape : sequence of int, optional
-        Of images, handed to the maps.
-    """
-
-    maps: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"scattering": {}, "dictionary": {}})
-    mirror: bool | None = None
-    source: ClassVar[str] = "ours"
-    kept: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not self.maps:
-            raise ParameterError("maps is empty; name public maps, for example scattering and dictionary")
-
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of all features."""
-        return sum(one.output_dimension(dimension) for one in self.parts())
-
-    def map_for(self, dimension: int) -> SideBySideFeatures:
-        """Return the map."""
-        return SideBySideFeatures.of([one.map_for(dimension) for one in self.parts()])
-
-    @classmethod
-    def composed_of(cls, parameters: Mapping[str, Any]) -> tuple[type, ...]:
-        """Return the maps' classes: their code is this one's too."""
-        maps = parameters.get("maps", {"scattering": {}, "dictionary": {}})
-        return tuple(one for name, own in maps.items() for one in AlgorithmSpec("projections", name, own).classes())
-
-    def work(self, setting: Setting) -> Work:
-        """Return that of all maps."""
-        works = [one.work(setting) for one in self.parts()]
-        return Work(operations=sum(work.operations for work in works), row=sum(work.row for work in works))
-
-    def parts(self) -> list[PublicMap]:
-        """Return the maps."""
-        shared = {"mirror": self.mirror, "shape": self.shape}
-        known = {name: value for name, value in shared.items() if value is not None}
-        return [_built(name, {**known, **own}) for name, own in self.maps.items()]
-
-
-def _built(name: str, parameters: Mapping[str, Any]) -> PublicMap:
-    """Return a registered map, built, unless it reads rows."""
-    inner = AlgorithmSpec("projections", name, parameters).build()
-    if not isinstance(inner, PublicMap):
-        raise ParameterError(f"features is {name!r}, which reads rows; name a public map: scattering, hog")
-    return inner
-
 
 _MOST_COMPONENTS = 200
 
@@ -315,8 +194,6 @@ class WhitenedFeatures(RowFeatures):
     basis : array (p, k)
     map_kind : array of uint8
         The kind of f, as UTF-8 bytes.
-    from_zero : array of bool, optional
-        Whether images are moved to start at zero; not in maps that were made before there was this step.
     **of_map : arrays
         Those of f, each with ``map_`` before its name.
     """
@@ -328,19 +205,17 @@ class WhitenedFeatures(RowFeatures):
         mean: Floats,
         basis: Floats,
         map_kind: NDArray[np.uint8],
-        from_zero: NDArray[np.bool_] | None = None,
         **of_map: Array,
     ) -> None:
-        self._from_zero = np.array(False) if from_zero is None else from_zero
         self.mean, self.basis, self._map_kind, self._of_map = mean, basis, map_kind, of_map
-        self.map = decode(map_kind.tobytes().decode(), _beginning_with("map_", of_map))
+        self.map = decode(map_kind.tobytes().decode(), beginning_with("map_", of_map))
 
     @classmethod
     def of(cls, features: Any, mean: Floats, basis: Floats) -> Self:
         """Return the map made of a public feature map, a mean and a basis."""
         kind = np.frombuffer(features.kind.encode(), dtype=np.uint8)
         own = {f"map_{name}": array for name, array in features.arrays().items()}
-        return cls(mean, basis, kind, np.array(True), **own)
+        return cls(mean, basis, kind, **own)
 
     @property
     def classes(self) -> tuple[type, ...]:
@@ -355,21 +230,19 @@ class WhitenedFeatures(RowFeatures):
     def first(self, components: int) -> Self:
         """Return the map to the first so many of the directions."""
         basis = np.ascontiguousarray(self.basis[:, :components])
-        return type(self)(self.mean, basis, self._map_kind, self._from_zero, **self._of_map)
+        return type(self)(self.mean, basis, self._map_kind, **self._of_map)
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, k), rows of norm 1 (or 0)."""
         turned = np.empty((len(features), self.dimension))
         for start in range(0, len(features), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
-            images = moved_to_zero(features[part]) if self._from_zero else features[part]
-            turned[part] = row_products(self.map.transform(images) - self.mean, self.basis)
+            turned[part] = row_products(self.map.transform(moved_to_zero(features[part])) - self.mean, self.basis)
         return unit_rows(turned)
 
     def arrays(self) -> dict[str, Array]:
         """Return mean, basis and the arrays of the feature map."""
-        own = {"from_zero": self._from_zero} if self._from_zero else {}
-        return {"mean": self.mean, "basis": self.basis, "map_kind": self._map_kind, **own, **self._of_map}
+        return {"mean": self.mean, "basis": self.basis, "map_kind": self._map_kind, **self._of_map}
 
 
 def moved_to_zero(images: Floats) -> Floats:
@@ -426,7 +299,7 @@ class PublicWhitening(ImageMap):
         Whether features are averaged over the image and its mirror image, for images whose mirror images are the same
         thing (photographs, clothes; not letters or digits), where the map of images has such a parameter.
     seed, shape
-        See :class:`~dpalgos.features.images.RandomPatches`.
+        See :class:`~dpalgos.features.patches.RandomPatches`.
 
     References
     ----------
@@ -480,7 +353,7 @@ class PublicWhitening(ImageMap):
         """Return the map of images into features."""
         mirror = {"mirror": True} if self.mirror else {}
         shape = {} if self.shape is None else {"shape": self.shape}
-        return _built(self.features, {**mirror, **shape, **self.feature_parameters})
+        return built_map(self.features, {**mirror, **shape, **self.feature_parameters})
 
     def work(self, setting: Setting) -> Work:
         """Return that of making the map, and of each row's features and their directions."""

@@ -1,4 +1,4 @@
-"""What a round is bound to, its fault model among it, and what travels in it: plain values with one byte form each."""
+"""Messages of secure aggregation, and the parameters that bind a round: plain values with one byte form each."""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""What a party and the server do in a round: pure functions of messages, and of states stored before one leaves.
+"""Steps of the secure-aggregation protocol: pure functions of messages, and of states stored before one leaves.
 
 The four rounds of a party are :func:`advertise`, :func:`share` (with :func:`receive`), :func:`mask` and
 :func:`unmask`; the first two are done once a session, the last two once a step.

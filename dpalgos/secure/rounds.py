@@ -166,7 +166,7 @@ class Transport(Protocol[A, R]):
         """Let the server decide on the answers; what it decided is what it asks in the next stage."""
 
 
-def carry_out(transport: Transport[A, R], stages: Sequence[Stage] = (*AGREEMENT, *SUM)) -> R:
+def run_rounds(transport: Transport[A, R], stages: Sequence[Stage] = (*AGREEMENT, *SUM)) -> R:
     """Carry out stages one after another, and return what was decided in the last: after :data:`SUM`, the sum.
 
     Parameters

@@ -26,7 +26,7 @@ from dpalgos.secure.rounds import (
     Server,
     Stage,
     SumRecord,
-    carry_out,
+    run_rounds,
 )
 
 
@@ -108,7 +108,7 @@ class Block:
     length: int
 
 
-def blocks_of(algorithm: SumAlgorithm, setting: Setting) -> tuple[Block, ...]:
+def step_blocks(algorithm: SumAlgorithm, setting: Setting) -> tuple[Block, ...]:
     """Return an algorithm's steps in blocks of equal length, in order; from public facts."""
     blocks, first = [], 0
     for length, group in itertools.groupby(lengths_of(algorithm, setting)):
@@ -429,7 +429,7 @@ class _Session:
         server = Server(memory, self._parameters.steps - self.left)
         stages = SUM if "agreement" in self._agreed else (*AGREEMENT, *SUM)
         self.left -= 1
-        total = carry_out(_Calls(server, self._parties, self._absences, recorded, vector), stages)
+        total = run_rounds(_Calls(server, self._parties, self._absences, recorded, vector), stages)
         self._agreed["agreement"] = memory.decided["agreement"]
         return server.survivors, cast(Ints, total)
 

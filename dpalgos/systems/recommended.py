@@ -334,7 +334,7 @@ _OURS = {
     ),
     "hog-noisy-gd": System(
         summary="Histograms of oriented gradients, which cost nothing, then noisy-gd: for images.",
-        source="ours; features.images, trainers.gradient_descent",
+        source="ours; features.hog, trainers.gradient_descent",
         arrangements=summed(_DESCENT, AlgorithmSpec("projections", "hog")),
     ),
     "whitened-class-means": System(

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.accounting.composition import components, compose
-from dpalgos.accounting.profiles import GaussianProfile, candidate_mu, selection_delta
+from dpalgos.accounting.profiles import GaussianProfile
+from dpalgos.accounting.selection import candidate_mu, selection_delta
 from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, Calibrated, NeighbouringPair, Refused, Work, fit
 from dpalgos.guarantees import (
     GaussianMu,
@@ -60,7 +61,7 @@ class Tuned(ApproximateAlgorithm):
 
     Guarantee
     ---------
-    The budget (ε, δ), by :mod:`dpalgos.accounting.profiles`. A candidate is a training with budget μ-Gaussian-DP on
+    The budget (ε, δ), by :mod:`dpalgos.accounting.selection`. A candidate is a training with budget μ-Gaussian-DP on
     some rows and a noisy score on the others. Which rows are held out goes by their position alone, so the row in which
     neighbours differ is either trained on, and then the score is post-processing of the model; or held out, and then
     the model is the same on both sides and the score, a count of rows that moves by at most 1 under either relation,
@@ -95,7 +96,7 @@ class Tuned(ApproximateAlgorithm):
 
     References
     ----------
-    Those of :mod:`dpalgos.accounting.profiles`.
+    Those of :mod:`dpalgos.accounting.selection`.
     """
 
     trainer: str = "class-means"

@@ -3,7 +3,7 @@
 from importlib.resources import files
 
 from dpalgos.parameters import ParameterError
-from tasks.experiments.records import Reproduction, load
+from tasks.experiments.specifications import Reproduction, load
 
 _PAPERS = ("wang2024", "huang2021", "owusu2021", "sun2021")
 

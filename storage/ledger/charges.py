@@ -18,7 +18,7 @@ ROW, PERSON = "row", "person"
 """The units of privacy: what neighbouring data sets differ in, one row, or all rows of one person."""
 
 DEFAULT_RELATION = "replace-one"
-"""The neighbouring relation of accounts that were opened before accounts named theirs."""
+"""The neighbouring relation of accounts whose owner names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +172,14 @@ class History:
         Charged, oldest first.
     pending : sequence of PlanRecord
         Set aside, and counted as if it were charged now, which is the latest that it can have been.
-    notes : dict
+    memo : dict
         What a policy has made of the plans, so that it need not add them up again: the ledger may hand it out again
         with a history that begins with these plans.
     """
 
     plans: Sequence[PlanRecord] = ()
     pending: Sequence[PlanRecord] = ()
-    notes: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class Decision:
     details : mapping
         Public numbers for reports: spent before, spent after, left, the filter in force.
     totals : mapping
-        What the account has spent with this plan, as :meth:`ChargePolicy.lacking` reads it; stored with the plan and
+        What the account has spent with this plan, as :meth:`ChargePolicy.shortfall` reads it; stored with the plan and
         in the high-water marks.
     """
 
@@ -218,7 +218,7 @@ class ChargePolicy(Protocol):
     ) -> Decision:
         """Price the new releases and compare with the account's cap; where there is none, everything is admitted."""
 
-    def lacking(self, history: History, totals: Mapping[str, Any], terms: AccountTerms) -> Mapping[str, Any]:
+    def shortfall(self, history: History, totals: Mapping[str, Any], terms: AccountTerms) -> Mapping[str, Any]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
 
     def stated(self, epsilon: float, delta: float) -> Mapping[str, Any]:
@@ -308,9 +308,9 @@ def find_account(entries: Entries, name: str) -> Account | None:
         disjoint_from=tuple(content["disjoint_from"]),
         group_size=int(content["group_size"]),
         idealised_allowed=bool(consents[-1]["idealised_allowed"]),
-        relation=content.get("relation", DEFAULT_RELATION),
-        deltas=content.get("deltas", {}),
-        unit=content.get("unit", ROW),
+        relation=content["relation"],
+        deltas=content["deltas"],
+        unit=content["unit"],
     )
 
 
@@ -345,9 +345,6 @@ def add_account(entries: Entries, account: Account) -> Account:
         get_account(entries, other)
     content = asdict(account)
     del content["name"], content["changes"]
-    if account.unit == ROW:
-        # Said of people only: accounts of rows, and all that was made of them, are as ever.
-        del content["unit"]
     entries.append(Kind.ACCOUNT, account=account.name, subject=account.name, content=content)
     return get_account(entries, account.name)
 
@@ -459,8 +456,8 @@ def append_plan(
                 "parties": list(release.parties),
                 "guarantee": release.guarantee,
                 "label": release.label,
-                **({"stream": release.stream} if release.stream else {}),
-                **({"again": release.again} if release.again else {}),
+                "stream": release.stream,
+                "again": release.again,
             },
         )
         for release in new
@@ -493,11 +490,11 @@ def _plan(entry: Entry) -> PlanRecord:
 
 def history_of(entries: Entries, account: str) -> History:
     """Return an account's plans and what it has set aside, with what was noted of the plans before."""
-    before: History = entries.notes.get(account, History())
+    before: History = entries.memo.get(account, History())
     later = entries.find(Kind.PLAN, account=account)[len(before.plans) :]
     pending = [PlanRecord(one.plan.partition, one.costs) for one in open_reservations(entries, account)]
-    history = History((*before.plans, *map(_plan, later)), pending, dict(before.notes))
-    entries.notes[account] = history
+    history = History((*before.plans, *map(_plan, later)), pending, dict(before.memo))
+    entries.memo[account] = history
     return history
 
 
@@ -510,8 +507,8 @@ def charge_record(entry: Entry, plan: PlanRecord) -> ChargeRecord:
         account=entry.account,
         parties=tuple(content["parties"]),
         guarantee=content["guarantee"],
-        stream=content.get("stream", ""),
-        again=content.get("again", {}),
+        stream=content["stream"],
+        again=content["again"],
         plan=plan,
         sequence=entry.sequence,
         recorded_at=entry.recorded_at,

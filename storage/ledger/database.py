@@ -1,9 +1,8 @@
-"""The database behind ledger and catalogue: tables, formats, transactions, and the chain that its entries are.
+"""The database behind ledger and catalogue: tables, format, transactions, and the chain that its entries are.
 
 Each entry carries the digest of the one before it and a keyed digest of its own: an HMAC-SHA256 under a key derived
 from the root's secret and the ledger's identity, so that an entry cannot be edited, made up or taken from elsewhere
-without that secret. Entries that were written before digests had a key carry a SHA-256; the first keyed entry seals
-them, because it carries the last one's digest.
+without that secret.
 
 What this does not show by itself: that the end was cut off, or that a whole older state was put back. High-water marks
 do: files outside the database that name the last entry seen, and what every account had spent by then. One lies beside
@@ -12,18 +11,15 @@ written after the commit: a mark may lag behind its ledger (a kill in between), 
 state was put in place. A mark carries a keyed digest of its own.
 """
 
-import hashlib
 import hmac
 import importlib.util
 import json
 import logging
 import secrets
 import sqlite3
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -47,15 +43,15 @@ from sqlalchemy import (
     inspect,
     select,
     text,
-    update,
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from storage.atomic import locked_directory, sync, write_bytes
-from storage.errors import FormatVersionError, InputError, SecretError, StorageError, first_line
-from storage.layout import FINGERPRINTS, Secret, ledger_key
+from storage.errors import InputError, SecretError, StorageError, first_line, require_format
+from storage.layout import FINGERPRINTS
+from storage.secrets import Secret, ledger_key
 
 _log = logging.getLogger(__name__)
 
@@ -97,13 +93,10 @@ class Chain:
     ledger_id : str
     secret : bytes
         The root's secret; what is used is derived from it and the ledger's identity.
-    keyed_from : int
-        Number of the first entry whose digest is keyed; 0 where all are, the beginning included.
     """
 
     ledger_id: str
     secret: bytes = field(repr=False)
-    keyed_from: int = 0
 
     def mac(self, purpose: str, value: Any) -> str:
         """Return the HMAC of a JSON value under this ledger's key, in hexadecimal."""
@@ -111,21 +104,16 @@ class Chain:
         return hmac.digest(key, canonical(value).encode(), "sha256").hex()
 
     def key_id(self) -> str:
-        """Return what tells, without telling the key, which key this is and from which entry on it is used."""
-        return self.mac("key", self.keyed_from)
+        """Return what tells, without telling the key, which key this is."""
+        return self.mac("key", 0)
 
     def origin(self) -> Link:
         """Return the place before the first entry."""
-        if self.keyed_from == 0:
-            return Link(self.ledger_id, 0, self.mac("entry", 0))
-        return Link(self.ledger_id, 0, hashlib.sha256(f"unitball ledger {self.ledger_id}".encode()).hexdigest())
+        return Link(self.ledger_id, 0, self.mac("entry", 0))
 
     def digest(self, fields: Fields) -> str:
         """Return the digest of an entry."""
-        hashed = [fields[name] for name in _HASHED]
-        if fields["sequence"] >= self.keyed_from:
-            return self.mac("entry", hashed)
-        return hashlib.sha256(canonical(hashed).encode()).hexdigest()
+        return self.mac("entry", [fields[name] for name in _HASHED])
 
     def changed(self, fields: Fields) -> str | None:
         """Say that an entry is not the one that was written; None where it is."""
@@ -176,16 +164,16 @@ def read_mark(path: Path, chain: Chain) -> HighWaterMark | None:
     try:
         data = json.loads(path.read_bytes())
         link = Link(str(data["ledger"]), int(data["sequence"]), str(data["digest"]))
-        spent, mac = dict(data.get("spent", {})), str(data.get("mac", ""))
+        spent, mac = dict(data["spent"]), str(data["mac"])
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StorageError(f"high-water mark {path} cannot be read ({error.strerror}); make it readable") from error
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(f"high-water mark {path} is damaged; put it back from the newest back-up") from error
-    # Marks had no digest of their own before entries had keys.
-    keyed = link.ledger_id == chain.ledger_id and link.sequence >= chain.keyed_from
-    if keyed and not hmac.compare_digest(mac, _mac(chain, HighWaterMark(link, spent))):
+    # That of another ledger is keyed with another key; that it is another one is said by who compares the two.
+    known = link.ledger_id == chain.ledger_id
+    if known and not hmac.compare_digest(mac, _mac(chain, HighWaterMark(link, spent))):
         raise StorageError(f"high-water mark {path} was changed; put it back from the newest back-up")
     return HighWaterMark(link, spent)
 
@@ -302,48 +290,7 @@ for _dialect, _triggers in (("sqlite", _SQLITE_TRIGGERS), ("postgresql", _POSTGR
         event.listen(entries, "after_create", _ddl.execute_if(dialect=_dialect))
 
 
-def _to_keyed_entries(connection: Connection, secret: Secret, head: Path | None) -> None:
-    """Format 2: digests are keyed. The entries so far stay as they are; a first keyed one seals them.
-
-    An older ledger that does not agree with its own digests or its high-water mark is refused: sealing it would make
-    an edit look sound.
-    """
-    ledger_id = connection.execute(select(meta.c.value).where(meta.c.name == "ledger_id")).scalar_one()
-    rows = connection.execute(select(entries).order_by(entries.c.sequence)).mappings().all()
-    unkeyed = Chain(ledger_id, secret, keyed_from=sys.maxsize)
-    before = Link(ledger_id, rows[-1]["sequence"], rows[-1]["digest"]) if rows else unkeyed.origin()
-    problems = [*unkeyed.problems(rows, unkeyed.origin())]
-    if head is not None:
-        digests = {row["sequence"]: row["digest"] for row in rows}
-        problem = behind(before, digests.get, read_mark(head, unkeyed))
-        problems += [] if problem is None else [problem]
-    if problems:
-        raise StorageError(
-            f"the ledger is of an older format and not in order ({problems[0]}); put back the newest back-up. "
-            "Nothing was charged"
-        )
-    chain = Chain(ledger_id, secret, keyed_from=before.sequence + 1)
-    seal = {
-        "sequence": chain.keyed_from,
-        "kind": "seal",
-        "account": "",
-        "subject": "entries before",
-        "recorded_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "content": canonical({"keyed_from": chain.keyed_from}),
-        "previous": before.digest,
-    }
-    connection.execute(insert(entries).values(**seal, digest=chain.digest(seal)))
-    connection.execute(
-        insert(meta),
-        [{"name": "keyed_from", "value": str(chain.keyed_from)}, {"name": "key_id", "value": chain.key_id()}],
-    )
-
-
-MIGRATIONS: dict[int, Callable[[Connection, Secret, Path | None], None]] = {1: _to_keyed_entries}
-"""From a version to the next: each takes an open transaction, in which the version is raised as well."""
-
-
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 """The version of the schema that this code reads and writes."""
 
 BUSY_SECONDS = 300.0
@@ -376,7 +323,7 @@ class Known:
         When (:func:`time.monotonic`) the whole chain was last looked at.
     kept : mapping of kind to sequence of :class:`~storage.ledger.entries.Entry`
         The entries that decisions rest on.
-    notes : mapping
+    memo : mapping
         What was made of them.
     """
 
@@ -384,7 +331,7 @@ class Known:
     state: tuple[int, ...] | None = None
     looked: float = 0.0
     kept: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    memo: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -488,7 +435,7 @@ class Database:
         StorageError
             If the database cannot be read or written; nothing was changed.
         FormatVersionError
-            If another process has migrated it beyond this code.
+            If it is of another version now.
         """
         with _begin(self.connection or self.engine, self.place, write=write) as connection:
             _require_version(_read_meta(connection, lock=write), self.place)
@@ -504,7 +451,7 @@ def open_database(
     guard: Guard = lambda entries: None,
     memory: Memory | None = None,
 ) -> Database:
-    """Open the database at a path or URL; make it, whole or not at all, where there is none; migrate an older one.
+    """Open the database at a path or URL; make it, whole or not at all, where there is none.
 
     Parameters
     ----------
@@ -528,7 +475,7 @@ def open_database(
     InputError
         If the URL is of another kind.
     FormatVersionError
-        If it was written by a newer Unitball.
+        If another version of Unitball wrote it.
     StorageError
         If it cannot be opened or made, is not a ledger, or was removed although its high-water mark is there.
     SecretError
@@ -554,12 +501,10 @@ def open_database(
                     _create_schema(connection, key)
     versions = memory.versions_at(state) if memory is not None else None
     if versions is None:
-        versions = _migrate(engine, place, key, head)
+        versions = _read_versions(engine, place)
         if memory is not None:
             memory.engine, memory.versions = engine, None if state is None else (state, versions)
-    chain = Chain(
-        versions["ledger_id"], key if isinstance(key, Secret) else ledger_key(key), int(versions["keyed_from"])
-    )
+    chain = Chain(versions["ledger_id"], key if isinstance(key, Secret) else ledger_key(key))
     if not hmac.compare_digest(versions["key_id"], chain.key_id()):
         file = f"{key} is" if isinstance(key, Path) else "the key given is"
         raise SecretError(
@@ -714,7 +659,6 @@ def _create_schema(connection: Connection, key: Path | Secret) -> None:
     values = {
         "format_version": str(FORMAT_VERSION),
         "ledger_id": chain.ledger_id,
-        "keyed_from": str(chain.keyed_from),
         "key_id": chain.key_id(),
     }
     connection.execute(insert(meta), [{"name": name, "value": value} for name, value in values.items()])
@@ -733,43 +677,22 @@ def _read_meta(connection: Connection, *, lock: bool) -> dict[str, str]:
     return {row.name: row.value for row in connection.execute(_META)}
 
 
-def _version(meta: Mapping[str, str], place: str) -> int:
-    version = meta.get("format_version", "")
-    keyed = {"ledger_id", "key_id", "keyed_from"} <= meta.keys() and meta["keyed_from"].isdigit()
-    if not version.isdigit() or "ledger_id" not in meta or (int(version) >= 2 and not keyed):
-        raise StorageError(f"ledger {place} is damaged: its table of versions is; put back the newest back-up")
-    return int(version)
-
-
 def _require_version(meta: Mapping[str, str], place: str) -> None:
     if MOVED in meta:
         raise StorageError(f"ledger {place} was moved to {meta[MOVED]}; nothing was charged. Run again")
-    version = _version(meta, place)
-    if version != FORMAT_VERSION:
-        raise FormatVersionError(
-            f"ledger {place} has format version {version}, this Unitball reads {FORMAT_VERSION}; use a newer Unitball"
-        )
+    version = meta.get("format_version", "")
+    if version.isdigit():
+        way_out = "use the Unitball that wrote it, or another root. Nothing was charged"
+        require_format(f"ledger {place}", int(version), FORMAT_VERSION, way_out)
+    if not version.isdigit() or not {"ledger_id", "key_id"} <= meta.keys():
+        raise StorageError(f"ledger {place} is damaged: its table of versions is; put back the newest back-up")
 
 
-def _migrate(engine: Engine, place: str, key: Path | Secret, head: Path | None) -> dict[str, str]:
-    """Bring the database to this version, one recorded step after another, and return its table of versions."""
+def _read_versions(engine: Engine, place: str) -> dict[str, str]:
+    """Return the table of versions of a database that this code reads."""
     with _begin(engine, place, write=False) as connection:
         if not inspect(connection).has_table(meta.name):
             raise StorageError(f"ledger {place} is a database without a ledger; move it away and run again")
-        state = _read_meta(connection, lock=False)
-    if _version(state, place) < FORMAT_VERSION:
-        with _begin(engine, place, write=True) as connection:
-            version = _version(_read_meta(connection, lock=True), place)
-            while version < FORMAT_VERSION:
-                if version not in MIGRATIONS:
-                    raise StorageError(
-                        f"ledger {place} has format version {version}, which cannot be migrated to {FORMAT_VERSION}; "
-                        "open it once with a Unitball between the two"
-                    )
-                secret = key if isinstance(key, Secret) else ledger_key(key, create=True)
-                MIGRATIONS[version](connection, secret, head)
-                version += 1
-                connection.execute(update(meta).where(meta.c.name == "format_version").values(value=str(version)))
-            state = _read_meta(connection, lock=False)
-    _require_version(state, place)
-    return state
+        versions = _read_meta(connection, lock=False)
+    _require_version(versions, place)
+    return versions

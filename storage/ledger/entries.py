@@ -56,8 +56,6 @@ class Kind(StrEnum):
     CHARGE = "charge"
     RECHARGE = "recharge"
     OUTPUT = "output"
-    SEAL = "seal"
-    """The first entry with a keyed digest, in a ledger that began without."""
     RESTORE = "restore"
     """An older ledger was accepted; what it lacked was recorded."""
     DISJOINT = "disjoint"
@@ -65,7 +63,7 @@ class Kind(StrEnum):
     REFUSAL = "refusal"
     """Rows were refused because they are private rows of this root."""
     MATERIAL = "material"
-    """The digest of a file of key material that was stored before registrations carried one."""
+    """The digest of a file of key material that was made again, in the place of the registration's."""
     STORED = "stored"
     """Which copy in an object store is the release: its digest; the last one stands."""
     RESERVATION = "reservation"
@@ -175,7 +173,7 @@ class Entries:
         """Whether entries before those that were looked at may have been removed since they were found in order."""
         self.kept: dict[str, list[Entry]] | None = None
         """The entries of :data:`_DECISIVE` kinds, where they were found in order."""
-        self.notes: dict[str, Any] = {}
+        self.memo: dict[str, Any] = {}
         """What was made of :attr:`kept`, remembered with it once all is committed."""
 
     def find(
@@ -267,13 +265,13 @@ class Entries:
     def spent_since(self, sequence: int) -> dict[str, Mapping[str, Any]]:
         """Return, for each account with plans after an entry, its properties and its newest running totals."""
         plans = [entry for entry in self.find(Kind.PLAN) if entry.sequence > sequence]
-        totals = {entry.account: entry.content.get("totals", {}) for entry in plans}
+        totals = {entry.account: entry.content["totals"] for entry in plans}
         opened = {entry.account: entry.content for entry in self.find(Kind.ACCOUNT)}
         return {account: {"opened": opened[account], "totals": of} for account, of in totals.items()}
 
     def rely_on(self, known: Known) -> None:
         """Have at hand what was found in order before."""
-        self.kept, self.notes = {kind: list(of) for kind, of in known.kept.items()}, dict(known.notes)
+        self.kept, self.memo = {kind: list(of) for kind, of in known.kept.items()}, dict(known.memo)
         self._known = None
 
     def check(self, known: Known | None = None) -> list[str]:
@@ -341,7 +339,7 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
             known = None
         # Read under the write lock: whoever wrote a mark had committed before, so an honest ledger is not behind it.
         seen = [read_mark(path, database.chain) for path in database.marks] if not restoring else []
-        if problems := [*entries.check(known), *filter(None, (lacking(entries, mark) for mark in seen))]:
+        if problems := [*entries.check(known), *filter(None, (behind_mark(entries, mark) for mark in seen))]:
             raise StorageError(f"ledger {database.place}: {problems[0]}. {_NOTHING_CHARGED}")
         entries.uncounted = known is not None and not database.is_file
         database.guard(entries)
@@ -351,7 +349,7 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         spent = entries.spent_since(newest) if after != before and database.marks else {}
     if database.memory is not None:
         looked = now if known is None else known.looked
-        database.memory.known = Known(after, database.state(), looked, entries.kept or {}, entries.notes)
+        database.memory.known = Known(after, database.state(), looked, entries.kept or {}, entries.memo)
     if after != before:
         mark = HighWaterMark(after, spent)
         # Side by side: each waits for a disk twice, and all are on it before anybody is told that something is charged.
@@ -368,7 +366,7 @@ def _remembered(database: Database) -> Known | None:
     return known if database.state() == known.state else None
 
 
-def lacking(entries: Entries, mark: HighWaterMark | None) -> str | None:
+def behind_mark(entries: Entries, mark: HighWaterMark | None) -> str | None:
     """Say in what way the ledger lacks what a high-water mark has seen; None where it does not."""
     return behind(entries.last(), entries.digest_at, mark)
 
@@ -383,7 +381,7 @@ def check_chain(database: Database) -> list[str]:
         except StorageError as error:
             problems.append(str(error))
     with reading(database) as entries:
-        lacks = dict.fromkeys(lacking(entries, mark) for mark in seen)
+        lacks = dict.fromkeys(behind_mark(entries, mark) for mark in seen)
         return [*entries.check(), *problems, *filter(None, lacks)]
 
 

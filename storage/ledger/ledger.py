@@ -1,6 +1,5 @@
 """The ledger: what every account has spent, charged before any noise exists, exactly once a release."""
 
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -18,7 +17,6 @@ from storage.ledger.charges import (
     ChargeRecord,
     Decision,
     History,
-    PlanRecord,
     PlanRequest,
     ReleaseCharge,
     Reservation,
@@ -38,8 +36,8 @@ from storage.ledger.charges import (
     reserve_plan,
     unpaid,
 )
-from storage.ledger.database import Database, read_mark
-from storage.ledger.entries import Entries, Kind, check_chain, found, lacking, reading, require_name, writing
+from storage.ledger.database import Database
+from storage.ledger.entries import Entries, Kind, check_chain, found, reading, require_name, writing
 
 
 class OutputOutcome(StrEnum):
@@ -94,14 +92,14 @@ class Ledger:
 
     Proof. Plans are appended only in :meth:`charge` and :meth:`record_output`, between reading the whole history and
     the commit, under one lock that every writer holds; the history is therefore the same at the decision and at the
-    commit, and entries are never changed (triggers, and the chain shows it where they were removed).
+    commit, and entries are never changed (triggers, and the chain shows it where they were removed). A restoration
+    (:func:`storage.ledger.restoring.restore`) appends what was spent already, under the same lock; nothing is drawn on
+    it.
     """
 
     def __init__(self, database: Database, policy: ChargePolicy) -> None:
         self._database = database
         self._policy = policy
-
-    # ── accounts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open_account(
         self,
@@ -219,8 +217,6 @@ class Ledger:
                 },
             )
             return get_account(entries, name)
-
-    # ── charging ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def charge(self, plan: PlanRequest, key_ids: Mapping[str, str]) -> ChargeOutcome:
         """Charge those releases of a plan that its account has not paid for, all or none.
@@ -484,104 +480,6 @@ class Ledger:
         if decision.admitted and unpriced:
             raise StorageError(f"the accounting gave no price for party {min(unpriced)!r}; nothing was charged")
         return decision
-
-    # ── a ledger that is older than its marks ────────────────────────────────────────────────────────────────────────
-
-    def restore(self, *, by: str, why: str, stated: Cap | None = None) -> tuple[str, ...]:
-        """Accept a ledger that is older than its high-water marks, by recording what it lacks as spent.
-
-        For every account that the marks know, the difference between what it had spent by the newest mark and what
-        this ledger says is recorded as one plan charged to every row; accounts that the ledger lacks are opened again.
-        The entry begins an epoch of its own (:meth:`storage.catalog.Catalog.epoch`), also where it records nothing.
-
-        Parameters
-        ----------
-        by, why : str
-            Recorded.
-        stated : Cap, optional
-            What the owner says was spent beyond this ledger by each private account, at most; recorded where the marks
-            do not say it. Also without any mark that is ahead.
-
-        Returns
-        -------
-        tuple of str
-            The accounts for which something was recorded.
-
-        Raises
-        ------
-        InputError
-            If no mark is ahead of the ledger and nothing is stated, or if a mark does not say what was spent and
-            nothing is stated.
-        StorageError
-            If the chain itself is not in order: a rewritten ledger is not restored.
-        """
-        if not by.strip() or not why.strip():
-            raise InputError("a restored ledger is recorded with who decided it and why; give both")
-        with writing(self._database, restoring=True) as entries:
-            seen = [read_mark(path, self._database.chain) for path in self._database.marks]
-            ahead = [mark for mark in seen if mark is not None and lacking(entries, mark) is not None]
-            if not ahead and stated is None:
-                raise InputError(
-                    "the ledger is not older than its high-water marks, so there is nothing to restore; if it is "
-                    "and the marks are lost as well, state what was spent since with --epsilon and --delta"
-                )
-            last = entries.last()
-            own = [mark for mark in ahead if mark.link.ledger_id == last.ledger_id]
-            newest = max(own, key=lambda mark: mark.link.sequence, default=None)
-            known = newest.spent if newest is not None else {}
-            unsaid = [name for name, spent in known.items() if not spent["totals"] and spent["opened"]["cap"]]
-            if (unsaid or len(own) < len(ahead)) and stated is None:
-                raise InputError(
-                    f"the high-water mark does not say what {', '.join(unsaid) or 'this ledger'} had spent; state what "
-                    "was spent at most beyond this ledger with --epsilon and --delta"
-                )
-            for name, spent in known.items():
-                if find_account(entries, name) is None:
-                    entries.append(Kind.ACCOUNT, account=name, subject=name, content=spent["opened"])
-            recorded = []
-            for name in account_names(entries):
-                account, totals = get_account(entries, name), known.get(name, {}).get("totals")
-                if account.private and (totals or stated is not None):
-                    recorded.append(name)
-                    self._book(entries, account, totals, stated)
-            entries.append(
-                Kind.RESTORE,
-                account="",
-                subject="ledger",
-                content={
-                    "by": by,
-                    "why": why,
-                    "ended": last.sequence,
-                    "seen": newest.link.sequence if newest is not None else None,
-                    "stated": asdict(stated) if stated is not None else None,
-                    "accounts": recorded,
-                    # Unlike that of any other time the same back-up was put in place.
-                    "epoch": secrets.token_hex(16),
-                },
-            )
-        return tuple(recorded)
-
-    def _book(self, entries: Entries, account: Account, totals: Mapping[str, Any] | None, stated: Cap | None) -> None:
-        """Book what an account has spent beyond its plans, as one plan of a partition of its own."""
-        # Not less what is set aside: that may be returned.
-        history = replace(history_of(entries, account.name), pending=())
-        cost = (
-            self._policy.lacking(history, totals, account)
-            if totals
-            else self._policy.stated(stated.epsilon, stated.delta)
-            if stated is not None
-            else {}
-        )
-        partition = f"restored-{entries.last().sequence}"
-        record = PlanRecord(partition, {"every row": cost})
-        delta = account.cap.delta if account.cap is not None else 0.0
-        with_it = replace(history, pending=(record,))
-        stands = self._policy.decide(with_it, (), partition=partition, delta=delta, terms=account)
-        plan = PlanRequest(account.name, partition, (), delta, run="restored ledger")
-        decision = Decision(admitted=True, costs=record.costs, details=stands.details, totals=stands.totals)
-        append_plan(entries, plan, (), decision, {}, Kind.CHARGE)
-
-    # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def status(self, account: str) -> Decision:
         """Return what the policy says of an account's history at its cap, with nothing new."""

@@ -8,13 +8,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, func, insert, inspect, select, text, update
+from sqlalchemy import Connection, create_engine, func, insert, inspect, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from storage.errors import InputError, StorageError, first_line
-from storage.ledger.database import CREATION_LOCK, FORMAT_VERSION, MOVED, Database, meta, metadata
+from storage.ledger.database import CREATION_LOCK, MOVED, Database, meta, metadata
 from storage.ledger.database import entries as table
 from storage.ledger.entries import Kind, reading, writing
 
@@ -108,8 +108,6 @@ def move_ledger(source: Database, url: str, *, moved: Callable[[], None]) -> Non
         connection = entries.connection
         _copy(connection, url)
         moved()
-        # Earlier versions of Unitball refuse a newer format; this one reads the word behind it.
-        connection.execute(update(meta).where(meta.c.name == "format_version").values(value=str(FORMAT_VERSION + 1)))
         connection.execute(insert(meta).values(name=MOVED, value="PostgreSQL"))
 
 

@@ -16,10 +16,16 @@ from typing import IO, Any
 import numpy as np
 
 from storage.cells import canonical_text, column_name
-from storage.columns import Category, Column, Ignored, Label, MissingRows, Numeric
+from storage.columns.categories import Category
+from storage.columns.column import Column, MissingRows
+from storage.columns.ignored import Ignored
+from storage.columns.label import Label
+from storage.columns.numeric import Numeric
 from storage.documents import parse_json
 from storage.errors import InputError, StorageError
-from storage.readers.tables import Tables, chunked, declared_source, encoded_rows, parquet_tables
+from storage.readers.declared import Tables, declared_source, encoded_rows
+from storage.readers.parquet import parquet_tables
+from storage.readers.raw_tables import chunked
 from storage.refs import OnViolation, Scaling
 from storage.schema import Schema, Table
 from storage.source import (

@@ -12,21 +12,21 @@ which (dropouts, colluders), one row would send all new ones to other parties. T
 hold the rows of the one before at the beginning of each file, in their order, so that a row's place alone says which
 night and party are its own (:attr:`storage.arrivals.Difference.appended`).
 
-*People.* Neighbours have one roster, and differ in one entry's rows, in any of the versions. So the roster alone says
-what exists and who takes part, never a row: a version is a night if somebody is new in it, and whoever came in night r
-takes part in the nights r, r + p, …, r + (k − 1)p, as often and as far apart as the horizon declares (k participations,
-separation p), and in no other. What comes in between waits for the next of these nights, and what comes after the last
-is null. In each of them the person's rows are those of that version that came after the version p nights before, of
-which there is none before night r: a comparison within the person (:class:`storage.people.Seen`). A version stores of a
-person the ``rows_per_person`` rows that came last, so that new rows count beside any number of older ones, and no night
-has more than so many. They are counted there, k of them, and weigh 1/k each, as one record: their part of a sum is a
-mean of k vectors of a row's norm at most, and another mean, or none, in its place moves the sum by no more than another
-row would (``row_weights`` in :mod:`dpalgos.integer_sums`). How a row came to be among the k (new, and within the limit)
-depends on that person's rows alone, and moves nobody else's. Both neighbours so have the record in the same nights,
-with whatever rows, and each of its sums moves by no more than a row's: the bound is that of a row that comes k times, p
-nights apart (:mod:`dpalgos.mechanisms.factorisation`), and of one that comes once where nothing is declared. (Nights
-chosen by when rows come would differ between neighbours, by up to 2k of them, which no sensitivity of one night
-bounds.)
+*People.* Neighbours have one register, and differ in one entry's rows, in any of the versions. So the register alone
+says what exists and who takes part, never a row: a version is a night if somebody is new in it, and whoever came in
+night r takes part in the nights r, r + p, …, r + (k − 1)p, as often and as far apart as the horizon declares (k
+participations, separation p), and in no other. What comes in between waits for the next of these nights, and what comes
+after the last is null. In each of them the person's rows are those of that version that came after the version p nights
+before, of which there is none before night r: a comparison within the person (:class:`storage.people.Seen`). A version
+stores of a person the ``rows_per_person`` rows that came last, so that new rows count beside any number of older ones,
+and no night has more than so many. They are counted there, k of them, and weigh 1/k each, as one record: their part of
+a sum is a mean of k vectors of a row's norm at most, and another mean, or none, in its place moves the sum by no more
+than another row would (``row_weights`` in :mod:`dpalgos.integer_sums`). How a row came to be among the k (new, and
+within the limit) depends on that person's rows alone, and moves nobody else's. Both neighbours so have the record in
+the same nights, with whatever rows, and each of its sums moves by no more than a row's: the bound is that of a row that
+comes k times, p nights apart (:mod:`dpalgos.mechanisms.factorisation`), and of one that comes once where nothing is
+declared. (Nights chosen by when rows come would differ between neighbours, by up to 2k of them, which no sensitivity of
+one night bounds.)
 
 A horizon of people begins with everybody who has come so far: they take part in each horizon again, and what horizons
 cost is added up.
@@ -124,7 +124,7 @@ def _is_known(horizons: list[Horizon], version: str) -> bool:
 
 
 def _compared(layout: Layout, horizons: list[Horizon], version: DatasetRef) -> Difference:
-    """Compare a version with the last one that was, and with those that were before rows went; of people, rosters."""
+    """Compare a version with the last one that was, and with those that were before rows went; of people, registers."""
     if version.person:
         return Difference(_newcomers(layout, horizons, version), 0, 0, appended=True)
     known = (one for horizon in horizons for one in horizon.versions)
@@ -145,7 +145,7 @@ def _newcomers(layout: Layout, horizons: list[Horizon], version: DatasetRef) -> 
         if not horizons[-1].full:
             raise RefusedError(
                 f"{version.name} stands in a night of people of account {account}, and these are people of account "
-                f"{version.account}, whose roster is another; bring them in under another name"
+                f"{version.account}, whose register is another; bring them in under another name"
             )
         known = ()
     return _records(layout, version, known)
@@ -156,7 +156,7 @@ def _records(
 ) -> NDArray[np.int64]:
     """Return the records of a version that came after some nights, by the end of others where these are given.
 
-    Of each file they follow one another, for a roster only grows.
+    Of each file they follow one another, for a register only grows.
     """
     sizes = np.array([records for _, records in origins(layout, version)] or [version.rows])
 
@@ -232,7 +232,7 @@ def drafted_horizon(config: HorizonSettings, version: DatasetRef) -> Horizon:
     InputError
         If another one stands.
     RefusedError
-        If the rows are people's and public: what is named by its content has no roster of who came when.
+        If the rows are people's and public: what is named by its content has no register of who came when.
     """
     assert config.horizon is not None
     if version.person and not version.private:

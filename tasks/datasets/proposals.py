@@ -1,4 +1,4 @@
-"""What to declare of a column whose values are known: they are public, or were drawn and paid for."""
+"""Proposals of column declarations, from values that are public, or were drawn and paid for."""
 
 import itertools
 import json
@@ -12,8 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from storage.cells import canonical_text
-from storage.columns import USUAL_FLAGS, Category, Floats, Numeric
-from storage.readers.tables import draft_layout, raw_rows
+from storage.columns.categories import USUAL_FLAGS, Category
+from storage.columns.column import Floats
+from storage.columns.numeric import Numeric
+from storage.readers.drafts import draft_layout
+from storage.readers.raw_tables import raw_rows
 
 _NUMBER = r"[+-]?[0-9]+(?:\.[0-9]+)?"
 _BRACKET = re.compile(rf"[\[(]?\s*({_NUMBER})\s*(?:-|–|to|,|\.\.)\s*({_NUMBER})\s*[\])]?")

@@ -20,7 +20,7 @@ from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.ledger.charges import Cap, require_cap, require_small_delta
 from storage.readers.by_name import BUNDLED
-from storage.readers.tables import expected_rows
+from storage.readers.raw_tables import expected_rows
 from storage.refs import DatasetRef, Visibility
 from storage.results import query_dataset
 from storage.source import ReadOptions, Source, concatenate, limited, read_source, reader_names
@@ -102,7 +102,7 @@ def ingest(request: IngestRequest) -> DatasetRef:
     if request.normalisation is not None:
         admitted_normalisation(request.normalisation, request.name, private=request.visibility is Visibility.PRIVATE)
     account = request.account or (known[-1].account if known else request.name)
-    previous = [dataset_ref(layout, version.version) for version in known if version.normalisation == "none"]
+    previous = [dataset_ref(layout, version.version) for version in known]
     with (
         limited(rows=request.max_rows, size=request.max_bytes),
         staged_dataset(
@@ -224,7 +224,8 @@ def find_dataset(name: str) -> DatasetRef:
 
 def default_normalisation(name: str) -> str | None:
     """Return the map that the owner declared for runs on a set, if any."""
-    return _registered(name).manifest.get("default_normalisation")
+    declared: str | None = _registered(name).manifest["default_normalisation"]
+    return declared
 
 
 def describe_datasets(name: str | None = None) -> list[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""What the owner says of rows that come in, validated by name before anything is read.
+"""Requests to ingest rows, validated field by field before anything is read.
 
 Names, help and defaults are written here alone; the command line shows what this model says.
 """

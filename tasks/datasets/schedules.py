@@ -1,7 +1,7 @@
-"""When a data set is trained on without being asked: kept in the catalogue, applied whenever flows are served.
+"""Schedules of training and scoring, one a data set: kept in the catalogue, applied whenever flows are served.
 
 What is kept is tried before: an expression of cron that never comes stops whoever serves it. What is kept nevertheless
-and cannot be served, from an earlier version or because something it names has gone, is left out and said by name.
+and cannot be served, because something it names has gone or is another now, is left out and said by name.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from dpalgos.parameters import ParameterError
 from storage.datasets import dataset_ref, declared_table
 from storage.encoder import TableEncoder
 from storage.errors import InputError, StorageError
-from storage.readers.tables import PARQUET, names_of, raw_rows
+from storage.readers.raw_tables import PARQUET, names_of, raw_rows
 from storage.schema import Schema
 from tasks.planning.configuration import TrainingConfig, faults
 from tasks.runtime.settings import current_layout

@@ -1,4 +1,4 @@
-"""What is computed beside an experiment's runs: the risk of their models, constants and decision boundaries."""
+"""Computations beside an experiment's runs: the risk of their models, constants and decision boundaries."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel
 from sklearn.datasets import dump_svmlight_file
 
-from dpalgos import metrics
+from dpalgos.curvature import mean_and_least_curvature
 from dpalgos.guarantees import ApproximateDP, PureEpsilon, Setting, Trust
 from dpalgos.losses import Problem
 from dpalgos.parameters import ParameterError, UnknownNameError
@@ -22,8 +22,10 @@ from storage.shards import open_shard
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.experiments.figures import draw_boundaries
-from tasks.experiments.records import Drawing, Point, PointResult, Table
+from tasks.experiments.point_results import PointResult
+from tasks.experiments.records import Drawing, Table
 from tasks.experiments.registered import describe_system
+from tasks.experiments.specifications import Point
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.resolution import resolve
 from tasks.preparation.normalisation import make_normalised, plan_normalisation
@@ -81,7 +83,7 @@ def curvature_along_descent(problem: Problem, step_size: float, iterations: int)
     path = []
     for step in range(iterations + 1):
         if step in wanted:
-            path.append((step, *metrics.curvature(problem, weights)))
+            path.append((step, *mean_and_least_curvature(problem, weights)))
         weights = weights - step_size * problem.gradient(weights)
     return path
 

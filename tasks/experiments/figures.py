@@ -15,7 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from dpalgos.rows import Floats, Ints
-from tasks.experiments.records import Drawing, Plot, PointResult, Status, axis_label, column, table_of
+from tasks.experiments.point_results import PointResult, Status, axis_label, column, table_of
+from tasks.experiments.records import Drawing
+from tasks.experiments.specifications import Plot
 from tasks.runtime.plots import STYLE
 
 # Okabe and Ito's palette without its black (no privacy) and its yellow (too pale on paper).

@@ -1,4 +1,4 @@
-"""What is registered, said in plain values, and the page of guarantees written from it."""
+"""Descriptions of all that is registered, in plain values, and the page of guarantees written from them."""
 
 import inspect
 import re
@@ -166,7 +166,7 @@ the flaw is named, the published algorithm runs on public data only, and its sou
   data this needs the owner's consent (`--allow-idealised`).
 - **Totality.** Behind the door nothing raises, stops or branches to another release because of what rows contain.
 - **Where a row goes** is decided by its position and by public facts, never by what any row holds, so that neighbours
-  differ in one row at one place. A null record keeps its place. Of people it is decided by the place in the roster,
+  differ in one row at one place. A null record keeps its place. Of people it is decided by the place in the register,
   and all rows of a person go where the person does. A test changes one row (equal to another, null, first,
   last, of another label) and finds every other one where it was (`tests/tasks/test_partitioning.py`); another finds
   that what a row adds to an integer sum depends on that row alone, seen through a released basis or model too
@@ -183,7 +183,7 @@ the flaw is named, the published algorithm runs on public data only, and its sou
 | training and test files | the file |
 | nights of files of their own | the file, and the version that the row came with |
 | nights whose rows go to the parties in turn | the version, and its place after older rows ([when](nights.md#nights)) |
-| nights of people | the version that the person came with, and the place in the roster ([when](nights.md#people)) |
+| nights of people | the version that the person came with, and the place in the register ([when](nights.md#people)) |
 | nights of `continual-class-means`, `continual-ftrl` | its position in its party, modulo the nights |
 | the rows that `tuned` scores by | its position in its party, the share that is held out |
 | batches of `dp-sgd` | a draw of its own from its holder's secret, for each step |

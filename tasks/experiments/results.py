@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from storage.confined import kept_memory
 from storage.results import query
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.runtime.settings import current_layout, query_seconds
 from tasks.runtime.stores import open_releases
 

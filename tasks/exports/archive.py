@@ -27,11 +27,12 @@ from packaging.utils import canonicalize_name
 from dpalgos.registry import lookup
 from storage.confined import admitted_memory, kept_memory
 from storage.documents import UNREADABLE, canonical, open_archive, parse_json
-from storage.errors import DamagedError, FormatVersionError, InputError
-from storage.layout import root_secret
+from storage.errors import DamagedError, InputError, require_format
 from storage.ledger.moving import extract
 from storage.results import query
-from tasks.federation.protocol import Evidence, fingerprint, identity_key
+from storage.secrets import root_secret
+from tasks.federation.messages import fingerprint, identity_key
+from tasks.federation.protocol import Evidence
 from tasks.planning.configuration import Json
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_ledger_database, open_releases
@@ -141,7 +142,7 @@ def read(path: Path) -> Archive:
     DamagedError
         If a member is not the one that was signed, or the signature is not the key's, naming which.
     FormatVersionError
-        If a newer Unitball wrote it.
+        If another version of Unitball wrote it.
     """
     try:
         file = path.open("rb")
@@ -171,8 +172,7 @@ def _signed(path: Path, members: _Members) -> tuple[dict[str, str], str]:
         raise DamagedError(f"{path}: {_CONTENTS} is not what was signed; ask for the archive again") from error
     except (KeyError, ValueError, TypeError) as error:
         raise DamagedError(f"{path} has no readable {_CONTENTS} and {_SIGNATURE} ({error}): no export") from error
-    if version > FORMAT_VERSION:
-        raise FormatVersionError(f"{path} has format version {version}, newer than {FORMAT_VERSION}; upgrade Unitball")
+    require_format(path, version, FORMAT_VERSION)
     return digests, fingerprint(key)
 
 
@@ -220,8 +220,8 @@ def export_run(run: str) -> tuple[bytes, str, str]:
             evidence = Evidence.stored(layout, key)
             if evidence is None:
                 raise InputError(
-                    f"release {key[:12]} was made of parties' messages by an earlier version, which kept none of what "
-                    "they had signed; ask for the run once more with another --replicate"
+                    f"release {key[:12]} was made of parties' messages, and what they signed is missing from "
+                    f"{layout.round(key)}; put it back, or ask for the run once more with another --replicate"
                 )
             files[SIGNED] = evidence
         members |= {release_member(key, name): data for name, data in files.items()}
@@ -253,16 +253,10 @@ def _find(run: str) -> Json:
         known = ", ".join(str(record.get("run_key"))[:12] for record in records[-5:]) or "none yet"
         how = f"{len(means)} runs" if means else "no run"
         raise InputError(f"{how} of this root: {run!r} (the last ones are {known}, or name a model)")
-    if means[0].get("identity") is None:
-        raise InputError(
-            f"run {run} was recorded before results said what their key is the digest of; run it again, which charges "
-            "nothing, and export it then"
-        )
     return {
         name: json.loads(value) if name in _JSON and isinstance(value, str) else value
         for name, value in means[0].items()
-        # The records of other versions have other columns, which are empty here.
-        if name in RunResult.model_fields or (name.startswith("config_") and value is not None)
+        if name in RunResult.model_fields or name.startswith("config_")
     }
 
 

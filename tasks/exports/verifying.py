@@ -19,11 +19,11 @@ from dpalgos.registry import lookup
 from storage.confined import admitted_memory, confined
 from storage.documents import parse_json
 from storage.errors import InputError, RefusedError, StorageError
-from storage.ledger.charges import DEFAULT_RELATION, PERSON, ROW, AccountTerms, Cap, History, ReleaseCharge
+from storage.ledger.charges import PERSON, ROW, AccountTerms, Cap, History, ReleaseCharge
 from storage.ledger.entries import Kind
 from storage.ledger.moving import FIELDS, linked, unlike
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import AccountingPolicy
+from tasks.accounts.pricing import AccountingPolicy
 from tasks.exports.archive import (
     AUDIT,
     CHARGES,
@@ -46,13 +46,11 @@ from tasks.tracking.results import Proved, RunResult, proved_of
 
 _CLOSE = 1e-5
 _FILES = ("manifest.json", "arrays.npz")
-_CHARGE = {"plan", "partition", "parties", "guarantee", "label"}
+_CHARGE = {"plan", "partition", "parties", "guarantee", "label", "stream", "again"}
 _ACCOUNT = {"cap", "disjoint_people", "disjoint_from", "group_size", "idealised_allowed", "relation", "deltas", "unit"}
 _STATED = {"epsilon_spent": "epsilon", "delta_spent": "delta", "mu_spent": "mu"}
 _HERE, _SIGNER, _PARTIES = "derived here", "the signer's", "the parties' own"
-_PLAN = {
-    *("partition", "delta", "run", "releases", "costs", "details", "loss", "totals", "key_ids", "recharge"),
-}
+_PLAN = {"partition", "delta", "run", "releases", "costs", "details", "totals", "key_ids", "recharge"}
 
 Planned = PlannedRelease | PlannedCombination
 
@@ -167,8 +165,8 @@ class _Contents:
         return by_key
 
     def _files(self, key: str) -> dict[str, bytes]:
-        lacking = [file for file in _FILES if release_member(key, file) not in self._members]
-        _refute_if(lacking, f"release {key[:12]} is part of the run, and its {' and '.join(lacking)} is missing")
+        missing = [file for file in _FILES if release_member(key, file) not in self._members]
+        _refute_if(missing, f"release {key[:12]} is part of the run, and its {' and '.join(missing)} is missing")
         return {file: self._members[release_member(key, file)] for file in _FILES}
 
     @cached_property
@@ -443,14 +441,14 @@ def _guarantees(contents: _Contents) -> str:
         charge = contents.only(Kind.CHARGE, key)
         content, stream = charge["content"], planned.charged_as
         _refute_if(
-            content.keys() - {"again"} != (_CHARGE | {"stream"} if stream else _CHARGE),
+            content.keys() != _CHARGE,
             f"the charge of release {key[:12]} has other fields than charges have",
         )
-        # What a night drawn again costs; charges of before name nothing, and cost the whole horizon's price again.
+        # What a night drawn again costs.
         again = planned.drawn_again()
         priced = {} if again is None else _plain(again.to_json())
         _refute_if(
-            "again" in content and (not priced or _differing(priced, content["again"])),
+            _differing(priced, content["again"]),
             f"release {key[:12]} drawn again would cost another price than is derived here",
         )
         _refute_if(
@@ -459,7 +457,7 @@ def _guarantees(contents: _Contents) -> str:
         )
         where = (sorted(planned.charged_parties), planned.charged_partition, stream)
         _refute_if(
-            (sorted(content["parties"]), content["partition"], content.get("stream", "")) != where,
+            (sorted(content["parties"]), content["partition"], content["stream"]) != where,
             f"release {key[:12]} was charged to others than those whose rows it reads",
         )
         if identity.dataset.person:
@@ -480,14 +478,14 @@ def _charged_with(contents: _Contents, plan: Mapping[str, Any]) -> tuple[list[Re
     content = plan["content"]
     account = contents.only(Kind.ACCOUNT, plan["account"])["content"]
     _refute_if(
-        unknown := (account.keys() - _ACCOUNT) | (content.keys() - _PLAN),
-        f"account or plan {plan['sequence']} has fields of no such entry: {', '.join(unknown)}",
+        other := (account.keys() ^ _ACCOUNT) | (content.keys() ^ _PLAN),
+        f"account or plan {plan['sequence']} has other fields than such entries have: {', '.join(sorted(other))}",
     )
     size = account["group_size"]
     _refute_if(type(size) is not int or size < 1, f"account {plan['account']} has {size!r} rows a person")
     unit = PERSON if contents.plan.identity.dataset.person else ROW
     _refute_if(
-        account.get("unit", ROW) != unit or (unit == PERSON and size > 1),
+        account["unit"] != unit or (unit == PERSON and size > 1),
         f"account {plan['account']} is of another unit than the rows, whose unit is a {unit}",
     )
     charges = [one for one in contents.of(Kind.CHARGE, Kind.RECHARGE) if one["content"]["plan"] == plan["sequence"]]
@@ -501,15 +499,11 @@ def _charged_with(contents: _Contents, plan: Mapping[str, Any]) -> tuple[list[Re
             key=one["subject"],
             parties=tuple(one["content"]["parties"]),
             guarantee=one["content"]["guarantee"],
-            stream=one["content"].get("stream", ""),
+            stream=one["content"]["stream"],
         )
         for one in charges
     ]
-    # Accounts of the first version name neither.
-    terms = AccountTerms(
-        relation=account.get("relation", DEFAULT_RELATION), deltas=account.get("deltas", {}), group_size=size
-    )
-    return releases, terms
+    return releases, AccountTerms(relation=account["relation"], deltas=account["deltas"], group_size=size)
 
 
 def _prices(contents: _Contents) -> str:
@@ -592,7 +586,7 @@ def _unit(contents: _Contents) -> str:
     dataset = contents.plan.identity.dataset
     stated = contents.run["proved"]
     _refute_if(
-        stated is not None and (stated.get("person") or "") != dataset.person,
+        stated is not None and stated["person"] != dataset.person,
         "the run states another unit than its key names",
     )
     of_account = "" if contents.evidence else f", and the account is of unit {PERSON if dataset.person else ROW}"

@@ -19,8 +19,7 @@ from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Ints
-from dpalgos.secure.rounds import AGREEMENT, SUM, Stage
-from dpalgos.secure.rounds import carry_out as carry_out_rounds
+from dpalgos.secure.rounds import AGREEMENT, SUM, Stage, run_rounds
 from storage.documents import parse_json
 from storage.encoder import TableEncoder
 from storage.errors import InputError, RefusedError, StorageError
@@ -28,6 +27,7 @@ from storage.refs import DatasetRef, ReleaseRef
 from storage.rounds import RoundStore
 from tasks.datasets.registration import find_dataset
 from tasks.federation import protocol
+from tasks.federation.messages import Answer, Ask, Purpose, Request, Roster, Sent, Signed, Status, packed, unpacked
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.planning.identity import identity
@@ -39,13 +39,13 @@ from tasks.preparation.partitions import make_partition, plan_partition
 from tasks.preparation.public_maps import make_map, make_mapped, plan_mapping
 from tasks.release.door import combine, recorded_key, require_sent, store_release, stored_release
 from tasks.release.metrics import measure_by_releases, measure_exactly
-from tasks.release.rounds import ServerRounds, blocks_of, bytes_of, keep_sum, kept_sums, result_of, step_lengths
+from tasks.release.rounds import ServerRounds, bytes_of, keep_sum, kept_sums, release_blocks, result_of, step_lengths
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
 from tasks.tracking.results import Chained, RunResult, summarise
 
-Transport = Callable[[str, protocol.Request], protocol.Answer | None]
+Transport = Callable[[str, Request], Answer | None]
 """Brings a request to a party, by name, and its answer back; None where none came in time."""
 
 
@@ -79,7 +79,7 @@ class Federated(BaseModel, frozen=True):
 
 def federate(
     config: TrainingConfig,
-    roster: protocol.Roster,
+    roster: Roster,
     transport: Transport,
     *,
     measured_on: str | None = None,
@@ -178,16 +178,16 @@ class _Asking:
     """
 
     def __init__(
-        self, config: TrainingConfig, roster: protocol.Roster, transport: Transport, progress: Callable[[str], None]
+        self, config: TrainingConfig, roster: Roster, transport: Transport, progress: Callable[[str], None]
     ) -> None:
         self._config, self._roster, self._transport, self._progress = config, roster, transport, progress
-        self.said: tuple[protocol.Signed, ...] = ()
-        answers = self.ask_all(protocol.Ask.DESCRIBE)
+        self.said: tuple[Signed, ...] = ()
+        answers = self.ask_all(Ask.DESCRIBE)
         self.said = tuple(answer.signed for answer in answers.values() if answer.signed is not None)
         self._found = protocol.described(self._roster, self.said)
         self.run = protocol.run_name(self._config, self.said)
         self.plan = protocol.federated_plan(self._config, self._found, self.run)
-        table = protocol.unpacked(next(iter(answers.values())).message)
+        table = unpacked(next(iter(answers.values())).message)
         schema = parse_json(table, "a schema") if table else None
         if (identity(table=schema) if table else "") != self._found[0].table:
             raise RefusedError(f"party {self._roster.names[0]} has sent another schema than the one that it has signed")
@@ -208,20 +208,20 @@ class _Asking:
             if not release.reads_rows:
                 _store_public_map(release)
         try:
-            answers = self.ask_all(protocol.Ask.RESERVE)
+            answers = self.ask_all(Ask.RESERVE)
             for party, answer in answers.items():
-                if protocol.unpacked(answer.message).decode() != protocol.keys_of(self.plan.releases):
+                if unpacked(answer.message).decode() != protocol.keys_of(self.plan.releases):
                     raise RefusedError(f"party {party} derives another plan: it has another version of Unitball")
         except (RefusedError, StorageError):
-            self._ask(dict.fromkeys(self._roster.names, self.request(protocol.Ask.RETURN)))
+            self._ask(dict.fromkeys(self._roster.names, self.request(Ask.RETURN)))
             raise
 
     def commit(self) -> None:
         """Let everybody charge the run, and keep what they sign of it."""
-        answers = self.ask_all(protocol.Ask.COMMIT)
-        self._charges = tuple(self.require(answer, protocol.Purpose.CHARGE, self.run) for answer in answers.values())
+        answers = self.ask_all(Ask.COMMIT)
+        self._charges = tuple(self.require(answer, Purpose.CHARGE, self.run) for answer in answers.values())
 
-    def require(self, answer: protocol.Answer, purpose: protocol.Purpose, run: str) -> protocol.Signed:
+    def require(self, answer: Answer, purpose: Purpose, run: str) -> Signed:
         """Return what a party has signed.
 
         Raises
@@ -230,7 +230,7 @@ class _Asking:
             If it has signed nothing, or not for this.
         """
         if answer.signed is None or answer.signed.party != answer.party:
-            raise RefusedError(f"party {answer.party} has not signed its {purpose}: upgrade its Unitball")
+            raise RefusedError(f"party {answer.party} has not signed its {purpose}")
         self._roster.check(answer.signed, purpose, run)
         return answer.signed
 
@@ -247,8 +247,8 @@ class _Asking:
                 )
             else:
                 sums, took_part = self._sums(node)
-                steps = len(blocks_of(node) if node.masking is not None else sums)
-                messages = [self.kept(node, number, ()) for number in range(steps)]
+                steps = len(release_blocks(node) if node.masking is not None else sums)
+                messages = [self.signed(node, number) for number in range(steps)]
                 self._store(node, result_of(node, sums), took_part, messages)
         return cast(ReleaseRef, stored_release(node))
 
@@ -256,9 +256,9 @@ class _Asking:
         """Let the parties make their own of some releases, all at once."""
         alone = [release for release in releases if release.reads_rows and len(release.parties) == 1]
         missing = {release.parties[0]: release for release in alone if not open_releases().exists(release.key)}
-        answers = self._all({party: self.request(protocol.Ask.RELEASE, release) for party, release in missing.items()})
+        answers = self._all({party: self.request(Ask.RELEASE, release) for party, release in missing.items()})
         for party, release in missing.items():
-            said = self.require(answers[party], protocol.Purpose.RELEASE, self.run)
+            said = self.require(answers[party], Purpose.RELEASE, self.run)
             self._store(release, _checked(release, answers[party]), (party,), [(said,)])
 
     def took_part(self, releases: Sequence[PlannedRelease]) -> tuple[str, ...]:
@@ -272,32 +272,39 @@ class _Asking:
         release: PlannedRelease,
         artefact: Artefact,
         took_part: Sequence[str],
-        messages: Sequence[tuple[protocol.Signed, ...]],
+        messages: Sequence[tuple[Signed, ...]],
     ) -> None:
         """Store what parties have released: they have charged it, each in its own account, and have signed so."""
-        # A run that an earlier version began has sums of which nothing was signed; it ends all the same.
-        if all(messages):
-            evidence = protocol.Evidence(
-                config=self._config,
-                roster=self._roster,
-                descriptions=self.said,
-                charges=self._charges,
-                messages=tuple(messages),
-                took_part=tuple(took_part),
-            )
-            evidence.require(self.run, self.plan.releases, release, artefact)
-            evidence.store(current_layout(), release.key)
+        evidence = protocol.Evidence(
+            config=self._config,
+            roster=self._roster,
+            descriptions=self.said,
+            charges=self._charges,
+            messages=tuple(messages),
+            took_part=tuple(took_part),
+        )
+        evidence.require(self.run, self.plan.releases, release, artefact)
+        evidence.store(current_layout(), release.key)
         open_releases().write(
             release.key, protocol.federated_manifest(release, artefact.kind, took_part), artefact.arrays()
         )
 
-    def kept(
-        self, release: PlannedRelease, number: int, messages: Sequence[protocol.Signed]
-    ) -> tuple[protocol.Signed, ...]:
+    def kept(self, release: PlannedRelease, number: int, messages: Sequence[Signed]) -> tuple[Signed, ...]:
         """Keep what parties have signed of a step, or of a block of steps, and return what was kept first."""
         written = json.dumps([one.model_dump() for one in messages]).encode()
-        kept = RoundStore(current_layout().round(release.key)).put(f"signed-{number}", written)
-        return tuple(protocol.Signed.model_validate(one) for one in json.loads(kept))
+        RoundStore(current_layout().round(release.key)).put(f"signed-{number}", written)
+        return self.signed(release, number)
+
+    def signed(self, release: PlannedRelease, number: int) -> tuple[Signed, ...]:
+        """Return what was kept of what parties have signed of a step, or of a block of steps.
+
+        Raises
+        ------
+        StorageError
+            If nothing was kept.
+        """
+        kept = RoundStore(current_layout().round(release.key)).require(f"signed-{number}")
+        return tuple(Signed.model_validate(one) for one in json.loads(kept))
 
     def _sums(self, release: PlannedRelease) -> tuple[list[Ints], Sequence[str]]:
         """Return the sums of a release, and whose numbers the last one holds."""
@@ -305,9 +312,9 @@ class _Asking:
             return self._secure_sums(release)
         sums = kept_sums(release)
         for step, length in list(enumerate(step_lengths(release)))[len(sums) :]:
-            answers = self.ask_all(protocol.Ask.SUM, release, step=step, sum_before=_last(sums))
+            answers = self.ask_all(Ask.SUM, release, step=step, sum_before=_last(sums))
             session = protocol.session_name(self.run, release.key, step)
-            messages = [self.require(answer, protocol.Purpose.SUM, session) for answer in answers.values()]
+            messages = [self.require(answer, Purpose.SUM, session) for answer in answers.values()]
             parts = [protocol.sent_numbers(one.body, length, one.party) for one in self.kept(release, step, messages)]
             self._progress(f"sum {step + 1} of {len(step_lengths(release))}")
             sums.append(keep_sum(release, step, np.sum(parts, axis=0, dtype=np.int64)))
@@ -316,16 +323,16 @@ class _Asking:
     def _secure_sums(self, release: PlannedRelease) -> tuple[list[Ints], Sequence[str]]:
         """Carry out the rounds of secure sums; parties that are lost are done without, as far as is tolerated."""
         sums, there = kept_sums(release), self._roster.names
-        blocks, total = blocks_of(release), len(step_lengths(release))
+        blocks, total = release_blocks(release), len(step_lengths(release))
         for number, block in enumerate(blocks):
             server = ServerRounds(release, number)
             server.open()
             if not server.agreed and len(sums) < block.first + block.steps:
-                carry_out_rounds(_Posted(self, release, number, server, there), AGREEMENT)
+                run_rounds(_Posted(self, release, number, server, there), AGREEMENT)
             for step in range(block.steps):
                 rounds = ServerRounds(release, number, step)
                 if block.first + step == len(sums):
-                    opened = carry_out_rounds(_Posted(self, release, number, rounds, there, _last(sums)), SUM)
+                    opened = run_rounds(_Posted(self, release, number, rounds, there, _last(sums)), SUM)
                     assert opened is not None
                     sums.append(opened)
                     self._progress(f"sum {len(sums)} of {total}")
@@ -340,8 +347,8 @@ class _Asking:
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ask_all(
-        self, ask: protocol.Ask, release: PlannedRelease | None = None, *, step: int = 0, sum_before: str = ""
-    ) -> dict[str, protocol.Answer]:
+        self, ask: Ask, release: PlannedRelease | None = None, *, step: int = 0, sum_before: str = ""
+    ) -> dict[str, Answer]:
         """Ask every party the same, and return what they answer.
 
         Raises
@@ -354,11 +361,9 @@ class _Asking:
         request = self.request(ask, release, step=step, sum_before=sum_before)
         return self._all(dict.fromkeys(self._roster.names, request))
 
-    def _all(self, requests: Mapping[str, protocol.Request]) -> dict[str, protocol.Answer]:
+    def _all(self, requests: Mapping[str, Request]) -> dict[str, Answer]:
         answers = self._unrefused(requests)
-        missing = [
-            party for party in requests if party not in answers or answers[party].status is not protocol.Status.DONE
-        ]
+        missing = [party for party in requests if party not in answers or answers[party].status is not Status.DONE]
         if missing:
             reasons = "; ".join(answers[party].reason for party in missing if party in answers)
             (ask,) = {request.ask for request in requests.values()}
@@ -368,7 +373,7 @@ class _Asking:
             )
         return answers
 
-    def some(self, stage: Stage, requests: Mapping[str, protocol.Request]) -> list[protocol.Answer]:
+    def some(self, stage: Stage, requests: Mapping[str, Request]) -> list[Answer]:
         """Ask parties and return the answers of those that gave one.
 
         Raises
@@ -376,38 +381,38 @@ class _Asking:
         RefusedError
             If one refuses.
         """
-        came = [answer for answer in self._unrefused(requests).values() if answer.status is protocol.Status.DONE]
+        came = [answer for answer in self._unrefused(requests).values() if answer.status is Status.DONE]
         if lost := set(requests) - {answer.party for answer in came}:
             self._progress(f"{stage}: {', '.join(sorted(lost))} did not answer")
         return came
 
-    def _ask(self, requests: Mapping[str, protocol.Request]) -> dict[str, protocol.Answer | None]:
+    def _ask(self, requests: Mapping[str, Request]) -> dict[str, Answer | None]:
         asks = {str(request.ask) for request in requests.values()}
         self._progress(f"{', '.join(sorted(asks))}: {', '.join(requests)}")
         with ThreadPoolExecutor(max(len(requests), 1)) as pool:
             return dict(zip(requests, pool.map(self._transport, requests, requests.values()), strict=True))
 
-    def _unrefused(self, requests: Mapping[str, protocol.Request]) -> dict[str, protocol.Answer]:
+    def _unrefused(self, requests: Mapping[str, Request]) -> dict[str, Answer]:
         answers = {party: answer for party, answer in self._ask(requests).items() if answer is not None}
         for answer in answers.values():
-            if answer.status is protocol.Status.REFUSED:
+            if answer.status is Status.REFUSED:
                 raise RefusedError(answer.reason)
         return answers
 
     def request(
         self,
-        ask: protocol.Ask,
+        ask: Ask,
         release: PlannedRelease | None = None,
         *,
         step: int = 0,
         sum_before: str = "",
         block: int = 0,
         message: str = "",
-        advertisements: tuple[protocol.Signed, ...] = (),
-    ) -> protocol.Request:
+        advertisements: tuple[Signed, ...] = (),
+    ) -> Request:
         """Return a request: with the first look at its rows, a party is sent what they are seen through."""
-        looks = ask in (protocol.Ask.RELEASE, protocol.Ask.SUM, protocol.Ask.MASK) and not sum_before
-        return protocol.Request(
+        looks = ask in (Ask.RELEASE, Ask.SUM, Ask.MASK) and not sum_before
+        return Request(
             ask=ask,
             config=self._config,
             descriptions=self.said,
@@ -420,14 +425,14 @@ class _Asking:
             advertisements=advertisements,
         )
 
-    def _upstream(self, release: PlannedRelease) -> tuple[protocol.Sent, ...]:
+    def _upstream(self, release: PlannedRelease) -> tuple[Sent, ...]:
         own = {one.key for one in self.plan.releases if not one.reads_rows or len(one.parties) == 1}
-        return tuple(protocol.Sent.stored(key) for key in release.upstream if key not in own)
+        return tuple(Sent.stored(key) for key in release.upstream if key not in own)
 
 
 def _last(sums: Sequence[Ints]) -> str:
     """Return the last sum as it travels."""
-    return protocol.packed(bytes_of(sums[-1])) if sums else ""
+    return packed(bytes_of(sums[-1])) if sums else ""
 
 
 @dataclass
@@ -440,7 +445,7 @@ class _Posted:
     server: ServerRounds
     there: Sequence[str]
     sum_before: str = ""
-    advertisements: tuple[protocol.Signed, ...] = ()
+    advertisements: tuple[Signed, ...] = ()
 
     def ask(self, stage: Stage) -> list[bytes]:
         """Bring the server's requests to those parties that are still there."""
@@ -448,7 +453,7 @@ class _Posted:
         before = self.sum_before if stage is Stage.MASK else ""
         requests = {
             names[number]: self.asking.request(
-                protocol.Ask(stage.value),
+                Ask(stage.value),
                 self.release,
                 sum_before=before,
                 block=self.block,
@@ -461,9 +466,7 @@ class _Posted:
         came = self.asking.some(stage, requests)
         if stage is Stage.ADVERTISE:
             session = protocol.session_name(self.asking.run, self.release.key, self.block)
-            self.advertisements = tuple(
-                self.asking.require(one, protocol.Purpose.ADVERTISEMENT, session) for one in came
-            )
+            self.advertisements = tuple(self.asking.require(one, Purpose.ADVERTISEMENT, session) for one in came)
         if stage is Stage.SHARE:
             # Whose keys these are was decided before they were shown.
             self.asking.kept(self.release, self.block, self.advertisements)
@@ -498,7 +501,7 @@ def _store_public_map(release: PlannedRelease) -> None:
     store_release(release, made, {})
 
 
-def _checked(planned: PlannedRelease, answer: protocol.Answer) -> Artefact:
+def _checked(planned: PlannedRelease, answer: Answer) -> Artefact:
     """Return the artefact of a party's release, if it is of the algorithm and at the budget that were planned.
 
     Raises

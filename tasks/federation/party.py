@@ -1,4 +1,4 @@
-"""What a party does when it is asked: everything with its own rows, its own secrets and its own account.
+"""A party of a federation: its answers to requests, with its own rows, its own secrets and its own account.
 
 What a coordinator may choose is the run (an algorithm that is proved, its budget) within the cap of the party's
 account, and whose run it is: the parties of the roster, all of them. Everything else, the plan with its noise and its
@@ -17,13 +17,14 @@ from dpalgos.secure.primitives import SecureAggregationError
 from dpalgos.secure.rounds import Stage
 from storage.datasets import declared_table, origins
 from storage.errors import InputError, RefusedError
-from storage.layout import root_secret
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
-from tasks.accounts.budget import open_ledger, relation_of
+from storage.secrets import root_secret
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import default_normalisation, find_dataset
-from tasks.federation.protocol import (
+from tasks.federation.messages import (
     Answer,
     Ask,
     Description,
@@ -33,19 +34,21 @@ from tasks.federation.protocol import (
     Sent,
     Signed,
     Status,
-    described,
-    federated_plan,
     fingerprint,
     identity_key,
+    packed,
+    unpacked,
+)
+from tasks.federation.protocol import (
+    described,
+    federated_plan,
     keys_of,
     own_releases,
-    packed,
     release_body,
     require_carried,
     run_name,
     session_name,
     test_fraction,
-    unpacked,
 )
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import canonical, identity
@@ -65,7 +68,7 @@ from tasks.release.door import (
     store_release,
     stored_release,
 )
-from tasks.release.rounds import PartyRounds, blocks_of, session_of
+from tasks.release.rounds import PartyRounds, release_blocks, session_of
 from tasks.runtime.settings import current_layout, current_root
 
 _LOG = logging.getLogger(__name__)
@@ -339,7 +342,7 @@ class Party:
     def _round(self, stage: Stage, request: Request) -> Answer:
         charged, rounds = self._sums(request, secure=True)
         message = request.message.encode()
-        sessions = len(blocks_of(charged.release))
+        sessions = len(release_blocks(charged.release))
         if request.block >= sessions:
             raise RefusedError(f"this release has {sessions} sessions, and is asked for number {request.block}")
         if stage is Stage.ADVERTISE and RoundParameters.decode(message) != session_of(charged.session, request.block):
@@ -410,10 +413,10 @@ def _normalised(dataset: str, config: TrainingConfig) -> DatasetRef:
     return make_normalised(plan_normalisation(find_dataset(dataset), name))
 
 
-def _stored(planned: PlannedRelease | PlannedCombination, lacking: str) -> ReleaseRef:
+def _stored(planned: PlannedRelease | PlannedCombination, refusal: str) -> ReleaseRef:
     reference = stored_release(planned)
     if reference is None:
-        raise RefusedError(f"{planned.label} {lacking}")
+        raise RefusedError(f"{planned.label} {refusal}")
     return reference
 
 

@@ -8,12 +8,11 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     BeforeValidator,
     Discriminator,
@@ -51,7 +50,7 @@ Json = dict[str, object]
 def _setting_json(setting: Setting) -> Json:
     fields = {**dataclasses.asdict(setting), "sizes": list(setting.sizes)}
     if setting.rows_per_person == 1:
-        # Plans of rows keep the identity that they had before people were known.
+        # Identities are digests of it, and say of people only where there are.
         del fields["rows_per_person"]
     return fields
 
@@ -72,9 +71,8 @@ _MOST_NAMES = 6
 _PUBLIC_DELTA = 1e-5
 # Result tables hold 64-bit integers.
 _MOST = 10**18
-# What fields were called before. Whatever says so is read, and Prefect's schema admits it. Identities, and what is
-# recorded under a field's name, keep the earlier one: nothing is charged anew, and earlier runs stay comparable.
-EARLIER_NAMES = {"repetition": "replicate", "overrun": "deadline_miss"}
+# The names under which identities hash these fields.
+_HASHED_AS = {"replicate": "repetition", "deadline_miss": "overrun"}
 
 
 def _require_known(name: str, known: Sequence[str], what: str) -> None:
@@ -436,8 +434,6 @@ class NoiseSettings(BaseModel, frozen=True, extra="forbid"):
     replicate: Annotated[
         int,
         Field(
-            validation_alias=AliasChoices("replicate", "repetition"),
-            serialization_alias="repetition",
             ge=0,
             le=_MOST,
             description="Equal runs name the same releases and are charged once; a new number asks for fresh noise, "
@@ -466,8 +462,6 @@ class DeadlineSettings(BaseModel, frozen=True, extra="forbid"):
     deadline_miss: Annotated[
         float,
         Field(
-            validation_alias=AliasChoices("deadline_miss", "overrun"),
-            serialization_alias="overrun",
             gt=0,
             le=0.01,
             description="With --deadline: probability that a release or the preparation misses it, whatever the rows; "
@@ -487,17 +481,19 @@ class TrainingConfig(
     DataSettings,
     frozen=True,
     extra="forbid",
-    json_schema_extra={"patternProperties": {f"^({'|'.join(EARLIER_NAMES)})$": {}}},
 ):
     """One training run, in sections; what people fill in is flat, and a function asks for the section that it needs."""
+
+    def hashed(self, without: Collection[str] = ()) -> Json:
+        """Return what identities hash of a configuration, some fields left out."""
+        fields = self.model_dump(mode="json", exclude=set(without))
+        return {_HASHED_AS.get(name, name): value for name, value in fields.items()}
 
     @model_validator(mode="before")
     @classmethod
     def _dependent_defaults(cls, values: object) -> object:
         if not isinstance(values, dict):
             return values
-        if twice := [f"`{old}` and `{new}`" for old, new in EARLIER_NAMES.items() if {old, new} <= values.keys()]:
-            raise ValueError(f"{', '.join(twice)} are two names of one field: give the second alone")
         implied = (("trainer", "algorithm", None), ("sizes", "partition", "sized"))
         defaults = {name: value for given, name, value in implied if values.get(given) is not None}
         # The settings of secure aggregation may stand beside the others.

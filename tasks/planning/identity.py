@@ -230,8 +230,7 @@ def _all_modules() -> tuple[str, ...]:
 
 def _plain(value: object) -> object:
     if isinstance(value, BaseModel):
-        # Fields that have another name since keep the one that identities know.
-        return value.model_dump(mode="json", by_alias=True)
+        return value.model_dump(mode="json")
     if isinstance(value, (set, frozenset)):
         return sorted(value)
     if isinstance(value, Path):

@@ -12,7 +12,7 @@ from storage.catalog import Horizon
 from storage.datasets import dataset_ref, origins
 from storage.refs import DatasetRef, ShardRef
 from storage.shards import write_shards
-from tasks.accounts.budget import relation_of
+from tasks.accounts.terms import relation_of
 from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_people, positions_of, require_appended
 from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.identity import identity
@@ -186,10 +186,7 @@ def _keys(config: TrainingConfig, number: int) -> list[str]:
     For a while unused ones were in names, too.
     """
     unused = [name for name in _GAINED if getattr(config, name) in (None, {})]
-    dumped = (
-        config.model_dump(mode="json", by_alias=True, exclude={"evaluation", *unused[known:]})
-        for known in range(len(unused) + 1)
-    )
+    dumped = (config.hashed(without=["evaluation", *unused[known:]]) for known in range(len(unused) + 1))
     return [identity(horizon=number, config=one) for one in dumped]
 
 

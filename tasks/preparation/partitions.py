@@ -7,15 +7,15 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.metrics import held_out_fraction
+from dpalgos.held_out import held_out_fraction
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.datasets import open_dataset, origins
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import DatasetRef, ShardRef
 from storage.shards import open_shard, write_shards
-from tasks.accounts.budget import opening_cap, tenth
-from tasks.planning.configuration import TrainingConfig
+from tasks.accounts.terms import opening_cap, tenth
+from tasks.planning.configuration import BudgetSettings, EvaluationSettings, PartitionSettings, TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.resolution import parameters_of
 from tasks.planning.rows import Partition, Shards
@@ -54,8 +54,8 @@ def plan_partition(rows: DatasetRef, config: TrainingConfig, registered: Dataset
         If the rule does not fit, or there are not enough rows.
     """
     files = origins(current_layout(), registered or rows)
-    fraction, seed = _test_fraction(rows, config), config.partition_seed
-    spec = _spec(rows, config, files)
+    fraction, seed = _test_fraction(rows, config.test_fraction, config, config), config.partition_seed
+    spec = _spec(rows, config, parameters_of(config, "partition"), files)
     own = files if spec is None else ()
     if spec is None:
         require_owners(own)
@@ -141,35 +141,41 @@ def positions_by_party(partition: Partition) -> dict[str, NDArray[np.int64]]:
     return {**assignment, **({HELD_OUT: held} if len(held) else {})}
 
 
-def _test_fraction(dataset: DatasetRef, config: TrainingConfig) -> float:
-    """Return the share of rows to hold out: as asked for, or by a rule from public numbers."""
+def _test_fraction(
+    dataset: DatasetRef, asked: float | None, evaluation: EvaluationSettings, budget: BudgetSettings
+) -> float:
+    """Return the share of rows to hold out: none beside test rows, what is asked for, or by a public rule."""
     if dataset.test_rows:
         return 0.0
-    if config.test_fraction is not None:
-        return config.test_fraction
+    if asked is not None:
+        return asked
     if not dataset.private:
         return _PUBLIC_FRACTION
     cap = opening_cap(dataset.name)
     # The account's own, so that all its runs of one epsilon hold out the same rows, whatever delta each takes: another
     # partition of the same rows would be charged on top.
-    return private_fraction(config, dataset.rows, len(dataset.classes), None if cap is None else tenth(cap.delta))
+    delta = budget.stated_delta if cap is None else tenth(cap.delta)
+    return private_fraction(evaluation, budget.epsilon, delta, dataset.rows, len(dataset.classes))
 
 
-def private_fraction(config: TrainingConfig, rows: int, classes: int, delta: float | None = None) -> float:
-    """Return the share of private rows to hold out: as asked for, or by a rule from public numbers.
+def private_fraction(
+    evaluation: EvaluationSettings, epsilon: float | None, delta: float, rows: int, classes: int
+) -> float:
+    """Return the share of private rows to hold out where nobody says: by a rule from public numbers.
 
     Parameters
     ----------
-    config : TrainingConfig
-    rows, classes : int
-    delta : float, optional
+    evaluation : EvaluationSettings
+        Nothing is held out where nothing is measured.
+    epsilon : float or None
+        Of the run.
+    delta : float
         A tenth of the cap's; the run's own where nobody here knows a cap.
+    rows, classes : int
     """
-    if config.test_fraction is not None:
-        return config.test_fraction
-    if not config.evaluation or config.epsilon is None or not rows:
+    if not evaluation.evaluation or epsilon is None or not rows:
         return 0.0
-    return held_out_fraction(rows, classes, config.epsilon, config.stated_delta if delta is None else delta)
+    return held_out_fraction(rows, classes, epsilon, delta)
 
 
 def _held_out(dataset: DatasetRef, fraction: float, seed: int, files: Sequence[tuple[str, int]]) -> NDArray[np.int64]:
@@ -210,12 +216,14 @@ def _places(seed: int, party: str, rows: int) -> NDArray[np.float64]:
     return np.random.default_rng([seed, 2, name]).random(rows)
 
 
-def _spec(dataset: DatasetRef, config: TrainingConfig, files: Sequence[tuple[str, int]]) -> AlgorithmSpec | None:
+def _spec(
+    dataset: DatasetRef, config: PartitionSettings, given: Mapping[str, object], files: Sequence[tuple[str, int]]
+) -> AlgorithmSpec | None:
     """Return the rule as a specification; None where the parties' own files decide, as they do where there are any."""
     name = config.partition or (OWN_FILES if files else "even")
     if name == OWN_FILES:
         # Forms fill in the default, so that it cannot be told from not asking.
-        if files and config.parties not in (len(files), TrainingConfig.model_fields["parties"].default):
+        if files and config.parties not in (len(files), PartitionSettings.model_fields["parties"].default):
             raise InputError(
                 f"{dataset.name} has {len(files)} parties of its own, {config.parties} are asked for; leave --parties "
                 "out, or divide its rows among simulated parties with --partition even"
@@ -239,13 +247,14 @@ def _spec(dataset: DatasetRef, config: TrainingConfig, files: Sequence[tuple[str
         "seed": config.partition_seed,
     }
     fields = cls.__dataclass_fields__
-    given = parameters_of(config, "partition")
     if unknown := [field for field in given if field not in fields]:
         known = ", ".join(sorted(fields))
         raise ParameterError(f"the partition {name!r} has no parameter {unknown[0]!r}; it has: {known}")
     if config.rows_per_party is not None and "rows_per_party" not in fields:
         raise InputError(f"the partition {name!r} takes no --rows-per-party; leave one of them out")
-    parameters = {field: value for field, value in offered.items() if field in fields and value is not None} | given
+    parameters = {field: value for field, value in offered.items() if field in fields and value is not None} | dict(
+        given
+    )
     if "sizes" in fields and "sizes" not in parameters:
         raise InputError(f"the partition {name!r} needs the parties' sizes: --sizes 50,100,500")
     return AlgorithmSpec("partitions", name, parameters)

@@ -15,7 +15,7 @@ from dpalgos.secure.primitives import SecureAggregationError
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import Cap
 from storage.refs import DatasetRef, ShardRef
-from tasks.accounts.budget import gaussian_delta, opening_cap, relation_of, tenth
+from tasks.accounts.terms import gaussian_delta, opening_cap, relation_of, tenth
 from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import ArrivedRows, plan_night, planned_night
@@ -58,6 +58,10 @@ class Prepared:
     shards: Shards
     nodes: Mapping[str, PlanNode]
     released: tuple[str, ...] = ()
+
+    def is_of(self, config: TrainingConfig) -> bool:
+        """Whether it is the plan of a configuration, which may name no delta."""
+        return self.config in (config, config.model_copy(update={"delta": self.config.delta}))
 
     @property
     def whole(self) -> RunPlan:

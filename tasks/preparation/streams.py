@@ -27,7 +27,7 @@ under the stream's terms with the epoch in each of them, and are refused there. 
 what its own ledger says: each row takes part in each stream as declared, at the stream's price, and streams and
 horizons are composed as ever. By the adaptive composition of Gaussian differential privacy (add μ²; so for ρ, and for
 (ε, δ)) a row's whole loss is at most M and what the parts of life 2 cost that it is in. Booked is M for every row, plus
-the largest sum of what life 2 costs any part (:func:`tasks.accounts.budget.restore_ledger`): no less, whichever parts
+the largest sum of what life 2 costs any part (:func:`tasks.accounts.ledger.restore_ledger`): no less, whichever parts
 the row was in. One horizon of μ, begun again under new keys: 2μ² at most, 2μ² booked; a row of its first night attains
 it where the lost horizon had come to its end.
 
@@ -44,7 +44,7 @@ from storage.errors import RefusedError
 from storage.refs import DatasetRef, ShardRef
 from storage.rounds import PrivateNotes
 from storage.shards import digest_of_positions
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.planning.identity import identity
 from tasks.planning.nights import PlannedNight, Stream, require_code, restarting
 from tasks.runtime.settings import current_layout

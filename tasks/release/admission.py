@@ -13,12 +13,15 @@ from dpalgos.trust.model import EVERYONE
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
 from storage.errors import InputError, OverspendError, RefusedError, SecretError, StorageError
-from storage.layout import Layout, environment_name, party_secret, require_secret
+from storage.layout import Layout
 from storage.ledger.charges import PlanRequest, ReleaseCharge
 from storage.ledger.ledger import Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
+from storage.secrets import environment_name, party_secret, require_secret
 from storage.shards import open_shard, shard_records
-from tasks.accounts.budget import open_ledger, runs_left, tenth
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.reports import runs_left
+from tasks.accounts.terms import tenth
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json
 from tasks.planning.plans import RunPlan

@@ -35,7 +35,7 @@ from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import Journal
 from storage.rowfiles import StoredRows
 from storage.shards import open_shard
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.planning.configuration import Json
 from tasks.planning.nights import PlannedNight, release_of
 from tasks.planning.plans import RunPlan

@@ -1,4 +1,4 @@
-"""How well a released model does: exactly on public rows, and on private ones only as a charged release."""
+"""Evaluation of released models: exact on public rows, a charged release on private ones."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,8 @@ from dpalgos.evaluators.noisy_sums import (
     NoisySums,
     ScoreDistribution,
 )
-from dpalgos.metrics import (
-    classification_metrics,
-    confusion_matrix,
-    metrics_of_noisy_confusion,
-    metrics_of_noisy_errors,
-    recalls,
-    regression_metrics,
-    simulated,
-    widened,
-    with_margins,
-)
+from dpalgos.margins import metrics_of_noisy_confusion, metrics_of_noisy_errors, simulated, widened, with_margins
+from dpalgos.metrics import classification_metrics, confusion_matrix, recalls, regression_metrics
 from dpalgos.models import Statistic, predicted_classes
 from dpalgos.rows import Floats, Ints, Rows, null_records
 from dpalgos.score_curves import (

@@ -26,7 +26,8 @@ from storage.confined import kept_memory
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ShardRef
 from storage.rowfiles import RowFormat
-from tasks.accounts.budget import open_ledger, tenth
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.terms import tenth
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease

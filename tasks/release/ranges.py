@@ -1,4 +1,4 @@
-"""What a table's columns hold, before it has a schema: ranges and lists of values as one charged plan."""
+"""Private ranges of columns that have no schema yet: ranges and lists of values as one charged plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from dpalgos.guarantees import ApproximateDP, Loss, PureEpsilon, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
 from storage.errors import InputError
-from storage.readers.tables import BINS, WIDTH, drafted_columns, range_of_bins, text_of
+from storage.readers.drafts import BINS, WIDTH, drafted_columns, range_of_bins, text_of
 from storage.refs import DatasetRef, ShardRef
 from storage.schema import read_declaration
-from tasks.accounts.budget import relation_of
+from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig

@@ -104,7 +104,7 @@ class PartyRounds:
     number : int
         The party's place among :attr:`PlannedRelease.parties`.
     block : int
-        Which of its blocks of steps (:func:`dpalgos.secure.summation.blocks_of`).
+        Which of its blocks of steps (:func:`dpalgos.secure.summation.step_blocks`).
     """
 
     def __init__(self, planned: PlannedRelease, number: int, block: int = 0) -> None:
@@ -117,7 +117,7 @@ class PartyRounds:
 
     @property
     def _first(self) -> int:
-        return blocks_of(self._planned)[self._block].first
+        return release_blocks(self._planned)[self._block].first
 
     def learn(self, step: int, sent: bytes) -> None:
         """Take the sum of a step, once.
@@ -212,7 +212,7 @@ class ServerRounds:
     planned : PlannedRelease
         Of which :attr:`~tasks.planning.plans.PlannedRelease.travels` holds.
     block, step : int
-        Which of its blocks of steps (:func:`dpalgos.secure.summation.blocks_of`), and which step of that.
+        Which of its blocks of steps (:func:`dpalgos.secure.summation.step_blocks`), and which step of that.
     """
 
     def __init__(self, planned: PlannedRelease, block: int = 0, step: int = 0) -> None:
@@ -220,7 +220,7 @@ class ServerRounds:
         self._store = RoundStore(current_layout().round(planned.key))
         self._server = Server(_StoredDecisions(self._store, block, step), step)
         # Most releases have one block; to know where a later one begins, every step's length is worked out.
-        self._step = step if block == 0 else blocks_of(planned)[block].first + step
+        self._step = step if block == 0 else release_blocks(planned)[block].first + step
 
     def open(self) -> None:
         """Fix what everybody knows before the session: from public facts, so the release must be charged by now."""
@@ -281,9 +281,9 @@ def keep_sum(planned: PlannedRelease, step: int, numbers: Ints) -> Ints:
     return numbers_of(RoundStore(current_layout().round(planned.key)).put(stepwise.step_name(step), bytes_of(numbers)))
 
 
-def blocks_of(planned: PlannedRelease) -> tuple[stepwise.Block, ...]:
+def release_blocks(planned: PlannedRelease) -> tuple[stepwise.Block, ...]:
     """Return the release's steps in blocks, each of a key agreement, from public facts."""
-    return stepwise.blocks_of(_algorithm(planned), planned.setting)
+    return stepwise.step_blocks(_algorithm(planned), planned.setting)
 
 
 def step_lengths(planned: PlannedRelease) -> tuple[int, ...]:
@@ -372,7 +372,7 @@ class Rounds:
 
 def session_of(planned: PlannedRelease, block: int = 0) -> RoundParameters:
     """Return what everybody knows of the session of a block of a release's steps, from public facts."""
-    steps = blocks_of(planned)[block]
+    steps = release_blocks(planned)[block]
     return RoundParameters(
         identity=f"{planned.key}/{block}", tolerance=_tolerance(planned), length=steps.length, steps=steps.steps
     )

@@ -1,4 +1,4 @@
-"""What tasks run on: threads, a Dask cluster on this machine, or one on several, over TLS with the root's certificate.
+"""Task runners: threads, a Dask cluster on this machine, or one on several, over TLS with the root's certificate.
 
 Dask's scheduler and workers run whatever code is sent to them. So they talk over TLS alone, and each side shows a
 certificate: the root's own, whose key lies in its private folder. Who may use a root's cluster is who may read the root

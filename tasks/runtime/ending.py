@@ -1,4 +1,4 @@
-"""How runs end, and which wait: one deployed run a data set at a time, and ends of our own decision by name."""
+"""States in which runs end by our own decision, and the limit of one deployed run a data set at a time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

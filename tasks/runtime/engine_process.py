@@ -1,4 +1,4 @@
-"""What runs in the engine's own processes: making and upgrading databases, and the embedded Prefect server.
+"""The engine's own processes: making and upgrading databases, and the embedded Prefect server.
 
 Run by file name, so that it needs nothing but Prefect and MLflow and no import path of its own.
 """

@@ -1,4 +1,4 @@
-"""Where state lives: the root folder, its databases, the MLflow that its runs go to, and who can reach them."""
+"""Settings of a root: its folder, its databases, the MLflow that its runs go to, and who can reach them."""
 
 import ipaddress
 import json

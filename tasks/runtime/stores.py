@@ -4,8 +4,9 @@ from functools import cache, partial
 from pathlib import Path
 
 from storage.atomic import write_once
-from storage.catalog import Catalog, guard_material
+from storage.catalog import Catalog
 from storage.errors import InputError
+from storage.key_material import guard_material
 from storage.layout import Layout
 from storage.ledger.database import Database, Memory, open_database
 from storage.ledger.moving import has_ledger, is_retired, make_databases, move_ledger

@@ -1,4 +1,4 @@
-"""What a flow run shows of itself in Prefect: progress, budget and result, nothing of private rows."""
+"""Prefect artifacts of a flow run: progress, budget and result, nothing of private rows."""
 
 import base64
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,8 @@ from prefect.artifacts import (
 )
 
 from storage.refs import DatasetRef
-from tasks.accounts.budget import open_ledger, runs_left
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.reports import runs_left
 from tasks.runtime.progress import observed_by
 from tasks.runtime.settings import mlflow_page
 from tasks.tracking.reporting import claim_of, guarantee_of

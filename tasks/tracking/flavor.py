@@ -1,4 +1,4 @@
-"""How a released model is saved for MLflow, loaded again and asked about rows, in memory or of a file.
+"""The MLflow flavor: a released model saved, loaded again and asked about rows, in memory or of a file.
 
 Stored models name this module by its path as what loads them, so the module and ``_load_pyfunc`` stay where they are.
 """
@@ -27,7 +27,7 @@ from storage.atomic import PREFIX
 from storage.cells import column_name
 from storage.encoder import Clipped, TableEncoder
 from storage.errors import InputError, StorageError
-from storage.readers.tables import PARQUET, expected_rows, names_of, raw_rows
+from storage.readers.raw_tables import PARQUET, expected_rows, names_of, raw_rows
 from storage.schema import Table
 from tasks.datasets.schedules import FEATURES, require_columns
 from tasks.runtime.progress import say
@@ -37,12 +37,8 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 
-TRUSTED = (
-    *TRUSTED_TYPES,
-    f"{TableEncoder.__module__}.{TableEncoder.__qualname__}",
-    *(name.replace("dpalgos.pipeline", "tasks.pipeline") for name in TRUSTED_TYPES),
-)
-"""Our own classes in stored models, today's and earlier paths; scikit-learn's are trusted by skops itself."""
+TRUSTED = (*TRUSTED_TYPES, f"{TableEncoder.__module__}.{TableEncoder.__qualname__}")
+"""Our own classes in stored models; scikit-learn's are trusted by skops itself."""
 
 DIGEST = "unitball.digest"
 """Name of the digest of the model's file among what MLflow shows of a model."""

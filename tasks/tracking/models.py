@@ -25,7 +25,9 @@ from dpalgos.registry import AlgorithmSpec, lookup
 from storage.catalog import WITHDRAWN, AuditRecord, Catalog, VersionRecord
 from storage.errors import DamagedError, InputError, RefusedError
 from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
-from tasks.accounts.budget import budget_report, open_ledger, relation_of
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.reports import budget_report
+from tasks.accounts.terms import relation_of
 from tasks.datasets.schedules import Charged
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from functools import partial
 
 from dpalgos.guarantees import rounded_up
-from dpalgos.metrics import is_measured
+from dpalgos.margins import is_measured
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.score_curves import Calibration
 from storage.datasets import declared_table
 from storage.encoder import TableEncoder
 from storage.refs import DatasetRef
-from tasks.accounts.budget import budget_report, epsilon_of_person
+from tasks.accounts.pricing import epsilon_of_person
+from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.plans import RunPlan
@@ -291,8 +292,7 @@ def describe(
     """
     params: dict[str, object] = {
         name: value
-        # By the names that the parameters of earlier runs have, so that runs stay comparable.
-        for name, value in config.model_dump(mode="json", by_alias=True).items()
+        for name, value in config.model_dump(mode="json").items()
         if name not in ("dataset", "algorithm", "trust", "parameters") and value is not None
     }
     params["delta"] = config.stated_delta

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from operator import not_
 from typing import NamedTuple
 
-from pydantic import BaseModel, Field, SerializeAsAny
+from pydantic import BaseModel, SerializeAsAny
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
 from dpalgos.guarantees import PureEpsilon, rounded_up
-from dpalgos.metrics import is_measured
+from dpalgos.margins import is_measured
 from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig
@@ -47,8 +46,7 @@ class Proved(BaseModel, frozen=True):
     trust: str
     numerics: str
     assumptions: tuple[str, ...] = ()
-    # What is proved of rows is written as it was before there were people.
-    person: str = Field(default="", exclude_if=not_)
+    person: str = ""
 
     @property
     def unit(self) -> Unit:
@@ -275,8 +273,7 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
     numbers = result.model_dump(mode="json", exclude={"metrics", "by_party", "cached"})
     # In the order in which people read a row.
     row = {"algorithm": result.algorithm, "dataset": result.dataset, "trust": result.trust, **numbers}
-    # Columns keep the names that rows of earlier runs and stored queries know.
-    setting = config.model_dump(mode="json", by_alias=True, exclude={"algorithm", "dataset", "trust"})
+    setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
     margin = {f"accuracy_{end}": result.metrics.get(f"accuracy_{end}") for end in ("low", "high")}
     row |= {"accuracy": result.accuracy if is_measured(result.metrics, "accuracy") else None, **margin}
     append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)

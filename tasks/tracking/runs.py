@@ -298,7 +298,7 @@ def track_run(root: Path, report: RunReport) -> str:
         for run in runs_with(client, experiment, RUN_KEY, report.run_key):
             if run.info.status == "FINISHED":
                 run_id, model = str(run.info.run_id), report.model
-                # One that an earlier version of Unitball logged is logged once more, so that it is on record.
+                # A model that the catalogue does not know, for its ledger was put back, is logged once more.
                 if model and all(one.run != run_id for one in open_catalog(root).model_versions(model.registered_name)):
                     _register(client, root, experiment, run_id, report, model)
                 return run_id

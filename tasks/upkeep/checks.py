@@ -10,7 +10,6 @@ from functools import partial
 
 from storage import datasets, documents, shards
 from storage.atomic import PREFIX, clean
-from storage.catalog import adopt_material, missing_material
 from storage.datasets import (
     dataset_ref,
     declared_table,
@@ -21,11 +20,12 @@ from storage.datasets import (
 )
 from storage.errors import InputError, RefusedError, StorageError
 from storage.kept_rows import kept_objects, remove_kept
+from storage.key_material import adopt_material, missing_material
 from storage.layout import Layout
 from storage.ledger.database import read_mark
-from storage.ledger.entries import check_chain, lacking, reading, writing
+from storage.ledger.entries import behind_mark, check_chain, reading, writing
 from storage.objects import objects_of
-from tasks.accounts.budget import check_releases
+from tasks.accounts.ledger import check_releases
 from tasks.datasets import schedules
 from tasks.datasets.registration import sweep_unregistered
 from tasks.runtime.settings import (
@@ -66,8 +66,8 @@ def sweep_everything(layout: Layout) -> list[str]:
             "new charge while the secrets are the same"
         )
     with reading(open_ledger_database()) as entries:
-        lacking = missing_material(layout, entries, shared=ledger_url() is not None)
-    for version in filter(partial(remake_fingerprints, layout), lacking):
+        missing = missing_material(layout, entries, shared=ledger_url() is not None)
+    for version in filter(partial(remake_fingerprints, layout), missing):
         done.append(f"made the fingerprints of version {version} again from its rows")
         if declared_table(layout, dataset_ref(layout, version)) is not None:
             # Those of a table's rows come back up to rounding; of all others, to the bit that is on record.
@@ -179,7 +179,7 @@ def _mark(layout: Layout) -> _Problems:
         began = entries.last().sequence > 0
         for path in database.marks:
             mark = read_mark(path, database.chain)
-            problem = lacking(entries, mark)
+            problem = behind_mark(entries, mark)
             if problem is not None:
                 yield f"{path}: {problem}", "put back the newest back-up of the ledger, or: unitball ledger restore"
             elif path.parent.exists() and not os.access(path.parent, os.W_OK):

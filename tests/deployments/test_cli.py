@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,11 @@ import pytest
 from deployments.cli import training
 from deployments.cli.entry_point import app, import_all
 from deployments.cli.services import _lines
-from storage.layout import Layout, environment_name
-from tasks.accounts.budget import PartyBudget, open_ledger
-from tasks.planning.configuration import EARLIER_NAMES, SecureSettings, TrainingConfig
+from storage.layout import Layout
+from storage.secrets import environment_name
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.reports import PartyBudget
+from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tests.support.command_line import CommandLine, run_command
 from tests.support.data import files_of, idx_bytes, temporaries
 from tests.support.engines import Engine
@@ -304,7 +305,6 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--partition-seed", "5"], "partition_seed", 5),
         (["--seed", "9"], "seed", 9),
         (["--replicate", "4"], "replicate", 4),
-        (["--repetition", "4"], "replicate", 4),
         (["--no-evaluation"], "evaluation", False),
         (["--roc"], "roc", True),
         (["--mirror"], "mirror", True),
@@ -312,7 +312,6 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--roc", "--aim", "recall=0.8"], "aim", "recall=0.8"),
         (["--deadline", "30"], "deadline", 30.0),
         (["--deadline", "9", "--deadline-miss", "1e-8"], "deadline_miss", 1e-8),
-        (["--deadline", "9", "--overrun", "1e-8"], "deadline_miss", 1e-8),
         (["--class-weight", "honest=0.04"], "class_weight", {"honest": 0.04}),
         (["--class-weight", "balanced"], "class_weight", "balanced"),
         (["--class-weight", "balanced=0.5"], "class_weight", {"balanced": 0.5}),
@@ -360,7 +359,7 @@ def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(unitball: CommandLine
 
 def test_every_option_of_train_is_tested_or_named_elsewhere() -> None:
     """A new option must not go untested: this list is to be extended together with the tests."""
-    fields = {*TrainingConfig.model_fields, *SecureSettings.model_fields, *EARLIER_NAMES} - {"parameters", "secure"}
+    fields = {*TrainingConfig.model_fields, *SecureSettings.model_fields} - {"parameters", "secure"}
     tested = {"path", "format", "public", "root", "json", "param", "explain", "plan", "dask"} | fields
     (command,) = [one for one in app.registered_commands if one.callback is training.train]
     assert command.callback is not None
@@ -380,13 +379,6 @@ def test_every_command_has_help_with_an_example_json_and_root(commands: CommandL
         assert "UNITBALL_ROOT" in text, name
         # Services run until Ctrl-C and have no result.
         assert ("--json" in text) != (name == "serve"), name
-
-
-@pytest.mark.parametrize("name", ["train", "compare", "schedule", "federate"])
-def test_help_shows_no_earlier_name(name: str, commands: CommandLine) -> None:
-    shown = commands(name, "--help").out
-    assert "--replicate" in shown
-    assert not re.search("repetition|overrun", shown, re.IGNORECASE)
 
 
 def test_without_a_command_the_help_is_shown(commands: CommandLine) -> None:
@@ -600,8 +592,6 @@ def test_private_rows_do_not_come_back_as_public(commands: CommandLine, tmp_path
         (["--epsilon", "1", "--test-fraction", "1"], ["--test-fraction", "less than 1"]),
         (["--epsilon", "1", "--seed", "-1"], ["seed"]),
         (["--epsilon", "1", "--replicate", "-1"], ["--replicate"]),
-        (["--epsilon", "1", "--repetition", "-1"], ["--repetition"]),
-        (["--epsilon", "1", "--repetition", "3", "--replicate", "3"], ["--repetition and --replicate", "one field"]),
         (["--epsilon", "1", "--param", "regularisation"], ["NAME=VALUE"]),
         (["--epsilon", "1", "--param", "clip=1", "--param", "clip=2"], ["clip", "twice"]),
         (
@@ -873,5 +863,5 @@ def test_an_unforeseen_error_is_one_line_too(commands: CommandLine, monkeypatch:
     def fail(dataset: str) -> None:
         raise RuntimeError("something\nin two lines")
 
-    monkeypatch.setattr("tasks.accounts.budget.budget_report", fail)
+    monkeypatch.setattr("tasks.accounts.reports.budget_report", fail)
     commands("budget", "digits").refused(1, "RuntimeError", "something in two lines", "UNITBALL_DEBUG=1")

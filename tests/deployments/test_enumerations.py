@@ -1,4 +1,4 @@
-"""What help and pages list by name is what there is: nothing registered is missing, nothing that is gone is named."""
+"""Names listed in help and on pages: nothing registered is missing, nothing that is gone is named."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from deployments.cli.results import algorithms
 from dpalgos.registry import names
 from dpalgos.secure.rounds import Stage
 from dpalgos.trust.model import SecureAggregation
-from storage.columns import _TYPES, parse_column
-from tasks.auditing.systems import KINDS
+from storage.columns.types import TYPES, parse_column
+from tasks.auditing.subjects import KINDS
 from tasks.experiments.registered import describe_all
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tasks.runtime.ending import EndState
@@ -53,7 +53,7 @@ def test_the_stages_of_a_secure_sum() -> None:
 
 
 @pytest.mark.parametrize(
-    "listed", [[*map(str, Event)], [*map(str, EndState)], _TYPES], ids=["events", "end states", "column types"]
+    "listed", [[*map(str, Event)], [*map(str, EndState)], TYPES], ids=["events", "end states", "column types"]
 )
 def test_some_page_names_each(listed: Iterable[str]) -> None:
     parse_column(1, {"name": "age", "type": "numeric", "range": [0, 99]}, "schema")

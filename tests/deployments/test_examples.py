@@ -1,4 +1,4 @@
-"""What is printed for a newcomer to type, works as printed: examples of help, the ends of `make run`, README."""
+"""Examples printed for a newcomer to type work as printed: those of help, the ends of `make run`, README."""
 
 from __future__ import annotations
 

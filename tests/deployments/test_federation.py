@@ -14,9 +14,9 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 
 from deployments import federation
 from flows.party import DATASET_VARIABLE, ROSTER_VARIABLE
-from storage.layout import root_secret
+from storage.secrets import root_secret
 from tasks.datasets.registration import ingest
-from tasks.federation.protocol import Answer, Ask, Request, fingerprint, identity_key
+from tasks.federation.messages import Answer, Ask, Request, fingerprint, identity_key
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout
 from tests.security.test_services import attacks

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 import typer
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import BaseModel, Field
 from typer.testing import CliRunner
 
 from deployments.cli.common import options_of
@@ -92,22 +92,6 @@ def test_names_defaults_and_fields_that_are_no_options() -> None:
     assert _read("--param", "a=1", **options) == _Model(anything={"a": 1}, share=0.5)
     assert _read("--share", "0.1", **options) == _Model(share=0.1)
     assert CliRunner().invoke(_application([], **options), ["--hidden", "4"]).exit_code == 2
-
-
-class _Renamed(BaseModel, extra="forbid"):
-    new: Annotated[int, Field(validation_alias=AliasChoices("new", "old"), serialization_alias="old")] = 0
-
-
-def test_an_earlier_name_is_taken_and_not_shown() -> None:
-    taken: list[_Renamed] = []
-    application = typer.Typer()
-    application.command()(options_of(_Renamed)(taken.append))
-    for flag in ("--new", "--old"):
-        assert CliRunner().invoke(application, [flag, "3"]).exit_code == 0
-    assert taken == [_Renamed(new=3)] * 2
-    shown = CliRunner().invoke(application, ["--help"]).output
-    assert "--new" in shown
-    assert "--old" not in shown
 
 
 def test_help_has_description_bounds_default_and_choices_once() -> None:

@@ -35,7 +35,6 @@ PAIRS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
         ("--class-weight", "--param"),
     ),
     ((*PLAN, "--algorithm", "noisy-gd", "--trainer", "noisy-gd"), ("--trainer", "--algorithm")),
-    ((*PLAN, "--replicate", "1", "--repetition", "2"), ("--repetition", "--replicate")),
     (("schedule", "digits", "--nightly", "--cron", "", "--epsilon", "1"), ("--nightly", "--cron")),
     (("schedule", "digits", "--remove", "--epsilon", "1"), ("--remove", "--epsilon")),
     (("schedule", "digits", "--remove", "--promote"), ("--remove", "--promote")),
@@ -96,7 +95,7 @@ def test_neither_of_two_wins_quietly(
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     monkeypatch.setattr("tasks.runtime.engine.prepare_engine", _no_engine)
     monkeypatch.setattr("deployments.serving.run", _no_engine)
-    monkeypatch.setattr("tasks.auditing.systems.audit_all", _no_engine)
+    monkeypatch.setattr("tasks.auditing.subjects.audit_all", _no_engine)
     files = {
         "ROWS": ROWS,
         "TABLE": "a,b,y\n1,2,u\n2,3,v\n",

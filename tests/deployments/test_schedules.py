@@ -16,8 +16,9 @@ import pytest
 from prefect.client.orchestration import PrefectClient
 
 from deployments import runner
-from deployments.runner import offer, read_deployments, scheduled_deployments
+from deployments.runner import offer
 from deployments.serving import DEPLOYMENTS, SKIPPED
+from deployments.specifications import read_deployments, scheduled_deployments
 from storage.errors import InputError
 from tasks.datasets.schedules import sound_schedules
 from tasks.runtime.events import Event, LogLine, events_file
@@ -186,7 +187,7 @@ def test_the_next_three_dates_are_said_in_the_schedules_own_time(clinic: Command
 
 
 def _stored(dataset: str, **changed: Any) -> None:
-    """Put an entry into the catalogue as an earlier version would have, untried."""
+    """Put an entry into the catalogue untried."""
     catalog = open_catalog()
     kept = dict(catalog.schedules()["clinic"])
     catalog.set_schedule(dataset, {**kept, "config": {**kept["config"], "dataset": dataset}, **changed})

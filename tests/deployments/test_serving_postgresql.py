@@ -48,7 +48,7 @@ def test_a_year_with_postgresql(engine: Engine, tmp_path: Path) -> None:
         paid = charges(unserved)
 
         with started(tmp_path, None, *server) as served:
-            # An older root, upgraded in place: the ledger's charges, MLflow's runs and models.
+            # A root that was in files, moved: the ledger's charges, MLflow's runs and models.
             assert charges(served) == paid
             assert int(postgresql.sql("clinic_mlflow", "SELECT count(*) FROM runs")) >= 1
             assert "clinic.noisy-gd" in postgresql.sql("clinic_mlflow", "SELECT name FROM registered_models")

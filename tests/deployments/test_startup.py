@@ -1,4 +1,4 @@
-"""What help and listings cost: none of the heavy libraries, and no engine."""
+"""The cost of help and listings: none of the heavy libraries, and no engine."""
 
 from __future__ import annotations
 

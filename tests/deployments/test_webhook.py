@@ -1,4 +1,4 @@
-"""Where alerts go: only to https, or to this machine; where the address is kept; and that each alert is sent."""
+"""The webhook: https alone, or this machine; the address kept; each alert sent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import threading
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from deployments import runner, serving
+from deployments import alerts, serving
 from storage.errors import InputError
 from storage.layout import Layout
 from tasks.runtime import events as event_log
@@ -66,9 +64,9 @@ def test_a_kept_address_that_is_none_is_said_and_loses_no_alert(
     sent: list[str] = []
 
     async def follow() -> None:
-        monkeypatch.setattr(runner, "_PAUSES", (0.0, 0.0, 0.0))
-        monkeypatch.setattr(runner, "_ALERT_SECONDS", 0.01)
-        task = asyncio.create_task(runner.send_alerts(root, lambda address, alert: sent.append(alert.event)))
+        monkeypatch.setattr(alerts, "_PAUSES", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(alerts, "_ALERT_SECONDS", 0.01)
+        task = asyncio.create_task(alerts.send_alerts(root, lambda address, alert: sent.append(alert.event)))
         await asyncio.sleep(0.05)
         log_event(str(Event.UNWELL))
         for _ in range(1000):
@@ -107,37 +105,9 @@ def test_the_address_is_kept_in_the_root_alone(root: Path, monkeypatch: pytest.M
     assert serving.read_webhook(root) is None
 
 
-class Server:
-    """Stands for a Prefect server of an earlier version's, and forgets what it is told to."""
-
-    def __init__(self) -> None:
-        self.automations = [SimpleNamespace(id=1)]
-        self.blocks = {"7": "unitball-alerts", "8": "a user's own"}
-
-    def read_automations_by_name(self, name: str) -> list[Any]:
-        assert name == "unitball alerts"
-        return list(self.automations)
-
-    def delete_automation(self, which: int) -> None:
-        self.automations = [one for one in self.automations if one.id != which]
-
-    def request(self, method: str, path: str, path_params: dict[str, str]) -> Any:
-        if method == "DELETE":
-            del self.blocks[path_params["id"]]
-        assert method == "DELETE" or path_params == {"slug": "webhook"}
-        return SimpleNamespace(json=lambda: [{"id": number, "name": name} for number, name in self.blocks.items()])
-
-
-def test_what_an_earlier_version_kept_on_the_server_goes() -> None:
-    server: Any = Server()
-    runner.remove_earlier(server)
-    assert not server.automations
-    assert server.blocks == {"8": "a user's own"}
-
-
 def read(root: Path, stop: int = 100) -> list[str]:
     """Return the reasons of the alerts that are new, as a runner that is started now reads them."""
-    found = itertools.takewhile(lambda one: one is not None, runner.new_alerts(root))
+    found = itertools.takewhile(lambda one: one is not None, alerts.new_alerts(root))
     return [str(one and one.details["reason"]) for one in itertools.islice(found, stop)]
 
 
@@ -159,7 +129,7 @@ def test_every_alert_is_read_once_whoever_reads(root: Path, monkeypatch: pytest.
     refuse("lost")
     assert read(root, stop=1) == ["lost"], "a runner that dies before it goes on"
     assert read(root) == ["lost"], "is asked again"
-    following = runner.new_alerts(root)
+    following = alerts.new_alerts(root)
     assert next(following) is None
     monkeypatch.setattr(event_log, "FILE_BYTES", 600)
     refuse("three")
@@ -181,7 +151,7 @@ def test_every_alert_is_read_once_whoever_reads(root: Path, monkeypatch: pytest.
 def test_what_is_sent_and_how_often_it_is_tried(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Layout(root).prepare()
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setattr(runner, "_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(alerts, "_PAUSES", (0.0, 0.0, 0.0))
     with receiving() as (address, received):
         monkeypatch.setenv(WEBHOOK_VARIABLE, address)
         serving.keep_webhook(root)
@@ -192,10 +162,10 @@ def test_what_is_sent_and_how_often_it_is_tried(root: Path, monkeypatch: pytest.
             tries.append(str(alert.details["reason"]))
             if len(tries) < 3:
                 raise OSError
-            runner.send(where, alert)
+            alerts.send(where, alert)
 
         async def until_received() -> None:
-            sending = asyncio.create_task(runner.send_alerts(root, deliver))
+            sending = asyncio.create_task(alerts.send_alerts(root, deliver))
             async with asyncio.timeout(20):
                 while not received:
                     await asyncio.sleep(0.05)
@@ -226,6 +196,6 @@ def test_a_redirect_is_not_followed(root: Path) -> None:
     with receiving() as (address, received), ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(OSError, match="302"):
-            runner.send(f"http://127.0.0.1:{server.server_address[1]}/", line)
+            alerts.send(f"http://127.0.0.1:{server.server_address[1]}/", line)
         server.shutdown()
     assert not received

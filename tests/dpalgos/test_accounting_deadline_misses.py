@@ -1,4 +1,4 @@
-"""What deadline misses cost: a searched worst case stays below the bound, and the probability alone would not."""
+"""The cost of deadline misses: a searched worst case stays below the bound, the probability alone would not."""
 
 from __future__ import annotations
 

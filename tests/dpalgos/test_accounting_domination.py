@@ -169,22 +169,20 @@ def tightened(losses: list[Loss], epsilon: float) -> list[Loss]:
     return [scaled(loss, low) for loss in losses]
 
 
-# What the account holds after 1, 3, 10 and 30 plans of epsilon 1: with sums of squares and rhos before, as now, and the
-# tight composition of plans that nobody chose in view of outputs, below which nothing can go.
-TEN_CLASSES = {1: (1.0, 1.0), 3: (2.3283, 1.9333), 10: (4.5281, 3.8133), 30: (8.4849, 7.2521)}
+# What the account holds after 1, 3, 10 and 30 plans of epsilon 1. Nothing can go below the tight composition of plans
+# that nobody chose in view of outputs.
+TEN_CLASSES = {1: 1.0, 3: 1.9333, 10: 3.8133, 30: 7.2521}
 
 
 def test_an_account_after_one_three_ten_and_thirty_mixtures() -> None:
     gaussian_part, pure_part = allocate([GaussianMu, PureEpsilon], [0.5, 0.5], 1.0, D).losses
     plan = tightened([gaussian_part, *[scaled(pure_part, 0.1)] * 10], 1.0)
     cost = PlanCost.of(plan, D)
-    for count, (before, now) in TEN_CLASSES.items():
+    for count, held in TEN_CLASSES.items():
         booked = spent([("p", {"0": cost})] * count, D).epsilon
-        assert booked == pytest.approx(now, rel=1e-3)
-        assert booked <= before
+        assert booked == pytest.approx(held, rel=1e-3)
         if count <= 10:
             assert booked >= compose(plan * count).epsilon(D) * (1 - 1e-9)
-        assert count == 1 or booked < 0.87 * before
 
 
 def test_sums_of_equal_plans_are_what_repeating_costs() -> None:

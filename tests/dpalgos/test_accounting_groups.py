@@ -15,7 +15,7 @@ from dpalgos.accounting import costs, spending
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost, Totals, group_loss, price
 from dpalgos.accounting.profiles import epsilon_of_mu, mu_from_epsilon_delta, mu_of_pure, rho_of_pure
-from dpalgos.accounting.spending import FilterCap, SummedHistory, admit, repeats_left, spent, status
+from dpalgos.accounting.spending import FilterCap, SummedHistory, apply_filter, repeats_left, spent, status
 from dpalgos.guarantees import (
     ApproximateDP,
     GaussianMu,
@@ -243,9 +243,9 @@ def test_an_account_of_groups_admits_and_repeats_alike() -> None:
         count, history = repeats_left(SummedHistory(groups=True), plan, cap), SummedHistory(groups=True)
         assert 2 < count < 200
         for _ in range(count):
-            assert admit(history, plan, cap).admitted
+            assert apply_filter(history, plan, cap).admitted
             history = history.with_plan(*plan)
-        assert not admit(history, plan, cap).admitted
+        assert not apply_filter(history, plan, cap).admitted
         assert status(history, cap).admitted
         assert repeats_left(history, plan, cap) == 0
 
@@ -260,6 +260,6 @@ def test_a_party_that_is_read_for_the_first_time_has_paid_what_everybody_has() -
     count = repeats_left(history, plan, cap)
     assert count > 1
     for _ in range(count):
-        assert admit(history, plan, cap).admitted
+        assert apply_filter(history, plan, cap).admitted
         history = history.with_plan(*plan)
-    assert not admit(history, plan, cap).admitted
+    assert not apply_filter(history, plan, cap).admitted

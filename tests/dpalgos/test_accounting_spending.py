@@ -17,7 +17,7 @@ from dpalgos.accounting import spending
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost, Totals, additive_costs, allocate, group_loss, price
 from dpalgos.accounting.profiles import epsilon_of_mu, mu_from_epsilon_delta
-from dpalgos.accounting.spending import FilterCap, SummedHistory, admit, repeats_left, spent, status
+from dpalgos.accounting.spending import FilterCap, SummedHistory, apply_filter, repeats_left, spent, status
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
 from dpalgos.parameters import ParameterError
 from tests.support.untraced import quickest
@@ -226,8 +226,8 @@ def test_partitions_add_up() -> None:
 def test_pure_plans_spend_no_delta_and_take_no_part_of_it() -> None:
     history: History = [("even", everyone(PureEpsilon(0.25)))] * 4
     assert spent(history, 0.0).epsilon == pytest.approx(1.0)
-    assert admit(history[:3], history[0], FilterCap(1.0, 0.0)).admitted
-    assert not admit(history, history[0], FilterCap(1.0, 0.0)).admitted
+    assert apply_filter(history[:3], history[0], FilterCap(1.0, 0.0)).admitted
+    assert not apply_filter(history, history[0], FilterCap(1.0, 0.0)).admitted
 
 
 @given(population=populations, extra=a_plan, delta=st.sampled_from([1e-7, 1e-5]))
@@ -247,7 +247,7 @@ def test_what_was_admitted_stays_within_the_cap(population: Population, epsilon:
     admitted: History = []
     kept = Population(population.rows, ())
     for plan, planned in zip(population.history(), population.plans, strict=True):
-        decision = admit(admitted, plan, cap)
+        decision = apply_filter(admitted, plan, cap)
         if decision.admitted:
             admitted.append(plan)
             kept = Population(population.rows, (*kept.plans, planned))
@@ -265,21 +265,21 @@ def test_what_was_admitted_stays_within_the_cap(population: Population, epsilon:
 def test_a_first_plan_outside_every_filter_is_admitted_and_is_the_last() -> None:
     cap = FilterCap(1.0, D)
     whole = ("even", everyone(*allocate([GaussianMu, PureEpsilon], [0.5, 0.5], 1.0, D).losses, delta=D))
-    first = admit([], whole, cap)
+    first = apply_filter([], whole, cap)
     assert first.admitted
     assert first.after.filter == "single plan"
     smallest: list[Loss] = [GaussianMu(1e-6), PureEpsilon(1e-9), ZeroConcentrated(1e-12)]
     for small in smallest:
-        assert not admit([whole], ("even", everyone(small)), cap).admitted
+        assert not apply_filter([whole], ("even", everyone(small)), cap).admitted
     assert status([whole], cap).admitted
     # What costs nothing depends on nobody's rows, and other people's rows are untouched.
-    assert admit([whole], ("even", everyone(GaussianMu(0.0))), cap).admitted
-    assert admit([whole], ("even", everyone(GaussianMu(0.1), parties=["9"])), cap).admitted
+    assert apply_filter([whole], ("even", everyone(GaussianMu(0.0))), cap).admitted
+    assert apply_filter([whole], ("even", everyone(GaussianMu(0.1), parties=["9"])), cap).admitted
 
 
 def test_what_proves_nothing_never_fits_a_cap() -> None:
     plan = ("even", everyone(NoGuarantee("chosen indices are records")))
-    decision = admit([], plan, FilterCap(1e6, 0.5))
+    decision = apply_filter([], plan, FilterCap(1e6, 0.5))
     assert not decision.admitted
     assert "chosen indices are records" in decision.reason
     assert spent([plan], D).epsilon == math.inf
@@ -287,7 +287,7 @@ def test_what_proves_nothing_never_fits_a_cap() -> None:
 
 def test_a_refusal_says_what_is_left() -> None:
     history: History = [("even", everyone(GaussianMu(mu_from_epsilon_delta(0.3, 1e-6))))] * 3
-    decision = admit(history, history[0], FilterCap(0.5, D))
+    decision = apply_filter(history, history[0], FilterCap(0.5, D))
     assert not decision.admitted
     assert decision.before.epsilon < 0.5 < decision.after.epsilon
     assert decision.left == pytest.approx(0.5 - decision.before.epsilon)
@@ -321,7 +321,7 @@ def test_on_an_empty_account_the_whole_cap_fits() -> None:
         # Pure stages are stated at delta 0, and the cap has a delta to spare: a thousandth of epsilon at most.
         for epsilon, fits in ((1.0, True), (1.002, False)):
             plan = ("even", everyone(*allocate(kinds, shares, epsilon, D).losses, delta=D))
-            assert admit([], plan, FilterCap(1.0, D)).admitted is fits
+            assert apply_filter([], plan, FilterCap(1.0, D)).admitted is fits
 
 
 def test_repeats_are_counted() -> None:
@@ -461,7 +461,7 @@ def test_the_next_plan_after_a_thousand_is_decided_in_a_fifth_of_a_second() -> N
             (partition, {party: PlanCost.from_json(cost) for party, cost in total_costs.items()})
             for partition, total_costs in stored
         ]
-        decision = admit(history, ("even", new), FilterCap(1.0, D))
+        decision = apply_filter(history, ("even", new), FilterCap(1.0, D))
         assert not decision.admitted
 
     assert quickest(decide) < 0.2

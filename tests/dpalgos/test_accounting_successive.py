@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from dpalgos.accounting.costs import PlanCost
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.accounting.spending import RESERVED, FilterCap, admit, filter_in_force, status
+from dpalgos.accounting.spending import RESERVED, FilterCap, apply_filter, filter_in_force, status
 from dpalgos.guarantees import GaussianMu, PureEpsilon
 from dpalgos.parameters import ParameterError
 
@@ -74,27 +74,29 @@ def plan(mu: float) -> tuple[str, dict[str, PlanCost]]:
 def test_only_a_single_plan_may_use_the_reserved_delta() -> None:
     cap = FilterCap(1.0, D, reserved=RESERVED)
     whole = plan(mu_from_epsilon_delta(1.0, D))
-    assert admit([], whole, cap).admitted
+    assert apply_filter([], whole, cap).admitted
     assert not status([whole], FilterCap(1.0, D * (1 - RESERVED))).admitted
     halves = plan(mu_from_epsilon_delta(1.0, D * 7 / 8 * (1 - RESERVED)) / math.sqrt(2) * (1 - 1e-9))
-    assert admit([halves], halves, cap).admitted
+    assert apply_filter([halves], halves, cap).admitted
     more = plan(mu_from_epsilon_delta(1.0, D * 7 / 8) / math.sqrt(2) * (1 - 1e-9))
-    assert not admit([more], more, cap).admitted
-    assert admit([more], more, FilterCap(1.0, D)).admitted
+    assert not apply_filter([more], more, cap).admitted
+    assert apply_filter([more], more, FilterCap(1.0, D)).admitted
 
 
 def test_what_earlier_filters_hold_is_counted_whole() -> None:
     cap = FilterCap(3.0, D, earlier=2.0)
     pure = ("p", {"0": PlanCost.of([PureEpsilon(0.9)], D)})
-    found = admit([], pure, cap)
+    found = apply_filter([], pure, cap)
     assert found.admitted
     assert found.before.epsilon == pytest.approx(2.0)
     assert found.after.epsilon == pytest.approx(2.9, abs=0.01)
-    refused = admit([pure], pure, cap)
+    refused = apply_filter([pure], pure, cap)
     assert not refused.admitted
     for epsilon, fits in ((0.099, True), (0.105, False)):
-        assert admit([pure], ("p", {"0": PlanCost.of([PureEpsilon(epsilon)], D)}), cap).admitted is fits
+        assert apply_filter([pure], ("p", {"0": PlanCost.of([PureEpsilon(epsilon)], D)}), cap).admitted is fits
     assert "cap of epsilon 3" in refused.reason
     # Lowered below what earlier filters hold: nothing is admitted.
-    assert not admit([], ("p", {"0": PlanCost.of([PureEpsilon(1e-9)], D)}), FilterCap(1.5, D, earlier=2.0)).admitted
+    assert not apply_filter(
+        [], ("p", {"0": PlanCost.of([PureEpsilon(1e-9)], D)}), FilterCap(1.5, D, earlier=2.0)
+    ).admitted
     assert np.isfinite(status([pure], cap).after.epsilon)

@@ -19,7 +19,7 @@ from dpalgos.audit.experiment import (
     trade_off_bound,
     verdict_of,
 )
-from dpalgos.audit.releases import run_watched, score_of_sums
+from dpalgos.audit.ratios import run_watched, score_of_sums
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.keystream import KeyedNoise
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent

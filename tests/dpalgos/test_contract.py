@@ -23,7 +23,7 @@ from dpalgos.algorithms import (
     is_sum_algorithm,
     one_row_apart,
 )
-from dpalgos.features import images
+from dpalgos.features import patches
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, PureEpsilon, Setting, Trust, nothing_proved
 from dpalgos.integer_sums import ClassSums, by_norm, encode_rows, row_weights, squared_limit
 from dpalgos.mechanisms.distributions import RoundedGaussian, pack
@@ -56,7 +56,7 @@ def test_every_name_has_test_parameters() -> None:
 @pytest.mark.parametrize(("kind", "name", "given"), CASES)
 def test_contract(kind: str, name: str, given: Mapping[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     # Images of six pixels have few patches, and a dictionary of them is learnt once a run.
-    monkeypatch.setattr(images, "_BATCH", 256)
+    monkeypatch.setattr(patches, "_BATCH", 256)
     check_algorithm(kind, name, given)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.features.images import Dictionary, PatchFeatures, RandomPatches
+from dpalgos.features.patches import Dictionary, PatchFeatures, RandomPatches
 from dpalgos.features.public_map import SignedLogarithm, SignedRoot
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret

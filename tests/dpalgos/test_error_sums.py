@@ -10,7 +10,8 @@ import pytest
 
 from dpalgos.evaluators.noisy_sums import ErrorSums, GaussianErrorSums, LaplaceErrorSums
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, PureEpsilon, Setting
-from dpalgos.metrics import metrics_of_noisy_errors, regression_metrics
+from dpalgos.margins import metrics_of_noisy_errors
+from dpalgos.metrics import regression_metrics
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows, Floats
 

@@ -28,7 +28,7 @@ from dpalgos.trainers.continual import (
     require_gaussian_sum,
 )
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant, SufficientStatistics
-from tasks.auditing.systems import Subject, audit_subject
+from tasks.auditing.subjects import Subject, audit_subject
 from tests.support.training import blobs, fit, noise, setting_of
 
 MU = GaussianMu(1.0)

@@ -14,7 +14,7 @@ import pytest
 from scipy.fft import dctn
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dpalgos.features.images import Hog
+from dpalgos.features.hog import Hog
 from dpalgos.features.public_map import AveragePooling, LowFrequencies, RandomFourier, RandomProjection, image_shape
 from dpalgos.features.whitening import CentredDirections
 from dpalgos.guarantees import Setting

@@ -187,7 +187,7 @@ def test_one_class_is_the_gaussian_mechanism_of_sensitivity_two_up_to_the_oversh
 
 
 def tail_bound(problems: int, epsilon: float, delta: float) -> float:
-    """Return σ by the bound on the norms of both rows' products with the noise, as it was calibrated before."""
+    """Return σ by the bound on the norms of both rows' products with the noise."""
     slope = math.sqrt(problems)
 
     def excess(sigma: float) -> float:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpalgos import metrics as margins
+from dpalgos import margins, metrics
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.evaluators.noisy_sums import ConfusionMatrix, LaplaceConfusionMatrix
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting
-from dpalgos.metrics import Noise, metrics_of_confusion, metrics_of_noisy_confusion, simulated
+from dpalgos.margins import Noise, metrics_of_noisy_confusion, simulated
+from dpalgos.metrics import metrics_of_confusion
 from dpalgos.rows import Floats
 
 _FALSE_ALARM = 1e-6
@@ -115,7 +116,7 @@ def held_with_missing(counts: Floats, null: int, sigma: float, runs: int) -> dic
         # So few are counted as wrong answers, see metrics_of_noisy_confusion.
         true["accuracy"] *= rows / (rows + null)
     names = ["common", *(f"rare {number}" for number in range(1, size))]
-    true |= {f"recall_{name}": float(recall) for name, recall in zip(names, margins.per_class(counts)[1], strict=True)}
+    true |= {f"recall_{name}": float(recall) for name, recall in zip(names, metrics.per_class(counts)[1], strict=True)}
     held = dict.fromkeys((*METRICS[:-1], *(f"recall_{name}" for name in names)), 0)
 
     def noise(generator: np.random.Generator, shape: tuple[int, ...]) -> Floats:
@@ -256,7 +257,7 @@ def test_margins_are_computed_again_alike_and_hold_the_number(classes: int) -> N
         assert one[f"{name}_low"] <= one[name] <= one[f"{name}_high"]
     assert one["mcc_low"] < one["mcc"] < one["mcc_high"] or one["mcc_high"] == 1, "cut counts would be too low"
     assert (
-        margins.correlation(np.array([[5.0, 1], [2, 7]])) == metrics_of_confusion(np.array([[5.0, 1], [2, 7]]))["mcc"]
+        metrics.correlation(np.array([[5.0, 1], [2, 7]])) == metrics_of_confusion(np.array([[5.0, 1], [2, 7]]))["mcc"]
     )
 
 

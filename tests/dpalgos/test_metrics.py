@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 import sklearn.metrics as peers
 
+from dpalgos.curvature import hessian, mean_and_least_curvature
 from dpalgos.losses import Problem, loss_names, make_loss
+from dpalgos.margins import Noise, metrics_of_noisy_confusion
 from dpalgos.metrics import (
-    Noise,
     classification_metrics,
     confusion_matrix,
-    curvature,
-    hessian,
     metrics_of_confusion,
-    metrics_of_noisy_confusion,
     per_class,
     recalls,
     regression_metrics,
@@ -114,7 +112,7 @@ def test_hessian_is_the_derivative_of_the_gradient(loss: str, classes: int) -> N
 def test_curvature_of_the_squared_loss_is_the_covariances() -> None:
     problem = some_problem("squared", 2)
     covariance = problem.features.T @ problem.features / 40
-    average, least = curvature(problem, np.zeros(problem.shape))
+    average, least = mean_and_least_curvature(problem, np.zeros(problem.shape))
     assert average == pytest.approx(np.trace(covariance) / 4 + 0.01)
     assert least == pytest.approx(np.linalg.eigvalsh(covariance)[0] + 0.01)
 
@@ -129,7 +127,7 @@ def test_the_accuracy_of_noisy_counts_is_unbiased_and_says_its_noise(monkeypatch
     rows, sigma = int(exact.sum()), 8.0
     random = np.random.default_rng(3)
     law = gaussian(sigma)
-    monkeypatch.setattr("dpalgos.metrics._MOST", 200)
+    monkeypatch.setattr("dpalgos.margins._MOST", 200)
     found = [metrics_of_noisy_confusion(exact + law(random, exact.shape), rows, sigma, law) for _ in range(400)]
     accuracies = np.array([one["accuracy"] for one in found])
     noise = np.sqrt(3) * sigma / rows

@@ -18,7 +18,7 @@ from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.registry import construct, lookup, names
 from dpalgos.testing import audit, check_algorithm
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.planning import identity as code
 from tasks.planning.identity import code_version
 from tasks.runtime.settings import current_layout

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy import fft
 
-import dpalgos.features.images as scattering_module
-from dpalgos.features.images import Scattering, ScatteringFeatures
+import dpalgos.features.scattering as scattering_module
 from dpalgos.features.random_images import deformed, random_strokes
-from dpalgos.features.whitening import PublicWhitening, SideBySide, WhitenedFeatures
+from dpalgos.features.scattering import Scattering, ScatteringFeatures
+from dpalgos.features.side_by_side import SideBySide
+from dpalgos.features.whitening import PublicWhitening, WhitenedFeatures
 from dpalgos.guarantees import Setting, Trust
 from dpalgos.models import decode
 from dpalgos.parameters import ParameterError

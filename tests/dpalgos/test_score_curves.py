@@ -1,4 +1,4 @@
-"""What sums of scores say: areas, probabilities and thresholds, and margins that hold at all thresholds at once."""
+"""Score curves: areas, probabilities and thresholds, and margins that hold at all thresholds at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from dpalgos import metrics, score_curves
+from dpalgos import margins, score_curves
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.evaluators.noisy_sums import ConfusionMatrix, ScoreDistribution, edges
 from dpalgos.guarantees import GaussianMu, Setting
@@ -310,11 +310,11 @@ def by_ranks(scores: ScoreSums) -> dict[str, tuple[Floats, Floats]]:
     random = np.random.default_rng(20260702)
     hits, missed, _, _ = score_curves._counts(scores.drawn(random, score_curves._DRAWS))
     limits = []
-    for sign, side in zip((1.0, -1.0), metrics.shares(random, hits, missed), strict=True):
+    for sign, side in zip((1.0, -1.0), margins.shares(random, hits, missed), strict=True):
         ordered = np.sort(sign * side, axis=0)
         pairs = zip(ordered.T, (sign * side).T, strict=True)
         ranks = np.stack([np.searchsorted(column, values, side="right") for column, values in pairs])
-        level = np.quantile(ranks.min(axis=0) / len(side), metrics.LEVELS[0])
+        level = np.quantile(ranks.min(axis=0) / len(side), margins.LEVELS[0])
         limits.append(sign * np.quantile(ordered, level, axis=0))
     return {"recall": (limits[0], limits[1])}
 
@@ -378,7 +378,7 @@ def test_margins_at_the_chosen_threshold_hold_in_1000_runs(
     world: str, rare: int, mu: float, aim: str, fewer_draws: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And that of the area, by itself. A false alarm of 1e-9 a number at a true 95 %."""
-    monkeypatch.setattr(metrics, "_MOST", 1000)
+    monkeypatch.setattr(margins, "_MOST", 1000)
     held = at_the_chosen_one(WORLDS[world], rare, mu, aim, 1000)
     assert min(held.values()) >= LEAST_OF_1000, held
 
@@ -399,12 +399,12 @@ def area_coverage(rare: int, epsilon: float, shift: float, runs: int, share: flo
 
 @pytest.mark.parametrize(("rare", "epsilon", "shift"), [(30, 3.0, 1.5), (300, 0.3, 1.0), (3000, 0.1, 2.0)])
 def test_the_margin_of_the_area_holds(rare: int, epsilon: float, shift: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_MOST", 1000)
+    monkeypatch.setattr(margins, "_MOST", 1000)
     assert area_coverage(rare, epsilon, shift, 150) >= int(binom.ppf(1e-9, 150, 0.95))
 
 
 def test_the_area_with_half_the_noise_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_MOST", 1000)
+    monkeypatch.setattr(margins, "_MOST", 1000)
     assert area_coverage(1000, 0.05, 1.0, 300, share=0.4) < int(binom.ppf(1e-9, 300, 0.95))
 
 
@@ -412,5 +412,5 @@ def test_the_area_with_half_the_noise_does_not_hold(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0, 3.0])
 @pytest.mark.parametrize("rare", [10, 100, 1000, 10_000])
 def test_the_margin_of_the_area_holds_in_1000_runs(rare: int, epsilon: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_MOST", 1000)
+    monkeypatch.setattr(margins, "_MOST", 1000)
     assert area_coverage(rare, epsilon, 1.5, 1000) >= LEAST_OF_1000

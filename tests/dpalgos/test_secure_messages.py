@@ -161,7 +161,7 @@ def test_one_kind_is_not_taken_for_another(message: Wire, kind: type[Wire]) -> N
             kind.decode(message.encode())
 
 
-def test_a_message_of_an_earlier_version_is_refused() -> None:
+def test_a_message_of_another_version_is_refused() -> None:
     with pytest.raises(MessageError, match="of this protocol's version"):
         SurvivorSet.decode(b"usa1" + (11).to_bytes(8, "big") + b"SurvivorSet" + (32).to_bytes(8, "big") + bytes(32))
 

@@ -24,13 +24,7 @@ from dpalgos.secure.messages import Tolerance
 from dpalgos.secure.noise_shares import RadialShare, RoundedRadial, TruexGaussian, share_distribution, share_sigma
 from dpalgos.secure.primitives import TooFewPartiesError
 from dpalgos.secure.rounds import Party
-from dpalgos.secure.summation import (
-    SecureSummation,
-    allotments,
-    graph_for,
-    noisy_contribution,
-    secagg_guarantee,
-)
+from dpalgos.secure.summation import SecureSummation, allotments, graph_for, noisy_contribution, secagg_guarantee
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 from dpalgos.trainers.output_perturbation import OutputPerturbation
 from tests.support.statistics import fits

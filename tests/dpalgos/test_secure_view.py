@@ -1,4 +1,4 @@
-"""What the server sees: uniform words that say nothing of an input, under masks that are used once.
+"""The server's view: uniform words that say nothing of an input, under masks that are used once.
 
 Every check is a function that a test runs on the protocol and on mutants of it; on the protocol its false-alarm rate is
 10^-9 (chi-square at that level), and each mutant must be caught. Keys come from fixed seeds, so the outcome is the same

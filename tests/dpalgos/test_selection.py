@@ -13,15 +13,9 @@ from scipy.special import ndtr
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost, group_loss
-from dpalgos.accounting.profiles import (
-    GaussianProfile,
-    SelectionProfile,
-    candidate_mu,
-    entry_epsilon,
-    mu_from_epsilon_delta,
-    selection_delta,
-)
-from dpalgos.accounting.spending import FilterCap, admit
+from dpalgos.accounting.profiles import GaussianProfile, mu_from_epsilon_delta
+from dpalgos.accounting.selection import SelectionProfile, candidate_mu, entry_epsilon, selection_delta
+from dpalgos.accounting.spending import FilterCap, apply_filter
 from dpalgos.algorithms import fit
 from dpalgos.guarantees import (
     ApproximateDP,
@@ -341,13 +335,13 @@ def test_a_tuning_leaves_an_account_open(candidates: int, booked: float) -> None
     """By its own (epsilon, delta) it closed it: what it is as a selection is kept for a plan by itself."""
     cap, selection = FilterCap(3.0, 1e-5), tuning(candidates)
     first, run = PlanCost.of([selection], 1e-5), PlanCost.of([GaussianMu(mu_from_epsilon_delta(1.0, 1e-5))], 1e-5)
-    alone = admit([], ("all", {"0": first}), cap)
+    alone = apply_filter([], ("all", {"0": first}), cap)
     assert alone.after.epsilon == pytest.approx(1.0)
     assert alone.after.filter == "single plan"
-    both = admit([("all", {"0": first})], ("all", {"0": run}), cap)
+    both = apply_filter([("all", {"0": first})], ("all", {"0": run}), cap)
     assert both.admitted
     assert both.after.epsilon == pytest.approx(booked, abs=0.05)
-    closed = admit([("all", {"0": PlanCost.of([selection.selected], 1e-5)})], ("all", {"0": run}), cap)
+    closed = apply_filter([("all", {"0": PlanCost.of([selection.selected], 1e-5)})], ("all", {"0": run}), cap)
     assert not closed.admitted
     # The composition of the candidates is what is added up, and no less of it.
     assert first.totals.mu_squared >= candidates * selection.mu**2

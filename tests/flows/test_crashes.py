@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from storage.layout import Layout, party_secret, root_secret
-from tasks.accounts.budget import open_ledger, verify_ledger
+from storage.layout import Layout
+from storage.secrets import party_secret, root_secret
+from tasks.accounts.ledger import open_ledger, verify_ledger
 from tasks.datasets.registration import find_dataset
 from tasks.release import door as checkpoints
 from tasks.runtime.progress import observed_by
@@ -24,7 +25,7 @@ from tests.support.engines import Engine
 from tests.support.forks import die, killed, race
 
 STEPS = ("declared", "charged", "drawn", "recorded", "stored")
-STAGES = ("ingest", "normalise", "partition", "charge", "evaluate")
+STAGES = ("resolve_dataset", "charge", "normalise", "partition", "evaluate")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from flows.federated_training import train
 from storage.datasets import MANIFEST
 from storage.errors import RefusedError
 from storage.layout import Layout
-from tasks.accounts.budget import budget_history
+from tasks.accounts.history import budget_history
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.progress import listen
 from tasks.tracking.results import RunResult

@@ -29,7 +29,9 @@ from storage.ledger.ledger import OutputOutcome
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
-from tasks.accounts.budget import budget_report, check_releases, gaussian_delta, open_ledger
+from tasks.accounts.ledger import check_releases, open_ledger
+from tasks.accounts.reports import budget_report
+from tasks.accounts.terms import gaussian_delta
 from tasks.datasets import horizons
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
@@ -230,9 +232,7 @@ def test_a_horizon_that_began_before_configurations_had_a_field_is_charged_once(
         return identity(**{**parts, "config": {key: parts["config"][key] for key in {*parts["config"]} - {*unknown}}})
 
     def keys(config: TrainingConfig, number: int) -> list[str]:
-        # By the names that fields had then.
-        dumped = config.model_dump(mode="json", by_alias=True, exclude={"evaluation", "mirror"})
-        return [earlier(horizon=number, config=dumped)]
+        return [earlier(horizon=number, config=config.hashed(without=["evaluation", "mirror"]))]
 
     with monkeypatch.context() as patched:
         patched.setattr(nightly_rows, "_keys", keys)

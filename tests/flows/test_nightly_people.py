@@ -20,7 +20,7 @@ from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.people import at_most, row_digests
 from storage.refs import DatasetRef, Visibility
-from tasks.auditing import examination
+from tasks.auditing import traces
 from tasks.datasets.horizons import rows_left_out
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
@@ -155,7 +155,7 @@ FAR, OPPOSITE = ("yes", 1000.0), ("yes", -1000.0)
 WORLDS: dict[str, list[list[str]]] = {
     "many": [rows_of("p0", FAR[1], "yes", 50 + 4 * number) for number in range(NIGHTS)],
     "opposite": [rows_of("p0", OPPOSITE[1], "yes", 1 + 2 * number) for number in range(NIGHTS)],
-    # A row outside the schema: p0 is in the roster, with nothing the first night, and comes later.
+    # A row outside the schema: p0 is in the register, with nothing the first night, and comes later.
     "later": [["p0,5000,0,no"], *(rows_of("p0", OPPOSITE[1], "yes", 3 * number) for number in range(1, NIGHTS))],
 }
 
@@ -299,7 +299,7 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
 ) -> None:
     """1 row against 50, in some nights or in others: files, ledger, plan and report of the last night."""
     runs: list[Chained] = []
-    roles = examination._roles
+    roles = traces._roles
 
     def of_all_nights(layout: Layout, finished: Chained) -> dict[str, str]:
         # Each night has releases of its own, whose names are random and whose places in a list are, too.
@@ -311,7 +311,7 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
         }
         return named | roles(layout, finished)
 
-    monkeypatch.setattr(examination, "_roles", of_all_nights)
+    monkeypatch.setattr(traces, "_roles", of_all_nights)
     one = [rows_of("p0", 1, "no", 1), rows_of("p0", 1, "no", 1), rows_of("p0", 1, "no", 2)]
     seen = []
     # The mutant: another newcomer in place of more rows.
@@ -323,7 +323,7 @@ def test_nothing_beside_noise_tells_how_many_rows_a_person_has(
                 bring_in(tmp_path / str(number), lines)
                 config = configured("visits", horizon=NIGHTS, trust="secagg", trainer="class-means", **declared)
                 runs.append(chain_inline(config))
-            seen.append(examination.observe(current_layout(), config, runs[-1]))
+            seen.append(traces.observe(current_layout(), config, runs[-1]))
     report = compare(seen[:2], seen[2:4], delta=1e-5, confidence=0.99)
     assert report.differing == ()
     assert report.fields > 300

@@ -25,8 +25,8 @@ from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from storage.errors import RefusedError
 from storage.ledger.charges import AccountTerms
 from storage.ledger.entries import Kind, reading
-from tasks.accounts import budget
-from tasks.accounts.budget import open_ledger, restore_ledger
+from tasks.accounts.filters import sum_plans
+from tasks.accounts.ledger import open_ledger, restore_ledger
 from tasks.planning import identity
 from tasks.planning import nights as planning
 from tasks.planning.nights import PlannedNight
@@ -87,7 +87,7 @@ def lost(factor: ToeplitzFactor, *nights: int) -> float:
 def booked() -> float:
     """mu that the account has booked for every row, in units of the horizon's."""
     plans = open_ledger().history("clinic").plans
-    totals = worst_totals(budget._summed(open_ledger().history("clinic"), AccountTerms()))
+    totals = worst_totals(sum_plans(open_ledger().history("clinic"), AccountTerms()))
     one = max(PlanCost.from_json(dict(plan.costs["horizon 1"])).totals.mu_squared for plan in plans if plan.releases)
     return math.sqrt(totals.mu_squared / one)
 

@@ -79,7 +79,7 @@ def test_some_features_of_a_private_set_are_no_set_of_their_own(root: Path, tmp_
 
 def test_a_sweep_is_drawn_against_its_first_axis_of_numbers() -> None:
     from flows.reproduction import _plot_of
-    from tasks.experiments.records import SweepSpec
+    from tasks.experiments.specifications import SweepSpec
 
     def plot_of(**grid: list[object]) -> tuple[str, bool] | None:
         spec = SweepSpec.model_validate({"name": "s", "set": {"dataset": "digits", "epsilon": 1.0}, "grid": grid})

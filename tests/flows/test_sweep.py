@@ -16,7 +16,7 @@ import yaml
 
 from flows.specs import known_reproductions
 from flows.sweep import _all_public, _progress, _seconds
-from tasks.experiments.records import SweepSpec
+from tasks.experiments.specifications import SweepSpec
 from tasks.tracking.runs import FACTS, VIEW_TAG
 from tests.support.chains import ingest_private
 from tests.support.command_line import CommandLine, run_command, start_command

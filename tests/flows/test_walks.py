@@ -1,77 +1,90 @@
-"""The walk of ε: the files on the stacks between the command and the draw, of which docs/design.md speaks."""
+"""The ways of ε, of a shard and of a release through the real command, as docs/design.md has them.
+
+Nothing is replaced: where something arrives, the files on the stack are noted, and it is done as ever. A release is
+made in a thread of its own, so that its way is what stands on the stacks of several threads together.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import deployments.cli.training as command
-from deployments.cli import main
 from dpalgos.accounting import costs
 from dpalgos.mechanisms.distributions import RoundedGaussian
-from flows.federated_training import chain_inline
-from tasks.planning.configuration import TrainingConfig
+from dpalgos.partitioning import Even
+from dpalgos.trainers.gradient_descent import NoisyGradientDescent
+from storage.ledger.ledger import Ledger
+from storage.releases import ReleaseStore
+from tasks.preparation import partitions, prepare
+from tasks.release import door
+from tests.support.command_line import CommandLine
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = {"deployments", "flows", "tasks", "dpalgos", "storage"}
-# It starts whatever command there is, and is handed no parameter.
-STARTING = {"deployments/cli/entry_point"}
-# What holds it meanwhile has returned by then, or runs within the compiled frames of pydantic.
-HOLDING = {"tasks/planning/configuration", "tasks/planning/plans"}
-EPSILON = {
-    "deployments/cli/common",
-    "deployments/cli/training",
-    "tasks/planning/configuration",
-    "flows/federated_training",
-    "dpalgos/accounting/costs",
-    "tasks/planning/plans",
-    "tasks/steps",
-    "tasks/release/door",
-    "dpalgos/algorithms",
-    "dpalgos/trainers/gradient_descent",
-    "dpalgos/mechanisms/distributions",
+# What every command, step and file passes, whatever it is about: it is handed no parameter, or any.
+MACHINERY = {
+    *("deployments/cli/entry_point", "deployments/cli/common", "tasks/runtime/steps", "tasks/planning/graph"),
+    # What is looked at on the way is handed to it as a function.
+    "tasks/planning/parts",
+}
+PLACES: dict[str, list[tuple[Any, str]]] = {
+    "epsilon": [
+        (costs, "mu_from_epsilon_delta"),
+        (RoundedGaussian, "__post_init__"),
+        (RoundedGaussian, "sample"),
+    ],
+    "a shard": [
+        (Even, "assign"),
+        (partitions, "write_shards"),
+        (door, "open_shard"),
+        (NoisyGradientDescent, "contribution"),
+    ],
+    "a release": [(Ledger, "charge"), (Ledger, "record_output"), (ReleaseStore, "write")],
 }
 
 
-def walked(monkeypatch: pytest.MonkeyPatch, *places: tuple[object, str]) -> set[str]:
-    """Collect the files of ours on the stack wherever one of these functions is called."""
-    files: set[str] = set()
+def followed(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, set[str]], Counter[str]]:
+    """Note whose frames are on the stack where something arrives, and how often each of these functions is called."""
+    ways: dict[str, set[str]] = {what: set() for what in PLACES}
+    calls: Counter[str] = Counter()
 
-    def noting(called: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(what: str | None, name: str, called: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **named: Any) -> Any:
-            for frame, _ in traceback.walk_stack(sys._getframe(1)):
+            calls[name] += 1
+            for frame, _ in traceback.walk_stack(sys._getframe(1)) if what is not None else ():
                 path = Path(frame.f_code.co_filename)
                 if path.is_relative_to(REPOSITORY):
-                    files.add(str(path.relative_to(REPOSITORY).with_suffix("")))
+                    ways[str(what)].add(str(path.relative_to(REPOSITORY).with_suffix("")))
             return called(*given, **named)
 
         return call
 
-    for owner, name in places:
-        monkeypatch.setattr(owner, name, noting(getattr(owner, name)))
-    return files
+    for what, places in PLACES.items():
+        for owner, name in places:
+            monkeypatch.setattr(owner, name, noting(what, name, getattr(owner, name)))
+    for name in ("plan_run", "with_default_delta"):
+        monkeypatch.setattr(prepare, name, noting(None, name, getattr(prepare, name)))
+    return ways, calls
 
 
-@pytest.mark.usefixtures("root")
-def test_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(configs: Sequence[TrainingConfig], *_: object) -> list[Any]:
-        return [chain_inline(configs[0]).result]
-
-    monkeypatch.setattr(command, "_run", run)
-    files = walked(
-        monkeypatch,
-        (costs, "mu_from_epsilon_delta"),
-        (RoundedGaussian, "__post_init__"),
-        (RoundedGaussian, "sample"),
-    )
-    budget, algorithm = ["--epsilon", "1"], ["--algorithm", "noisy-gd", "--param", "iterations=1"]
-    with pytest.raises(SystemExit) as ended:
-        main(["train", *budget, *algorithm, "--parties", "2", "--json"])
-    assert not ended.value.code
-    walk = {name for name in files if name.partition("/")[0] in PACKAGES}
-    assert walk - STARTING | HOLDING == EPSILON
+def test_three_ways(unitball: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways, calls = followed(monkeypatch)
+    algorithm = ["--algorithm", "noisy-gd", "--param", "iterations=1"]
+    unitball.succeeds("train", "--dataset", "iris", "--epsilon", 1, *algorithm, "--parties", 2, "--no-evaluation")
+    page, found = (REPOSITORY / "docs" / "design.md").read_text(), {}
+    for what, files in ways.items():
+        mine = {name for name in files if name.partition("/")[0] in PACKAGES} - MACHINERY
+        print(what, len(mine), ", ".join(sorted(mine)))
+        line = re.search(rf"^- \*\*{what},.*$", page, re.MULTILINE)
+        written = set(re.findall(r"`([a-z_/]+)`", line.group(0))) if line else set()
+        found[what] = (sorted(mine - written), sorted(written - mine))
+    assert all(pair == ([], []) for pair in found.values()), found
+    # Looked at before the engine starts and carried out after: one plan, made once.
+    assert (calls["plan_run"], calls["with_default_delta"]) == (1, 1)

@@ -1,4 +1,4 @@
-"""What attacks share: a clinic's private rows, registered in a root of the test's own."""
+"""Fixtures of attacks: a clinic's private rows, registered in a root of the test's own."""
 
 from __future__ import annotations
 

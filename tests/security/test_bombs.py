@@ -372,7 +372,7 @@ def _sent(arrays: bytes) -> dict[str, str]:
 
 
 _OPEN_MESSAGE = """import json
-from tasks.federation.protocol import Sent
+from tasks.federation.messages import Sent
 Sent.model_validate(json.loads(path.read_text())).opened("the coordinator")"""
 
 

@@ -20,7 +20,8 @@ from storage.fingerprints import ADMITTED_SHARE, ColumnSketches, load_columns, r
 from storage.layout import COLUMNS, FINGERPRINTS
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Kind, reading
-from tasks.accounts.budget import budget_report, restore_ledger
+from tasks.accounts.ledger import restore_ledger
+from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout
@@ -268,7 +269,7 @@ def test_sketches_tell_nothing_without_the_secret(tmp_path: Path, random: np.ran
     assert (tmp_path / "sketches").stat().st_mode & 0o777 == 0o600
 
 
-def test_versions_of_earlier_roots_get_sketches_at_the_next_ingestion(
+def test_lost_sketches_are_made_again_at_the_next_ingestion(
     clinic: Path, rows: Rows, tmp_path: Path, random: np.random.Generator
 ) -> None:
     (folder,) = current_layout().datasets.iterdir()

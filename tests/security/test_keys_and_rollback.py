@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from dpalgos.accounting.spending import worst_totals
+from dpalgos.accounting.spending import RESERVED, worst_totals
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours
 from storage.errors import InputError, OverspendError, RefusedError, SecretError, StorageError
 from storage.layout import FINGERPRINTS, PATTERNS
 from storage.ledger.charges import AccountTerms, Cap, PlanRequest, ReleaseCharge
 from storage.ledger.entries import Kind, reading
 from storage.ledger.ledger import ChargeOutcome
-from tasks.accounts import budget
-from tasks.accounts.budget import budget_report, open_ledger, restore_ledger
+from tasks.accounts.filters import sum_plans
+from tasks.accounts.ledger import change_cap, open_ledger, restore_ledger
+from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import ingest
 from tasks.runtime.settings import current_layout, current_root, marks_folder
 from tasks.runtime.stores import open_catalog, open_ledger_database
@@ -176,7 +177,7 @@ def test_restoring_does_not_refill(clinic: Path, tmp_path: Path) -> None:
 
 def booked() -> float:
     """mu of the rows that have paid most."""
-    return math.sqrt(worst_totals(budget._summed(open_ledger().history("clinic"), AccountTerms())).mu_squared)
+    return math.sqrt(worst_totals(sum_plans(open_ledger().history("clinic"), AccountTerms())).mu_squared)
 
 
 def _as_it_was(restored: str, partition: str) -> str:
@@ -189,7 +190,7 @@ def test_a_part_that_only_the_lost_ledger_had_charged_is_not_charged_for_nothing
 ) -> None:
     """One party, or horizon, is in the back-up and the other in what was lost: both ledgers have spent the same."""
     if mutant:
-        monkeypatch.setattr(budget, "_since", _as_it_was)
+        monkeypatch.setattr("tasks.accounts.filters._since", _as_it_was)
     charge("first", 0.3)
     _back_up(tmp_path / "back-up")
     charge("second", 0.3, party="1")
@@ -206,7 +207,7 @@ def test_a_part_that_only_the_lost_ledger_had_charged_is_not_charged_for_nothing
     # What is charged from here on is divided among parties as ever, also where a cap was raised since.
     charge("other", 0.3, party="0")
     assert booked() == pytest.approx(lost)
-    budget.change_cap("clinic", 4.0, "more is wanted")
+    change_cap("clinic", 4.0, "more is wanted")
     charge("later", 0.2, party="0")
     charge("later too", 0.2, party="1")
     assert booked() == pytest.approx(math.hypot(lost, 0.2))
@@ -218,7 +219,7 @@ def test_an_account_that_the_back_up_lacks_is_opened_again(
 ) -> None:
     charge("first")
     _back_up(tmp_path / "back-up")
-    open_ledger().open_account("later", Cap(1.0, 1e-5))
+    open_ledger().open_account("later", Cap(1.0, 1e-5), deltas={"reserved": RESERVED})
     charge("second", 0.2, account="later")
     _put_back(tmp_path / "back-up", "ledger.sqlite", "ledger.head")
     assert restore_ledger("the disk was lost", None, None) == ("clinic", "later")

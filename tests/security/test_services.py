@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deployments.runner import read_deployments
+from deployments.specifications import read_deployments
 from storage.errors import InputError
 from storage.layout import Layout
 from tasks.runtime.engine import credentials, prefect_database
@@ -282,7 +282,7 @@ def state_of(folder: Path) -> dict[str, bytes]:
 
 def test_the_secret_writes_no_file_outside_the_folder_of_artifacts(served: Served, tmp_path: Path) -> None:
     """By MLflow: experiments with a location of one's own in every spelling, every endpoint that writes, and uploads
-    into an experiment of before, whose location is foreign."""
+    into an experiment whose location is foreign."""
     root, artifacts = served.root, Layout(served.root).artifacts
     (tmp_path / "target").mkdir()
     private = state_of(Layout(root).private / "readers")
@@ -315,8 +315,8 @@ def test_the_secret_writes_no_file_outside_the_folder_of_artifacts(served: Serve
     status, said = mlflow(served, "POST", "/api/2.0/mlflow/experiments/create", inside)
     assert status == 200, said
     good = said["experiment_id"]
-    # An experiment that was there before, as an earlier version let it be made.
-    status, said = mlflow(served, "POST", "/api/2.0/mlflow/experiments/create", {"name": "of before"})
+    # An experiment of an outside place, however it came into the database.
+    status, said = mlflow(served, "POST", "/api/2.0/mlflow/experiments/create", {"name": "foreign"})
     old = said["experiment_id"]
     with closing(sqlite3.connect(Layout(root).mlflow_database)) as connection, connection:
         changed = "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?"
@@ -480,7 +480,7 @@ def test_a_holder_of_the_secret_cannot_choose_what_runs(served: Served, tmp_path
 
 @pytest.mark.nightly
 def test_a_work_pool_has_nobody_to_run_its_command(served: Served, tmp_path: Path) -> None:
-    """No worker polls: a pool made by a holder of the secret, as it was attacked before, starts nothing."""
+    """No worker polls: a pool made by a holder of the secret starts nothing."""
     canary = tmp_path / "canary"
     template = {"job_configuration": {"command": f"touch {canary}"}, "variables": {"type": "object", "properties": {}}}
     pool = {"name": "unitball", "type": "process", "base_job_template": template}

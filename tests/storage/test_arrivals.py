@@ -1,4 +1,4 @@
-"""Which rows of a version are new, from fingerprints of rows and labels."""
+"""Arrivals: rows that are new in a version, by fingerprints of rows and labels."""
 
 from __future__ import annotations
 

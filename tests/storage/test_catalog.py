@@ -13,6 +13,7 @@ from storage.errors import InputError, OverspendError, RefusedError
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Kind, reading
 from storage.ledger.ledger import Ledger
+from storage.ledger.restoring import restore
 from storage.people import People
 from storage.refs import Visibility
 from tests.support.forks import race
@@ -46,9 +47,9 @@ def _public(catalog: Catalog, name: str, version: str, **options: Any) -> Regist
 
 class TestRegistering:
     def test_a_public_set_takes_its_name_as_account(self, catalog: Catalog) -> None:
-        found = _public(catalog, "digits", "v1", normalisation="clip")
+        found = _public(catalog, "digits", "v1")
         assert (found.name, found.version, found.account) == ("digits", "v1", "digits")
-        assert (found.visibility, found.normalisation, found.manifest) == (Visibility.PUBLIC, "clip", {"rows": 100})
+        assert (found.visibility, found.manifest) == (Visibility.PUBLIC, {"rows": 100})
         assert catalog.get("digits") == found
         assert catalog.account_of("digits").cap is None
 
@@ -72,15 +73,6 @@ class TestRegistering:
             _public(catalog, "digits", version)
         assert catalog.get("digits").version == "v1"
         assert [found.version for found in catalog.registrations("digits")] == ["v1", "v2", "v1"]
-
-    def test_a_version_may_be_kept_under_several_normalisations(self, catalog: Catalog) -> None:
-        raw = _public(catalog, "digits", "v1")
-        unit = _public(catalog, "digits", "v1-unit", normalisation="unit-norm")
-        assert catalog.get("digits", normalisation="none") == raw
-        assert catalog.get("digits", version="v1-unit") == unit
-        assert catalog.get("digits") == unit
-        with pytest.raises(InputError, match="nothing registered under version v9, normalisation any"):
-            catalog.get("digits", version="v9")
 
     def test_another_cap_is_not_taken_silently(self, catalog: Catalog) -> None:
         _private(catalog, "clinic", "v1", cap=CAP)
@@ -295,7 +287,7 @@ class TestPeople:
         _private(catalog, "visits", "v1", cap=CAP, people=PATIENTS)
         ledger.charge(request(release("model", 0.5), account="visits"), {"0": "key"})
         shutil.copy(tmp_path / "back-up", path)
-        restored = Ledger(opened(path), SumOfEpsilons()).restore(by="owner", why="an older back-up")
+        restored = restore(opened(path), SumOfEpsilons(), by="owner", why="an older back-up")
         assert restored == ("visits",)
         again = Ledger(opened(path), SumOfEpsilons())
         assert again.account("visits").unit == "person"

@@ -10,18 +10,16 @@ import pytest
 from sqlalchemy import text
 
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
-from storage.layout import Secret
-from storage.ledger import database as migrations
 from storage.ledger import database as module
 from storage.ledger.charges import Cap
-from storage.ledger.database import Chain, Memory, open_database
-from storage.ledger.entries import Kind, reading
+from storage.ledger.database import FORMAT_VERSION, Memory, open_database
+from storage.ledger.entries import reading
 from storage.ledger.ledger import Ledger
+from storage.secrets import Secret
 from tests.support.forks import die, killed, race
 from tests.support.ledgers import (
     KEY,
     SumOfEpsilons,
-    as_version_1,
     database_of,
     open_ledger,
     opened,
@@ -83,108 +81,31 @@ def test_a_kill_while_it_is_made_leaves_nothing_half_made(tmp_path: Path, point:
     assert [found.name for found in tmp_path.iterdir()] == ["ledger.sqlite"]
 
 
-def test_a_newer_format_is_refused_on_opening_and_under_way(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [FORMAT_VERSION - 1, FORMAT_VERSION + 1])
+def test_another_format_is_refused_on_opening_and_under_way(tmp_path: Path, version: int) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = open_ledger(path, cap=5)
-    _execute(path, "UPDATE ledger_meta SET value = '3' WHERE name = 'format_version'")
-    with pytest.raises(FormatVersionError, match=r"format version 3.*newer Unitball"):
+    _execute(path, f"UPDATE ledger_meta SET value = '{version}' WHERE name = 'format_version'")
+    told = f"format version {version}, this Unitball reads {FORMAT_VERSION}; use the Unitball that wrote it"
+    before = path.read_bytes()
+    with pytest.raises(FormatVersionError, match=told):
         opened(path)
-    with pytest.raises(FormatVersionError, match="format version 3"):
+    with pytest.raises(FormatVersionError, match=told):
         ledger.charge(request(release("k")), {})
-
-
-def _make_version_1(path: Path) -> None:
-    ledger = open_ledger(path, cap=5)
-    ledger.charge(request(release("k")), {})
-    as_version_1(path)
-
-
-def test_an_older_format_is_migrated_once_by_racing_processes(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    _make_version_1(path)
-    # A second seal would be a second entry, and so would a second row of meta fail.
-    assert len(set(race(6, lambda _: opened(path).chain.ledger_id))) == 1
-    ledger = open_ledger(path)
-    assert spent(ledger) == 1
-    assert ledger.verify() == []
-    with reading(database_of(ledger)) as entries:
-        assert [entry.sequence for entry in entries.find(Kind.SEAL)] == [4]
-    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        _execute(path, "DELETE FROM ledger_entries")
-    assert ledger.charge(request(release("k")), {}).already_charged == ("k",)
-    ledger.charge(request(release("more")), {})
-    assert spent(open_ledger(path)) == 2
-    assert ledger.account("clinic").relation == "replace-one"
-
-
-def test_a_kill_during_a_migration_leaves_the_older_format(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    _make_version_1(path)
-    migrate = migrations.MIGRATIONS[1]
-
-    def migrate_and_die(*arguments: Any) -> None:
-        migrate(*arguments)
-        die()
-
-    def body() -> None:
-        migrations.MIGRATIONS[1] = migrate_and_die
-        opened(path)
-
-    killed(body)
-    assert spent(open_ledger(path)) == 1
-
-
-@pytest.mark.parametrize(
-    ("statement", "told"),
-    [
-        ("UPDATE ledger_entries SET content = replace(content, '5', '9') WHERE sequence = 1", "entry 1 .* was changed"),
-        ("DELETE FROM ledger_entries WHERE sequence = 3", "older back-up was restored or its end was cut off"),
-    ],
-)
-def test_an_older_ledger_that_is_not_in_order_is_not_sealed(tmp_path: Path, statement: str, told: str) -> None:
-    path = tmp_path / "ledger.sqlite"
-    _make_version_1(path)
-    for trigger in ("ledger_no_update", "ledger_no_delete"):
-        _execute(path, f"DROP TRIGGER {trigger}")
-    _execute(path, statement)
-    with pytest.raises(StorageError, match=told):
-        opened(path)
-
-
-def test_sealed_entries_cannot_be_edited_either(tmp_path: Path) -> None:
-    """Their digests have no key and could be computed anew; the seal's has one and carries the last of them."""
-    path = tmp_path / "ledger.sqlite"
-    _make_version_1(path)
-    opened(path)
-    _execute(path, "DROP TRIGGER ledger_no_update")
-    with sqlite3.connect(path) as connection:
-        connection.row_factory = sqlite3.Row
-        (row,) = connection.execute("SELECT * FROM ledger_entries WHERE sequence = 3").fetchall()
-        fields = {**row, "content": row["content"].replace("1.0", "0.1")}
-        digest = Chain("", b"", keyed_from=99).digest(fields)
-        connection.execute(
-            "UPDATE ledger_entries SET content = ?, digest = ? WHERE sequence = 3", (fields["content"], digest)
-        )
-    connection.close()
-    with pytest.raises(StorageError, match="entry 4 does not follow entry 3"):
-        open_ledger(path).charge(request(release("more")), {})
-    # Nor by saying that keys came later.
-    _execute(path, "UPDATE ledger_meta SET value = '99' WHERE name = 'keyed_from'")
-    with pytest.raises(SecretError, match="not the key"):
-        opened(path)
+    assert path.read_bytes() == before
 
 
 def test_what_is_remembered_of_an_opening_ends_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger is read again to open it only where somebody else has written or another one is in its place."""
     path, memory = tmp_path / "ledger.sqlite", Memory()
     read: list[Any] = []
-    honest = module._migrate
+    honest = module._read_versions
 
-    def migrated(*of: Any) -> dict[str, str]:
+    def read_versions(*of: Any) -> dict[str, str]:
         read.append(of)
         return honest(*of)
 
-    monkeypatch.setattr(module, "_migrate", migrated)
+    monkeypatch.setattr(module, "_read_versions", read_versions)
 
     def opened_again() -> tuple[str, int]:
         read.clear()
@@ -226,14 +147,6 @@ def test_another_key_or_none_is_refused(tmp_path: Path) -> None:
         open_database(path)
     key.write_bytes(kept)
     open_database(path)
-
-
-def test_an_older_format_without_a_way_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    _make_version_1(path)
-    _execute(path, "UPDATE ledger_meta SET value = '0' WHERE name = 'format_version'")
-    with pytest.raises(StorageError, match="format version 0, which cannot be migrated to 2"):
-        opened(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"this is not a database at all" * 100])

@@ -1,4 +1,4 @@
-"""What cells become: numbers around 0, weighted blocks, missing cells as data, types of columns; and what they are not.
+"""The encoding of cells: numbers around 0, weighted blocks, missing cells as data, types of columns.
 
 The expected numbers are computed here by hand from the declaration.
 """
@@ -107,10 +107,10 @@ def test_booleans_and_dates() -> None:
     assert [names[place] for place in np.flatnonzero(found[2] == 1)][-2:] == ["seen month=02", "seen weekday=Thursday"]
     for cells, column in [(["maybe", "ja", "01.01.2020"], 0), (["yes", "ja", "2020-01-01"], 2)]:
         table = Table(dict(zip(["smoker", "ill", "seen"], [[cell] for cell in cells], strict=True)), np.arange(1), "")
-        assert [bool(one.encoded.hopeless[0]) for one in schema.examine(table, schema.inputs)].index(True) == column
+        assert [bool(one.encoded.unclippable[0]) for one in schema.examine(table, schema.inputs)].index(True) == column
     late = Table({"smoker": ["t"], "ill": ["ja"], "seen": ["01.01.2030"]}, np.arange(1), "")
     found_late = schema.examine(late, schema.inputs)[2].encoded
-    assert (found_late.outside[0], found_late.hopeless[0], found_late.values[0, 0]) == (True, False, 1.0)
+    assert (found_late.outside[0], found_late.unclippable[0], found_late.values[0, 0]) == (True, False, 1.0)
 
 
 def test_days_written_in_two_ways() -> None:
@@ -119,7 +119,7 @@ def test_days_written_in_two_ways() -> None:
     found = encoded(schema_of(both), ["03.02.2021"], ["2021-02-03"])
     assert found[0, 0] == found[1, 0]
     (column,) = schema_of(both).inputs
-    assert column.encode(column.read(["2021/02/03", "03.02.2021"])).hopeless.tolist() == [True, False]
+    assert column.encode(column.read(["2021/02/03", "03.02.2021"])).unclippable.tolist() == [True, False]
     assert column.bound.endswith("written %d.%m.%Y or %Y-%m-%d")
 
 
@@ -157,7 +157,7 @@ def test_a_text_of_arrow_is_encoded_alike_beside_a_null(beside: str | None) -> N
         found = []
         for cells in ([cell], [cell, beside]):
             (one,) = schema.examine(Table({"x": pa.array(cells)}, np.arange(len(cells)), ""), schema.inputs)
-            found.append([part[0].tolist() for part in (one.missing, one.encoded.values, one.encoded.hopeless)])
+            found.append([part[0].tolist() for part in (one.missing, one.encoded.values, one.encoded.unclippable)])
         assert found[0] == found[1], cell
 
 
@@ -179,7 +179,7 @@ def test_days_between_two_dates_are_a_number() -> None:
     (found,) = schema.examine(table, schema.inputs[:1])
     np.testing.assert_allclose(found.encoded.values[:, 0] * 60, [10, 0, 60, 30, 0, 0])
     assert found.encoded.outside.tolist() == [False, True, True, False, False, True]
-    assert found.encoded.hopeless.tolist() == [False] * 5 + [True]
+    assert found.encoded.unclippable.tolist() == [False] * 5 + [True]
     assert found.missing.tolist() == [False] * 4 + [True, False]
     np.testing.assert_allclose(found.column.place(found.encoded.values[:4])[:, 0], [0, -0.2, 1, 0.4])
     with pytest.raises(InputError, match="column stay is between 'y', which is no column of type date or ignore"):
@@ -221,10 +221,10 @@ def test_a_category_of_unknown_values_is_hashed() -> None:
 def test_sums_of_money(written: dict[str, Any], cells: list[Any], numbers: list[float]) -> None:
     (column,) = schema_of({"name": "x", "type": "numeric", "range": [-1e6, 1e6], **written}).inputs
     found = column.encode(column.read(cells))
-    assert not found.hopeless.any()
+    assert not found.unclippable.any()
     np.testing.assert_allclose(found.values[:, 0] * 2e6 - 1e6, numbers, atol=1e-6)
     # What could mean something else is no number: another currency, digits that do not stand in threes.
-    assert column.encode(column.read(["£ 5", "1,23", "12'34", "1,2345", ",123", "€"])).hopeless.all()
+    assert column.encode(column.read(["£ 5", "1,23", "12'34", "1,2345", ",123", "€"])).unclippable.all()
 
 
 def test_german_sums_and_marks_that_are_one() -> None:
@@ -234,7 +234,7 @@ def test_german_sums_and_marks_that_are_one() -> None:
         Table({"x": ["1.234,50 €", "1.234", "1,5", "1.5"]}, np.arange(4), ""), parse_schema(document, "schema").inputs
     )
     np.testing.assert_allclose(found.encoded.values[:3, 0], [0.12345, 0.1234, 0.00015])
-    assert found.encoded.hopeless.tolist() == [False, False, False, True]
+    assert found.encoded.unclippable.tolist() == [False, False, False, True]
     with pytest.raises(InputError, match="they must differ"):
         parse_schema({**document, "decimal": "."}, "schema")
 
@@ -415,7 +415,7 @@ def test_a_file_without_names_says_what_was_seen(tmp_path: Path) -> None:
 
 
 def test_rows_are_recognised_whatever_their_scaling(tmp_path: Path) -> None:
-    """A budget is not refilled by declaring another scaling, nor by an upgrade that changed the default."""
+    """A budget is not refilled by declaring another scaling."""
     adult = """
 columns:
   - {name: a, type: numeric, range: [0, 10]MORE}

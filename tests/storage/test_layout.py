@@ -50,7 +50,7 @@ def test_prepare_makes_a_root_and_may_be_repeated(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "a" / "root")
     assert layout.prepare() is layout
     layout.prepare()
-    assert json.loads(layout.marker.read_text()) == {"format_version": 1}
+    assert json.loads(layout.marker.read_text()) == {"format_version": 1, "objects": None}
     for folder in (layout.releases, layout.results, layout.artifacts, layout.prefect):
         assert folder.is_dir()
     for folder in (layout.private, layout.datasets, layout.parties):
@@ -78,12 +78,14 @@ def test_a_root_of_another_user_is_one_clear_line() -> None:
         in_child(lambda: Layout(Path("/root-of-nobody")).prepare(), user=65534)
 
 
-def test_a_newer_root_is_refused_and_a_damaged_marker_named(tmp_path: Path) -> None:
+def test_a_root_of_another_format_is_refused_and_a_damaged_marker_named(tmp_path: Path) -> None:
     layout = Layout(tmp_path).prepare()
-    layout.marker.write_text(json.dumps({"format_version": FORMAT_VERSION + 1}))
-    with pytest.raises(FormatVersionError, match=r"newer than 2.*upgrade"):
-        layout.prepare()
-    for text in ("", "{", "[]", "{}"):
+    for other in (FORMAT_VERSION - 1, FORMAT_VERSION + 1):
+        layout.marker.write_text(json.dumps({"format_version": other}))
+        told = f"format version {other}, this Unitball reads {FORMAT_VERSION}; use the Unitball that made it.*--root"
+        with pytest.raises(FormatVersionError, match=told):
+            layout.prepare()
+    for text in ("", "{", "[]", "{}", '{"format_version": 1}'):
         layout.marker.write_text(text)
         with pytest.raises(StorageError, match=r"unitball.json is damaged"):
             layout.prepare()

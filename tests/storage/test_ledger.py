@@ -1,4 +1,4 @@
-"""What is charged, to whom, exactly once, and what is refused."""
+"""Charges: to whom, exactly once, and which are refused."""
 
 from __future__ import annotations
 

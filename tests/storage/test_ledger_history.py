@@ -1,4 +1,4 @@
-"""What a process remembers of an account's plans: never more or less than the ledger holds, whoever wrote meanwhile."""
+"""The memory of an account's plans: never more or less than the ledger holds, whoever wrote meanwhile."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Watching(SumOfEpsilons):
     seen: Any = []  # noqa: RUF012 - a frozen dataclass has no place of its own for it
 
     def decide(self, history: History, *arguments: Any, **options: Any) -> Decision:
-        self.seen.append(replace(history, notes=dict(history.notes)))
-        history.notes["plans"] = len(history.plans)
+        self.seen.append(replace(history, memo=dict(history.memo)))
+        history.memo["plans"] = len(history.plans)
         return super().decide(history, *arguments, **options)
 
 
@@ -97,10 +97,10 @@ def test_what_a_policy_noted_comes_back_with_the_plans_it_noted(tmp_path: Path) 
         with pytest.raises(OverspendError):
             ledger.charge(request(release("dear", 9)), {})
         ledger.charge(request(release(f"r{number}", 0.5)), {})
-    assert [history.notes for history in policy.seen] == [{}, {}, *({"plans": most} for most in (0, 0, 1, 1, 2, 2))]
+    assert [history.memo for history in policy.seen] == [{}, {}, *({"plans": most} for most in (0, 0, 1, 1, 2, 2))]
     Ledger(opened(tmp_path / "ledger.sqlite"), SumOfEpsilons()).open_account("other", None)
     ledger.status("clinic")
-    assert policy.seen[-1].notes == {}, "somebody else wrote to the file, so all is read anew"
+    assert policy.seen[-1].memo == {}, "somebody else wrote to the file, so all is read anew"
 
 
 def test_an_edit_of_what_was_read_before_is_refused_by_its_reader(ledger: Ledger, tmp_path: Path) -> None:

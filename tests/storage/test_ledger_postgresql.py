@@ -18,11 +18,11 @@ from storage.ledger import database as module
 from storage.ledger import entries as entries_module
 from storage.ledger import ledger as ledger_module
 from storage.ledger.charges import Cap
-from storage.ledger.database import Chain
+from storage.ledger.database import FORMAT_VERSION, Chain
 from storage.ledger.ledger import Ledger, OutputOutcome
 from storage.refs import Visibility
 from tests.support.forks import die, killed, race
-from tests.support.ledgers import SumOfEpsilons, as_version_1, database_of, open_ledger, opened, release, request, spent
+from tests.support.ledgers import SumOfEpsilons, database_of, open_ledger, opened, release, request, spent
 from tests.support.postgresql import running_postgresql
 
 pytestmark = pytest.mark.postgresql
@@ -269,23 +269,14 @@ def test_an_older_back_up_is_told_by_a_mark_on_this_machine(url: str, tmp_path: 
     assert "older back-up was restored" in ledger.verify()[0]
 
 
-def test_a_newer_format_is_refused(url: str) -> None:
+@pytest.mark.parametrize("version", [FORMAT_VERSION - 1, FORMAT_VERSION + 1])
+def test_another_format_is_refused(url: str, version: int) -> None:
     ledger = open_ledger(url, cap=3)
-    _execute(url, "UPDATE ledger_meta SET value = '3' WHERE name = 'format_version'")
+    _execute(url, f"UPDATE ledger_meta SET value = '{version}' WHERE name = 'format_version'")
     with pytest.raises(FormatVersionError):
         opened(url)
     with pytest.raises(FormatVersionError):
         ledger.charge(request(release("a")), {})
-
-
-def test_an_older_format_is_migrated_once_by_racing_processes(url: str) -> None:
-    open_ledger(url, cap=3).charge(request(release("a")), {})
-    as_version_1(url)
-    assert len(set(race(6, lambda _: opened(url).chain.ledger_id))) == 1
-    ledger = open_ledger(url)
-    assert (spent(ledger), ledger.verify()) == (1, [])
-    ledger.charge(request(release("b")), {})
-    assert (spent(ledger), ledger.verify()) == (2, [])
 
 
 def test_a_reader_without_the_right_to_write_charges_nothing(url: str) -> None:

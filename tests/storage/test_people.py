@@ -13,7 +13,7 @@ from storage.errors import DamagedError, InputError
 from storage.layout import Layout
 from storage.people import (
     People,
-    Roster,
+    PersonRegister,
     Seen,
     StoredPeople,
     at_most,
@@ -79,7 +79,7 @@ def test_digests_need_the_key() -> None:
 
 
 def test_serials_are_kept_for_good_and_follow_the_digests() -> None:
-    one = Roster().joined_by({"": _digests("a", "b", "c", "a")})
+    one = PersonRegister().joined_by({"": _digests("a", "b", "c", "a")})
     assert one.records("") == 3
     assert (np.diff(one.digest.astype(object)) > 0).all()
     places = one.positions("", _digests("a", "b", "c"))
@@ -89,23 +89,25 @@ def test_serials_are_kept_for_good_and_follow_the_digests() -> None:
     assert np.array_equal(two.positions("", _digests("a", "b", "c")), places)
     assert sorted(two.positions("", _digests("d", "e"))) == [3, 4]
     # The order of the file decides nothing.
-    again = Roster().joined_by({"": _digests("c", "a", "b")})
+    again = PersonRegister().joined_by({"": _digests("c", "a", "b")})
     assert np.array_equal(again.positions("", _digests("a", "b", "c")), places)
 
 
 def test_who_is_in_several_files_counts_in_the_first_and_is_counted_in_all() -> None:
-    roster = Roster().joined_by({"north": _digests("a", "b"), "south": _digests("b", "c"), "test": _digests("a", "d")})
-    assert roster.trained_on() == [("north", 2), ("south", 2)]
-    assert roster.records("test") == 2
-    assert sorted(roster.positions("north", _digests("a", "b"))) == [0, 1]
-    in_south = roster.positions("south", _digests("b", "c"))
+    register = PersonRegister().joined_by(
+        {"north": _digests("a", "b"), "south": _digests("b", "c"), "test": _digests("a", "d")}
+    )
+    assert register.trained_on() == [("north", 2), ("south", 2)]
+    assert register.records("test") == 2
+    assert sorted(register.positions("north", _digests("a", "b"))) == [0, 1]
+    in_south = register.positions("south", _digests("b", "c"))
     assert in_south[0] == -1
     assert in_south[1] in (2, 3)
-    in_test = roster.positions("test", _digests("a", "d"))
+    in_test = register.positions("test", _digests("a", "d"))
     assert in_test[0] == -1
     assert in_test[1] in (0, 1)
     # Who came first to the test rows stays there when the training rows come to know them.
-    later = roster.joined_by({"north": _digests("a", "b", "d"), "south": _digests("c"), "test": _digests("d")})
+    later = register.joined_by({"north": _digests("a", "b", "d"), "south": _digests("c"), "test": _digests("d")})
     assert later.positions("north", _digests("d"))[0] == -1
     assert later.positions("test", _digests("d"))[0] == in_test[1]
     assert later.trained_on() == [("north", 3), ("south", 2)]
@@ -155,15 +157,15 @@ def test_what_came_before_is_known_by_how_often_and_since_when() -> None:
 
 
 def test_what_is_stored_comes_back_and_damage_is_named(tmp_path: Path) -> None:
-    roster = Roster().joined_by({"": _digests("a", "b"), "test": _digests("c")})
+    register = PersonRegister().joined_by({"": _digests("a", "b"), "test": _digests("c")})
     positions = {"train": np.array([1, 0, -1], np.int32), "test": np.array([0], np.int32)}
     path = tmp_path / "people.npz"
-    digest = save_people(path, StoredPeople(roster, positions, np.array([1, 2, 2], np.int32)))
+    digest = save_people(path, StoredPeople(register, positions, np.array([1, 2, 2], np.int32)))
     assert path.stat().st_mode & 0o777 == 0o600
     found, rows, since = load_people(path, digest)
     assert since.tolist() == [1, 2, 2]
     assert found.files == ("", "test")
-    assert np.array_equal(found.digest, roster.digest)
+    assert np.array_equal(found.digest, register.digest)
     assert {part: places.tolist() for part, places in rows.items()} == {"train": [1, 0, -1], "test": [0]}
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(DamagedError, match=r"people\.npz is damaged"):

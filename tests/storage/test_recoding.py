@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from storage.columns import Boolean, Category, Column, Encoded, Label
+from storage.columns.categories import Boolean, Category
+from storage.columns.column import Column, Encoded
+from storage.columns.label import Label
 from storage.datasets import declared_table, open_dataset
 from storage.documents import digest, parse_yaml
 from storage.encoder import TableEncoder
@@ -61,7 +63,7 @@ def test_several_codes_are_one_class() -> None:
     assert label.classes == ("early", "rest")
     found = encode(label, ["<30", ">30", " NO ", "rest"])
     assert found.values[:3, 0].tolist() == ["early", "rest", "rest"]
-    assert found.hopeless.tolist() == [False, False, False, True]
+    assert found.unclippable.tolist() == [False, False, False, True]
     assert label.bound == "one of <30, >30, NO"
 
 
@@ -71,7 +73,7 @@ def test_several_codes_are_one_value() -> None:
     found = encode(column, ["Caucasian", "Asian", "?", "white", "Asia", "Asians"])
     assert found.values.tolist() == [[1, 0, 0], [0, 0, 1], [0, 0, 1], *[[0, 0, 0]] * 3]
     assert found.outside.tolist() == [False, False, False, True, True, True]
-    assert not found.hopeless.any()
+    assert not found.unclippable.any()
 
 
 def test_a_code_is_a_value_even_where_it_marks_a_missing_cell_elsewhere() -> None:
@@ -135,17 +137,17 @@ def test_brackets_are_a_number_by_their_place() -> None:
     # A number is in no bracket, and above or below none: it has no place, whatever it would be as one.
     lost = encode(column, ["75", 75, 3, 0, "0", "[70-80]", "70-80", None, 1.0, "[170-180)"])
     assert lost.outside.all()
-    assert lost.hopeless.all()
+    assert lost.unclippable.all()
     numbers = declared(type="numeric", ordered=["1", "2", "4"])
     assert encode(numbers, [1, "2.0", 4.0, 3]).values[:, 0].tolist() == [0, 0.5, 1, 0]
-    assert encode(numbers, [3]).hopeless.tolist() == [True]
+    assert encode(numbers, [3]).unclippable.tolist() == [True]
 
 
 def test_codes_of_no_and_yes() -> None:
     column = declared(type="boolean", values={"No": False, "Steady": True, "Up": True, "Down": True})
     found = encode(column, ["No", "Up", "Down", "Steady", "no", "Yes"])
     assert found.values[:4, 0].tolist() == [0, 1, 1, 1]
-    assert found.hopeless.tolist() == [False] * 4 + [True] * 2
+    assert found.unclippable.tolist() == [False] * 4 + [True] * 2
     assert column.bound == "No or Steady, Up, Down"
 
 

@@ -80,7 +80,7 @@ def test_the_bytes_depend_on_values_alone(tmp_path: Path, monkeypatch: pytest.Mo
     shuffled["counts"] = np.arange(4, dtype=">i8")
     assert second.write("k", dict(reversed(MANIFEST.items())), shuffled) == digest
     assert files_of(tmp_path / "a" / "releases") == files_of(tmp_path / "b" / "releases")
-    # Pinned: another digest means that releases of older roots no longer verify.
+    # Pinned: another digest means that what is stored no longer verifies.
     assert ReleaseStore.digest_of({"kind": "x"}, {"w": np.arange(3.0)}) == (
         "7221c376cc136e2a96f7aa2f94b682aad3cffae0507e370eef9bc2e98541edc8"
     )
@@ -237,7 +237,7 @@ def test_a_newer_release_is_refused_and_not_removed(store: ReleaseStore, layout:
     path = layout.release("k") / "manifest.json"
     body = documents.load_manifest(path, version=1)
     path.write_bytes(documents.dump_manifest(body, version=2))
-    with pytest.raises(FormatVersionError, match="newer than 1"):
+    with pytest.raises(FormatVersionError, match="format version 2, this Unitball reads 1"):
         store.read("k")
     with pytest.raises(FormatVersionError):
         store.remove_damaged()

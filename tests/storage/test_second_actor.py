@@ -12,13 +12,14 @@ import pytest
 
 from storage import atomic, rounds, shards
 from storage import datasets as datasets_module
-from storage import layout as layout_module
+from storage import secrets as secrets_module
 from storage.datasets import MANIFEST, open_dataset
 from storage.errors import StorageError
-from storage.layout import Layout, party_secret
+from storage.layout import Layout
 from storage.releases import ReleaseStore
 from storage.rounds import RoundStore
 from storage.rowfiles import StoredRows
+from storage.secrets import party_secret
 from storage.shards import open_shard, write_shards
 from tests.support.data import flip, gathered, source_of, stored, synthetic, temporaries
 
@@ -138,7 +139,7 @@ def test_a_partition_dealt_otherwise_after_the_check_is_refused(
 
 
 def test_of_two_secrets_the_first_one_stays(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = _after_first(monkeypatch, layout_module, "_read", lambda: party_secret(layout, "0"))
+    done = _after_first(monkeypatch, secrets_module, "_read", lambda: party_secret(layout, "0"))
     assert party_secret(layout, "0") == done[0]
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import InputError, SecretError
-from storage.layout import Layout, Secret, environment_name, party_secret, require_secret, root_secret
+from storage.layout import Layout
+from storage.secrets import Secret, environment_name, party_secret, require_secret, root_secret
 from tests.support.data import temporaries
 from tests.support.forks import die, killed, race
 

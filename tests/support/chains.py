@@ -10,7 +10,7 @@ from typing import Any
 from flows.federated_training import chain_inline
 from storage.refs import DatasetRef, ReleaseRef, Visibility
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig

@@ -1,4 +1,4 @@
-"""What a test session starts ends with it, however it ends: a guard outlives the session and ends what is left.
+"""A guard that outlives a test session, and ends whatever the session started.
 
 Processes are known by a variable of their environment, which whatever they start inherits. Run by file name, the guard
 waits for the end of its standard input: a pipe that ends with the session's process.

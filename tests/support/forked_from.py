@@ -1,4 +1,4 @@
-"""Which process this was loaded in, and its threads then: the last that the server of children loads."""
+"""A mark of the process this was loaded in, and its threads then: the last that the server of children loads."""
 
 import os
 from pathlib import Path

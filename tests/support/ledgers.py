@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete, select, text, update
-
-from storage.layout import Secret
 from storage.ledger.charges import AccountTerms, Cap, Decision, History, PlanRequest, ReleaseCharge
-from storage.ledger.database import Chain, Database, Link, Memory, entries, meta, open_database
+from storage.ledger.database import Database, Memory, open_database
 from storage.ledger.entries import Kind, found
 from storage.ledger.ledger import Ledger
+from storage.secrets import Secret
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class SumOfEpsilons:
         reason = "" if cap is None or admitted else f"{cap.epsilon - before:g} is left"
         return Decision(admitted, costs, reason, {"before": before, "after": after}, totals={"epsilon": after})
 
-    def lacking(self, history: History, totals: Mapping[str, Any], terms: AccountTerms) -> dict[str, float]:
+    def shortfall(self, history: History, totals: Mapping[str, Any], terms: AccountTerms) -> dict[str, float]:
         now = self.decide(history, (), partition="", delta=0.0, terms=AccountTerms()).totals["epsilon"]
         return {"epsilon": max(totals["epsilon"] - now, 0.0)}
 
@@ -79,32 +75,6 @@ def open_ledger(location: Path | str, cap: float | None = None, account: str = "
     if cap is not None:
         ledger.open_account(account, Cap(cap, 1e-5))
     return ledger
-
-
-def as_version_1(location: Path | str) -> None:
-    """Turn a new ledger into one of format 1: digests without a key, and no word of a key."""
-    database = opened(location)
-    chain = Chain(database.chain.ledger_id, b"", keyed_from=sys.maxsize)
-    with database.engine.connect().execution_options(unitball_write=True) as connection, connection.begin():
-        if isinstance(location, Path):
-            statement = text("SELECT sql FROM sqlite_master WHERE name = 'ledger_no_update'")
-            again = connection.execute(statement).scalar_one()
-            connection.execute(text("DROP TRIGGER ledger_no_update"))
-        else:
-            again = "ALTER TABLE ledger_entries ENABLE TRIGGER ALL"
-            connection.execute(text(again.replace("ENABLE", "DISABLE")))
-        before = chain.origin()
-        for row in connection.execute(select(entries).order_by(entries.c.sequence)).mappings().all():
-            fields = {**row, "previous": before.digest}
-            before = Link(chain.ledger_id, row["sequence"], chain.digest(fields))
-            values = {"previous": fields["previous"], "digest": before.digest}
-            connection.execute(update(entries).where(entries.c.sequence == row["sequence"]).values(**values))
-        connection.execute(delete(meta).where(meta.c.name.in_(["key_id", "keyed_from"])))
-        connection.execute(update(meta).where(meta.c.name == "format_version").values(value="1"))
-        connection.execute(text(again))
-    for head in database.marks:
-        mark = {"ledger": chain.ledger_id, "sequence": before.sequence, "digest": before.digest}
-        head.write_text(json.dumps(mark))
 
 
 def spent(ledger: Ledger, account: str = "clinic") -> float:

@@ -1,4 +1,4 @@
-"""Which cases of a family of tests run by day; the rest run by night."""
+"""The division of families of tests into cases of the day and cases of the night."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where MLflow's pages show what was tracked, and figures that a session draws once."""
+"""Addresses of MLflow's pages of what was tracked, and figures that a session draws once."""
 
 from __future__ import annotations
 

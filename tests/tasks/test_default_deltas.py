@@ -9,10 +9,11 @@ import pytest
 
 from dpalgos.accounting.costs import PlanCost, allocate
 from dpalgos.accounting.profiles import epsilon_of_mu, mu_from_epsilon_delta
-from dpalgos.accounting.spending import GAUSSIAN_PART, RESERVED, FilterCap, SummedHistory, admit, shares
+from dpalgos.accounting.spending import GAUSSIAN_PART, RESERVED, FilterCap, SummedHistory, apply_filter, shares
 from dpalgos.guarantees import GaussianMu
 from storage.errors import OverspendError
-from tasks.accounts.budget import change_cap, gaussian_delta, open_ledger, tenth
+from tasks.accounts.ledger import change_cap, open_ledger
+from tasks.accounts.terms import gaussian_delta, tenth
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation import partitions
 from tasks.preparation import prepare as planning
@@ -145,18 +146,18 @@ def test_a_run_of_the_whole_cap_fits_a_fresh_account(epsilon: float, delta: floa
     cap = FilterCap(epsilon, delta, reserved=RESERVED)
     loss = _whole(epsilon, GAUSSIAN_PART * delta)
     plan = ("even", {"0": _cost(loss, delta)})
-    alone = admit(SummedHistory(), plan, cap)
+    alone = apply_filter(SummedHistory(), plan, cap)
     assert alone.admitted
     assert alone.after.epsilon < epsilon
     # The same mu in two plans: no single plan's composition, only the filter's part of delta.
     half = _cost(GaussianMu(loss.mu / 2**0.5), delta)
     two = SummedHistory().with_plan("even", {"0": half})
     assert shares(two.first, delta, RESERVED)["gdp"] * delta == GAUSSIAN_PART * delta
-    assert admit(two, ("even", {"0": half}), cap).after.epsilon == pytest.approx(epsilon, rel=1e-9)
+    assert apply_filter(two, ("even", {"0": half}), cap).after.epsilon == pytest.approx(epsilon, rel=1e-9)
     # A mutant that states it at more asks for more than the filter holds.
     more = _whole(epsilon, 0.9 * delta)
     more_than_half = _cost(GaussianMu(more.mu / 2**0.5), delta)
-    assert not admit(
+    assert not apply_filter(
         SummedHistory().with_plan("even", {"0": more_than_half}), ("even", {"0": more_than_half}), cap
     ).admitted
 

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import Visibility
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.datasets import registration
 from tasks.datasets.registration import default_normalisation, describe_datasets, find_dataset, ingest, query
 from tasks.datasets.request import IngestRequest

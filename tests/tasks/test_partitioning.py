@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
-from dpalgos.metrics import held_out_fraction
+from dpalgos.held_out import held_out_fraction
 from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ShardRef

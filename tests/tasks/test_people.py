@@ -21,7 +21,7 @@ from storage.people import Positions, StoredPeople
 from storage.refs import DatasetRef, ShardRef, Visibility
 from storage.rowfiles import RowFormat, StoredRows
 from storage.shards import open_shard
-from tasks.auditing.systems import public_sample
+from tasks.auditing.public_rows import public_sample
 from tasks.datasets.registration import ingest, report_of
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run
@@ -458,7 +458,7 @@ def test_a_roster_that_is_lost_is_named(root: Path, tmp_path: Path) -> None:
     (current_layout().dataset(ref.version) / "people.npz").unlink()
     with pytest.raises(StorageError, match=r"people\.npz is missing or cannot be read"):
         dealt_people(ref)
-    # Who was there keeps the place: a version without the roster would be of other people.
+    # Who was there keeps the place: a version without the register would be of other people.
     with pytest.raises(StorageError, match="restore it from a back-up"):
         bring_in(tmp_path / "input", visits([*COUNTS, 2]))
 

@@ -10,7 +10,7 @@ import pytest
 from dpalgos.guarantees import Neighbours, SlackGaussian, loss_from_json
 from dpalgos.parameters import ParameterError
 from storage.errors import RefusedError
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tests.support.chains import charges, followed, ingest_private
 
 QUICK: dict[str, Any] = {"trainer": "dp-sgd", "parameters": {"iterations": 4, "sampling_rate": 0.5}}

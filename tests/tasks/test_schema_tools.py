@@ -14,8 +14,9 @@ from storage import source as files
 from storage.documents import parse_yaml
 from storage.errors import InputError
 from storage.schema import parse_schema
+from tasks.datasets.drafts import draft_schema, fill_draft
 from tasks.datasets.proposals import proposed
-from tasks.datasets.schemas import check_schema, draft_schema, fill_draft
+from tasks.datasets.schema_checks import check_schema
 from tests.support.command_line import CommandLine
 
 MESSY = """\
@@ -115,12 +116,12 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     schema.write_text('delimiter: ";"\ndecimal: ","\nmissing: {marker: "", rows: drop}' + COLUMNS)
     report = check_schema(schema, path)
     assert (report.rows, report.broken_rows, report.broken) == (7, 1, {6: "7 cells, there are 6 columns"})
-    assert (report.missing_rows, report.outside_rows, report.hopeless_rows) == (2, 2, 2)
+    assert (report.missing_rows, report.outside_rows, report.unclippable_rows) == (2, 2, 2)
     found = {column.name: column for column in report.columns}
     assert found["Größe"].examples == {"line 4": "9,99"}
-    assert (found["Größe"].missing, found["Größe"].outside, found["Größe"].hopeless) == (1, 1, 0)
-    assert (found["Ort"].outside, found["Ort"].hopeless, found["Ort"].unseen) == (1, 0, ["Ulm"])
-    assert (found["raucht"].hopeless, found["raucht"].examples) == (1, {"line 4": "vielleicht"})
+    assert (found["Größe"].missing, found["Größe"].outside, found["Größe"].unclippable) == (1, 1, 0)
+    assert (found["Ort"].outside, found["Ort"].unclippable, found["Ort"].unseen) == (1, 0, ["Ulm"])
+    assert (found["raucht"].unclippable, found["raucht"].examples) == (1, {"line 4": "vielleicht"})
     assert found["gesehen"].examples == {"line 5": "31.02.2024"}
     assert (found["Ergebnis"].missing, found["Ergebnis"].unseen) == (1, [])
     assert (report.duplicates.rows, report.duplicates.largest_group) == (1, 2)
@@ -208,13 +209,13 @@ def test_a_check_says_what_recodings_did(commands: CommandLine, tmp_path: Path) 
     assert list(found) == ["race", "age", "diag_1", "diag_2", "metformin", "insulin", "back"]
     assert found["race"].recoded == {"Caucasian → white": 1, "? → other": 1, "Asian → other": 1, "Roma → other": 0}
     assert found["age"].recoded == {"[0-10) → 1 of 3": 1, "[10-20) → 2 of 3": 0, "[20-30) → 3 of 3": 2}
-    assert (found["age"].unseen, found["age"].hopeless, found["age"].examples) == (["[10-20)"], 1, {"line 4": "25"})
+    assert (found["age"].unseen, found["age"].unclippable, found["age"].examples) == (["[10-20)"], 1, {"line 4": "25"})
     assert found["diag_1"].recoded == {"250": 1, "V57": 2, "cut to 3 characters": 1}
     assert found["diag_2"].recoded == {"250": 2, "V57": 0, "cut to 3 characters": 1}
     assert found["metformin"].recoded == {"No → false": 2, "Up → true": 0, "St* → true": 2}
     assert found["insulin"].recoded == {"No → false": 2, "Up → true": 1, "St* → true": 0}
     assert found["back"].recoded == {"<30 → early": 1, ">30 → rest": 1, "NO → rest": 2}
-    assert (found["race"].outside, found["insulin"].hopeless) == (1, 1)
+    assert (found["race"].outside, found["insulin"].unclippable) == (1, 1)
     shown = commands("schema", "check", schema, "--path", rows).out
     assert "2 columns (metformin, insulin), recoded cells: No → false (4), Up → true (1), St* → true (2)" in shown
     assert "column back, recoded cells: <30 → early (1), >30 → rest (1), NO → rest (2)" in shown

@@ -16,14 +16,14 @@ from dpalgos.parameters import ParameterError
 from dpalgos.secure import summation as stepwise
 from dpalgos.secure.primitives import RepeatedUseError, TooFewPartiesError
 from dpalgos.secure.protocol import PartyState, SurvivorSet
-from dpalgos.secure.rounds import AGREEMENT, Stage, carry_out
+from dpalgos.secure.rounds import AGREEMENT, Stage, run_rounds
 from dpalgos.secure.summation import Absences, scaled_to_all
 from dpalgos.trust.model import SecureAggregation
 from flows.federated_training import blocks_of
 from storage.errors import RefusedError, StorageError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import PrivateNotes, RoundStore
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.planning.releases import PlannedRelease
 from tasks.release import door
 from tasks.release import door as checkpoints
@@ -67,13 +67,13 @@ class ByHand:
 def vectors(prepared: Prepared, release: PlannedRelease) -> ByHand:
     """Run the rounds until every party has sent its masked vector."""
     hands = ByHand(prepared, release)
-    carry_out(hands, AGREEMENT)
+    run_rounds(hands, AGREEMENT)
     hands.ask(Stage.MASK)
     return hands
 
 
 def in_rounds(prepared: Prepared, release: PlannedRelease, upstream: Sequence[ReleaseRef] = ()) -> ReleaseRef:
-    return cast(ReleaseRef, carry_out(ByHand(prepared, release, upstream)))
+    return cast(ReleaseRef, run_rounds(ByHand(prepared, release, upstream)))
 
 
 def all_in_rounds(prepared: Prepared) -> dict[str, ReleaseRef]:

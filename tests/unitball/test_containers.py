@@ -19,10 +19,10 @@ from pyarrow import csv as arrow_csv
 
 from dpalgos.models import LinearModel
 from dpalgos.parameters import ParameterError
-from storage.columns import Encoded
+from storage.columns.column import Encoded
 from storage.encoder import TableEncoder
 from storage.fingerprints import Fingerprints
-from storage.readers.tables import raw_rows
+from storage.readers.raw_tables import raw_rows
 from storage.refs import OnViolation
 from storage.schema import Schema, Table, parse_schema
 from storage.source import ReadOptions, read_source
@@ -179,9 +179,10 @@ def means(schema: Schema, cells: Any) -> tuple[Any, ...]:
     values: Encoded = found.encoded
     # Of what is refused nothing is kept.
     kept = [
-        None if gone else row for row, gone in zip(values.values.tolist(), values.hopeless | found.missing, strict=True)
+        None if gone else row
+        for row, gone in zip(values.values.tolist(), values.unclippable | found.missing, strict=True)
     ]
-    return found.missing.tolist(), values.outside.tolist(), values.hopeless.tolist(), kept
+    return found.missing.tolist(), values.outside.tolist(), values.unclippable.tolist(), kept
 
 
 @pytest.fixture(scope="module")

@@ -112,29 +112,6 @@ def test_clones_pickles_and_pipelines_spend_from_one_account(rows: tuple[Any, An
         clone(private(replicate=2)).fit(*rows)
 
 
-def test_the_earlier_name_of_a_parameter_is_the_same_release(rows: tuple[Any, Any]) -> None:
-    unitball.open_account("clinic", epsilon=1.2, delta=1e-6)
-    model = private(replicate=3).fit(*rows)
-    with pytest.warns(FutureWarning, match="replicate"):
-        again = clone(private().set_params(repetition=3)).fit(*rows)
-    assert np.array_equal(again.coef_, model.coef_)
-    assert list(again.charges_["key"]) == list(model.charges_["key"])
-    with pytest.warns(FutureWarning), pytest.raises(ParameterError, match="two names of one field"):
-        private(replicate=3, repetition=3).fit(*rows)
-
-
-def test_what_was_pickled_under_the_earlier_name_goes_on(rows: tuple[Any, Any]) -> None:
-    model = private(replicate=3).fit(*rows)
-    earlier = private()
-    state = {name: value for name, value in model.__getstate__().items() if name != "replicate"}
-    earlier.__dict__.clear()
-    earlier.__setstate__({**state, "repetition": 3})
-    assert np.array_equal(earlier.predict(rows[0]), model.predict(rows[0]))
-    assert (earlier.get_params()["repetition"], earlier.get_params()["replicate"]) == (3, 0)
-    assert "repetition=3" in repr(earlier)
-    assert np.array_equal(clone(earlier).fit(*rows).coef_, model.coef_)
-
-
 def test_a_search_charges_each_fit_and_ends_with_the_reason(rows: tuple[Any, Any]) -> None:
     """Every Exception would become a missing score, and the search would go on."""
     unitball.open_account("clinic", epsilon=1.6, delta=1e-6)

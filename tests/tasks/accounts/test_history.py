@@ -9,18 +9,11 @@ from typing import Any
 import pytest
 
 from storage.errors import OverspendError
-from tasks.accounts import budget as history
-from tasks.accounts.budget import (
-    BudgetHistory,
-    budget_histories,
-    budget_history,
-    budget_page,
-    budget_report,
-    budget_table,
-    change_cap,
-    draw_budgets,
-    low_budget,
-)
+from tasks.accounts import history
+from tasks.accounts.history import BudgetHistory, budget_histories, budget_history
+from tasks.accounts.ledger import change_cap
+from tasks.accounts.pages import budget_page, budget_table, draw_budgets
+from tasks.accounts.reports import budget_report, low_budget
 from tests.support.chains import ingest_private, prepare
 from tests.support.command_line import CommandLine
 
@@ -90,9 +83,9 @@ def test_a_budget_is_low_above_four_fifths(root: Path, tmp_path: Path) -> None:
 def test_the_day_of_the_first_refusal(left: int, day: str | None) -> None:
     """At the mean rate of the last ten runs: of one run, or of several in one moment, there is none."""
     nights = [(datetime(2026, 3, number, 3, tzinfo=UTC)).isoformat() for number in (1, 2, 3)]
-    assert history._forecast(nights, left) == day
-    assert history._forecast(nights[:1], left) is None
-    assert history._forecast(nights[:1] * 3, left) is None
+    assert history._refusal_day(nights, left) == day
+    assert history._refusal_day(nights[:1], left) is None
+    assert history._refusal_day(nights[:1] * 3, left) is None
 
 
 def test_where_all_accounts_stand(commands: CommandLine, tmp_path: Path) -> None:

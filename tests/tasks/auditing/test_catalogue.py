@@ -9,7 +9,7 @@ import pytest
 from dpalgos.audit.experiment import AuditOptions
 from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.registry import names
-from tasks.auditing.systems import Subject, audit_all, find_subject, subjects
+from tasks.auditing.subjects import Subject, audit_all, find_subject, subjects
 from tests.support.command_line import CommandLine
 
 

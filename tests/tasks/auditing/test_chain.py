@@ -22,15 +22,8 @@ from storage.errors import RefusedError
 from storage.kept_rows import KeptRows
 from storage.refs import ShardRef
 from storage.rowfiles import StoredRows
-from tasks.auditing.examination import (
-    ChainReport,
-    Tables,
-    audit_chain,
-    chain_config,
-    run_once,
-    synthetic_tables,
-    told_before,
-)
+from tasks.auditing.chain import ChainReport, Tables, audit_chain, chain_config, run_once, synthetic_tables
+from tasks.auditing.traces import told_before
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig

@@ -13,7 +13,7 @@ from dpalgos.audit.experiment import AuditOptions, Verdict
 from dpalgos.guarantees import Neighbours
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Ints
-from tasks.auditing.examination import audit_in_one_run
+from tasks.auditing.one_run import audit_in_one_run
 from tests.support.command_line import CommandLine
 
 RELATIONS = list(Neighbours)[:2]

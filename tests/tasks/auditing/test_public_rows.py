@@ -12,8 +12,8 @@ from dpalgos.guarantees import Neighbours
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import NULL_LABEL
 from storage.errors import InputError, RefusedError
-from tasks.auditing.examination import draw_membership
-from tasks.auditing.systems import audit_on_public_rows, canary_pairs, infer_membership, public_sample
+from tasks.auditing.figures import draw_membership
+from tasks.auditing.public_rows import audit_on_public_rows, canary_pairs, infer_membership, public_sample
 from tests.support.chains import ingest_private
 from tests.support.command_line import CommandLine
 

@@ -13,8 +13,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.experiments.comparisons import Verdict
 from tasks.experiments.figures import _looks, _use_log_y, draw, draw_boundaries
-from tasks.experiments.records import Drawing, Experiment, Plot, PointResult, Table, Verdict, _parquet, page
+from tasks.experiments.pages import page
+from tasks.experiments.point_results import PointResult
+from tasks.experiments.records import Drawing, Experiment, Table, _parquet
+from tasks.experiments.specifications import Plot
 from tests.support.nights import spanning
 
 
@@ -206,12 +210,6 @@ def test_a_page_is_self_contained_and_says_everything() -> None:
         "unitball reproduce x-fig1", "(1, 1e-05)-DP", "(epsilon, delta)-DP", "<svg",
     ):  # fmt: skip
         assert words in text, words
-
-
-def test_an_experiment_that_an_earlier_version_stored_is_read() -> None:
-    stored = Experiment(name="x", scale="quick", results=RESULTS).model_dump(mode="json")
-    stored["rows"] = stored.pop("results")
-    assert Experiment.model_validate(stored).results == RESULTS
 
 
 def test_a_page_of_private_rows_states_no_seconds() -> None:

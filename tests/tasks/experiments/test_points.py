@@ -6,17 +6,10 @@ from typing import Any
 
 import pytest
 
-from tasks.experiments.records import (
-    Check,
-    Derived,
-    PaperValue,
-    PointResult,
-    Verdict,
-    compare_with_paper,
-    derive,
-    means_table,
-    verdicts,
-)
+from tasks.experiments.comparisons import Verdict, compare_with_paper, derive, verdicts
+from tasks.experiments.pages import means_table
+from tasks.experiments.point_results import PointResult
+from tasks.experiments.specifications import Check, Derived, PaperValue
 
 
 def a_row(label: str, accuracy: float, *, dataset: str = "d", status: Any = "proved", **axes: Any) -> PointResult:

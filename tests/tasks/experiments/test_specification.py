@@ -9,7 +9,7 @@ import pytest
 from dpalgos.parameters import ParameterError
 from flows.specs import known_reproductions, load_reproduction
 from storage.errors import InputError
-from tasks.experiments.records import SweepSpec, load
+from tasks.experiments.specifications import SweepSpec, load
 from tasks.planning.configuration import TrainingConfig
 
 
@@ -69,18 +69,6 @@ def test_every_field_of_a_run_may_be_set(name: str) -> None:
     default: Any = TrainingConfig.model_fields[name].get_default()
     spec = SweepSpec(name="a", set={name: default})
     assert getattr(spec.points()[0].config, name) == default
-
-
-def test_a_fields_earlier_name_asks_for_the_same_points() -> None:
-    keys = []
-    for name in ("replicate", "repetition"):
-        spec = a_spec(f"name: a\nset: {{algorithm: dpml}}\ngrid: {{epsilon: [1, 2], {name}: [0, 3]}}")
-        keys.append([point.key for point in spec.points()])
-        assert [point.config.replicate for point in spec.points()] == [0, 3] * 2
-        assert spec.varied() == ["epsilon"]
-    assert keys[0] == keys[1]
-    with pytest.raises(ParameterError, match="two names of one field"):
-        a_spec("name: a\nset: {algorithm: dpml, repetition: 1}\ngrid: {replicate: [0, 3]}").points()
 
 
 @pytest.mark.parametrize(

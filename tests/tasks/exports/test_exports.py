@@ -281,7 +281,7 @@ def derived_once(monkeypatch: pytest.MonkeyPatch) -> None:
     once("tasks.exports.verifying.proved_of", lambda plan: plan.model_dump_json())
     once("tasks.exports.verifying.installed", lambda: 0)
     for name in ("prices", "decide"):
-        once(f"tasks.accounts.budget.AccountingPolicy.{name}", lambda *of, **named: repr((of, named)))
+        once(f"tasks.accounts.pricing.AccountingPolicy.{name}", lambda *of, **named: repr((of, named)))
     # The root's own ledger, which knows nothing of the run.
     once("tasks.exports.verifying.open_ledger_database", lambda *_: 0)
 

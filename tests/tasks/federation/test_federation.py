@@ -23,17 +23,18 @@ from dpalgos.secure.messages import Introduction, UnmaskRequest, numbers_digest
 from dpalgos.secure.primitives import TooFewPartiesError
 from flows.federated_training import chain_inline
 from storage.errors import InputError, RefusedError, StorageError
-from storage.layout import Layout, party_secret, root_secret
+from storage.layout import Layout
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import budget_report, check_releases, open_ledger, restore_ledger
+from storage.secrets import party_secret, root_secret
+from tasks.accounts.ledger import check_releases, open_ledger, restore_ledger
+from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import Archive, export_run, read
 from tasks.exports.verifying import verify_archive
 from tasks.federation.coordinator import Federated, federate
-from tasks.federation.party import Party
-from tasks.federation.protocol import (
+from tasks.federation.messages import (
     Answer,
     Ask,
     Floors,
@@ -47,6 +48,7 @@ from tasks.federation.protocol import (
     packed,
     unpacked,
 )
+from tasks.federation.party import Party
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.door import open_release, read_release
 from tasks.runtime.settings import current_layout, current_root, isolated_root
@@ -239,6 +241,25 @@ def taken_elsewhere(parties: Federation, made: Federated, config: dict[str, Any]
         return dict(read(path).members)
 
     return dict(parties.at("coordinator", export))
+
+
+def test_a_sum_of_which_nothing_signed_is_left_is_neither_stored_nor_exported(parties: Federation) -> None:
+    made = parties.run(**SECURE)
+    layout, key = parties.layout("coordinator"), made.model.key
+    (layout.round(key) / "evidence").unlink()
+    with pytest.raises(InputError, match=r"what they signed is missing from .*--replicate"):
+        taken_elsewhere(parties, made, SECURE)
+    (signed,) = layout.round(key).glob("signed-*")
+    kept = signed.read_bytes()
+    signed.unlink()
+    shutil.rmtree(layout.release(key))
+    for _ in range(2):
+        with pytest.raises(StorageError, match="signed-0 is missing"):
+            parties.run(**SECURE)
+        assert not layout.release(key).exists()
+    signed.write_bytes(kept)
+    assert parties.run(**SECURE).model == made.model
+    assert taken_elsewhere(parties, made, SECURE)
 
 
 def _resigned(one: dict[str, Any]) -> dict[str, Any]:

@@ -17,26 +17,28 @@ from dpalgos.audit.bounds import Value, compare
 from dpalgos.parameters import ParameterError
 from dpalgos.secure import summation as stepwise
 from storage.errors import RefusedError
-from storage.layout import root_secret
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import epsilon_of_person, open_ledger
-from tasks.auditing import examination
+from storage.secrets import root_secret
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.pricing import epsilon_of_person
+from tasks.auditing import traces
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import Archive
 from tasks.exports.verifying import verify_archive
-from tasks.federation import protocol
-from tasks.federation.party import Party
-from tasks.federation.protocol import (
+from tasks.federation.messages import (
     Answer,
     Ask,
     Description,
+    Purpose,
+    Request,
     Roster,
     Signed,
     fingerprint,
     identity_key,
     unpacked,
 )
+from tasks.federation.party import Party
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.door import read_release
 from tasks.runtime.settings import current_layout, isolated_root
@@ -100,7 +102,7 @@ def test_parties_of_another_unit_are_refused_before_anybody_reserves(
 def signed_by(parties: Federation, party: str, description: Description) -> Signed:
     with isolated_root(parties.root(party)):
         key = identity_key(root_secret(current_layout()))
-    return Signed.by(key, protocol.Purpose.DESCRIPTION, "", party, description.written())
+    return Signed.by(key, Purpose.DESCRIPTION, "", party, description.written())
 
 
 def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
                 assert answer is not None
                 assert answer.status == "refused"
                 assert re.search(told, answer.reason), answer.reason
-        # Its own word, said of other rows of its root, or by an earlier version: it knows what its rows are now.
+        # Its own word, said of other rows of its root: it knows what its rows are now.
         everybody = [
             signed_by(parties, one.party, Description.model_validate_json(one.body).model_copy(update=change))
             for one in (berlin, lyon)
@@ -137,8 +139,8 @@ def test_who_brings_the_descriptions_mixes_no_units(tmp_path: Path) -> None:
         assert "described otherwise" in answer.reason
 
 
-def test_what_is_said_of_rows_is_what_it_was(tmp_path: Path) -> None:
-    """Runs that parties of an earlier version began go on, and these understand it."""
+def test_what_is_said_of_rows_names_no_people(tmp_path: Path) -> None:
+    """A run's name is a digest of it."""
     parties = federation(tmp_path, people(), berlin={"kind": "ignore"}, lyon={"kind": "ignore"})
     with isolated_root(parties.root("berlin")):
         said = Party("clinic", parties.roster)._description(TrainingConfig(dataset="study", trust="local"))
@@ -270,7 +272,7 @@ def test_an_archive_of_people_is_checked_by_what_the_parties_have_signed(
     assert other != members[signed]
     assert found({signed: other})["parties"] is False
     # What takes no people is not verified, whoever has signed it.
-    monkeypatch.setattr(protocol, "require_people", _refuse)
+    monkeypatch.setattr("tasks.federation.protocol.require_people", _refuse)
     assert found({})["parties"] is False
 
 
@@ -296,34 +298,30 @@ def everything_seen(parties: Federation) -> dict[str, Value]:
     told = [
         field
         for number, (party, request, answer) in enumerate(parties.seen)
-        for field in examination._fields(f"{number} {party} {request.ask}", opened(answer.model_dump(mode="json")))
+        for field in traces.fields_of(f"{number} {party} {request.ask}", opened(answer.model_dump(mode="json")))
     ]
     with isolated_root(parties.root("coordinator")):
         report = run_report(*LOGGED[0])
     logged = {name: getattr(report, name) for name in ("name", "facts", "params", "metrics", "note", "files")}
-    told += examination._fields("logged", {**logged, "result": LOGGED[0][1].result.model_dump(mode="json")})
+    told += traces.fields_of("logged", {**logged, "result": LOGGED[0][1].result.model_dump(mode="json")})
     ledgers = [
-        field
-        for name in PAIR
-        for field in examination._database(f"{name} ledger", parties.root(name) / "ledger.sqlite")
+        field for name in PAIR for field in traces._database(f"{name} ledger", parties.root(name) / "ledger.sqlite")
     ]
     # By the order in which they are met, which is the same in every run. Numbers name nothing: a fraction of sixteen
     # digits looks like a name, and one of fifteen does not.
     texts = [value for _, value in (*told, *ledgers) if isinstance(value, str)]
-    words = dict.fromkeys(word for text in texts for word in examination._RANDOM.findall(text))
+    words = dict.fromkeys(word for text in texts for word in traces._RANDOM.findall(text))
     roles = {word: f"<{number}>" for number, word in enumerate(words)}
     seen: dict[str, Value] = {}
     files = [
         (f"{name} {field}", value)
         for name in (*PAIR, "coordinator")
-        for field, value in examination._files(parties.layout(name))
+        for field, value in traces._files(parties.layout(name))
     ]
-    for name, value in sorted(
-        ((examination._canonical(name, roles), value) for name, value in (*told, *files)), key=_first
-    ):
+    for name, value in sorted(((traces._canonical(name, roles), value) for name, value in (*told, *files)), key=_first):
         while name in seen:
             name += "′"
-        seen[name] = examination._canonical(value, roles) if isinstance(value, str) else value
+        seen[name] = traces._canonical(value, roles) if isinstance(value, str) else value
     return seen
 
 
@@ -364,7 +362,7 @@ def test_a_number_of_rows_in_an_answer_is_seen(tmp_path: Path, monkeypatch: pyte
     """The mutant: a party says with each answer how many rows it holds."""
     honest = Party.answer
 
-    def telling(party: Party, request: protocol.Request) -> Answer:
+    def telling(party: Party, request: Request) -> Answer:
         stored = current_layout().datasets.rglob("*.parquet")
         rows = sum(pq.read_metadata(path).num_rows for path in stored)
         return honest(party, request).model_copy(update={"reason": str(rows)})

@@ -1,4 +1,4 @@
-"""What a run is expected to ask of the machine: closed forms, from the plan alone, and nothing run or charged."""
+"""Expected seconds and memory of a run: closed forms, from the plan alone, and nothing run or charged."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ from storage.errors import RefusedError
 from storage.refs import Visibility
 from storage.rowfiles import StoredRows
 from tasks import releases, rows
-from tasks.accounts.budget import gaussian_delta, open_ledger
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.terms import gaussian_delta
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.releases import PlannedRelease

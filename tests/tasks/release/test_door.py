@@ -18,7 +18,7 @@ from storage.errors import OverspendError, RefusedError, SecretError, StorageErr
 from storage.ledger.ledger import Ledger
 from storage.refs import ReleaseRef, Visibility
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.planning.releases import PlannedRelease
 from tasks.release import door
 from tasks.runtime.settings import current_layout

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.features.images import HogFeatures, ScatteringFeatures
-from dpalgos.features.whitening import PublicWhitening, SideBySideFeatures, WhitenedFeatures
+from dpalgos.features.hog import HogFeatures
+from dpalgos.features.scattering import ScatteringFeatures
+from dpalgos.features.side_by_side import SideBySideFeatures
+from dpalgos.features.whitening import PublicWhitening, WhitenedFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import Rows
@@ -112,11 +114,11 @@ def test_kept_rows_are_bound_to_the_code_of_every_map_within(
     assert mapped_rows.map_key(nested) == before
 
 
-@pytest.mark.parametrize("lacking", ["disk", "permission"])
+@pytest.mark.parametrize("missing", ["disk", "permission"])
 def test_where_nothing_can_be_kept_rows_are_mapped_all_the_same(
-    shard: ShardRef, root: Path, whitening: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch, lacking: str
+    shard: ShardRef, root: Path, whitening: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    if lacking == "disk":
+    if missing == "disk":
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4 * ROWS * DIRECTIONS))
     else:
 

@@ -1,4 +1,4 @@
-"""What is told before a run starts: all faults at once, and exactly what the run would be refused for."""
+"""Refusals told before a run starts: all faults at once, and exactly those that the run would meet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
-from tasks.accounts.budget import gaussian_delta, open_ledger
+from tasks.accounts.ledger import open_ledger
+from tasks.accounts.terms import gaussian_delta
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation import prepare as planning

@@ -18,13 +18,13 @@ from dpalgos.mechanisms.distributions import DiscreteLaplace
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import ArrayRows
 from storage.errors import InputError, RefusedError
-from storage.readers.tables import BINS, bins_of, encode_keys, range_of_bins, text_of
+from storage.readers.drafts import BINS, bins_of, encode_keys, range_of_bins, text_of
 from storage.schema import Schema, parse_schema
 from storage.source import ReadOptions, read_source
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
+from tasks.datasets.drafts import draft_schema, fill_draft
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
-from tasks.datasets.schemas import draft_schema, fill_draft
 from tasks.release.ranges import private_contents
 from tasks.runtime.settings import current_layout
 

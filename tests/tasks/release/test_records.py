@@ -16,7 +16,7 @@ from dpalgos.secure import summation
 from dpalgos.secure.primitives import RepeatedUseError
 from storage.errors import DamagedError
 from storage.rounds import Journal
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.planning.releases import PlannedRelease
 from tasks.release import door
 from tasks.runtime.settings import current_layout

@@ -24,7 +24,7 @@ from dpalgos.rows import ArrayRows, Ints, NoiseSource
 from dpalgos.systems.system import Arrangement
 from dpalgos.trust.model import SecureAggregation, TrustModel
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.ledger import open_ledger
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tasks.release.door import StoredRecord
 from tasks.runtime.settings import current_layout

@@ -20,7 +20,7 @@ from flows.federated_training import train
 from flows.sweep import run_sweep
 from storage.errors import InputError, SecretError
 from storage.layout import Layout
-from tasks.experiments.records import SweepSpec
+from tasks.experiments.specifications import SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.cluster import NO_DASHBOARD, certificate, require_scheduler, security, task_runner
 from tests.support.chains import ingest_private

@@ -1,4 +1,4 @@
-"""What a deployment adds to a run; the rest is tested against a real server in tests/deployments/test_serving.py."""
+"""Limits of deployed runs; the rest is tested against a real server in tests/deployments/test_serving.py."""
 
 from __future__ import annotations
 

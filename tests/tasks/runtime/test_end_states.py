@@ -1,4 +1,4 @@
-"""How a refusal ends a run: named, failed in order, never retried."""
+"""Ends of refused runs: named, failed in order, never retried."""
 
 from __future__ import annotations
 

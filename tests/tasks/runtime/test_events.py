@@ -1,4 +1,4 @@
-"""Who is told of an event: the server that was named, or the one that serves this root, and nobody's else."""
+"""Receivers of events: the server that was named, or the one that serves this root, and nobody else's."""
 
 from __future__ import annotations
 

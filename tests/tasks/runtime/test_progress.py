@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from deployments.cli import common
-from storage.readers.tables import expected_rows
+from storage.readers.raw_tables import expected_rows
 from storage.refs import Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.datasets.schemas import check_schema
+from tasks.datasets.schema_checks import check_schema
 from tasks.release import door
 from tasks.runtime.progress import listen, say
 from tests.support.chains import followed

@@ -1,4 +1,4 @@
-"""What a logging process imports, loaded once for those that are forked from it."""
+"""Imports of a logging process, loaded once for those that are forked from it."""
 
 # First: it walks every module that is loaded before it.
 import skops.io  # noqa: F401 - imported ahead of its use

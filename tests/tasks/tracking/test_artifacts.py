@@ -22,11 +22,11 @@ def test_progress_is_shown_in_order_and_the_run_does_not_wait(monkeypatch: pytes
     monkeypatch.setattr(artifacts, "create_progress_artifact", lambda **_: uuid4())
     monkeypatch.setattr(artifacts, "update_progress_artifact", show)
     with artifacts.showing_progress():
-        for name in ("ingest", "charge", "record"):
+        for name in ("resolve_dataset", "charge", "record"):
             progress.OBSERVER.get()(name)
         assert not shown
         go_on.set()
-    assert shown == ["11.1111 ingest: 1 of 9 steps", "66.6667 charge: 6 of 9 steps", "100 record: 9 of 9 steps"]
+    assert shown == ["10 resolve_dataset: 1 of 10 steps", "20 charge: 2 of 10 steps", "100 record: 10 of 10 steps"]
 
 
 def test_what_fails_in_showing_is_raised_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,7 @@ def test_what_fails_in_showing_is_raised_at_the_end(monkeypatch: pytest.MonkeyPa
 
     def run() -> None:
         with artifacts.showing_progress():
-            progress.OBSERVER.get()("ingest")
+            progress.OBSERVER.get()("resolve_dataset")
             done.append("the rest of the run")
 
     with pytest.raises(ConnectionError, match="gone"):

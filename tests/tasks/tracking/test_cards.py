@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from deployments.cli.entry_point import app
 from dpalgos.accounting.profiles import gaussian_epsilon, mu_from_epsilon_delta
 from flows.federated_training import chain_inline
-from tasks.accounts.budget import gaussian_delta
+from tasks.accounts.terms import gaussian_delta
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking import artifacts
 from tasks.tracking.reporting import command_of, model_card

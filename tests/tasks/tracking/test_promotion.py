@@ -231,24 +231,24 @@ def test_whoever_writes_to_mlflow_makes_no_champion(models: Path, monkeypatch: p
     assert open_catalog(models).champions("digits.fed") == ["2"]
 
 
-def test_a_model_that_an_earlier_version_logged_is_logged_once_more(models: Path) -> None:
-    """With its run unchanged: what is on record decides, and of that one nothing was."""
-    report = a_report(run_key="earlier", children=())
+def test_a_model_that_the_catalogue_does_not_know_is_logged_once_more(models: Path) -> None:
+    """With its run unchanged, as after an older ledger was put back: what is on record decides."""
+    report = a_report(run_key="forgotten", children=())
     assert report.model is not None
-    report = replace(report, model=replace(report.model, registered_name="digits.earlier"))
+    report = replace(report, model=replace(report.model, registered_name="digits.forgotten"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Catalog, "record_version", lambda *_, **__: None)
         run = track_run(models, report)
-    found = find_model(models, "digits.earlier")
+    found = find_model(models, "digits.forgotten")
     with pytest.raises(InputError, match="is not one that this root has logged"):
         load_model(models, found)
     with pytest.raises(InputError, match="train with the same configuration once more"):
-        promote(models, "digits.earlier", found.version)
+        promote(models, "digits.forgotten", found.version)
     for _ in range(2):
         assert track_run(models, report) == run
-    assert find_model(models, "digits.earlier").version == "2"
-    assert len(client(models).search_model_versions("name = 'digits.earlier'")) == 2
-    promote(models, "digits.earlier", "2", "chosen")
+    assert find_model(models, "digits.forgotten").version == "2"
+    assert len(client(models).search_model_versions("name = 'digits.forgotten'")) == 2
+    promote(models, "digits.forgotten", "2", "chosen")
 
 
 def test_a_model_without_a_record_is_loaded_on_its_owners_word_alone(models: Path, commands: CommandLine) -> None:

@@ -1,4 +1,4 @@
-"""What a run says of itself: in its result, in MLflow, and in the Parquet rows that SQL reads."""
+"""Reports of a run: in its result, in MLflow, and in the Parquet rows that SQL reads."""
 
 from __future__ import annotations
 
@@ -175,15 +175,15 @@ def test_duckdb_reads_the_rows(root: Path) -> None:
     }
 
 
-def test_records_keep_the_names_that_fields_had_before(root: Path) -> None:
-    """Stored queries and MLflow's comparisons go on over runs of all versions; a command says the present name."""
+def test_records_and_commands_name_fields_alike(root: Path) -> None:
+    """Stored queries, MLflow's comparisons and the command that repeats a run say the names of a configuration."""
     config, _ = tracked("iris", algorithm="noisy-gd", replicate=3, deadline=2.0, deadline_miss=1e-8)
-    (row,) = query_results("SELECT config_repetition, config_overrun FROM runs")
-    assert row == {"config_repetition": 3, "config_overrun": 1e-8}
+    (row,) = query_results("SELECT config_replicate, config_deadline_miss FROM runs")
+    assert row == {"config_replicate": 3, "config_deadline_miss": 1e-8}
     with tracking_client(root) as client:
         places = [one.experiment_id for one in client.search_experiments()]
-        (run,) = client.search_runs(places, "params.repetition = '3' and attributes.status = 'FINISHED'", max_results=1)
-    assert run.data.params["overrun"] == "1e-08"
+        (run,) = client.search_runs(places, "params.replicate = '3' and attributes.status = 'FINISHED'", max_results=1)
+    assert run.data.params["deadline_miss"] == "1e-08"
     command = reporting.command_of(config)
     assert "--replicate 3" in command
     assert "--deadline-miss 1e-08" in command

@@ -16,7 +16,7 @@ from scipy import sparse
 from sklearn.preprocessing import PolynomialFeatures
 
 from dpalgos import pipeline as module
-from dpalgos.features.images import HogFeatures
+from dpalgos.features.hog import HogFeatures
 from dpalgos.features.public_map import FourierFeatures, RowFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret

@@ -1,0 +1,346 @@
+"""Metrics of released noisy counts, with 95 % margins from the law of the noise and of the rows drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, GaussianSums, LaplaceSums, NoisySums
+from dpalgos.guarantees import Setting
+from dpalgos.metrics import correlation, correlation_coefficient, metrics_of_confusion, recalls
+from dpalgos.rows import Floats
+
+
+def metrics_of_noisy_confusion(
+    counts: Floats, rows: int, deviation: float, noise: Noise, classes: Sequence[str] = ()
+) -> dict[str, float]:
+    """Return the metrics of a confusion matrix with independent noise of mean zero on each of its counts.
+
+    Those of :func:`metrics_of_confusion`, and :func:`recalls`; with each the limits of its 95 % margin, ``<name>_low``
+    and ``<name>_high``, by the noise and the drawing of the rows together. Each margin holds by itself, not all of them
+    at once. Limits from the least possible value to 1 say that the number cannot be told from guessing, nor from a
+    perfect model's. ``predicted_<class>`` is the share of the counted rows that a class is predicted for, and
+    ``accuracy_noise`` the standard deviation that the noise gives the accuracy.
+
+    The accuracy is the trace T, which is unbiased, over the number N of rows counted. With two classes N is the noisy
+    total: T/N then has sqrt(2 (1 - a)^2 + 2 a^2) sigma / N to first order, never more than the sqrt(2) sigma / N that a
+    known N would give, and null records need not be known. With K > 2 that would be more, and N is the public number of
+    rows, unless the noisy total says that null records are among them (it is lower by more than 3 K sigma): T/N then
+    has sqrt(K) sigma / N, and null records too few to be told from the noise count as wrong answers. Otherwise N is the
+    total, with sqrt(K (1 - a)^2 + (K^2 - K) a^2) sigma / N.
+
+    Parameters
+    ----------
+    counts : array (K, K)
+        True class by predicted class, noisy.
+    rows : int
+        Rows that were held out, null records included; public.
+    deviation : float
+        sigma, of the noise of each count.
+    noise : callable
+        Draws from the noise's distribution.
+    classes : sequence of str
+        Names; no class has numbers of its own without them, or where there are more than twenty.
+    """
+    size, total, hits = len(counts), float(counts.sum()), float(np.trace(counts))
+    all_counted = size > 2 and total >= rows - 3.0 * size * deviation
+    counted = max(float(rows) if all_counted else total, 1.0)
+    accuracy = min(max(hits / counted, 0.0), 1.0)
+    cells = size if all_counted else size * (1 - accuracy) ** 2 + size * (size - 1) * accuracy**2
+    metrics = metrics_of_confusion(counts) | {"accuracy": accuracy}
+    if size > 2:
+        metrics["mcc"] = correlation(counts)
+    margins, of_recalls, of_predictions = margins_of_confusion(counts, counted if all_counted else None, noise)
+    predicted = np.clip(counts.sum(axis=0) / counted, 0.0, 1.0)
+    true = np.clip(counts.sum(axis=1) / counted, 0.0, 1.0)
+    # What guessing gives that predicts each class as often as the model does.
+    lucky = 2.0 * true[-1] * predicted[-1] / max(true[-1] + predicted[-1], 1e-12)
+    guesses = {"balanced_accuracy": 1.0 / size, "mcc": 0.0}
+    of_one = (true[-1], predicted[-1], lucky) if size == 2 else (1.0 / size,) * 3
+    guesses |= dict(zip(("precision", "recall", "f1"), map(float, of_one), strict=True))
+    named = recalls(counts, classes) if classes else {}
+    for name, limits, guess in zip(named, of_recalls.tolist(), predicted.tolist(), strict=False):
+        margins[name], guesses[name] = (limits[0], limits[1]), guess
+    for name, guess in guesses.items():
+        margins[name] = widened(margins[name], guess, -1.0 if name == "mcc" else 0.0)
+    for name, share, limits in zip(named, predicted.tolist(), of_predictions.tolist(), strict=False):
+        margins["predicted" + name.removeprefix("recall")] = limits
+        metrics["predicted" + name.removeprefix("recall")] = share
+    return {
+        **with_margins(metrics | named, margins),
+        "accuracy_noise": math.sqrt(cells) * deviation / counted,
+        "held_out_rows": float(rows),
+    }
+
+
+def with_margins(values: Mapping[str, float], margins: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return numbers, each moved into its margin, and behind each its limits."""
+    limits = {}
+    for name, value in values.items():
+        low, high = margins.get(name, (value, value))
+        limits[name] = min(max(value, low), high)
+        if name in margins:
+            limits |= {f"{name}_low": low, f"{name}_high": high}
+    return limits
+
+
+def metrics_of_noisy_errors(
+    sums: Floats, rows: int, deviation: float, label_range: Sequence[float]
+) -> dict[str, float]:
+    """Return what follows from noisy sums of a regression's errors, in the unit of the target.
+
+    ``mse``, ``mae`` and ``r2`` (1 - mse / variance of the targets; 0 where no variance is left) of predictions clipped
+    to the declared range; ``mae_noise`` and ``r2_noise``, their standard deviations by the noise alone (of R^2 to first
+    order); ``mae_low`` and ``mae_high``, 1.96 standard deviations of noise and drawn rows together below and above.
+    Means are over the public number of rows, unless the noisy count says that null records are among them (it is lower
+    by more than three standard deviations): then over that count, whose noise the margins leave out.
+
+    Parameters
+    ----------
+    sums : array (5,)
+        Of (1, 2 a^2, a, t, t^2); see :class:`dpalgos.evaluators.noisy_sums.ErrorSums`.
+    rows : int
+        Rows that were held out, null records included; public.
+    deviation : float
+        Of the noise of each sum.
+    label_range : (float, float)
+        Declared.
+    """
+    count, squares, absolute, first, second = (float(value) for value in sums)
+    width = label_range[1] - label_range[0]
+    counted = max(float(rows) if count >= rows - 3.0 * deviation else count, 1.0)
+    noise = deviation / counted
+    mse = max(squares / SQUARES_WEIGHT / counted, 0.0)
+    mae = min(max(absolute / counted, 0.0), 1.0)
+    # Of t / 2: in units of the width, like the errors.
+    variance = max(second / counted - (first / counted) ** 2, 0.0) / 4.0
+    r2, r2_noise = 0.0, 0.0
+    if variance > 0:
+        r2 = 1.0 - mse / variance
+        of_variance = math.hypot(1.0, 2.0 * first / counted) * noise / 4.0
+        r2_noise = math.hypot(noise / SQUARES_WEIGHT, (1.0 - r2) * of_variance) / variance
+    margin = TWO_SIDED * math.hypot(noise, math.sqrt(max(mse - mae * mae, 0.0) / counted))
+    return {
+        "mse": mse * width**2,
+        "mae": mae * width,
+        "r2": r2,
+        "mae_noise": noise * width,
+        "mae_low": max(mae - margin, 0.0) * width,
+        "mae_high": min(mae + margin, 1.0) * width,
+        "r2_noise": r2_noise,
+    }
+
+
+TWO_SIDED = 1.96
+"""Standard deviations that hold 95 % of a Gaussian distribution."""
+Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
+"""Draws noise of the distribution of a release, in units of its counts."""
+Margins = dict[str, tuple[float, float]]
+LEVELS = (0.025, 0.975)
+PERFECT, WIDE = 0.99, 0.2
+_SEED = 20260701
+_MID_P = 0.25
+# So many numbers are drawn, and at least and at most so many times each: limits are exact to some 0.002 of probability.
+_NUMBERS, _FEWEST, _MOST = 4_000_000, 1_000, 5_000
+# Beyond so many classes a row of the matrix and a column of it are drawn as if they had no cell in common.
+_MOST_CLASSES = 30
+
+
+def simulated(algorithm: NoisySums, setting: Setting) -> Noise:
+    """Return the noise of released sums, drawn anew from its distribution: that of all the parties, the most."""
+    scale = setting.noise_factor / algorithm.units(setting)
+    if isinstance(algorithm, LaplaceSums):
+        stop = -np.expm1(-1.0 / algorithm.distribution(setting).scale)
+        return lambda random, shape: np.asarray(
+            scale * (random.geometric(stop, shape) - random.geometric(stop, shape)), dtype=np.float64
+        )
+    assert isinstance(algorithm, GaussianSums)
+    sigma = algorithm.distribution(setting).sigma
+    return lambda random, shape: scale * np.rint(random.standard_normal(shape) * sigma)
+
+
+def _says_nothing(low: float, high: float, guess: float) -> bool:
+    return low <= guess and high >= PERFECT and high - low >= WIDE
+
+
+def widened(limits: tuple[float, float], guess: float, least: float = 0.0) -> tuple[float, float]:
+    """Return limits as they are, or from the least value to 1 where they hold both guessing and a perfect model.
+
+    Such a number was not measured, and :func:`is_measured` says so of it. A margin of less than 0.2 says something all
+    the same: where guessing is nearly perfect, as for the recall of a class that is most of the rows.
+    """
+    return (least, 1.0) if _says_nothing(*limits, guess) else limits
+
+
+def is_measured(metrics: Mapping[str, float], name: str) -> bool:
+    """Whether a number's margin tells it from guessing or from a perfect model's; without a margin it is exact."""
+    low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
+    if low is None or high is None:
+        return True
+    if name == "accuracy":
+        # Its margin is left as it is, for comparisons.
+        return not _says_nothing(low, high, metrics.get("majority_rate", 0.0))
+    return low > (-1.0 if name == "mcc" else 0.0) or high < 1.0
+
+
+def draws_of(numbers: int) -> int:
+    """Return how often as many numbers are drawn."""
+    return min(max(_NUMBERS // numbers, _FEWEST), _MOST)
+
+
+def _limits(low: Floats, high: Floats) -> tuple[float, float]:
+    return float(np.quantile(low, LEVELS[0])), float(np.quantile(high, LEVELS[1]))
+
+
+def shares(random: np.random.Generator, hits: Floats, misses: Floats) -> tuple[Floats, Floats]:
+    """Return drawn probabilities, for lower and for upper limits, of drawn numbers of hits and misses."""
+    hits, misses = np.maximum(hits, 0.0), np.maximum(misses, 0.0)
+    sides = []
+    # Without any row nothing is known, from 0 to 1.
+    exchanged = (random.random(hits.shape) < _MID_P) & (hits + misses > 0)
+    for more in (exchanged, ~exchanged):
+        one, other = random.standard_gamma(hits + more), random.standard_gamma(misses + ~more)
+        sides.append(one / (one + other))
+    return sides[0], sides[1]
+
+
+def _drawn_cells(counts: Floats, noise: Noise, random: np.random.Generator) -> tuple[Floats, ...]:
+    """Return draws of the diagonal (D, K), of the rest of each row and of each column."""
+    classes = len(counts)
+    hits = np.diagonal(counts)
+    missed, wrong = counts.sum(axis=1) - hits, counts.sum(axis=0) - hits
+    if classes <= _MOST_CLASSES:
+        drawn = noise(random, (draws_of(classes**2), classes, classes))
+        on = np.einsum("dkk->dk", drawn)
+        return hits - on, missed - (drawn.sum(axis=2) - on), wrong - (drawn.sum(axis=1) - on)
+    draws = draws_of(40 * classes)
+    # Sums of thirty and more draws are normal enough.
+    scale = float(noise(random, (100_000,)).std()) * np.sqrt(classes - 1)
+    normal = random.standard_normal((2, draws, classes)) * scale
+    return hits - noise(random, (draws, classes)), missed - normal[0], wrong - normal[1]
+
+
+def margins_of_confusion(counts: Floats, rows: float | None, noise: Noise) -> tuple[Margins, Floats, Floats]:
+    """Return the 95 % margins of a noisy confusion matrix's metrics by name, and two arrays (K, 2).
+
+    These are the margins of each class's recall, and of the share of rows that it is predicted for: of the held-out
+    rows themselves, by the noise alone.
+
+    Parameters
+    ----------
+    counts : array (K, K)
+        True class by predicted class, noisy.
+    rows : float or None
+        That were counted, public; None where only the noisy total says.
+    noise : callable
+    """
+    random = np.random.default_rng(_SEED)
+    classes = len(counts)
+    hits, missed, wrong = _drawn_cells(counts, noise, random)
+    right, total = hits.sum(axis=1), (hits + missed).sum(axis=1)
+    errors = total - right if rows is None else rows - np.clip(right, 0.0, rows)
+    recall = shares(random, hits, missed)
+    precision = shares(random, hits, wrong)
+    overlap = shares(random, hits, missed + wrong)
+    predicted = np.clip((hits + wrong) / np.maximum(total if rows is None else rows, 1.0).reshape(-1, 1), 0.0, 1.0)
+    # Of class 1 where there are two, as usual; the mean of the classes otherwise.
+    of = [slice(1, 2), slice(None)][classes > 2]
+    true = hits + missed
+    # Of two classes the noisy total is the better base: the noise of either class is in it.
+    base = total if rows is None or classes == 2 else np.full_like(total, rows)
+    frequencies = shares(random, true, base[:, None] - true)
+    # The largest is at least the largest of lower limits that hold all at once.
+    largest = (
+        float(np.quantile(frequencies[0], LEVELS[0] / classes, axis=0).max()),
+        float(np.quantile(frequencies[1], LEVELS[1], axis=0).max()),
+    )
+    margins = {
+        "accuracy": _limits(*shares(random, right, errors)),
+        "balanced_accuracy": _mean(*recall),
+        "majority_rate": largest,
+        "precision": _mean(*(drawn[:, of] for drawn in precision)),
+        "recall": _mean(*(drawn[:, of] for drawn in recall)),
+        "f1": _mean(*((2.0 * drawn / (1.0 + drawn))[:, of] for drawn in overlap)),
+        "mcc": _correlation(random, counts, hits, missed, wrong, (recall, precision)),
+    }
+    each = np.stack([np.quantile(side, level, axis=0) for side, level in zip(recall, LEVELS, strict=True)], axis=1)
+    return margins, each, np.quantile(predicted, LEVELS, axis=0).T
+
+
+def joined(parts: Floats, at_ends: NDArray[np.bool_]) -> Floats:
+    """Return draws of the mean over the last axis of ``parts`` (D, …, K), for a limit of it.
+
+    Numbers whose own limits on that side reach the end move together, and with the sum of the others, which are
+    independent. Draws that are cut at 0, of lower limits, have nothing beyond it that would make up for another
+    number's deviation: the quantile of a sum of independent draws is then missed as the product of two p-values is
+    below alpha, with alpha (1 - ln alpha). For an upper limit such a cut is safe: no draw is below the one that was not
+    cut, and so no quantile of the sum is. It is the other way round at 1.
+
+    Parameters
+    ----------
+    parts : array (D, …, K)
+    at_ends : array (…, K) of bool
+        Whose own limits reach 0, for a lower limit, or 1, for an upper one.
+    """
+    together = np.where(at_ends, np.sort(parts, axis=0), 0.0).sum(axis=-1)
+    others = np.where(at_ends, 0.0, parts).sum(axis=-1)
+    summed = together + np.where(at_ends.any(axis=-1), np.sort(others, axis=0), others)
+    return np.asarray(summed / parts.shape[-1])
+
+
+def _mean(low: Floats, high: Floats) -> tuple[float, float]:
+    """Return the limits of the mean of several classes' numbers, from draws (D, K) of each; see :func:`joined`."""
+    lowest, highest = np.quantile(low, LEVELS[0], axis=0), np.quantile(high, LEVELS[1], axis=0)
+    return _limits(joined(low, lowest <= 0), joined(high, highest >= 1))
+
+
+def _correlation(
+    random: np.random.Generator,
+    counts: Floats,
+    hits: Floats,
+    missed: Floats,
+    wrong: Floats,
+    sides: Sequence[tuple[Floats, Floats]],
+) -> tuple[float, float]:
+    """Return the limits of Matthews' coefficient, from draws of counts and of recall and precision.
+
+    With two classes it is the geometric mean of informedness (the sum of the recalls less 1) and markedness (that of
+    the precisions), which have the same sign: where a recall or a precision reaches 0 or 1, of their limits.
+    """
+    if hits.shape[1] == 2:
+        if any(
+            np.quantile(low, LEVELS[0], axis=0).min() <= 0 or np.quantile(high, LEVELS[1], axis=0).max() >= 1
+            for low, high in sides
+        ):
+            lows, highs = zip(*(_mean(*drawn) for drawn in sides), strict=True)
+            least, most = (np.clip(2.0 * np.array(limits) - 1.0, -1.0, 1.0) for limits in (lows, highs))
+            low = np.sqrt(least.prod()) if least.min() > 0 else -np.sqrt(np.minimum(least, 0.0).prod())
+            high = np.sqrt(most.prod()) if most.min() > 0 else -np.sqrt(np.minimum(most, 0.0).prod())
+            return float(low), float(high)
+        cells = np.stack([hits[:, 0], hits[:, 1], missed[:, 0], missed[:, 1]])
+        a, b, c, d = random.standard_gamma(np.maximum(cells, 0.0) + 0.5)
+        values = (a * b - c * d) / np.sqrt((a + c) * (a + d) * (b + c) * (b + d))
+    else:
+        total = max(float(counts.sum()), 1.0)
+        true = hits + missed
+        # By so much noise the chance of agreement is too uncertain for a distribution of first order.
+        noisy = float(true.var(axis=0).sum())
+        together = max(float(np.square(counts.sum(axis=1)).sum()) - noisy, 0.0)
+        if noisy > 0.04 * (total**2 - together):
+            return -1.0, 1.0
+        known = np.maximum(counts, 0.0) + 1.0 / counts.size
+        known *= total / known.sum()
+        if len(counts) > _MOST_CLASSES:
+            accuracy = float(np.trace(known)) / total
+            drawn = random.standard_normal(len(hits)) * np.sqrt(accuracy * (1.0 - accuracy) / total)
+        else:
+            cells = random.standard_gamma(known, (len(hits), *known.shape))
+            on = np.einsum("dkk->dk", cells)
+            drawn = correlation_coefficient(on, cells.sum(axis=2) - on, cells.sum(axis=1) - on)
+            on = np.diagonal(known)[None]
+            drawn -= correlation_coefficient(on, known.sum(axis=1) - on, known.sum(axis=0) - on)
+        values = np.clip(correlation_coefficient(hits, missed, wrong) + drawn, -1.0, 1.0)
+    return _limits(values, values)

@@ -1,0 +1,96 @@
+"""The label: the column that is predicted, as classes or as numbers of a range."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from storage.cells import canonical, numbers
+from storage.columns.coding import clip, codes_of, counted, recoded
+from storage.columns.column import Column, Encoded, Floats, MissingRows
+from storage.columns.declarations import declared_codes, declared_range, shown
+from storage.errors import InputError
+from storage.recoding import Recoding
+
+
+@dataclass(frozen=True)
+class Label(Column):
+    """What is to be predicted: one of declared classes, or a number in a declared range.
+
+    Parameters
+    ----------
+    classes : tuple of str
+        Their names in index order; empty for a number.
+    range : (float, float) or None
+    suffix : str
+        What follows a class in the file and is cut off.
+    recoding : Recoding or None
+        Which codes mean the classes; each means itself where None.
+    """
+
+    keys: ClassVar[tuple[str, ...]] = ("classes", "range", "suffix", "first")
+    essential: ClassVar[bool] = True
+
+    name: str
+    classes: tuple[str, ...] = ()
+    range: tuple[float, float] | None = None
+    suffix: str = ""
+    missing: MissingRows | None = None
+    recoding: Recoding | None = None
+
+    @classmethod
+    def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Label:
+        """Return the declared column."""
+        if missing is not None and missing.keeps:
+            raise InputError(f"{place}: missing is {missing}; a row without a label can only be refused or dropped")
+        if ("classes" in declaration) == ("range" in declaration):
+            raise InputError(f"{place} must have either classes or a range")
+        if "range" in declaration:
+            if "first" in declaration:
+                raise InputError(f"{place}: first counts characters of classes, and a number has none; leave it out")
+            return cls(name, range=declared_range(f"{place}: range", declaration["range"]), missing=missing)
+        recoding = declared_codes(place, "classes", declaration)
+        if len(recoding.values) < 2:
+            raise InputError(f"{place}: classes are {list(recoding.values)}; declare at least two")
+        suffix = str(declaration.get("suffix", ""))
+        return cls(name, recoding.values, suffix=suffix, missing=missing, recoding=recoding)
+
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        """How the classes are written."""
+        return self.classes if self.recoding is None else tuple(self.recoding.rules)
+
+    @property
+    def bound(self) -> str:
+        """Classes or range."""
+        if self.range is not None:
+            return f"a number in [{self.range[0]:g}, {self.range[1]:g}]"
+        return f"one of {shown(self._texts)}" + ("" if self.recoding is None else self.recoding.ending)
+
+    @property
+    def written(self) -> frozenset[str]:
+        """How the classes are written."""
+        return frozenset(self.classes) if self.recoding is None else self.recoding.written
+
+    def read(self, cells: Any, decimal: str = ".") -> pa.StringArray | Floats:
+        """Return canonical texts without the suffix, or numbers."""
+        if self.range is not None:
+            return numbers(cells, decimal)
+        return canonical(cells, decimal, (lambda text: text.removesuffix(self.suffix)) if self.suffix else None)
+
+    def taken(self, texts: pa.StringArray) -> dict[str, int]:
+        """By code or prefix, where these are not the classes themselves."""
+        return self.recoding.taken(counted(texts)) if self.recoding is not None and self.recoding.renames else {}
+
+    def encode(self, *values: Any) -> Encoded:
+        """Return class names, or numbers clipped to the range; a label that is no class cannot be clipped."""
+        (given,) = values
+        if self.range is not None:
+            return clip(given, *self.range)
+        known = self.recoding
+        codes = codes_of(given, self.classes) if known is None else recoded(given, known, self.classes)
+        return Encoded(np.array(self.classes)[codes][:, None], codes < 0, codes < 0)

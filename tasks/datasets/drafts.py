@@ -1,0 +1,215 @@
+"""Drafts of schemas: a table's columns by name, with what is to be declared, and proposals filled in."""
+
+import codecs
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from storage.atomic import write_bytes
+from storage.cells import column_name
+from storage.columns.declarations import named_twice
+from storage.errors import InputError
+from storage.readers.arrow_batches import open_parquet
+from storage.readers.delimited import first_row
+from storage.readers.raw_tables import PARQUET
+from storage.schema import Schema, layout_of
+from storage.source import LONGEST_LINE, open_binary, reading, require_file
+from tasks.datasets.proposals import Proposal, entry, proposed, public_proposals, together
+
+_DELIMITERS = (",", ";", "\t", "|")
+_MARKS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, "utf-8"))
+_HEAD = """\
+# Schema of {file}, drafted from {source}.
+# Write a type for every column instead of "todo", with what it needs, then see what is left:
+#     unitball schema check {output} --path {path}
+#
+#   numeric    range: [0, 100]           centre: 20 (what lies at 0), scale: log (sizes of different magnitude);
+#              ordered: ["[0-10)", "[10-20)"] instead of a range: brackets, each a number by its place
+#   category   values: [north, south]    quotes around yes, no, true, false, numbers; hash: 64 without a list
+#              values: {{N: north, S: south, "?": south}}    codes and what they mean; "25*" is all that begin with 25
+#              first: 3                  only so many characters of a cell count, as of an ICD code
+#   boolean                              values: ["nein", "ja"] where it is not yes/no, true/false, 1/0;
+#              values: {{"No": false, "Up": true, "Down": true}}    codes and what they mean
+#   date       range: [2020-01-01, 2026-12-31]    format: "%d.%m.%Y", parts: [days, year, month, weekday]
+#   days       between: [admitted, discharged]     range: [0, 60], format as of dates: computed from two columns
+#   person     whose row it is, where people have several: a patient's number    namespace: hospital-mrn
+#   ignore     names, other identifiers, free text
+#   label      classes: [well, ill] or {{"0": well, "1": ill}} or range: [0, 10]: what is to be predicted, one column
+#
+# names: [metformin, insulin] or names: "diag_*" instead of name: one declaration for several columns.
+#
+# Ranges, values and classes are what can be, from a code book or from knowing the matter, and never what the rows hold:
+# they are public. Every key is explained in docs/your-data.md.
+format_version: 1
+"""
+_UNREAD, _READ = ": no value was read", " and its rows, which are public"
+_TEXT = """\
+header: {header}           # false: the file begins with a row, and columns are taken in this order
+delimiter: {delimiter}
+encoding: {encoding}
+decimal: {decimal}           # "," where 1,5 is one and a half
+"""
+_MISSING = """\
+# How a missing cell is written, and what becomes of its row: indicator (a feature says so), constant (the middle),
+# drop, or refuse. A column may have a rule of its own: missing: drop.
+missing: {{marker: {markers}, rows: indicator}}
+columns:
+"""
+_ARROW: Mapping[str, str] = {"bool": "boolean", "date": "date", "timestamp": "date"}
+
+
+def draft_schema(
+    path: Path,
+    output: Path,
+    *,
+    header: bool = True,
+    decimal: str = ".",
+    missing: Sequence[str] = ("",),
+    numeric: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    person: str | None = None,
+    public: bool = False,
+) -> int:
+    """Write a commented schema from the names of a file's columns, and return how many there are.
+
+    Of text the first line is read, of Parquet the names and types; no value of a row is, unless the rows are public.
+
+    Parameters
+    ----------
+    path : Path
+        CSV (plain, .gz, .bz2) or Parquet.
+    output : Path
+        The YAML file to write.
+    header : bool
+        Whether the first line names the columns. If not, its cells are only counted.
+    decimal : {".", ","}
+        Of the file's numbers.
+    missing : sequence of str
+        How missing cells are written.
+    numeric, categories : sequence of str
+        Columns that are known to be numbers, or categories.
+    person : str, optional
+        The column that says whose row it is.
+    public : bool
+        Whether the rows are nobody's secret: what their values suggest is proposed then.
+
+    Raises
+    ------
+    InputError
+        If there is an output already, the first line cannot be one of names (a cell is a number, empty, or twice), or
+        there is no such column.
+    """
+    if decimal not in (".", ","):
+        raise InputError(f"decimal is {decimal!r}; it must be a point or a comma")
+    if output.exists():
+        raise InputError(f"{output} exists; name another output, or remove it first")
+    place = require_file(path)
+    known = {"file": path.name, "path": path, "output": output}
+    if path.suffix in PARQUET:
+        with open_parquet(place, 0) as file:
+            typed = ((field.name, str(field.type).split("[")[0].rstrip("3264")) for field in file.schema)
+            names = [(name, _ARROW.get(kind, "todo")) for name, kind in typed]
+        text = _HEAD.format(source=f"its names and types{_UNREAD if not public else _READ}", **known)
+    else:
+        layout, names = _text_layout(place)
+        if header:
+            _require_names(place, names)
+        else:
+            names = [(f"column-{number}", "todo") for number in range(1, len(names) + 1)]
+        names = [(column_name(name), kind) for name, kind in names]
+        source = "its first line" if header else "the number of its columns"
+        text = _HEAD.format(source=source + (_READ if public else _UNREAD), **known) + _TEXT.format(
+            header=str(header).lower(),
+            delimiter=json.dumps(layout.delimiter),
+            encoding=layout.encoding,
+            decimal=json.dumps(decimal),
+        )
+    person = None if person is None else column_name(person)
+    known_types = dict.fromkeys(map(column_name, numeric), "numeric")
+    known_types |= dict.fromkeys(map(column_name, categories), "category")
+    if person in known_types:
+        raise InputError(f"column {person!r} says whose row it is, and is {known_types[person]}; it can be one of both")
+    known_types |= {} if person is None else {person: "person"}
+    unknown = [name for name in known_types if name not in dict(names)]
+    if unknown:
+        raise InputError(f"{path} has no column {unknown[0]!r}; it has: {', '.join(name for name, _ in names)}")
+    kinds = {name: known_types.get(name, kind) for name, kind in names}
+    lines = [entry([name], {"type": kind}) for name, kind in kinds.items()]
+    markers = json.dumps(missing[0] if len(missing) == 1 else [*missing], ensure_ascii=False)
+    output.write_text(text + _MISSING.format(markers=markers) + "".join(lines), "utf-8")
+    if public:
+        try:
+            asked = {name: kind for name, kind in kinds.items() if kind in ("todo", "numeric", "category")}
+            _propose(output, public_proposals(place, output, asked), kinds)
+        except BaseException:
+            output.unlink()
+            raise
+    return len(lines)
+
+
+def _propose(output: Path, proposals: Mapping[str, Proposal], kinds: Mapping[str, str]) -> None:
+    """Write proposals into a draft, columns of one declaration together."""
+    text = output.read_text("utf-8")
+    for names, proposal in together(proposals, ordered=re.search(r"^header: false", text, flags=re.M) is not None):
+        first, *others = (entry([name], {"type": kinds[name]}) for name in names)
+        text = text.replace(first, entry(names, proposal))
+        for line in others:
+            text = text.replace(line, "")
+    write_bytes(output, text.encode(), mode=0o644)
+
+
+def fill_draft(
+    output: Path,
+    ranges: Mapping[str, tuple[float, float] | None],
+    fallback: tuple[float, float],
+    values: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Write ranges into a draft's numeric columns, the fallback where there is none, and values into its categories.
+
+    What the drawn values suggest is proposed of them (:func:`tasks.datasets.proposals.proposed`). Categories without
+    any stay to be filled in.
+    """
+    text = output.read_text("utf-8")
+    for name, limits in ranges.items():
+        comment = "" if limits else "no bin stood out of the noise: the declared fallback"
+        filled = entry([name], {"type": "numeric", "range": list(limits or fallback)}, comment)
+        text = text.replace(entry([name], {"type": "numeric"}), filled)
+    write_bytes(output, text.encode(), mode=0o644)
+    proposals = {name: proposed(occurring) for name, occurring in (values or {}).items() if occurring}
+    _propose(output, proposals, dict.fromkeys(proposals, "category"))
+
+
+def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:
+    """Return how a text is laid out as far as its first line tells, and the cells of that line."""
+    with reading(path), open_binary(path) as file:
+        first = file.readline(LONGEST_LINE)
+    encoding = next((name for mark, name in _MARKS if first.startswith(mark)), "")
+    if not encoding:
+        try:
+            first.decode("utf-8")
+            encoding = "utf-8"
+        except UnicodeDecodeError:
+            encoding = "cp1252"
+    line = first.decode(encoding, errors="replace")
+    delimiter = max(_DELIMITERS, key=line.count)
+    layout = layout_of({"delimiter": delimiter, "encoding": encoding}, str(path))
+    names = first_row(path, layout)
+    if names is None:
+        raise InputError(f"{path} holds no line of column names")
+    return layout, [(cell, "todo") for cell in names[1]]
+
+
+def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
+    cells = [name for name, _ in names]
+    twice = named_twice(cells)
+    for number, cell in enumerate(cells, start=1):
+        if not cell:
+            raise InputError(f"{path}, line 1: column {number} has no name; give it one in the file")
+        if cell.replace(",", ".").lstrip("+-").replace(".", "", 1).isdigit():
+            raise InputError(
+                f"{path}, line 1: column {number} is a number, so that the line seems to be a row and not the columns' "
+                "names; if so, give --no-header"
+            )
+        if cell == twice:
+            raise InputError(f"{path}, line 1: column {cell!r} is named twice; rename one in the file")
