@@ -285,13 +285,10 @@ class MappedRows:
     maps : sequence of callable
     dimension : int
         Features that come out.
-    origin : Rows, optional
-        The party's own rows, where ``rows`` have passed through some of the maps already.
     """
 
-    def __init__(self, rows: Rows, maps: Sequence[RowMap], dimension: int, origin: Rows | None = None) -> None:
+    def __init__(self, rows: Rows, maps: Sequence[RowMap], dimension: int) -> None:
         self._rows, self._maps, self.dimension = rows, maps, dimension
-        self._origin = origin or rows
 
     @property
     def count(self) -> int:
@@ -312,7 +309,7 @@ class MappedRows:
 
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return that of the rows before the maps, which are part of the release's identity already."""
-        return self._origin.fingerprint()
+        return self._rows.fingerprint()
 
 
 def fingerprints(parties: Sequence[Rows]) -> NDArray[np.uint8]:

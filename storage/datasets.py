@@ -863,19 +863,15 @@ def transformed_ref(
     *,
     normalisation: str,
     recipe: str = "",
-    dimension: int | None = None,
     unit_ball: bool = True,
 ) -> DatasetRef:
     """Return the reference that :func:`transform_dataset` would return, whether or not that version is stored."""
-    size = ref.dimension if dimension is None else dimension
-    described = documents.canonical(["derived", ref.version, normalisation, recipe, size, unit_ball])
+    described = documents.canonical(["derived", ref.version, normalisation, recipe, ref.dimension, unit_ball])
     if ref.private:
         version = hmac.new(root_secret(layout), described, hashlib.sha256).hexdigest()[:32]
     else:
         version = hashlib.sha256(described).hexdigest()[:32]
-    changed: dict[str, Any] = {"version": version, "normalisation": normalisation, "dimension": size}
-    # Features of images are no images.
-    return ref.model_copy(update=changed if dimension is None else {**changed, "image_shape": None})
+    return ref.model_copy(update={"version": version, "normalisation": normalisation})
 
 
 def transform_dataset(
@@ -885,7 +881,6 @@ def transform_dataset(
     *,
     normalisation: str,
     recipe: str = "",
-    dimension: int | None = None,
     unit_ball: bool = True,
 ) -> DatasetRef:
     """Store a version whose rows are mapped block by block, by a map that looks at one row at a time.
@@ -899,8 +894,6 @@ def transform_dataset(
         Name of the map, kept in the reference.
     recipe : str
         What else decides the result (parameters, a digest of the map's code); part of the version's name.
-    dimension : int, optional
-        Features the map returns, if not those of ``ref``.
     unit_ball : bool
         Whether rows must be in the unit ball after rounding to float32 (see :func:`into_unit_ball`).
 
@@ -910,15 +903,11 @@ def transform_dataset(
         The same version for the same parent, map and recipe; it is not written again where it is stored. Versions
         of private sets are keyed with the root's secret.
     """
-    size = ref.dimension if dimension is None else dimension
-    target = transformed_ref(
-        layout, ref, normalisation=normalisation, recipe=recipe, dimension=dimension, unit_ball=unit_ball
-    )
+    target = transformed_ref(layout, ref, normalisation=normalisation, recipe=recipe, unit_ball=unit_ball)
     if is_complete(layout, target.version):
         return target
     body = _load(layout, ref.version)
-    old_format = RowFormat.from_json(body["format"])
-    row_format = RowFormat(size, old_format.labels, old_format.sparse and size >= _SPARSE_FROM)
+    row_format = RowFormat.from_json(body["format"])
     written = {}
     with staging(layout.datasets) as stage, writing(stage.path):
         prints = Fingerprints(root_secret(layout), columns=False, folder=stage.path) if ref.private else None
@@ -926,7 +915,9 @@ def transform_dataset(
             writer = RowWriter(stage.path / part, row_format, row_objects(layout))
             passing = (
                 (
-                    _mapped(row_map(block[0].astype(np.float64)), (len(block[0]), size), normalisation, unit_ball),
+                    _mapped(
+                        row_map(block[0].astype(np.float64)), (len(block[0]), ref.dimension), normalisation, unit_ball
+                    ),
                     *block[1:],
                 )
                 for block in _counted_blocks(layout, ref.version, body, part)
@@ -947,8 +938,7 @@ def transform_dataset(
         }
         if "people" in body:
             write_bytes(stage.path / PEOPLE, (layout.dataset(ref.version) / PEOPLE).read_bytes(), mode=0o600)
-        lost = {"content_mac"} if dimension is None else {"content_mac", "image_shape"}
-        kept = {key: value for key, value in body.items() if key not in lost}
+        kept = {key: value for key, value in body.items() if key != "content_mac"}
         return _publish(layout, stage, target.version, {**kept, **changed}, prints)
 
 

@@ -1,8 +1,9 @@
 """References that flow between the stages: what Prefect may store and show, never rows."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
@@ -121,6 +122,9 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
         The column that names the people who are the records; empty where each row is one.
     rows_per_person : int
         The most rows of one person that are taken.
+    maps : tuple of str
+        Keys of the public maps that the version's rows are seen through, in turn; then ``dimension`` is that of what
+        comes out.
     """
 
     name: str
@@ -137,14 +141,19 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
     image_shape: tuple[int, ...] | None = None
     person: str = ""
     rows_per_person: int = 1
+    maps: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")
     def _said(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Say of people only where there are: identities are digests of it."""
+        """Say of people and maps only where there are: identities are digests of it."""
         fields: dict[str, Any] = serialise(self)
-        if not self.person:
-            fields = {name: value for name, value in fields.items() if name not in ("person", "rows_per_person")}
-        return fields
+        unsaid = {*(() if self.person else ("person", "rows_per_person")), *(() if self.maps else ("maps",))}
+        return {name: value for name, value in fields.items() if name not in unsaid}
+
+    def seen_through(self, maps: Sequence[str], dimension: int) -> Self:
+        """Return the reference to these rows as public maps show them: their keys, and the features that come out."""
+        # Features of images are no images.
+        return self.model_copy(update={"maps": (*self.maps, *maps), "dimension": dimension, "image_shape": None})
 
     @property
     def unit(self) -> Unit:

@@ -116,6 +116,7 @@ def shared_rows(
         normalisation=first.normalisation,
         person=first.person,
         rows_per_person=first.rows_per_person,
+        maps=tuple(one.key for one in features),
     )
 
 

@@ -388,6 +388,7 @@ class Draft:
             delta=self.config.stated_delta,
             deadline=self._deadline if lookup(spec.kind, spec.name).reads_rows else None,
             outside=tuple(step.outside for step in self.features if step.outside),
+            maps=group[0].dataset.maps,
         )
 
     @property

@@ -128,8 +128,9 @@ class PlannedRelease(_Identified):
     deadline : Deadline or None
         When it appears. It changes no number but the charge, so it is part of the identity where there is one.
     outside : tuple of str
-        Whose rows the guarantee leaves out, because maps that the rows went through were made of them; these maps are
-        part of the identity as part of the data version.
+        Whose rows the guarantee leaves out, because maps that the rows went through were made of them.
+    maps : tuple of str
+        Keys of the public maps that the version's rows pass through before anything else, in turn.
     branches : tuple of int
         Where rows pass through several branches side by side: of how many of the upstream releases each is made, in
         order. None: through all in turn.
@@ -145,6 +146,7 @@ class PlannedRelease(_Identified):
     # Identities and manifests made before leave out what has no value here.
     deadline: Deadline | None = Field(default=None, exclude_if=not_)
     outside: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    maps: tuple[str, ...] = Field(default=(), exclude_if=not_)
     branches: tuple[int, ...] = Field(default=(), exclude_if=not_)
 
     @model_validator(mode="after")

@@ -57,7 +57,7 @@ class NormalisedRows(Planned):
 
 
 class FeatureStep(Planned):
-    """One public map that all rows of a run pass through before they are partitioned.
+    """One public map that all rows of a run pass through before its releases read them.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class FeatureStep(Planned):
 
 
 class MappedRows(Planned):
-    """A version of a data set whose rows have passed through public maps.
+    """The rows of a version as public maps show them, which are kept where there is room.
 
     Attributes
     ----------
@@ -104,18 +104,20 @@ class MappedRows(Planned):
         Normalised.
     maps : tuple of FeatureStep
         In turn.
-    rows : DatasetRef
-        The version that is made of it.
     """
 
     source: DatasetRef
     maps: tuple[FeatureStep, ...]
-    rows: DatasetRef
+
+    @property
+    def rows(self) -> DatasetRef:
+        """The same version, seen through the maps."""
+        return self.source.seen_through([one.key for one in self.maps], self.maps[-1].dimension)
 
     @property
     def key(self) -> str:
-        """The version."""
-        return self.rows.version
+        """Of this version and these maps."""
+        return "/".join([self.source.version, *(one.key for one in self.maps)])
 
     @property
     def inputs(self) -> tuple[str, ...]:

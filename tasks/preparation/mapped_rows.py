@@ -1,7 +1,7 @@
 """Rows as public maps show them: kept once for each version, map and part, where that is worth it."""
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.features.public_map import RowFeatures
-from dpalgos.rows import Features
+from dpalgos.models import Projection
+from dpalgos.rows import Features, Floats
+from storage.datasets import into_unit_ball
 from storage.errors import StorageError
 from storage.kept_rows import KeptRows, has_kept, keep_rows, open_kept, room_in_memory
 from storage.objects import objects_of
@@ -31,40 +33,72 @@ _LEAST_SHARE = 0.25
 _SHARE_OF_DISK = 0.25
 
 
+Map = RowFeatures | Projection
+"""What rows pass through that no private row has a part in: a function of one row at a time, or a basis."""
+
+Mapped = NDArray[np.float32]
+
+
 @dataclass(frozen=True)
 class PublicView:
-    """Rows as a public map shows them: (m, d) → (m, k) in single precision, the same whether kept or mapped anew.
+    """Rows as public maps show them, in turn: (m, d) → (m, k) in single precision, the same kept or mapped anew.
 
     Parameters
     ----------
-    features : RowFeatures
+    maps : tuple of RowFeatures or Projection
+    encoded : int
+        How many of them come before everything else: what these make of rows is brought into the unit ball.
     """
 
-    features: RowFeatures
+    maps: tuple[Map, ...]
+    encoded: int = 0
 
-    def __call__(self, rows: Features) -> NDArray[np.float32]:
+    def __call__(self, rows: Features) -> Mapped:
         """Map rows (m, d), each by itself; no warning says what they hold."""
+        seen: Floats | Mapped = np.asarray(rows)
         with np.errstate(all="ignore"):
-            return np.asarray(self.features.apply(np.asarray(rows, dtype=np.float64)), dtype=np.float32)
+            for number, one in enumerate(self.maps, 1):
+                seen = one.apply(np.asarray(seen, dtype=np.float64))
+                if number == self.encoded:
+                    seen = into_unit_ball(seen)
+                elif number > self.encoded:
+                    seen = np.asarray(seen, dtype=np.float32)
+        return np.asarray(seen, dtype=np.float32)
+
+    def then(self, other: "PublicView") -> "PublicView":
+        """Return what another view, of no map that comes first, makes of these rows."""
+        return PublicView((*self.maps, *other.maps), self.encoded)
+
+    @property
+    def dimension(self) -> int:
+        """Numbers a row."""
+        return self.maps[-1].dimension
+
+    @property
+    def kept(self) -> bool:
+        """Whether its rows are worth keeping: those that were asked for before everything else, and of slow maps."""
+        return len(self.maps) == self.encoded or getattr(self.maps[-1], "kept", False)
 
     @cached_property
     def key(self) -> str:
-        """The map's identity (:func:`map_key`)."""
-        return map_key(self.features)
+        """Its identity: of the maps (:func:`map_key`), and of which come first."""
+        if len(self.maps) == 1 and not self.encoded:
+            return map_key(self.maps[0])
+        return identity(maps=[map_key(one) for one in self.maps], encoded=self.encoded)
 
 
-def map_key(features: RowFeatures) -> str:
+def map_key(features: Map) -> str:
     """Return the identity of a map: of the arrays that it is made of, and of the code that applies them."""
     return identity(
         kind=features.kind,
         arrays=ReleaseStore.digest_of({}, features.arrays()),
-        code=code_version(*features.classes),
+        code=code_version(*(features.classes if isinstance(features, RowFeatures) else [type(features)])),
     )
 
 
-def are_kept(shards: Iterable[ShardRef], features: RowFeatures) -> bool:
-    """Whether all rows of some shards' versions are kept as the map shows them; none of them is read."""
-    key = map_key(features)
+def are_kept(shards: Iterable[ShardRef], view: PublicView) -> bool:
+    """Whether all rows of some shards' versions are kept under a view; none of them is read."""
+    key = view.key
     parts = {(shard.dataset, part_of(shard)) for shard in shards}
     return all(has_kept(current_layout(), dataset, part, key) for dataset, part in parts)
 
@@ -102,7 +136,7 @@ def is_worth_keeping(dataset: DatasetRef, part: str, assigned: int) -> bool:
 
 
 def kept_rows(shard: ShardRef, rows: StoredRows, view: PublicView, *, make: bool = True) -> KeptRows | None:
-    """Return a shard's rows as the map shows them, from where its part's are kept; they are kept where they were not.
+    """Return a shard's rows as public maps show them, from where its part's are kept; they are made where they are not.
 
     Parameters
     ----------
@@ -118,30 +152,50 @@ def kept_rows(shard: ShardRef, rows: StoredRows, view: PublicView, *, make: bool
         None where keeping them is not worth it, or there is no room: then they are mapped whenever they are read. Of
         people's rows that follows from how many people there are, and not from how many rows they have.
     """
-    if not view.features.kept:
+    if not view.kept:
         return None
     layout = current_layout()
     found = open_kept(layout, shard, rows, view.key, view)
     if found is not None or not make:
         return found
-    dataset, copied, dimension = shard.dataset, copied_from(layout, shard), view.features.dimension
-    if not is_worth_keeping(dataset, copied.part, copied.assigned):
+    copied = copied_from(layout, shard)
+    if not is_worth_keeping(shard.dataset, copied.part, copied.assigned):
         return None
+    return open_kept(layout, shard, rows, view.key, view) if _kept(shard.dataset, copied.part, view, view) else None
+
+
+def _kept(dataset: DatasetRef, part: str, view: PublicView, mapped: Callable[[Features], Mapped]) -> bool:
+    """Keep a part's rows where there is room; return whether they are."""
     try:
-        if not has_room(dataset, copied.part, dimension):
-            return None
-        keep_rows(layout, dataset, copied.part, view.key, dimension, view)
-        return open_kept(layout, shard, rows, view.key, view)
+        if has_room(dataset, part, view.dimension):
+            keep_rows(current_layout(), dataset, part, view.key, view.dimension, mapped)
+            return True
     except (StorageError, OSError):
-        return None
+        pass
+    return False
 
 
-def keep_under(shards: Shards, maps: Sequence[RowFeatures]) -> None:
-    """Keep the rows of stored shards under maps that releases will read them through.
+def keep_parts(dataset: DatasetRef, view: PublicView, mapped: Callable[[Features], Mapped]) -> None:
+    """Keep all rows of a version under a view, where there is room.
+
+    Parameters
+    ----------
+    dataset : DatasetRef
+        Stored.
+    view : PublicView
+    mapped : callable
+        Does what the view does; it may say how far it is.
+    """
+    for part in ["train", *(["test"] if dataset.test_rows else [])]:
+        _kept(dataset, part, view, mapped)
+
+
+def keep_under(shards: Shards, views: Sequence[PublicView]) -> None:
+    """Keep the rows of stored shards under views that releases will read them through.
 
     For work that has a clock of its own: what is kept is not made within a release's.
     """
     parts = {part_of(shard): shard for shard in shards.all}
-    for features in maps:
+    for view in views:
         for shard in parts.values():
-            kept_rows(shard, open_shard(current_layout(), shard), PublicView(features))
+            kept_rows(shard, open_shard(current_layout(), shard), view)

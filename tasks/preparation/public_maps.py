@@ -4,7 +4,9 @@ No private row has a part in one, so that it costs nothing. A model is nothing w
 map is kept beside the releases, by its identity.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
@@ -17,10 +19,11 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Projection, opened
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, construct, lookup
-from dpalgos.rows import Array, Floats, fits
-from storage.datasets import open_dataset, transform_dataset, transformed_ref
+from dpalgos.rows import Array, Features, Floats, RowMap, fits
+from storage.datasets import open_dataset
 from storage.errors import DamagedError, InputError, RefusedError
-from storage.refs import DatasetRef
+from storage.kept_rows import has_kept
+from storage.refs import DatasetRef, ShardRef
 from storage.releases import ReleaseStore
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import AlgorithmSettings, split_features
@@ -29,9 +32,10 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.resolution import parameters_of
 from tasks.planning.rows import FeatureStep, MappedRows
+from tasks.preparation.mapped_rows import Map, Mapped, PublicView, keep_parts
 from tasks.preparation.normalisation import plan_normalisation
 from tasks.runtime.progress import say
-from tasks.runtime.settings import current_layout
+from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_releases
 
 
@@ -74,15 +78,8 @@ def plan_features(dataset: DatasetRef, config: AlgorithmSettings) -> tuple[Featu
 
 
 def plan_mapping(dataset: DatasetRef, features: Sequence[FeatureStep]) -> MappedRows:
-    """Return the version of a normalised data set whose rows have passed through public maps; no row is read."""
-    rows = transformed_ref(
-        current_layout(),
-        dataset,
-        normalisation=dataset.normalisation,
-        recipe=features[-1].key,
-        dimension=features[-1].dimension,
-    )
-    return MappedRows(source=dataset, maps=tuple(features), rows=rows)
+    """Return the rows of a normalised data set as public maps show them; no row is read."""
+    return MappedRows(source=dataset, maps=tuple(features))
 
 
 def make_map(feature: FeatureStep) -> RowFeatures:
@@ -104,7 +101,7 @@ def make_map(feature: FeatureStep) -> RowFeatures:
 
 
 def make_mapped(node: MappedRows) -> DatasetRef:
-    """Store a version of the rows seen through public maps that are stored; unless it is there.
+    """Keep rows as public maps show them that are stored, where there is room; otherwise whoever reads them maps them.
 
     Raises
     ------
@@ -118,16 +115,60 @@ def make_mapped(node: MappedRows) -> DatasetRef:
             f"{', '.join(one.label for one in features)} as stored do not map rows of {dataset.dimension} features to "
             f"{features[-1].dimension}; unitball doctor --clean removes damaged releases"
         )
-    row_map = _through(maps)
-    return transform_dataset(
-        current_layout(),
-        dataset,
-        # How many rows people have is nobody's business.
-        row_map if dataset.person else _counted(row_map, dataset.rows + dataset.test_rows),
-        normalisation=dataset.normalisation,
-        recipe=features[-1].key,
-        dimension=features[-1].dimension,
-    )
+    view = encoding([one.key for one in features])
+    # How many rows people have is nobody's business.
+    keep_parts(dataset, view, view if dataset.person else _counted(view, dataset.rows + dataset.test_rows))
+    return node.rows
+
+
+def are_made(keys: Sequence[str]) -> bool:
+    """Whether all of some public maps are stored."""
+    return all(open_releases().exists(key) for key in keys)
+
+
+def are_features_kept(node: MappedRows) -> bool:
+    """Whether all rows of a version are kept as public maps show them; none of them is read."""
+    if not are_made([one.key for one in node.maps]):
+        return False
+    view, parts = encoding([one.key for one in node.maps]), ["train", *(["test"] if node.source.test_rows else [])]
+    return all(has_kept(current_layout(), node.source, part, view.key) for part in parts)
+
+
+def encoding(keys: Sequence[str]) -> PublicView:
+    """Return what stored public maps make of rows before anything else, in turn; read once for many parties."""
+    return _encoding(current_root(), tuple(keys))
+
+
+# An encoder's file may have half a gigabyte.
+@lru_cache(maxsize=1)
+def _encoding(root: Path, keys: tuple[str, ...]) -> PublicView:
+    del root
+    maps = tuple(stored_map(key) for key in keys)
+    if no_map := [key for key, one in zip(keys, maps, strict=True) if not isinstance(one, Map)]:
+        raise RefusedError(f"{no_map[0]} is no public map; rows are seen through public maps alone")
+    return PublicView(maps, encoded=len(maps))
+
+
+def views_of(shard: ShardRef, maps: Sequence[RowMap]) -> tuple[list[PublicView], list[RowMap]]:
+    """Return the views under which a shard's rows may be kept, the furthest first, and all maps that its rows pass.
+
+    Parameters
+    ----------
+    shard : ShardRef
+        Its reference says through which public maps its rows are seen.
+    maps : sequence of callable
+        That a release reads them through; those that are public maps are :class:`PublicView`.
+
+    Returns
+    -------
+    (list of PublicView, list of callable)
+        Each view is of some of the maps at the beginning.
+    """
+    passed: list[RowMap] = [*([encoding(shard.dataset.maps)] if shard.dataset.maps else []), *maps]
+    views: list[PublicView] = []
+    for one in itertools.takewhile(lambda one: isinstance(one, PublicView), passed):
+        views.insert(0, views[0].then(cast(PublicView, one)) if views else cast(PublicView, one))
+    return views, passed
 
 
 def stored_map(key: str) -> RowFeatures:
@@ -154,15 +195,20 @@ def public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures:
     return cast(RowFeatures, spec.build().part_of(stored))
 
 
-def kept_maps(plan: RunPlan) -> list[RowFeatures]:
-    """Return the public maps of a plan that rows may be kept under, made where they were not; no row is read."""
+def kept_maps(plan: RunPlan) -> list[PublicView]:
+    """Return the views of a plan's public projections that rows may be kept under, made where they were not.
+
+    No row is read.
+    """
+    encoded = [encoding([one.key for one in plan.features])] if plan.features else []
     found = [
         public_map(release.algorithm, release.setting)
         if algorithm.kept
         else algorithm.map_for(release.setting.dimension)
         for release, algorithm in public_maps_of(plan)
     ]
-    return [one for one in found if isinstance(one, RowFeatures)]
+    views = [PublicView((one,)) for one in found if isinstance(one, RowFeatures)]
+    return [encoded[0].then(one) for one in views] if encoded else views
 
 
 def public_maps_of(plan: RunPlan) -> list[tuple[PlannedRelease, PublicMap]]:
@@ -289,10 +335,10 @@ def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Se
     )
 
 
-def _counted(row_map: Callable[[Floats], Floats], rows: int) -> Callable[[Floats], Floats]:
+def _counted(row_map: Callable[[Features], Mapped], rows: int) -> Callable[[Features], Mapped]:
     done = 0
 
-    def mapped(features: Floats) -> Floats:
+    def mapped(features: Features) -> Mapped:
         nonlocal done
         mapped_rows = row_map(features)
         done += len(features)

@@ -279,6 +279,7 @@ def _require_bound(release: PlannedRelease, shards: Mapping[str, ShardRef]) -> N
         for what, planned, bound in (
             ("account", release.account, shard.dataset.account),
             ("data version", release.dataset, shard.dataset.version),
+            ("public maps", release.maps, shard.dataset.maps),
             ("partition", release.partition, shard.partition),
             ("number of rows", rows, shard.rows),
             ("rows of a person", release.setting.rows_per_person, shard.dataset.rows_per_person),

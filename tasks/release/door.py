@@ -29,9 +29,11 @@ from dpalgos.secure.primitives import SecureAggregationError
 from storage.atomic import write_bytes
 from storage.confined import kept_memory
 from storage.errors import RefusedError, StorageError
+from storage.kept_rows import KeptRows
 from storage.layout import Layout
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import Journal
+from storage.rowfiles import StoredRows
 from storage.shards import open_shard
 from tasks.accounts.ledger import open_ledger
 from tasks.planning.configuration import Json
@@ -39,7 +41,7 @@ from tasks.planning.nights import PlannedNight, release_of
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.preparation.mapped_rows import PublicView, kept_rows
-from tasks.preparation.public_maps import public_map
+from tasks.preparation.public_maps import public_map, views_of
 from tasks.preparation.streams import (
     Arrived,
     arrival_noted,
@@ -289,7 +291,7 @@ def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> Row
         in turn.
     """
     artefacts = [read_release(reference) for reference in upstream]
-    maps = [PublicView(one) if isinstance(one, RowFeatures) else one.apply for one in artefacts]
+    maps = [PublicView((one,)) if isinstance(one, RowFeatures) else one.apply for one in artefacts]
     if not branches:
         return maps
     ends = list(itertools.accumulate(branches))
@@ -339,18 +341,19 @@ def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
     # Nothing is to be made for reading, and this is asked for each of many thousand parties.
     rows = open_shard(Layout(current_root()), shard)
     spread = on_dask_worker()
-    kept = None
-    if maps and isinstance(maps[0], PublicView):
-        kept = kept_rows(shard, rows, maps[0], make=not spread)
-    if spread and len(rows.files) > 1:
-        parts: list[Rows] = [_seen(part, maps, dimension) for part in rows.by_file()]
+    views, left = views_of(shard, maps)
+    source: StoredRows | KeptRows = rows
+    for passed, view in zip(range(len(views), 0, -1), views, strict=True):
+        kept = kept_rows(shard, rows, view, make=not spread)
         if kept is not None:
-            parts = [MappedRows(part, maps[1:], dimension) for part in kept.by_file()]
+            source, left = kept, left[passed:]
+            break
+    if spread and len(rows.files) > 1:
         return SpreadRows(
-            parts,
+            [_seen(part, left, dimension) for part in source.by_file()],
             lambda contribution, parts: map_over_workers(functools.partial(_contribution, shard, contribution), parts),
         )
-    return _seen(rows, maps, dimension) if kept is None else MappedRows(kept, maps[1:], dimension)
+    return _seen(source, left, dimension)
 
 
 def _seen(rows: Rows, maps: RowMaps, dimension: int) -> Rows:

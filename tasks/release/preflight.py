@@ -17,7 +17,7 @@ import numpy as np
 from dpalgos.accounting.composition import compose
 from dpalgos.algorithms import Work
 from dpalgos.features.public_map import RowFeatures
-from dpalgos.guarantees import rounded_down, rounded_up
+from dpalgos.guarantees import Setting, rounded_down, rounded_up
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import cores
 from dpalgos.secure.primitives import SecureAggregationError
@@ -31,10 +31,10 @@ from tasks.accounts.terms import tenth
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
-from tasks.planning.rows import MappedRows, NormalisedRows
-from tasks.preparation.mapped_rows import are_kept, has_room, is_worth_keeping, part_of
+from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows
+from tasks.preparation.mapped_rows import PublicView, are_kept, has_room, is_worth_keeping, part_of
 from tasks.preparation.prepare import Prepared, prepare
-from tasks.preparation.public_maps import found_map, public_maps_of
+from tasks.preparation.public_maps import are_features_kept, are_made, encoding, found_map, public_maps_of
 from tasks.release.admission import require_admissible
 from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout
@@ -293,6 +293,7 @@ def expect(
     new_root: bool = False,
     mapped: bool = False,
     anew: bool = False,
+    encoded: Sequence[FeatureStep] = (),
     charged: int = 0,
 ) -> Expectation:
     """Return what a run of a plan will ask for, if none of its releases is stored.
@@ -315,6 +316,8 @@ def expect(
         Whether the rows are kept as the plan's public maps show them; never of people.
     anew : bool
         Whether rows pass through these maps at every reading, for want of room or because they are few.
+    encoded : sequence of FeatureStep
+        Maps before everything else that rows pass through at every reading, for want of room.
     charged : int
         How many releases are charged already.
     """
@@ -333,6 +336,7 @@ def expect(
             to_store,
             streamed,
             anew,
+            encoded,
         )
         for each in (dataset.rows_per_person, 1)
     )
@@ -383,6 +387,7 @@ def _asked(
     to_store: int,
     streamed: bool,
     anew: bool,
+    encoded: Sequence[FeatureStep],
 ) -> _Asked:
     """Return what is asked for where each person has so many rows; whether rows are read again is settled before."""
     works = [(release, release.build().work(release.setting)) for release in releases]
@@ -394,9 +399,26 @@ def _asked(
     tested = 1.0 + dataset.test_rows / max(dataset.rows, 1)
     seconds += tested * sum(_seconds(release, release.build().work(release.setting), speeds, False) for release in maps)
     mapping = sum(_mapping(release, speeds) for release in maps) if anew else 0.0
+    first = sum(_encoding(step, dataset.rows * each, speeds) for step in encoded)
+    mapping, seconds = mapping + first, seconds + first
     readings = sum(release.setting.rows * (work.passes if streamed and work.kept else 1) for release, work in works)
     seconds += max(0.0, readings / max(dataset.rows, 1) - 1.0) * mapping
     return _Asked(sum(work.operations for _, work in works), _BYTES * read, seconds, mapping)
+
+
+def _encoding(step: FeatureStep, rows: int, speeds: Speeds) -> float:
+    """Return the seconds that rows take through a map before everything else; of a file's, those of one product."""
+    if step.algorithm is None or step.public is not None:
+        return 4.0 * rows * step.takes * step.dimension / speeds.operations / speeds.cores
+    algorithm = step.algorithm.build()
+    works = [
+        algorithm.work(Setting(sizes=(size,), dimension=step.takes, classes=step.classes)) for size in (rows + 1, 1)
+    ]
+    operations, small = (
+        works[0].operations - works[1].operations,
+        works[0].small_operations - works[1].small_operations,
+    )
+    return float((2.0 * operations / speeds.operations + small * _SMALL / speeds.interpreted) / speeds.cores)
 
 
 def _mapping(release: PlannedRelease, speeds: Speeds) -> float:
@@ -484,25 +506,36 @@ def expect_run(config: TrainingConfig, speeds: Speeds | None = None) -> Expectat
             f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
         )
     plan, shards, layout = prepared.plan, prepared.shards.all, current_layout()
-    versions = {
-        one.rows.version
-        for one in prepared.nodes.values()
-        if isinstance(one, NormalisedRows | MappedRows) and one.rows.name == config.dataset
-    }
-    missing = [version for version in versions if not layout.dataset(version).exists()]
+    nodes = [one for one in prepared.nodes.values() if isinstance(one, NormalisedRows | MappedRows)]
+    missing = [one for one in nodes if one.rows.name == config.dataset and not _is_stored(one)]
+    seen = [one for one in missing if isinstance(one, MappedRows) and not _has_room(one)]
     undealt = not all(layout.shard(shard.party, shard.partition, shard.dataset.version).exists() for shard in shards)
     views = _views(plan, shards)
     return expect(
         plan,
         shards[0].dataset,
         speeds or measure_speeds(),
-        to_store=len(missing) + undealt,
+        to_store=len(missing) - len(seen) + undealt,
         limit=kept_memory(),
         new_root=not has_databases(layout.root),
         mapped=views.kept,
         anew=views.anew,
+        encoded=[step for one in seen for step in one.maps],
         charged=len(open_ledger().charged(release.key for release in plan.releases if release.reads_rows)),
     )
+
+
+def _is_stored(node: NormalisedRows | MappedRows) -> bool:
+    """Whether a version is there, or its rows as public maps show them; of people's the latter is not looked at."""
+    if isinstance(node, NormalisedRows):
+        return current_layout().dataset(node.rows.version).exists()
+    return not node.source.person and are_features_kept(node)
+
+
+def _has_room(node: MappedRows) -> bool:
+    """Whether rows may be kept as public maps show them; of people's rows this rests on the disk, and is not told."""
+    parts = ["train", *(["test"] if node.source.test_rows else [])]
+    return bool(node.source.person) or all(has_room(node.source, part, node.rows.dimension) for part in parts)
 
 
 class _Views(NamedTuple):
@@ -527,7 +560,17 @@ def _views(plan: RunPlan, shards: Sequence[ShardRef]) -> _Views:
     made = [found_map(release, one) for release, one in maps]
     # Of a basis there is nothing to keep.
     slow = [(one, found) for (_, one), found in zip(maps, made, strict=True) if getattr(found, "kept", True)]
-    kept = bool(slow) and all(isinstance(found, RowFeatures) and are_kept(shards, found) for _, found in slow)
+    made_all = all(found is not None for _, found in slow) and are_made(dataset.maps)
+    first = encoding(dataset.maps) if dataset.maps and slow and made_all else None
+    views = [_view(first, found) for _, found in slow] if made_all else [None]
+    kept = bool(slow) and all(view is not None and are_kept(shards, view) for view in views)
     sizes = [one.output_dimension(dataset.dimension) for one, _ in slow]
     room = all(has_room(dataset, part, size) for part in assigned for size in sizes)
     return _Views(kept, bool(slow) and not kept and not (worth and room))
+
+
+def _view(first: PublicView | None, found: object) -> PublicView | None:
+    """Return the view of a public map behind those that come before everything; None of one that is not made."""
+    if not isinstance(found, RowFeatures):
+        return None
+    return PublicView((found,)) if first is None else first.then(PublicView((found,)))

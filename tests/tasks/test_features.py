@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,14 @@ from storage.releases import ReleaseStore
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
+from tasks.preparation import mapped_rows
+from tasks.preparation.public_maps import encoding
+from tasks.release.door import make_release
 from tasks.release.preflight import require_feasible
 from tasks.runtime.settings import current_layout
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import Chained
-from tests.support.chains import ingest_private
+from tests.support.chains import ingest_private, prepare
 from tests.support.data import gathered
 from tests.support.onnx_models import linear_model
 from tests.support.private_rows import CLASSES, DIMENSION, write_rows
@@ -129,6 +133,72 @@ def test_named_maps_take_their_parameters(clinic: None) -> None:
     assert not [said for said in chained.result.proved.assumptions if "outside" in said]
     again = run(features="random-fourier", parameters={**given, "features.gamma": 0.6, "iterations": 3})[1]
     assert again.result.releases != chained.result.releases
+
+
+FOURIER: dict[str, Any] = {"features": "random-fourier", "parameters": {"features.frequencies": 5, "iterations": 3}}
+
+
+def test_other_features_partition_nothing_again_and_are_no_data_set(
+    clinic: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of features are kept beside the normalised version, whose partition serves all of them."""
+    plain = run(normalisation="unit-norm")[1]
+    layout = current_layout()
+    shards, versions = sorted(layout.parties.glob("*/shards/*/*")), sorted(layout.datasets.iterdir())
+    _, featured = run(**FOURIER)
+    other = run(features="random-fourier", parameters={"features.frequencies": 4, "iterations": 3})[1]
+    assert sorted(layout.parties.glob("*/shards/*/*")) == shards
+    assert sorted(layout.datasets.iterdir()) == versions
+    (beside,) = {path.parents[3] for path in layout.private.rglob("kept.json")}
+    assert beside == layout.dataset(plain.dataset.version)
+    assert len(list(layout.private.rglob("kept.json"))) == 2
+    assert {one.dataset.version for one in (plain, featured, other)} == {plain.dataset.version}
+    keys = [chained.plan.models[0].key for chained in (plain, featured, other)]
+    assert len(set(keys)) == 3
+    assert [one.plan.models[0].maps for one in (plain, featured)] == [(), (featured.plan.features[0].key,)]
+    assert "maps" not in plain.plan.models[0].model_dump(mode="json")
+    # With another number of parties or held-out share nothing is mapped again.
+    monkeypatch.setattr("dpalgos.features.public_map.FourierFeatures.transform", lambda *_: pytest.fail("mapped again"))
+    monkeypatch.setattr("tasks.preparation.public_maps.fits", lambda *_: True)
+    run(**{**FOURIER, "parties": 3, "test_fraction": 0.3})
+
+
+def test_what_is_released_does_not_depend_on_whether_rows_are_kept(
+    clinic: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise, too, is keyed by what it hides: any other bit before it and none of the numbers would be the same."""
+    store, given = ReleaseStore(current_layout()), {**FOURIER, "test_fraction": 0.0}
+    (key,) = [release.key for release in run(**given)[1].plan.models]
+    kept = store.read(key)[1]
+    assert list(current_layout().private.rglob("kept.json"))
+    shutil.rmtree(current_layout().release(key))
+    for place in list(current_layout().private.rglob("kept.json")):
+        shutil.rmtree(place.parent)
+    monkeypatch.setattr(mapped_rows, "has_room", lambda *_: False)
+    assert [release.key for release in run(**given)[1].plan.models] == [key]
+    anew = store.read(key)[1]
+    assert not list(current_layout().private.rglob("kept.json"))
+    assert all(np.array_equal(kept[name], anew[name]) for name in kept)
+
+
+def test_a_release_reads_its_rows_through_the_maps_it_is_planned_for(clinic: None) -> None:
+    """The attack: another reference to the same rows, whose maps nobody paid for."""
+    _, chained = run(**FOURIER, replicate=1)
+    prepared = prepare(**{**SMALL, **FOURIER, "replicate": 2})
+    prepared.charge()
+    (release,) = prepared.plan.models
+    other = run(features="random-fourier", parameters={"features.frequencies": 5, "features.gamma": 2.0})[1]
+    for maps in ((), other.plan.models[0].maps):
+        shards = [
+            shard.model_copy(update={"dataset": shard.dataset.model_copy(update={"maps": maps})})
+            for shard in prepared.shards.of(release.parties)
+        ]
+        with pytest.raises(RefusedError, match="public maps"):
+            make_release(release, shards)
+    # No release of rows stands in for a public map.
+    forged = prepared.shards.training[0].dataset.model_copy(update={"maps": (chained.plan.models[0].key,)})
+    with pytest.raises(RefusedError, match="no public map"):
+        encoding(forged.maps)
 
 
 @pytest.mark.parametrize(

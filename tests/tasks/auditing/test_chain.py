@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Sequence
@@ -38,7 +37,14 @@ from tasks.tracking.results import Chained
 from tests.support.command_line import CommandLine
 from tests.support.nights import by_night
 
-honest_fit, honest_kept = OpenRelease.fit, mapped_rows.kept_rows
+honest_fit, honest_kept, honest_encoding = OpenRelease.fit, mapped_rows.kept_rows, public_maps.encoding
+
+
+class Told(mapped_rows.PublicView):
+    """A view that says how many rows pass."""
+
+    def __call__(self, rows: Any) -> Any:
+        return public_maps._counted(super().__call__, 100)(rows)
 
 
 def without_noise(report: ChainReport) -> list[str]:
@@ -83,7 +89,7 @@ def test_no_line_of_progress_says_how_many_rows_a_person_has(public: dict[str, A
     assert len(said[0]) > 5
     if public:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(public_maps, "_through", lambda maps: public_maps._counted(through(maps), 100))
+            patch.setattr(public_maps, "encoding", lambda keys: Told(honest_encoding(keys).maps, len(keys)))
             told = [lines_of_progress(config, tables) for tables in pair]
         assert told[0] != told[1]
 
@@ -155,11 +161,9 @@ def kept_by_their_number(shard: ShardRef, rows: StoredRows, view: Any, **more: A
 def views_on_disk(plan: RunPlan, shards: Sequence[ShardRef]) -> Any:
     (release,) = plan.projections
     found = public_maps.find_public_map(release.algorithm, release.setting)
-    return SimpleNamespace(kept=found is not None and mapped_rows.are_kept(shards, found), anew=False)
-
-
-def through(maps: Any) -> Any:
-    return lambda rows: functools.reduce(lambda seen, each: each.apply(seen), maps, rows)
+    return SimpleNamespace(
+        kept=found is not None and mapped_rows.are_kept(shards, mapped_rows.PublicView((found,))), anew=False
+    )
 
 
 def leaking_fit(opened: OpenRelease) -> Artefact:
