@@ -27,8 +27,8 @@ from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.partitions import make_partition, plan_partition
-from tasks.release.door import rows_of
 from tasks.release.metrics import measure_rows
+from tasks.release.seen_rows import rows_of
 from tasks.tracking.flavor import predict_file
 from tasks.tracking.sklearn_export import to_sklearn
 

@@ -14,7 +14,7 @@ from tasks.preparation.normalisation import is_stored_whole, make_normalised
 from tasks.preparation.partitions import are_stored_whole, make_partition
 from tasks.preparation.public_maps import kept_maps, make_map, make_mapped
 from tasks.preparation.rows import make_rows
-from tasks.release.door import prepare_in_time
+from tasks.release.deadlines import prepare_in_time
 from tasks.runtime.progress import say
 from tasks.runtime.steps import step
 

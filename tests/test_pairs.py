@@ -68,7 +68,7 @@ Pair = frozenset[str]
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let deadlines pass without waiting: what is made in time is stored at once."""
     now = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None)
-    monkeypatch.setattr("tasks.release.door.time", now)
+    monkeypatch.setattr("tasks.release.deadlines.time", now)
 
 
 def pair(*both: str) -> Pair:

@@ -51,8 +51,8 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import resolve, resolve_normalisation
 from tasks.preparation.prepare import AllRows, prepare_over
-from tasks.release.door import read_release
 from tasks.release.preflight import require_feasible
+from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.results import Proved, proved_of

@@ -30,7 +30,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.resolution import resolve
 from tasks.preparation.normalisation import make_normalised, plan_normalisation
 from tasks.preparation.partitions import make_partition, plan_partition
-from tasks.release.door import read_release
+from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 
 _POINTS = 25

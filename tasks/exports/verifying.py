@@ -40,7 +40,7 @@ from tasks.federation.protocol import Evidence, federated_manifest
 from tasks.planning.nights import NightIdentity, NightPlan, PlannedNight, combination_of, release_of
 from tasks.planning.plans import RunIdentity, RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
-from tasks.release.door import manifest_of
+from tasks.release.storing import manifest_of
 from tasks.runtime.stores import open_ledger_database
 from tasks.tracking.results import Proved, RunResult, proved_of
 

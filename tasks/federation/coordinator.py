@@ -37,9 +37,10 @@ from tasks.planning.rows import Shards
 from tasks.preparation.normalisation import make_normalised, plan_normalisation
 from tasks.preparation.partitions import make_partition, plan_partition
 from tasks.preparation.public_maps import make_map, make_mapped, plan_mapping
-from tasks.release.door import combine, recorded_key, require_sent, store_release, stored_release
+from tasks.release.door import combine
 from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, bytes_of, keep_sum, kept_sums, release_blocks, result_of, step_lengths
+from tasks.release.storing import recorded_key, require_sent, store_release, stored_release
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run

@@ -60,15 +60,9 @@ from tasks.preparation.normalisation import make_normalised, plan_normalisation
 from tasks.preparation.partitions import HELD_OUT, make_partition, plan_partition
 from tasks.preparation.public_maps import make_map, make_mapped, plan_mapping
 from tasks.release.admission import commit, reserve
-from tasks.release.door import (
-    make_release,
-    read_release,
-    require_sent,
-    store_combination,
-    store_release,
-    stored_release,
-)
+from tasks.release.door import make_release
 from tasks.release.rounds import PartyRounds, release_blocks, session_of
+from tasks.release.storing import read_release, require_sent, store_combination, store_release, stored_release
 from tasks.runtime.settings import current_layout, current_root
 
 _LOG = logging.getLogger(__name__)

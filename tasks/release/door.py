@@ -1,561 +1,44 @@
-"""The one door of releases: declare, charge, show rows, draw, store, appear when due; and what is made of releases."""
+"""The one door of releases: declare, charge, show rows, draw, store; exactly once, whatever crashed before."""
 
-import functools
-import io
-import itertools
-import json
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import cast
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import ValidationError
 from threadpoolctl import threadpool_limits
 
-from dpalgos.accounting.composition import whole_promise
-from dpalgos.algorithms import Algorithm, Diagnosing, SumAlgorithm, fit, is_sum_algorithm, planned_artefact
-from dpalgos.features.public_map import PublicMap, RowFeatures
+from dpalgos.algorithms import Algorithm, Diagnosing, SumAlgorithm, fit, is_sum_algorithm
+from dpalgos.features.public_map import PublicMap
 from dpalgos.keystream import KeyedNoise
-from dpalgos.models import Artefact, opened, require_planned
+from dpalgos.models import Artefact
 from dpalgos.parameters import ParameterError
 from dpalgos.resources import claim, set_memory_limit
-from dpalgos.rows import Array, Block, Features, Ints, MappedRows, RowMap, Rows, SpreadRows, fits
-from dpalgos.secure.primitives import SecureAggregationError
-from storage.atomic import write_bytes
+from dpalgos.rows import Rows
 from storage.confined import kept_memory
-from storage.errors import RefusedError, StorageError
-from storage.kept_rows import KeptRows
-from storage.layout import Layout
+from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
-from storage.rounds import Journal
-from storage.rowfiles import StoredRows
-from storage.shards import open_shard
 from tasks.accounts.ledger import open_ledger
 from tasks.planning.configuration import Json
-from tasks.planning.nights import PlannedNight, release_of
+from tasks.planning.nights import PlannedNight
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
-from tasks.preparation.mapped_rows import PublicView, kept_rows
-from tasks.preparation.public_maps import public_map, views_of
+from tasks.preparation.public_maps import public_map
 from tasks.preparation.streams import (
-    Arrived,
-    arrival_noted,
-    notes_of,
-    pack_sum,
     require_current,
-    require_positions,
-    unpack_sum,
 )
+from tasks.release import checkpoints
 from tasks.release.admission import admit, admit_plan, noises_of, require_upstream
-from tasks.runtime.cluster import map_over_workers, on_dask_worker
-from tasks.runtime.progress import quietly, say
-from tasks.runtime.settings import current_layout, current_root
-from tasks.runtime.stores import open_releases
+from tasks.release.deadlines import wait_for_deadline
+from tasks.release.night_rows import NightRows
+from tasks.release.redaction import redacted
+from tasks.release.seen_rows import RowMaps, fitting_maps, rows_of
+from tasks.release.storing import StoredRecord, read_release, store_combination, store_release, stored_release
+from tasks.runtime.progress import say
 
 # One thread a matrix product: the parties' tasks run side by side already, and results do not depend on the machine's
 # number of cores, so that a retry elsewhere meets the same bits and the same noise.
 threadpool_limits(limits=1, user_api="blas")
-
-
-# ── releases on disk ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-_NAME = "sums"
-
-
-class StoredRecord:
-    """The record of one release (a :class:`dpalgos.secure.rounds.SumRecord`).
-
-    Parameters
-    ----------
-    key : str
-        The release's identity.
-    parties : sequence of str
-        All its parties, in order; each keeps a file of its own in its private store.
-    """
-
-    def __init__(self, key: str, parties: Sequence[str]) -> None:
-        layout = current_layout()
-        self._server = Journal(layout.round(key) / _NAME)
-        self._parties = [Journal(layout.party_round(party, key) / _NAME) for party in parties]
-
-    def fix(self, step: str, survivors: tuple[int, ...]) -> tuple[int, ...]:
-        """Store whose vectors a sum holds, and return whose were stored first, by whichever run."""
-        return tuple(json.loads(self._server.add(step, json.dumps(survivors).encode())))
-
-    def opened(self, party: int, step: str) -> bytes | None:
-        """Return what a party has stored of a sum."""
-        return self._parties[party].get(step)
-
-    def open(self, party: int, step: str, entry: bytes) -> bytes:
-        """Store what a party lets be unmasked, and return what it stored first."""
-        return self._parties[party].add(step, entry)
-
-
-def _nothing(step: str) -> None:
-    """Do nothing."""
-
-
-reached: Callable[[str], None] = _nothing
-"""Called at each step of the door and of the rounds; replaced by the crash tests, which kill the process there."""
-
-
-def stored_release(planned: PlannedRelease | PlannedCombination) -> ReleaseRef | None:
-    """Return the reference of a release that is stored: the first stored copy is the release."""
-    store, key = open_releases(), planned.key
-    if not store.exists(key):
-        return None
-    manifest, _ = store.read(key)
-    owner = planned.owner if isinstance(planned, PlannedRelease) else "server"
-    return ReleaseRef(key=key, kind=manifest["artefact"], party=owner)
-
-
-def require_sent(
-    planned: PlannedRelease | PlannedCombination,
-    parts: Sequence[PlannedRelease],
-    key: str,
-    sent: tuple[Json, Mapping[str, Array]],
-) -> Any:
-    """Return the artefact of a release that somebody else has sent, if it is what is planned.
-
-    The kind, the names, shapes and types of its arrays are those that the plan makes of no rows; its numbers are finite
-    and bounded; and its manifest says that it is the one of this key. No row is read.
-
-    Parameters
-    ----------
-    planned : PlannedRelease or PlannedCombination
-        As whoever checks has derived it.
-    parts : sequence of PlannedRelease
-        What a combination is made of; of a release, itself.
-    key : str
-        The sender's key of it.
-    sent : (dict, dict)
-        Its manifest and its arrays.
-
-    Raises
-    ------
-    RefusedError
-        Naming what differs.
-    """
-    manifest, arrays = sent
-    try:
-        if manifest.get("key") != key:
-            raise ParameterError(f"its manifest is that of release {manifest.get('key')}, not of {key}")
-        made = [planned_artefact(one.build(), one.setting) for one in parts]
-        wanted = planned.combine(made) if isinstance(planned, PlannedCombination) else made[0]
-        return require_planned(str(manifest.get("artefact")), arrays, wanted)
-    except ParameterError as error:
-        raise RefusedError(f"what was sent as {planned.label} is not what is planned: {error}") from None
-
-
-def recorded_key(manifest: Json) -> str:
-    """Return the key of the release that a manifest describes, derived from what it says.
-
-    Raises
-    ------
-    ParameterError
-        If it describes none.
-    """
-    fields = {name: manifest[name] for name in PlannedNight.model_fields if name in manifest}
-    try:
-        return release_of({**fields, "seed": manifest.get("public_seed"), "account": "", "delta": 0.0}).key
-    except ValidationError as error:
-        raise ParameterError(f"it is no manifest of a release ({' '.join(str(error).split())[:200]})") from None
-
-
-def read_release(reference: ReleaseRef) -> Any:
-    """Return the artefact behind a reference, its digest verified."""
-    manifest, arrays = open_releases().read(reference.key)
-    return opened(manifest["artefact"], arrays)
-
-
-def diagnostics_of(reference: ReleaseRef) -> dict[str, float]:
-    """Return what a solver said of its own work; empty for private data and for algorithms that say nothing."""
-    manifest, _ = open_releases().read(reference.key)
-    return dict(manifest.get("diagnostics", {}))
-
-
-def store_release(release: PlannedRelease, artefact: Artefact, diagnostics: Mapping[str, float]) -> ReleaseRef:
-    """Record a drawn release in the ledger and store it: the door's last step."""
-    reached("drawn")
-    store, key = open_releases(), release.key
-    manifest = manifest_of(release, artefact.kind, diagnostics)
-    arrays = artefact.arrays()
-    if release.reads_rows:
-        open_ledger().record_output(key, store.digest_of(manifest, arrays))
-        reached("recorded")
-    store.write(key, manifest, arrays)
-    reached("stored")
-    return ReleaseRef(key=key, kind=artefact.kind, party=release.owner)
-
-
-def store_combination(combination: PlannedCombination, artefact: Artefact) -> ReleaseRef:
-    """Store what the server made out of releases: post-processing, free."""
-    store, key = open_releases(), combination.key
-    if not store.exists(key):
-        store.write(key, manifest_of(combination, artefact.kind), artefact.arrays())
-    return ReleaseRef(key=key, kind=artefact.kind, party="server")
-
-
-def manifest_of(
-    planned: PlannedRelease | PlannedCombination, kind: str, diagnostics: Mapping[str, float] | None = None
-) -> Json:
-    """Return what a release says of itself: all of it follows from what was planned, but what a solver said.
-
-    It holds all that the identity is made of, so that whoever reads the manifest can derive it once more and compare.
-
-    Parameters
-    ----------
-    planned : PlannedRelease or PlannedCombination
-    kind : str
-        Of the artefact.
-    diagnostics : mapping, optional
-        What a solver said of its own work.
-    """
-    manifest: Json = {"format_version": 1, "key": planned.key, "artefact": kind}
-    if isinstance(planned, PlannedCombination):
-        parts = planned.model_dump(mode="json", exclude={"label", "code"})
-        return {**manifest, "label": planned.label, "post_processing": parts, "code": planned.code}
-    algorithm, guarantee = planned.build(), planned.guarantee()
-    claim = algorithm.claim
-    return {
-        **manifest,
-        "reads_rows": planned.reads_rows,
-        **planned.model_dump(mode="json", exclude={"account", "delta", "seed"}),
-        "guarantee": guarantee.to_json(),
-        **whole_promise(guarantee.losses),
-        "claim": None
-        if claim is None
-        else {"statement": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw},
-        "source": algorithm.source,
-        "public_seed": planned.seed,
-        "diagnostics": dict(diagnostics or {}),
-    }
-
-
-# ── rows, seen through released artefacts ─────────────────────────────────────────────────────────────────────────────
-
-
-class RedactedError(Exception):
-    """An algorithm failed on private rows; its message and traceback are beside the rows, for their owner alone."""
-
-
-@contextmanager
-def redacted(key: str, label: str, *, private: bool) -> Iterator[None]:
-    """Replace what is raised on private rows by an error without their values.
-
-    Algorithms are total, so this is for their faults.
-
-    Parameters
-    ----------
-    key, label : str
-        Of the release that is being made.
-    private : bool
-        False lets everything through.
-
-    Raises
-    ------
-    RedactedError
-        In place of whatever was raised, except errors of storage, of secrets and of secure sums, which name no row.
-    """
-    try:
-        yield
-    except (StorageError, RefusedError, SecureAggregationError):
-        raise
-    except Exception:
-        if not private:
-            raise
-        place = current_layout().private / "errors" / f"{key}.txt"
-        write_bytes(place, traceback.format_exc().encode(), mode=0o600)
-        raise RedactedError(
-            f"{label} failed on private rows; the error may hold their values and is kept for their owner in {place}"
-        ) from None
-
-
-RowMaps = Sequence[RowMap]
-
-
-def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> RowMaps:
-    """Open the released artefacts that rows pass through, in turn, or in several branches side by side.
-
-    Parameters
-    ----------
-    upstream : sequence of ReleaseRef
-    branches : sequence of int
-        Lengths of the branches that ``upstream`` is made of; what comes out of each stands beside the others. None: all
-        in turn.
-    """
-    artefacts = [read_release(reference) for reference in upstream]
-    maps = [PublicView((one,)) if isinstance(one, RowFeatures) else one.apply for one in artefacts]
-    if not branches:
-        return maps
-    ends = list(itertools.accumulate(branches))
-    return [_Beside([maps[end - length : end] for end, length in zip(ends, branches, strict=True)])]
-
-
-@dataclass(frozen=True, slots=True)
-class _Beside:
-    """What comes out of several branches, side by side."""
-
-    branches: Sequence[RowMaps]
-
-    def __call__(self, features: Features) -> Features:
-        beside = [
-            functools.reduce(lambda seen, one: one(np.asarray(seen, dtype=np.float64)), branch, features)
-            for branch in self.branches
-        ]
-        return np.asarray(np.hstack(beside), dtype=np.float64)
-
-
-def fitting_maps(planned: PlannedRelease, shards: Sequence[ShardRef], upstream: Sequence[ReleaseRef]) -> RowMaps:
-    """Open what a release's rows are seen through, and refuse what does not fit them; no row is read.
-
-    Raises
-    ------
-    RefusedError
-        If the artefacts do not map rows of the shards' features to what the release is planned for.
-    dpalgos.parameters.ParameterError
-        If they hold numbers that are not finite.
-    """
-    maps = maps_of(upstream, planned.branches)
-    for dimension in {shard.dataset.dimension for shard in shards}:
-        if not fits(maps, dimension, planned.setting.dimension):
-            raise RefusedError(
-                f"{planned.label} reads {planned.setting.dimension} features, and rows of {dimension} seen through "
-                f"{', '.join(reference.key[:12] for reference in upstream) or 'nothing'} do not have them"
-            )
-    return maps
-
-
-def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
-    """Open a shard, seen through released artefacts in turn; ``dimension`` features come out.
-
-    On a Dask worker, a shard of several files is summed by all workers, a file at a time. A public map that comes first
-    and is slow is applied once for the shard's version, and what it gives is kept; on a worker it is used where it is.
-    """
-    # Nothing is to be made for reading, and this is asked for each of many thousand parties.
-    rows = open_shard(Layout(current_root()), shard)
-    spread = on_dask_worker()
-    views, left = views_of(shard, maps)
-    source: StoredRows | KeptRows = rows
-    for passed, view in zip(range(len(views), 0, -1), views, strict=True):
-        kept = kept_rows(shard, rows, view, make=not spread)
-        if kept is not None:
-            source, left = kept, left[passed:]
-            break
-    if spread and len(rows.files) > 1:
-        return SpreadRows(
-            [_seen(part, left, dimension) for part in source.by_file()],
-            lambda contribution, parts: map_over_workers(functools.partial(_contribution, shard, contribution), parts),
-        )
-    return _seen(source, left, dimension)
-
-
-def _seen(rows: Rows, maps: RowMaps, dimension: int) -> Rows:
-    return MappedRows(rows, maps, dimension) if maps else rows
-
-
-def _contribution(shard: ShardRef, contribution: Callable[[Rows], Ints], part: Rows) -> Ints:
-    # A worker logs what is raised on it.
-    with redacted(
-        f"{shard.partition}-{shard.party}", f"a sum over rows of {shard.party}", private=shard.dataset.private
-    ):
-        return contribution(part)
-
-
-class NightRows:
-    """A party's rows of one night of a stream (:class:`~dpalgos.rows.Rows`), and its nights before.
-
-    A night's sum is kept write-once in the party's private folder: what a night has added to one release it adds to all
-    later ones, whatever becomes of the rows and of libraries. It is bound to the rows that it was formed of: one of
-    other rows than the plan names is refused (:mod:`tasks.preparation.streams`). A night that the party missed is
-    formed when it is next asked for. Where the factor has fewer bands than the horizon nights, sums that no later night
-    asks for are removed.
-
-    Parameters
-    ----------
-    planned : PlannedNight
-    shard : ShardRef
-        Of tonight.
-    maps : sequence of callable
-        What rows pass through.
-    """
-
-    def __init__(self, planned: PlannedNight, shard: ShardRef, maps: RowMaps) -> None:
-        self._night, self._dimension, self._maps = planned.stream.night, planned.setting.dimension, maps
-        self._planned, self._shard = planned, shard
-        self._notes = notes_of(planned, shard.party)
-        self._before = planned.night_keys[: planned.stream.night - 1]
-        # The night before was the last that asked for it, and is released.
-        self._expired = planned.stream.night - planned.stream.factor.kept_nights
-
-    @cached_property
-    def _rows(self) -> Rows:
-        return rows_of(self._shard, self._maps, self._dimension)
-
-    @property
-    def count(self) -> int:
-        """Rows of tonight."""
-        return self._shard.rows
-
-    @property
-    def dimension(self) -> int:
-        """Features a row."""
-        return self._dimension
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield tonight's rows."""
-        yield from self._rows.blocks()
-
-    def fingerprint(self) -> NDArray[np.uint8]:
-        """Return the digest of tonight's rows."""
-        return self._rows.fingerprint()
-
-    def released(self) -> list[Ints]:
-        """Return what is stored of the nights before.
-
-        Raises
-        ------
-        StorageError
-            If one of them is not stored.
-        """
-        store = open_releases()
-        return [store.read(key)[1]["values"] for key in self._before]
-
-    def sum_of(self, night: int, form: Callable[[Rows], Ints]) -> Ints:
-        """Return the sum of a night as it was frozen; where it was not, form it of that night's rows and freeze it.
-
-        Raises
-        ------
-        StorageError
-            If a night was neither frozen nor are its rows stored.
-        RefusedError
-            If it was frozen, or came, with other rows than the plan names.
-        """
-        noted, kept = self._noted(night), self._notes.get(f"sum-{night}")
-        if kept is None:
-            require_positions(self._planned, noted, night)
-            data = io.BytesIO()
-            rows = self._rows if night == self._night else rows_of(noted.shard, self._maps, self._dimension)
-            np.save(data, form(rows), allow_pickle=False)
-            kept = self._notes.put(f"sum-{night}", pack_sum(noted, data.getvalue()))
-            if night == self._night:
-                self._notes.discard(f"sum-{self._expired}")
-        frozen = unpack_sum(self._planned, night, noted, kept)
-        return cast(Ints, np.load(io.BytesIO(frozen), allow_pickle=False))
-
-    def _noted(self, night: int) -> Arrived:
-        noted = arrival_noted(self._notes, self._planned, self._shard, night)
-        if noted is None:
-            raise StorageError(
-                f"party {self._shard.party} has no note of which rows are those of night {night}, and so no sum of "
-                "them: restore its private folder from a back-up; if they were removed for good, the horizon ends "
-                "here, and the next one begins with the versions after its last night"
-            )
-        return noted
-
-
-# ── deadlines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-_Made = TypeVar("_Made")
-
-
-class DeadlineMissError(RefusedError):
-    """Work on private rows took longer than the declared deadline; nothing is released, and the charge stands."""
-
-
-def wait_for_deadline(planned: PlannedRelease, begun: float | None = None) -> None:
-    """Wait until what was made of rows may show; nothing where no deadline was declared.
-
-    Guarantee
-    ---------
-    What happens afterwards begins at ``begun + seconds`` whatever the rows, but for misses, whose probability is
-    declared and charged (:func:`dpalgos.accounting.costs.loss_of_deadline_misses`). Idealised: how soon a sleeping
-    process is woken does not depend on what it did before, and neither do the processor's caches and clock, the free
-    memory and the other processes that it left. What observes the processor or the memory meanwhile is not covered.
-
-    Parameters
-    ----------
-    planned : PlannedRelease
-    begun : float, optional
-        By the monotonic clock. None before it is begun: nothing is waited for, and a release whose deadline passed
-        before is refused, since another attempt would be timed anew and uncharged.
-
-    Raises
-    ------
-    DeadlineMissError
-        If it has passed.
-    """
-    _await([planned], planned.label, begun)
-
-
-def prepare_in_time(plan: RunPlan, what: str, prepare: Callable[[], _Made]) -> _Made | None:
-    """Do what a charged plan's releases need of private rows before they read them; it shows at its own instant.
-
-    Its clock is the deadline of the releases, which have paid for a miss of it
-    (:meth:`tasks.planning.plans.Deadline.misses`). Whoever has been late once is late for good: the releases of the
-    plan are refused from then on, so that nothing is timed again under the same charge. Where all of them are stored
-    nothing is done, for nothing will be read.
-
-    Parameters
-    ----------
-    plan : RunPlan
-        Charged, with a deadline.
-    what : str
-        For people: what is prepared.
-    prepare : callable
-        Says nothing while it works.
-
-    Returns
-    -------
-    object or None
-        What was prepared; None where nothing was to be done.
-
-    Raises
-    ------
-    DeadlineMissError
-        If it takes longer than the deadline, or one of the releases was late before.
-    RedactedError
-        If something else goes wrong on private rows.
-    """
-    timed = [release for release in plan.releases if release.deadline is not None]
-    if all(open_releases().exists(release.key) for release in timed):
-        return None
-    _await(timed, what, None)
-    begun = time.monotonic()
-    with redacted(plan.run_key, what, private=True), quietly():
-        prepared = prepare()
-    _await(timed, what, begun)
-    return prepared
-
-
-def _await(timed: Sequence[PlannedRelease], what: str, begun: float | None) -> None:
-    """Wait until what was made for some releases of one deadline may show; see :func:`wait_for_deadline`."""
-    deadline = timed[0].deadline
-    if deadline is None:
-        return
-    # As roots have called the folder from the first: what was missed there is not tried again.
-    missed = [current_layout().private / "overruns" / release.key for release in timed]
-    left = 0.0 if begun is None else begun + deadline.seconds - time.monotonic()
-    if left < 0:
-        for mark in missed:
-            write_bytes(mark, b"", mode=0o600)
-    if left < 0 or (begun is None and any(mark.exists() for mark in missed)):
-        raise DeadlineMissError(
-            f"{what} was not made within the deadline of {deadline.seconds:g} s and is not released; "
-            "its charge stands and everything else is kept. It is not tried again, since how long it takes may tell of "
-            "the rows: choose a larger --deadline, a new release with a charge of its own"
-        )
-    time.sleep(left)
-
-
-# ── the door ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def charge_plan(plan: RunPlan, shards: Sequence[ShardRef]) -> Json:
@@ -724,7 +207,7 @@ def open_release(
     if stored is None:
         # Declare: from public facts alone.
         planned.guarantee()
-        reached("declared")
+        checkpoints.reached("declared")
         wait_for_deadline(planned)
         if shards:
             require_upstream(planned, upstream)
@@ -732,7 +215,7 @@ def open_release(
         if isinstance(planned, PlannedNight) and shards:
             require_current(planned, shards[0].dataset)
         admit([planned], shards, run=planned.name)
-        reached("charged")
+        checkpoints.reached("charged")
     with redacted(planned.key, planned.label, private=any(shard.dataset.private for shard in shards)):
         # The clock starts when rows can be read and not before: waiting for the ledger is no work on rows.
         release = OpenRelease(planned, planned.key, shards, maps, stored)

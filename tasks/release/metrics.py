@@ -32,7 +32,8 @@ from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import Shards
-from tasks.release.door import RowMaps, diagnostics_of, maps_of, read_release, rows_of
+from tasks.release.seen_rows import RowMaps, maps_of, rows_of
+from tasks.release.storing import diagnostics_of, read_release
 
 # Beyond so many classes nobody reads a matrix, and a curve is drawn from so many points.
 _MOST_CLASSES, _CURVE_POINTS = 50, 101

@@ -23,7 +23,8 @@ from tasks.planning.identity import code_version
 from tasks.planning.releases import PlannedRelease
 from tasks.preparation.partitions import make_partition, plan_partition
 from tasks.release.admission import admit
-from tasks.release.door import make_release, read_release
+from tasks.release.door import make_release
+from tasks.release.storing import read_release
 from tasks.runtime.stores import open_catalog
 
 _MOST_VALUES = 256

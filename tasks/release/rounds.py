@@ -26,8 +26,9 @@ from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import PrivateNotes, RoundStore
 from tasks.planning.releases import PlannedRelease
-from tasks.release import door
+from tasks.release import checkpoints, door
 from tasks.release.admission import admit
+from tasks.release.storing import StoredRecord
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 
@@ -57,7 +58,7 @@ class _StoredState:
     def keep(self, stage: Stage, state: PartyState) -> PartyState:
         """Store the state of a stage, once."""
         kept = PartyState.decode(self._notes.put(_noted(stage, self._block, self._step), state.encode()))
-        door.reached(f"kept {stage}")
+        checkpoints.reached(f"kept {stage}")
         return kept
 
 
@@ -79,7 +80,7 @@ class _StoredDecisions:
     def put(self, name: str, value: _W) -> _W:
         """Store something under a name, once."""
         kept = type(value).decode(self._store.put(self._named(name), value.encode()))
-        door.reached(f"kept {name}")
+        checkpoints.reached(f"kept {name}")
         return kept
 
     def _named(self, name: str) -> str:
@@ -364,7 +365,7 @@ class Rounds:
 
     def _send(self, name: str, message: bytes) -> None:
         self._store.put(name, message)
-        door.reached(f"sent {name}")
+        checkpoints.reached(f"sent {name}")
 
     def _sent(self, blocks: Sequence[Sequence[str]]) -> Iterator[bytes]:
         return (self._store.require(name) for block in blocks for name in block)
@@ -395,4 +396,4 @@ def _algorithm(planned: PlannedRelease) -> SumAlgorithm:
 
 
 def _recorded(planned: PlannedRelease, step: int) -> RecordedSum:
-    return RecordedSum(door.StoredRecord(planned.key, planned.parties), planned.key, stepwise.step_name(step))
+    return RecordedSum(StoredRecord(planned.key, planned.parties), planned.key, stepwise.step_name(step))

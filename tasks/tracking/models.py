@@ -35,7 +35,9 @@ from tasks.planning.identity import code_version
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import FeatureStep
-from tasks.release.door import make_release, maps_of, read_release, rows_of
+from tasks.release.door import make_release
+from tasks.release.seen_rows import maps_of, rows_of
+from tasks.release.storing import read_release
 from tasks.runtime.settings import refusal
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.flavor import load_pipeline, model_digest

@@ -22,7 +22,7 @@ from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.preparation.normalisation import row_map
 from tasks.preparation.public_maps import stored_map
-from tasks.release.door import read_release
+from tasks.release.storing import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.plots import draw_measured
 from tasks.runtime.settings import current_layout, current_root, flow_run_page

@@ -22,7 +22,7 @@ from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import ReleaseRef, Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.release.door import maps_of, rows_of
+from tasks.release.seen_rows import maps_of, rows_of
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.models import (
     Comparison,

@@ -16,7 +16,7 @@ from storage.layout import Layout
 from storage.secrets import party_secret, root_secret
 from tasks.accounts.ledger import open_ledger, verify_ledger
 from tasks.datasets.registration import find_dataset
-from tasks.release import door as checkpoints
+from tasks.release import checkpoints
 from tasks.runtime.progress import observed_by
 from tests.support.chains import charges, digests, followed, ingest_private, prepare
 from tests.support.command_line import run_command, start_command

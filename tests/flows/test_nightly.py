@@ -41,9 +41,9 @@ from tasks.planning.identity import identity
 from tasks.planning.nights import PlannedNight
 from tasks.preparation import nightly_rows
 from tasks.preparation.streams import Arrived
-from tasks.release import door as checkpoints
-from tasks.release.door import maps_of, rows_of
+from tasks.release import checkpoints
 from tasks.release.preflight import require_feasible
+from tasks.release.seen_rows import maps_of, rows_of
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 from tests.support.chains import charges, configured, digests

@@ -32,7 +32,7 @@ from tasks.planning import nights as planning
 from tasks.planning.nights import PlannedNight
 from tasks.preparation import nightly_rows, public_maps, streams
 from tasks.preparation.streams import Arrived, notes_of
-from tasks.release import door
+from tasks.release import door, night_rows
 from tasks.runtime.settings import current_layout, current_root, marks_folder
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
 from tests.flows import test_nightly_people as people
@@ -137,12 +137,13 @@ def _untied(patch: pytest.MonkeyPatch) -> None:
     """As it was: whatever is there under a key is what the key names."""
     for of, names in {
         nightly_rows: ("require_on_record", "require_current", "require_same_versions"),
-        door: ("require_current", "require_positions"),
+        door: ("require_current",),
+        night_rows: ("require_positions",),
         streams: ("_require_same",),
     }.items():
         for name in names:
             patch.setattr(of, name, lambda *_, **__: None)
-    patch.setattr(door, "unpack_sum", lambda release, night, noted, kept: kept[len(noted.digest) :])
+    patch.setattr(night_rows, "unpack_sum", lambda release, night, noted, kept: kept[len(noted.digest) :])
     patch.setattr("storage.catalog.Catalog.epoch", lambda self: "")
 
 

@@ -23,7 +23,7 @@ from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 from storage.ledger.ledger import Ledger
 from storage.releases import ReleaseStore
 from tasks.preparation import partitions, prepare
-from tasks.release import door
+from tasks.release import seen_rows
 from tests.support.command_line import CommandLine
 
 REPOSITORY = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ PLACES: dict[str, list[tuple[Any, str]]] = {
     "a shard": [
         (Even, "assign"),
         (partitions, "write_shards"),
-        (door, "open_shard"),
+        (seen_rows, "open_shard"),
         (NoisyGradientDescent, "contribution"),
     ],
     "a release": [(Ledger, "charge"), (Ledger, "record_output"), (ReleaseStore, "write")],

@@ -19,9 +19,9 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.release import door
-from tasks.release.door import read_release
 from tasks.release.metrics import Evaluation
 from tasks.release.preflight import cost_of_measuring_later
+from tasks.release.storing import read_release
 from tasks.releases import evaluate
 from tasks.runtime.settings import current_layout
 from tasks.tracking.results import at_threshold

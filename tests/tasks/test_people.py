@@ -29,8 +29,9 @@ from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
 from tasks.release import metrics
 from tasks.release.admission import admit
-from tasks.release.door import read_release, rows_of
 from tasks.release.preflight import expect_run, require_feasible
+from tasks.release.seen_rows import rows_of
+from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, prepare

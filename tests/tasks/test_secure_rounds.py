@@ -25,8 +25,7 @@ from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import PrivateNotes, RoundStore
 from tasks.accounts.ledger import open_ledger
 from tasks.planning.releases import PlannedRelease
-from tasks.release import door
-from tasks.release import door as checkpoints
+from tasks.release import checkpoints, door
 from tasks.releases import answer, decide, open_rounds, open_sum
 from tasks.runtime.settings import current_layout
 from tests.support.chains import Prepared, digests, ingest_private, prepare

@@ -23,7 +23,7 @@ from tasks.datasets.registration import find_dataset, ingest, query
 from tasks.datasets.request import IngestRequest
 from tasks.experiments.results import query_results
 from tasks.release import door
-from tasks.release.door import RedactedError
+from tasks.release.redaction import RedactedError
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, configured, digests, followed, ingest_private, prepare
 from tests.support.command_line import CommandLine

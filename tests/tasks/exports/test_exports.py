@@ -277,7 +277,7 @@ def derived_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(place, remembered)
 
-    once("tasks.release.door.whole_promise", tuple)
+    once("tasks.release.storing.whole_promise", tuple)
     once("tasks.exports.verifying.proved_of", lambda plan: plan.model_dump_json())
     once("tasks.exports.verifying.installed", lambda: 0)
     for name in ("prices", "decide"):

@@ -50,7 +50,8 @@ from tasks.federation.messages import (
 )
 from tasks.federation.party import Party
 from tasks.planning.configuration import TrainingConfig
-from tasks.release.door import open_release, read_release
+from tasks.release.door import open_release
+from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, current_root, isolated_root
 from tasks.tracking.models import find_model, load_model
 from tasks.tracking.reporting import keep_run

@@ -40,7 +40,7 @@ from tasks.federation.messages import (
 )
 from tasks.federation.party import Party
 from tasks.planning.configuration import TrainingConfig
-from tasks.release.door import read_release
+from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.reporting import Columns, run_report
 from tasks.tracking.results import Chained

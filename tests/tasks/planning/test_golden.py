@@ -35,7 +35,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import fix_terms
 from tasks.planning.plans import plan_run
 from tasks.preparation import nightly_rows, normalisation, partitions, public_maps
-from tasks.release.door import read_release
+from tasks.release.storing import read_release
 from tests.storage.reader_samples import SAMPLES
 from tests.support.data import stored
 from tests.support.plans import dataset_of, planned, shards_of

@@ -26,8 +26,7 @@ from tasks.planning.releases import PlannedRelease
 from tasks.preparation import prepare as planning
 from tasks.preparation.partitions import are_stored_whole
 from tasks.preparation.rows import make_rows
-from tasks.release import door
-from tasks.release import door as deadlines
+from tasks.release import deadlines, door
 from tasks.runtime.progress import listen, observed_by
 from tasks.runtime.settings import current_layout
 from tasks.tracking.artifacts import STAGES
@@ -310,11 +309,11 @@ def test_how_long_rows_take_to_prepare_is_not_seen(root: Path, monkeypatch: pyte
     assert min(hidden) >= 2 * SECONDS
     assert abs(hidden[0] - hidden[1]) < DELAY / 2, hidden
     # The mutant: it shows as soon as it is done.
-    monkeypatch.setattr(door, "_await", lambda *_: None)
+    monkeypatch.setattr(deadlines, "_await", lambda *_: None)
     begin = time.monotonic()
-    door.prepare_in_time(*unmade("neighbour"))
+    deadlines.prepare_in_time(*unmade("neighbour"))
     slow, begin = time.monotonic() - begin, time.monotonic()
-    door.prepare_in_time(*unmade("clinic"))
+    deadlines.prepare_in_time(*unmade("clinic"))
     assert slow - (time.monotonic() - begin) > DELAY / 2
 
 

@@ -20,7 +20,7 @@ from storage.refs import ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from tasks.accounts.ledger import open_ledger
 from tasks.planning.releases import PlannedRelease
-from tasks.release import door
+from tasks.release import checkpoints, door, seen_rows
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 from tests.support.chains import Prepared, charges, digests, ingest_private, prepare
@@ -66,7 +66,7 @@ def test_declare_charge_draw_store_in_this_order(clinic: Path, monkeypatch: pyte
             "stored": (True, True, True),
         }[step]
 
-    monkeypatch.setattr(door, "reached", reached)
+    monkeypatch.setattr(checkpoints, "reached", reached)
     door.make_release(release, prepared.shards.training)
     assert seen == ["declared", "charged", "drawn", "recorded", "stored"]
 
@@ -74,7 +74,7 @@ def test_declare_charge_draw_store_in_this_order(clinic: Path, monkeypatch: pyte
 def test_no_noise_and_no_row_before_the_charge_is_on_disk(clinic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = prepare(**NOISY)
     touched: list[str] = []
-    original_rows, original_stream = door.rows_of, KeyedNoise.stream
+    original_rows, original_stream = seen_rows.rows_of, KeyedNoise.stream
 
     def opened(*arguments: Any) -> Any:
         assert open_ledger().is_charged(only(prepared).key)
@@ -231,7 +231,7 @@ def test_a_secret_that_others_can_read_is_refused_before_the_charge(clinic: Path
 
 def nudge(monkeypatch: pytest.MonkeyPatch) -> None:
     """Change the last bit of one feature, as another library or another number of threads might."""
-    original = door.rows_of
+    original = seen_rows.rows_of
 
     class Nudged:
         def __init__(self, rows: Any) -> None:

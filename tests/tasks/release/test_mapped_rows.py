@@ -24,8 +24,8 @@ from storage.refs import ShardRef, Visibility
 from storage.shards import open_shard, write_shards
 from storage.source import Block, Source
 from tasks.preparation import mapped_rows, public_maps
-from tasks.release import door as release_rows
-from tasks.release.door import RowMaps, rows_of
+from tasks.release import seen_rows as release_rows
+from tasks.release.seen_rows import RowMaps, rows_of
 from tests.support.data import flip
 
 ROWS, PIXELS, DIRECTIONS = 1100, 64, 5

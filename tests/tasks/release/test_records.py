@@ -18,7 +18,7 @@ from storage.errors import DamagedError
 from storage.rounds import Journal
 from tasks.accounts.ledger import open_ledger
 from tasks.planning.releases import PlannedRelease
-from tasks.release import door
+from tasks.release import door, storing
 from tasks.runtime.settings import current_layout
 from tests.support.chains import Prepared, digests, ingest_private, prepare
 from tests.support.forks import die, killed
@@ -79,8 +79,8 @@ def test_killed_between_every_two_steps(clinic: Path, monkeypatch: pytest.Monkey
             with pytest.MonkeyPatch.context() as patch:
                 # One after another, so that each record is a place to be killed at.
                 patch.setattr(summation, "_AT_ONCE", 1)
-                patch.setattr(door.StoredRecord, "fix", counted(door.StoredRecord.fix))
-                patch.setattr(door.StoredRecord, "open", counted(door.StoredRecord.open))
+                patch.setattr(storing.StoredRecord, "fix", counted(storing.StoredRecord.fix))
+                patch.setattr(storing.StoredRecord, "open", counted(storing.StoredRecord.open))
                 made(prepared)
 
         before = entries(prepared)
@@ -110,7 +110,7 @@ def test_a_step_that_was_opened_is_not_opened_with_another_value(
 
     def run() -> None:
         counted = dies_before(3 * opened + 1)
-        door.StoredRecord.open = counted(door.StoredRecord.open)  # type: ignore[method-assign]  # in a child
+        storing.StoredRecord.open = counted(storing.StoredRecord.open)  # type: ignore[method-assign]  # in a child
         made(prepared)
 
     killed(run)

@@ -23,7 +23,8 @@ from storage.objects import objects_of
 from storage.refs import ShardRef, Visibility
 from storage.shards import write_shards
 from storage.source import Block, Source
-from tasks.release.door import RedactedError, rows_of
+from tasks.release.redaction import RedactedError
+from tasks.release.seen_rows import rows_of
 from tasks.runtime.cluster import security
 from tests.support.object_store import running_object_store, use_object_store
 from tests.support.untraced import untraced

@@ -26,7 +26,7 @@ from dpalgos.trust.model import SecureAggregation, TrustModel
 from storage.releases import ReleaseStore
 from tasks.accounts.ledger import open_ledger
 from tasks.planning.configuration import SecureSettings, TrainingConfig
-from tasks.release.door import StoredRecord
+from tasks.release.storing import StoredRecord
 from tasks.runtime.settings import current_layout
 from tests.support.chains import followed, prepare
 from tests.support.plans import dataset_of, planned, shards_of
