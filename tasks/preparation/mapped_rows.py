@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.models import Projection
-from dpalgos.rows import Features, Floats
+from dpalgos.rows import Array, Features
 from storage.datasets import into_unit_ball
 from storage.errors import StorageError
 from storage.kept_rows import KeptRows, has_kept, keep_rows, open_kept, room_in_memory
@@ -55,7 +55,7 @@ class PublicView:
 
     def __call__(self, rows: Features) -> Mapped:
         """Map rows (m, d), each by itself; no warning says what they hold."""
-        seen: Floats | Mapped = np.asarray(rows)
+        seen: Array = np.asarray(rows)
         with np.errstate(all="ignore"):
             for number, one in enumerate(self.maps, 1):
                 seen = one.apply(np.asarray(seen, dtype=np.float64))
