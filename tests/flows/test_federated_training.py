@@ -112,7 +112,7 @@ def test_listeners_are_told_of_every_stage(shared: Path) -> None:
     assert stages.count("reduction") == 3
     assert stages.count("training") == 3
     assert stages.count("aggregation") == 2
-    assert stages[0] == "ingestion"
+    assert stages[0] == "data set"
     for stage in ("budget", "evaluation", "log"):
         assert stage in stages
     assert stages.index("budget") < stages.index("reduction") < stages.index("training") < stages.index("log")
