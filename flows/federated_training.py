@@ -40,7 +40,7 @@ from tasks.releases import (
 from tasks.rows import arrive, extract_features, make_public_map, normalise, partition, prepare_rows, resolve_dataset
 from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.events import dataset_resource
-from tasks.runtime.progress import say
+from tasks.runtime.progress import report_progress
 from tasks.runtime.steps import Done, Future, Step, inline, is_inline, served_from_cache
 from tasks.tracking.artifacts import show_result, showing_progress
 from tasks.tracking.reporting import announce_trained
@@ -100,7 +100,7 @@ def chain(prepared: Prepared) -> Chained:
     references = {}
     for key, future in futures.items():
         references[key] = future.result()
-        say("releases", f"{len(references)} of {len(futures)}", len(references) / len(futures))
+        report_progress("releases", f"{len(references)} of {len(futures)}", len(references) / len(futures))
     models = {name: [references[key] for key in path] for name, path in run.paths().items()}
     measured = {release.key: references.pop(release.key) for release in run.evaluations}
     measurable = prepared.config.evaluation and (prepared.config.horizon is None or shards.held_out is not None)

@@ -17,7 +17,7 @@ from tasks.experiments.specifications import Block, Plot, Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
 from tasks.runtime.cluster import task_runner, threads
-from tasks.runtime.progress import say
+from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.steps import BY_CONTENT, RETRIES, inline
 from tasks.tracking.artifacts import show_sweep
@@ -189,7 +189,7 @@ def sweep(spec: SweepSpec) -> SweepResult:
         failed += outcome.error is not None
         reused += future.state.name == "Cached"
         done = len(outcomes) - failed
-        say("points", _progress(len(points), done, failed, reused, _seconds(started, timed=timed)))
+        report_progress("points", _progress(len(points), done, failed, reused, _seconds(started, timed=timed)))
         tracker.write(point.key, entries, outcome.error)
     result = SweepResult(
         name=spec.name,

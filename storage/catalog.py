@@ -343,9 +343,9 @@ class Catalog:
         restored = found(self._database, Kind.RESTORE)
         return str(restored[-1].content["epoch"]) if restored else ""
 
-    def stream(self, keys: Collection[str]) -> Mapping[str, Any] | None:
-        """Return what is released night after night under one of some keys, None where nothing was fixed."""
-        fixed = [entry.content for entry in found(self._database, Kind.STREAM) if entry.subject in keys]
+    def stream(self, key: str) -> Mapping[str, Any] | None:
+        """Return what is released night after night under a key, None where nothing was fixed."""
+        fixed = [entry.content for entry in found(self._database, Kind.STREAM) if entry.subject == key]
         return fixed[-1] if fixed else None
 
     def get(self, name: str) -> Registration:

@@ -663,8 +663,7 @@ def _content(body: Mapping[str, Any]) -> str:
     """Return the digest of what a version holds, whatever it is called."""
     public = ("format", "classes", "label_range", "normalisation", "origins", "image_shape", "people")
     rows = {part: written["content"] for part, written in body["parts"].items()}
-    table = {} if body["table"] is None else {"table": body["table"]}
-    return documents.digest({"rows": rows, **{what: body[what] for what in public if what in body}, **table})
+    return documents.digest({"rows": rows, **{what: body[what] for what in (*public, "table") if what in body}})
 
 
 def _publish(

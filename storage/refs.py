@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
-from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel
 
 
 class Visibility(StrEnum):
@@ -142,13 +142,6 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
     person: str = ""
     rows_per_person: int = 1
     maps: tuple[str, ...] = ()
-
-    @model_serializer(mode="wrap")
-    def _said(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Say of people and maps only where there are: identities are digests of it."""
-        fields: dict[str, Any] = serialise(self)
-        unsaid = {*(() if self.person else ("person", "rows_per_person")), *(() if self.maps else ("maps",))}
-        return {name: value for name, value in fields.items() if name not in unsaid}
 
     def seen_through(self, maps: Sequence[str], dimension: int) -> Self:
         """Return the reference to these rows as public maps show them: their keys, and the features that come out."""

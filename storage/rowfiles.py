@@ -99,14 +99,13 @@ class RowFormat:
 
     def to_json(self) -> dict[str, Any]:
         """Return the format as JSON."""
-        # Said where it is so: names of public versions are digests of it.
-        said = {name: True for name in ("shares", "positions") if getattr(self, name)}
-        return {"dimension": self.dimension, "labels": str(self.labels), "sparse": self.sparse, **said}
+        kept = {"shares": self.shares, "positions": self.positions}
+        return {"dimension": self.dimension, "labels": str(self.labels), "sparse": self.sparse, **kept}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return the format written by :meth:`to_json`."""
-        more = {name: bool(value.get(name, False)) for name in ("shares", "positions")}
+        more = {name: bool(value[name]) for name in ("shares", "positions")}
         return cls(int(value["dimension"]), Labels(value["labels"]), bool(value["sparse"]), **more)
 
     def encode(self, features: Features, labels: NDArray[np.generic], shares: NDArray[np.int32] | None = None) -> Any:

@@ -19,7 +19,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.planning.rows import FeatureStep, Shards
 from tasks.runtime.events import Event, account_resource, announce
-from tasks.runtime.progress import say
+from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_root
 from tasks.runtime.steps import step
 from tasks.tracking.artifacts import show_budgets, show_figure
@@ -47,7 +47,7 @@ def compare_with_champion(
     """Compare on the held-out rows and note the outcome on the version. Asked again, it charges nothing."""
     compared = compare_models(current_root(), model_comparison, shards.held_out, features, epsilon)
     record_comparison(current_root(), compared)
-    say("comparison", compared.statement)
+    report_progress("comparison", compared.statement)
     return compared
 
 
@@ -76,7 +76,7 @@ def score(request: ScoringRequest) -> str:
             f"the rows could not be predicted ({type(error).__name__}); what is wrong with them is for their owner: "
             f"unitball predict --model {model.name}/{model.version} --input … --output …"
         ) from None
-    say("scoring", f"{model.name} version {model.version}")
+    report_progress("scoring", f"{model.name} version {model.version}")
     # What is in the file is for its owner alone.
     create_markdown_artifact(
         f"Scored with {model.name} version {model.version}: `private/predictions/{output.name}` below the root.",
@@ -107,7 +107,7 @@ def record(
     ``models`` gives for each released model what rows pass through, the model last.
     """
     logged = keep_run(config, Chained(dataset, plan, result, models))
-    say("log", f"MLflow run {str(logged.mlflow_run_id)[:8]}")
+    report_progress("log", f"MLflow run {str(logged.mlflow_run_id)[:8]}")
     return logged
 
 

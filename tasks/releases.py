@@ -11,7 +11,7 @@ from tasks.release.door import charge_plan, combine, make_release
 from tasks.release.metrics import Evaluation, measure
 from tasks.release.rounds import Rounds
 from tasks.runtime.events import Event, account_resource, announce, log_event
-from tasks.runtime.progress import say
+from tasks.runtime.progress import report_progress
 from tasks.runtime.steps import RETRIES, is_inline, step
 from tasks.runtime.stores import open_releases
 from tasks.tracking.artifacts import show_budget
@@ -21,7 +21,7 @@ from tasks.tracking.artifacts import show_budget
 def charge(plan: RunPlan, shards: Shards) -> Json:
     """Charge a run's releases; asked again, it charges nothing. Never cached: the ledger itself remembers."""
     outcome = charge_plan(plan, shards.all)
-    say("budget", f"{outcome['charged']} releases charged, {outcome['already_charged']} charged before")
+    report_progress("budget", f"{outcome['charged']} releases charged, {outcome['already_charged']} charged before")
     dataset, account = shards.training[0].dataset, shards.training[0].dataset.account
     paid = {what: str(outcome[what]) for what in ("charged", "already_charged")}
     log_event("unitball.plan.charged", dataset=dataset.name, account=account, details={"system": plan.system, **paid})
@@ -40,7 +40,7 @@ def _stored(release: PlannedRelease, *_: object) -> bool:
 def reduce_dimension(release: PlannedRelease, shards: list[ShardRef], upstream: list[ReleaseRef]) -> ReleaseRef:
     """Learn a basis from rows and release it, or make a public map, which reads none."""
     reference = make_release(release, shards, upstream)
-    say("reduction", release.label)
+    report_progress("reduction", release.label)
     return reference
 
 
@@ -48,7 +48,7 @@ def reduce_dimension(release: PlannedRelease, shards: list[ShardRef], upstream: 
 def train_model(release: PlannedRelease, shards: list[ShardRef], upstream: list[ReleaseRef]) -> ReleaseRef:
     """Train on rows, seen through a released basis where there is one, and release the model."""
     reference = make_release(release, shards, upstream)
-    say("training", release.label)
+    report_progress("training", release.label)
     return reference
 
 
@@ -56,7 +56,7 @@ def train_model(release: PlannedRelease, shards: list[ShardRef], upstream: list[
 def measure_model(release: PlannedRelease, shards: list[ShardRef], upstream: list[ReleaseRef]) -> ReleaseRef:
     """Release how well a model does on held-out rows, seen through all that its rows pass."""
     reference = make_release(release, shards, upstream)
-    say("measuring", release.label)
+    report_progress("measuring", release.label)
     return reference
 
 
@@ -89,7 +89,7 @@ def decide(release: PlannedRelease, stage: Stage, sent: list[list[str]]) -> str:
 def open_sum(release: PlannedRelease, sent: list[list[str]]) -> ReleaseRef:
     """Server: open the sum, make the artefact of it and store that as the release."""
     reference = Rounds(release).release(sent)
-    say("secure sum", release.label)
+    report_progress("secure sum", release.label)
     return reference
 
 
@@ -97,7 +97,7 @@ def open_sum(release: PlannedRelease, sent: list[list[str]]) -> ReleaseRef:
 def aggregate(combination: PlannedCombination, releases: list[ReleaseRef]) -> ReleaseRef:
     """Combine releases into one; takes releases and returns a release, and gets no shard."""
     reference = combine(combination, releases)
-    say("aggregation", combination.label)
+    report_progress("aggregation", combination.label)
     return reference
 
 
@@ -107,5 +107,5 @@ def evaluate(
 ) -> Evaluation:
     """Say how well the released models do, each given by name with the releases that its rows pass through."""
     evaluation = measure(plan, models, measured, shards)
-    say("evaluation", plan.system)
+    report_progress("evaluation", plan.system)
     return evaluation

@@ -15,7 +15,7 @@ from tasks.preparation.partitions import are_stored_whole, make_partition
 from tasks.preparation.public_maps import kept_maps, make_map, make_mapped
 from tasks.preparation.rows import make_rows
 from tasks.release.deadlines import prepare_in_time
-from tasks.runtime.progress import say
+from tasks.runtime.progress import report_progress
 from tasks.runtime.steps import step
 
 
@@ -27,7 +27,7 @@ def resolve_dataset(name: str) -> DatasetRef:
     :func:`tasks.datasets.registration.ingest`, at the owner's command and not by a run.
     """
     dataset = find_dataset(name)
-    say("data set", f"{dataset.rows} {dataset.unit.several} of {name}")
+    report_progress("data set", f"{dataset.rows} {dataset.unit.several} of {name}")
     return dataset
 
 
@@ -35,7 +35,7 @@ def resolve_dataset(name: str) -> DatasetRef:
 def normalise(node: NormalisedRows) -> DatasetRef:
     """Store a version of a data set whose rows are mapped as a run wants them; a version that is there is reused."""
     result = make_normalised(node)
-    say("normalisation", f"{result.rows} {result.unit.several} to {result.normalisation}")
+    report_progress("normalisation", f"{result.rows} {result.unit.several} to {result.normalisation}")
     return result
 
 
@@ -43,7 +43,7 @@ def normalise(node: NormalisedRows) -> DatasetRef:
 def make_public_map(feature: FeatureStep) -> str:
     """Make a public map and keep it among the releases; one that is stored is left there. Return its key."""
     make_map(feature)
-    say("features", feature.label)
+    report_progress("features", feature.label)
     return feature.key
 
 
@@ -52,7 +52,7 @@ def extract_features(node: MappedRows) -> DatasetRef:
     """Store a version of a data set whose rows have passed through public maps; a version that is there is reused."""
     result = make_mapped(node)
     of, maps = f"{result.rows} {result.unit.several}", ", ".join(each.label for each in node.maps)
-    say("features", f"{of} to {result.dimension} features: {maps}")
+    report_progress("features", f"{of} to {result.dimension} features: {maps}")
     return result
 
 
@@ -61,7 +61,7 @@ def partition(node: Partition) -> Shards:
     """Divide a data set's rows among parties by a rule that is fixed before any row is looked at."""
     shards = make_partition(node)
     of = f"{sum(shard.rows for shard in shards.training)} {node.rows.unit.several}"
-    say("partition", f"{of} to {len(shards.training)} parties")
+    report_progress("partition", f"{of} to {len(shards.training)} parties")
     return shards
 
 
@@ -69,7 +69,7 @@ def partition(node: Partition) -> Shards:
 def arrive(node: ArrivedRows) -> Shards:
     """Write what arrived in a night to the parties' own stores; each notes what and where, for later nights."""
     shards, unit = make_arrived(node), node.registered.unit.several
-    say("arrival", f"{sum(shard.rows for shard in shards.training)} {unit}, {node.release.label}")
+    report_progress("arrival", f"{sum(shard.rows for shard in shards.training)} {unit}, {node.release.label}")
     return shards
 
 
@@ -93,5 +93,5 @@ def prepare_rows(plan: RunPlan, nodes: list[NormalisedRows | MappedRows | Partit
         return made
 
     made = prepare_in_time(plan, what, prepare)
-    say("preparation", f"{dataset.rows} {dataset.unit.several} of {dataset.name}")
+    report_progress("preparation", f"{dataset.rows} {dataset.unit.several} of {dataset.name}")
     return made or {}

@@ -25,7 +25,7 @@ from rich.table import Table
 from dpalgos.parameters import ParameterError
 from storage.documents import read_text as document_text
 from storage.errors import FormatVersionError, InputError, StorageError
-from tasks.runtime.progress import listen, say
+from tasks.runtime.progress import listen, report_progress
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root
 
 RootOption = Annotated[
@@ -161,7 +161,7 @@ def running(title: str, *, stages: Collection[str] | None = None) -> Iterator[No
     from tasks.runtime.engine import prepare_engine, quick_flows
 
     with progress(title, stages=stages):
-        say("engine", "starting")
+        report_progress("engine", "starting")
         prepare_engine(current_root())
         with quick_flows():
             yield

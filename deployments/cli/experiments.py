@@ -20,7 +20,7 @@ from storage.atomic import write_bytes
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.cluster import require_scheduler
-from tasks.runtime.progress import say
+from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_layout
 
 if TYPE_CHECKING:
@@ -384,7 +384,7 @@ def all_audits(options: AuditOptions) -> Answer:
     with progress("audits"):
         for subject, report in audit_all(wanted, options, folder, processes=os.cpu_count() or 1):
             reports.append(report)
-            say("audits", f"{subject.name} {report['verdict']}", len(reports) / len(wanted))
+            report_progress("audits", f"{subject.name} {report['verdict']}", len(reports) / len(wanted))
     reports.sort(key=lambda one: (KINDS.index(str(one["kind"])), str(one["algorithm"])))
     numbers = ("δ", *(f"ε {heading}" for heading in _EPSILONS), "runs", "seconds")
     rows = (

@@ -7,7 +7,7 @@ with what must be stored:
 =========================  ==========================================  =============================================
 round                      a party                                     the server
 =========================  ==========================================  =============================================
-1 advertise (a session)    ``join``, ``advertise``                     ``collect_advertisements`` → *Roster*;
+1 advertise (a session)    ``join``, ``advertise``                     ``collect_advertisements`` → *AdvertisedKeys*;
                                                                        ``introduce``
 2 share (a session)        ``share`` → *PartyState*; ``receive``       ``collect_shares`` → *Agreement*; ``deliver``
                            → *PartyState*

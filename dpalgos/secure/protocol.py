@@ -4,8 +4,8 @@ The four rounds of a party are :func:`advertise`, :func:`share` (with :func:`rec
 :func:`unmask`; the first two are done once a session, the last two once a step.
 
 What the server sees are messages only, and it says who of the senders broke the protocol. What has to be stored between
-two of its functions is their result: :class:`Roster`, :class:`Agreement`, :class:`MaskedBlock`, and before anything is
-unmasked the :class:`SurvivorSet`. A message that breaks the protocol raises a
+two of its functions is their result: :class:`AdvertisedKeys`, :class:`Agreement`, :class:`MaskedBlock`, and before
+anything is unmasked the :class:`SurvivorSet`. A message that breaks the protocol raises a
 :class:`~dpalgos.secure.primitives.ViolationError` naming its sender. The caller may leave that message out and call
 again: the sender then counts as lost.
 
@@ -411,7 +411,7 @@ _Sent = TypeVar("_Sent", bound=ToServer)
 
 
 def neighbourhoods(members: tuple[int, ...], graph: SparseGraph | None, seed: bytes) -> dict[int, tuple[int, ...]]:
-    """Return everybody's neighbours in one session, in increasing order; the same for all who know the roster.
+    """Return everybody's neighbours in one session, in increasing order; the same for all who know the advertised keys.
 
     Parameters
     ----------
@@ -420,7 +420,7 @@ def neighbourhoods(members: tuple[int, ...], graph: SparseGraph | None, seed: by
     graph : SparseGraph or None
         None: everybody is everybody's neighbour.
     seed : bytes
-        Public, 32 bytes, fixed only when the roster is (its digest), so that nobody's place was known before.
+        Public, 32 bytes, fixed only when these keys are (its digest), so that nobody's place was known before.
     """
     if graph is None:
         return {party: tuple(member for member in members if member != party) for party in members}
@@ -432,7 +432,7 @@ def neighbourhoods(members: tuple[int, ...], graph: SparseGraph | None, seed: by
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roster(Wire):
+class AdvertisedKeys(Wire):
     """After round 1: who advertised which key.
 
     Parameters
@@ -447,7 +447,7 @@ class Roster(Wire):
 
     @cached_property
     def neighbours(self) -> Mapping[int, tuple[int, ...]]:
-        """Who masks with whom; in a sparse graph drawn from the digest of this roster, bound to its purpose."""
+        """Who masks with whom; in a sparse graph drawn from the digest of these keys, bound to its purpose."""
         seed = hashlib.sha256(keys.context("order", self.encode())).digest()
         return neighbourhoods(tuple(self.public_keys), self.parameters.graph, seed)
 
@@ -458,18 +458,18 @@ class Agreement(Wire):
 
     Parameters
     ----------
-    roster : Roster
+    advertised_keys : AdvertisedKeys
     bundles : tuple of ShareBundle
         In increasing order of the senders.
     """
 
-    roster: Roster
+    advertised_keys: AdvertisedKeys
     bundles: tuple[ShareBundle, ...]
 
     @property
     def parameters(self) -> RoundParameters:
         """The session's parameters."""
-        return self.roster.parameters
+        return self.advertised_keys.parameters
 
     @cached_property
     def by_sender(self) -> Mapping[int, ShareBundle]:
@@ -539,8 +539,8 @@ class SurvivorSet(Wire):
         return frozenset(self.survivors)
 
 
-def collect_advertisements(parameters: RoundParameters, messages: Iterable[Advertisement]) -> Roster:
-    """Round 1: return the roster of all keys that arrived.
+def collect_advertisements(parameters: RoundParameters, messages: Iterable[Advertisement]) -> AdvertisedKeys:
+    """Round 1: return all keys that arrived.
 
     Raises
     ------
@@ -556,16 +556,16 @@ def collect_advertisements(parameters: RoundParameters, messages: Iterable[Adver
             raise ViolationError(sender, f"advertised the public key of party {owners[message.public_key]}")
     _require_quorum(parameters, "keys were advertised", len(received))
     public_keys = {sender: message.public_key for sender, message in received.items()}
-    return Roster(parameters=parameters, public_keys=public_keys)
+    return AdvertisedKeys(parameters=parameters, public_keys=public_keys)
 
 
-def introduce(roster: Roster, party: int) -> Introduction:
+def introduce(advertised_keys: AdvertisedKeys, party: int) -> Introduction:
     """Round 1: return what a party is told of its neighbours."""
-    public_keys = {peer: roster.public_keys[peer] for peer in roster.neighbours[party]}
-    return Introduction(session=roster.parameters.session, recipient=party, public_keys=public_keys)
+    public_keys = {peer: advertised_keys.public_keys[peer] for peer in advertised_keys.neighbours[party]}
+    return Introduction(session=advertised_keys.parameters.session, recipient=party, public_keys=public_keys)
 
 
-def collect_shares(roster: Roster, messages: Iterable[ShareBundle]) -> Agreement:
+def collect_shares(advertised_keys: AdvertisedKeys, messages: Iterable[ShareBundle]) -> Agreement:
     """Round 2: return the agreement of all parties whose shares arrived.
 
     Raises
@@ -575,10 +575,10 @@ def collect_shares(roster: Roster, messages: Iterable[ShareBundle]) -> Agreement
     TooFewPartiesError
         If fewer than N - dropouts sent one.
     """
-    parameters, steps = roster.parameters, roster.parameters.steps
-    received = _by_sender(parameters, messages, roster.public_keys)
+    parameters, steps = advertised_keys.parameters, advertised_keys.parameters.steps
+    received = _by_sender(parameters, messages, advertised_keys.public_keys)
     for sender, bundle in received.items():
-        near = roster.neighbours[sender]
+        near = advertised_keys.neighbours[sender]
         of_parties = (
             (bundle.ciphertexts, near, SEALED(steps)),
             (bundle.commitments, tuple(sorted((*near, sender))), OPENED(steps)),
@@ -591,7 +591,7 @@ def collect_shares(roster: Roster, messages: Iterable[ShareBundle]) -> Agreement
         ):
             raise ViolationError(sender, "sent shares, commitments or locks of the wrong length")
     _require_quorum(parameters, "secrets were shared", len(received))
-    return Agreement(roster=roster, bundles=tuple(received.values()))
+    return Agreement(advertised_keys=advertised_keys, bundles=tuple(received.values()))
 
 
 def deliver(agreement: Agreement, party: int) -> Delivery:

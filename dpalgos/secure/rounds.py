@@ -19,7 +19,7 @@ from dpalgos.secure.messages import (
     Wire,
 )
 from dpalgos.secure.primitives import KEY, RepeatedUseError, ViolationError
-from dpalgos.secure.protocol import Agreement, MaskedBlock, PartyState, Roster, SurvivorSet
+from dpalgos.secure.protocol import AdvertisedKeys, Agreement, MaskedBlock, PartyState, SurvivorSet
 
 
 class SumRecord(Protocol):
@@ -319,8 +319,8 @@ class Server:
             parameters = self._decided(RoundParameters, "parameters")
             return ((party, parameters) for party in range(parameters.tolerance.parties))
         if stage is Stage.SHARE:
-            roster = self._decided(Roster, "roster")
-            return ((party, protocol.introduce(roster, party)) for party in roster.public_keys)
+            advertised_keys = self._decided(AdvertisedKeys, "advertised_keys")
+            return ((party, protocol.introduce(advertised_keys, party)) for party in advertised_keys.public_keys)
         agreement = self._decided(Agreement, "agreement")
         if stage is Stage.MASK:
             return ((party, protocol.request_masking(agreement, self._step, party)) for party in agreement.by_sender)
@@ -351,10 +351,12 @@ class Server:
             case Stage.ADVERTISE:
                 parameters = self._decided(RoundParameters, "parameters")
                 advertised = cast(Iterable[Advertisement], answers)
-                self._memory.put("roster", protocol.collect_advertisements(parameters, advertised))
+                self._memory.put("advertised_keys", protocol.collect_advertisements(parameters, advertised))
             case Stage.SHARE:
-                roster = self._decided(Roster, "roster")
-                self._memory.put("agreement", protocol.collect_shares(roster, cast(Iterable[ShareBundle], answers)))
+                advertised_keys = self._decided(AdvertisedKeys, "advertised_keys")
+                self._memory.put(
+                    "agreement", protocol.collect_shares(advertised_keys, cast(Iterable[ShareBundle], answers))
+                )
             case Stage.MASK:
                 self._fix_survivors(cast(Iterable[MaskedVector], answers), recorded)
             case Stage.UNMASK:

@@ -26,7 +26,7 @@ from tasks.auditing.traces import fields_of, observe, told_before
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
-from tasks.runtime.progress import say_runs
+from tasks.runtime.progress import report_runs
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import Chained, Proved
 
@@ -146,7 +146,7 @@ def audit_chain(name: str, options: AuditOptions = USUAL, *, chain: Chain) -> Ch
             for world, tables in enumerate(pair):
                 observed, proved = run_once(config, tables, chain)
                 seen[world].append(observed)
-                say_runs(2 * (number * trials + trial) + world + 1, 2 * trials * len(parts))
+                report_runs(2 * (number * trials + trial) + world + 1, 2 * trials * len(parts))
         reports[part] = compare(seen[0], seen[1], delta=delta, confidence=each)
     worst = max(parts, key=lambda part: (reports[part].lower_bound, len(reports[part].differing)))
     most = replace(

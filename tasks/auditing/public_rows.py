@@ -24,7 +24,7 @@ from storage.errors import InputError, RefusedError
 from tasks.auditing.synthetic_runs import Neighbouring, SyntheticRun, differing, partitioned
 from tasks.auditing.systems import require_noise
 from tasks.datasets.registration import find_dataset
-from tasks.runtime.progress import say_runs
+from tasks.runtime.progress import report_runs
 from tasks.runtime.settings import current_layout
 
 
@@ -221,7 +221,7 @@ def infer_membership(
     for number, there in enumerate(members):
         held = np.where(there[:, None], sample.features, absent[0]), np.where(there, sample.labels, absent[1])
         scores[number] = run.margins(held, sample.features, sample.labels, secret, number)
-        say_runs(number + 1, models)
+        report_runs(number + 1, models)
     found = attack(likelihood_ratios(scores, members), members)
     stated = run.stated
     bound = bound_of(stated.losses) if stated.losses else None
@@ -287,6 +287,6 @@ def audit_on_public_rows(name: str, dataset: str, options: AuditOptions = USUAL,
         algorithm=name,
         kind="systems",
         neighbours=neighbours,
-        progress=say_runs,
+        progress=report_runs,
     )
     return replace(report, seconds=round(time.monotonic() - started, 2))

@@ -18,7 +18,7 @@ from storage.atomic import write_bytes
 from tasks.auditing.systems import audit_system, draws_noise
 from tasks.planning.configuration import Json
 from tasks.planning.identity import identity, package_digest
-from tasks.runtime.progress import say_runs
+from tasks.runtime.progress import report_runs
 
 KINDS = ("systems", "projections", "trainers", "evaluators")
 """The kinds of what can be audited; of a name that several have, the first is meant."""
@@ -80,7 +80,7 @@ def audit_subject(subject: Subject, options: AuditOptions) -> AuditReport:
     if subject.kind == "systems":
         return audit_system(subject.name, options)
     started = time.monotonic()
-    report = audit_release(subject.kind, subject.name, options, progress=say_runs)
+    report = audit_release(subject.kind, subject.name, options, progress=report_runs)
     return replace(report, seconds=round(time.monotonic() - started, 2))
 
 

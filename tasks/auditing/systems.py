@@ -13,7 +13,7 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup
 from tasks.auditing.synthetic_runs import ONE_COORDINATE, ROWS, SyntheticRun, neighbouring_rows
 from tasks.planning.releases import PlannedRelease
-from tasks.runtime.progress import say_runs
+from tasks.runtime.progress import report_runs
 
 # (features, classes): few numbers make strong tests, noise a coordinate shows in many, and ten classes show whether
 # their classifiers are composed. A map of images needs as many features as an image of 8 x 8 pixels has.
@@ -61,7 +61,7 @@ def audit_system(name: str, options: AuditOptions = USUAL) -> AuditReport:
         algorithm=name,
         kind="systems",
         neighbours=neighbours,
-        progress=say_runs,
+        progress=report_runs,
     )
     return replace(report, seconds=round(time.monotonic() - started, 2))
 

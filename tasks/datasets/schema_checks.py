@@ -20,7 +20,7 @@ from storage.people import keyed_digests, named
 from storage.readers.declared import settling_names
 from storage.readers.raw_tables import expected_rows, raw_rows
 from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
-from tasks.runtime.progress import say
+from tasks.runtime.progress import report_progress
 
 Flags = NDArray[np.bool_]
 _ROWS = 4096
@@ -136,7 +136,7 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
         if not report.rows:
             _require_columns(rows, schema, block)
         _count(report, schema, block, prints, whose, ordered)
-        say("checking", f"{report.rows:,} rows", report.rows / expected if expected else None)
+        report_progress("checking", f"{report.rows:,} rows", report.rows / expected if expected else None)
     if not report.rows:
         raise InputError(f"{rows} holds no rows; it must hold at least one")
     report.duplicates = prints.duplicates()

@@ -81,7 +81,7 @@ class Point(_Specification):
     @property
     def key(self) -> str:
         """What the point asks, for which series, as a digest."""
-        return identity(config=self.config.hashed(), label=self.label)
+        return identity(config=self.config.model_dump(mode="json"), label=self.label)
 
     @property
     def description(self) -> str:

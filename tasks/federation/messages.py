@@ -122,8 +122,8 @@ class Description(WireModel):
         return Unit(self.person)
 
     def written(self) -> str:
-        """Return what a party signs, of which runs' names are digests: of people only where there are."""
-        return self.model_dump_json(exclude=None if self.person else {"person", "rows_per_person"})
+        """Return what a party signs, of which runs' names are digests."""
+        return self.model_dump_json()
 
 
 class Signed(WireModel):

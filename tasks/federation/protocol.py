@@ -69,7 +69,9 @@ def described(roster: Roster, messages: Sequence[Signed]) -> tuple[Description, 
 
 def run_name(config: TrainingConfig, messages: Sequence[Signed]) -> str:
     """Return the identity of a run: of its configuration, and of who brings which rows."""
-    return identity(federated=config.hashed(), descriptions=[[one.party, one.body, one.key] for one in messages])
+    return identity(
+        federated=config.model_dump(mode="json"), descriptions=[[one.party, one.body, one.key] for one in messages]
+    )
 
 
 def test_fraction(config: TrainingConfig, descriptions: Sequence[Description]) -> float:

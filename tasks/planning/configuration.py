@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
@@ -48,11 +48,7 @@ Json = dict[str, object]
 
 
 def _setting_json(setting: Setting) -> Json:
-    fields = {**dataclasses.asdict(setting), "sizes": list(setting.sizes)}
-    if setting.rows_per_person == 1:
-        # Identities are digests of it, and say of people only where there are.
-        del fields["rows_per_person"]
-    return fields
+    return {**dataclasses.asdict(setting), "sizes": list(setting.sizes)}
 
 
 LossField = Annotated[
@@ -71,8 +67,6 @@ _MOST_NAMES = 6
 _PUBLIC_DELTA = 1e-5
 # Result tables hold 64-bit integers.
 _MOST = 10**18
-# The names under which identities hash these fields.
-_HASHED_AS = {"replicate": "repetition", "deadline_miss": "overrun"}
 
 
 def _require_known(name: str, known: Sequence[str], what: str) -> None:
@@ -483,11 +477,6 @@ class TrainingConfig(
     extra="forbid",
 ):
     """One training run, in sections; what people fill in is flat, and a function asks for the section that it needs."""
-
-    def hashed(self, without: Collection[str] = ()) -> Json:
-        """Return what identities hash of a configuration, some fields left out."""
-        fields = self.model_dump(mode="json", exclude=set(without))
-        return {_HASHED_AS.get(name, name): value for name, value in fields.items()}
 
     @model_validator(mode="before")
     @classmethod

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from operator import not_
 from typing import cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from dpalgos.accounting.costs import PlanCost, allocate
 from dpalgos.aggregators import Aggregator
@@ -76,7 +75,7 @@ class Stream(Planned):
     made_of: str
     arrived: tuple[int, ...]
     versions: tuple[str, ...]
-    epoch: str = Field(default="", exclude_if=not_)
+    epoch: str = ""
 
     @property
     def factor(self) -> ToeplitzFactor:
@@ -575,7 +574,7 @@ def restarting(release: PlannedNight) -> str:
     epsilon = PlanCost.of(release.guarantee().losses, release.delta).totals.epsilon
     return (
         f"Begin the horizon again under new keys, which charges it once more (epsilon {epsilon:.4g} at delta "
-        f"{release.delta:g} for {stream.nights} nights): the same command with --replicate {release.repetition + 1}"
+        f"{release.delta:g} for {stream.nights} nights): the same command with --replicate {release.replicate + 1}"
     )
 
 
@@ -695,7 +694,7 @@ def plan_night(
         code=tonight.code,
         dataset=tonight.dataset,
         partition=tonight.partition,
-        repetition=tonight.repetition,
+        replicate=tonight.replicate,
         seed=tonight.seed,
         upstream=tonight.night_keys[:night],
         algorithm=tonight.algorithm,

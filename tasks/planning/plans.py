@@ -6,10 +6,9 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from operator import not_
 from typing import cast
 
-from pydantic import Field, SerializeAsAny
+from pydantic import SerializeAsAny
 
 from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, tightened
 from dpalgos.algorithms import ProjectionAlgorithm
@@ -62,8 +61,7 @@ class RunIdentity(Planned):
     system: str
     evaluation: tuple[bool, tuple[str, ...]]
     target: tuple[float | None, float]
-    # Runs without an aim keep the keys that they had before there were any.
-    aim: str | None = Field(default=None, exclude_if=not_)
+    aim: str | None = None
 
     @property
     def key(self) -> str:
@@ -374,7 +372,7 @@ class Draft:
         return PlannedRelease(
             partition=self.shards[0].partition,
             dataset=self.shards[0].dataset.version,
-            repetition=self.config.replicate,
+            replicate=self.config.replicate,
             seed=self.config.seed,
             code=code_version(*spec.classes(), lookup(trust.kind, trust.name)),
             label=label,
@@ -396,7 +394,7 @@ class Draft:
         """When releases of private rows appear; how long public rows take is nobody's secret."""
         if self.config.deadline is None or not self.shards[0].dataset.private:
             return None
-        return Deadline(seconds=self.config.deadline, overrun=self.config.deadline_miss)
+        return Deadline(seconds=self.config.deadline, miss=self.config.deadline_miss)
 
     def _trust(self, name: str) -> AlgorithmSpec:
         """Return the run's trust model with its settings, or another, which has none."""
@@ -433,7 +431,7 @@ class Draft:
         return PlannedCombination(
             partition=self.shards[0].partition,
             dataset=self.shards[0].dataset.version,
-            repetition=self.config.replicate,
+            replicate=self.config.replicate,
             seed=self.config.seed,
             code=code_version(lookup(spec.kind, spec.name)),
             label=label,
@@ -521,7 +519,7 @@ class Draft:
         slack = math.fsum(loss.slack if isinstance(loss, SlackGaussian) else 1.0 for loss in price)
         if slack >= delta:
             raise ParameterError(
-                f"deadline misses of probability {self._deadline.overrun:g} cost {slack:.2g} of delta, which is "
+                f"deadline misses of probability {self._deadline.miss:g} cost {slack:.2g} of delta, which is "
                 f"{delta:g} in all: choose a larger --deadline and a smaller --deadline-miss"
             )
         return allocate(kinds, weights, epsilon, delta - slack).losses

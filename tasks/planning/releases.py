@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import not_
 from typing import cast
 
 import numpy as np
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, model_validator
 
 from dpalgos.accounting.costs import loss_of_deadline_misses
 from dpalgos.aggregators import Aggregator
@@ -41,21 +40,21 @@ class Deadline(Planned):
     ----------
     seconds : float
         From the moment at which rows may be read; public, as everything that it was chosen by must be.
-    overrun : float
-        Declared bound on the probability of a deadline miss, as identities and manifests call it: that on any rows an
+    miss : float
+        Declared bound on the probability of a deadline miss: that on any rows an
         attempt at the release takes longer, or that what is made of the rows before (normalised, seen through public
         maps, partitioned) does, above 0. Attempts that are cut short for reasons outside the rows are to be counted in.
     """
 
     seconds: float
-    overrun: float
+    miss: float
 
     def misses(self, attempts: int) -> float:
         """Return a bound on the probability that a release, or what is made of its rows before, misses a deadline.
 
         Everything that is done with the rows has a clock of its own: the preparation, once for all releases of a run,
         and then each attempt. If the preparation is late, no release is attempted. On any rows each of these clocks is
-        missed with probability ``overrun`` at most, given that those before were kept; so at most so many times that
+        missed with probability ``miss`` at most, given that those before were kept; so at most so many times that
         is the probability that anything but the release at its instant is seen on the way to it, and
         :func:`dpalgos.accounting.costs.loss_of_deadline_misses` holds with it. Of a run's releases the first that reads
         somebody's rows would have to count the preparation. Each does: no release then rests on what others have paid.
@@ -65,7 +64,7 @@ class Deadline(Planned):
         attempts : int
             Tasks that each may miss the deadline: one, or one a party.
         """
-        return (attempts + 1) * self.overrun
+        return (attempts + 1) * self.miss
 
 
 class _Identified(Planned):
@@ -81,8 +80,8 @@ class _Identified(Planned):
         The version of the rows that everything is made of.
     partition : str
         How these rows are partitioned.
-    repetition : int
-        The run's replicate, as identities and manifests call it: another number is another release, drawn and charged
+    replicate : int
+        The run's: another number is another release, drawn and charged
         anew.
     seed : int or None
         Public noise seed.
@@ -94,7 +93,7 @@ class _Identified(Planned):
     code: str
     dataset: str
     partition: str
-    repetition: int
+    replicate: int
     seed: int | None
     upstream: tuple[str, ...]
 
@@ -143,11 +142,10 @@ class PlannedRelease(_Identified):
     parties: tuple[str, ...]
     account: str
     delta: float
-    # Identities and manifests made before leave out what has no value here.
-    deadline: Deadline | None = Field(default=None, exclude_if=not_)
-    outside: tuple[str, ...] = Field(default=(), exclude_if=not_)
-    maps: tuple[str, ...] = Field(default=(), exclude_if=not_)
-    branches: tuple[int, ...] = Field(default=(), exclude_if=not_)
+    deadline: Deadline | None = None
+    outside: tuple[str, ...] = ()
+    maps: tuple[str, ...] = ()
+    branches: tuple[int, ...] = ()
 
     @model_validator(mode="after")
     def _whole_branches(self) -> PlannedRelease:
@@ -249,7 +247,7 @@ class PlannedRelease(_Identified):
             assumptions=(
                 *proved.assumptions,
                 f"on any rows an attempt, or what is made of the rows before it, takes longer than "
-                f"{self.deadline.seconds:g} s with probability at most {self.deadline.overrun:g}",
+                f"{self.deadline.seconds:g} s with probability at most {self.deadline.miss:g}",
                 "what follows the deadline takes a time that does not depend on the rows",
             ),
         )

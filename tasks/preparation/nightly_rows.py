@@ -116,9 +116,9 @@ def record_tonight(config: TrainingConfig, version: DatasetRef, normalisation: s
             if not store.exists(keys[night.night - 1]):
                 require_appended(config.dataset, night.normalised.source)
     horizon, catalog = find_horizon(config, version), open_catalog()
-    names = _keys(config, horizon.number)
-    if catalog.stream(names) is None:
-        catalog.fix_stream(config.dataset, names[0], _terms(config, horizon, normalisation).model_dump(mode="json"))
+    key = _key(config, horizon.number)
+    if catalog.stream(key) is None:
+        catalog.fix_stream(config.dataset, key, _terms(config, horizon, normalisation).model_dump(mode="json"))
 
 
 def plan_nights(config: TrainingConfig, version: DatasetRef, normalisation: str) -> Nights:
@@ -149,15 +149,15 @@ def plan_nights(config: TrainingConfig, version: DatasetRef, normalisation: str)
 
 def _terms(config: TrainingConfig, horizon: Horizon, normalisation: str) -> StreamTerms:
     """Return what a horizon releases: as it was fixed, or as it would be now."""
-    catalog, keys = open_catalog(), _keys(config, horizon.number)
-    kept = catalog.stream(keys)
+    catalog, key = open_catalog(), _key(config, horizon.number)
+    kept = catalog.stream(key)
     if kept is not None:
         return StreamTerms.model_validate(kept)
     first = _night(config, horizon, horizon.arrivals[0], normalisation)
     relation, epoch = relation_of(config.dataset), catalog.epoch()
     terms = fix_terms(config, horizon, first.shards, relation=relation, features=first.features, epoch=epoch)
     # Somebody else may just have fixed it.
-    require_on_record(terms.release, first.normalised.source, fixed=catalog.stream(keys) is not None)
+    require_on_record(terms.release, first.normalised.source, fixed=catalog.stream(key) is not None)
     return terms
 
 
@@ -175,19 +175,9 @@ def _require_bound(terms: StreamTerms, horizon: Horizon, unreleased: Sequence[Ni
             require_maps(release, rows, night.features)
 
 
-# What configurations have gained since there are horizons, in order.
-_GAINED = ("tune", "aim", "class_weight", "mirror")
-
-
-def _keys(config: TrainingConfig, number: int) -> list[str]:
-    """Return the names that what a horizon releases may stand under, a new one's first.
-
-    A field that was not there when a horizon began is in no name of it: such a field is in a name where it is given.
-    For a while unused ones were in names, too.
-    """
-    unused = [name for name in _GAINED if getattr(config, name) in (None, {})]
-    dumped = (config.hashed(without=["evaluation", *unused[known:]]) for known in range(len(unused) + 1))
-    return [identity(horizon=number, config=one) for one in dumped]
+def _key(config: TrainingConfig, number: int) -> str:
+    """Return the name that what a horizon releases stands under: all of its configuration, but how it is measured."""
+    return identity(horizon=number, config=config.model_dump(mode="json", exclude={"evaluation"}))
 
 
 def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisation: str) -> Night:

@@ -34,7 +34,7 @@ from tasks.planning.resolution import parameters_of
 from tasks.planning.rows import FeatureStep, MappedRows
 from tasks.preparation.mapped_rows import Map, Mapped, PublicView, keep_parts
 from tasks.preparation.normalisation import plan_normalisation
-from tasks.runtime.progress import say
+from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_releases
 
@@ -342,7 +342,7 @@ def _counted(row_map: Callable[[Features], Mapped], rows: int) -> Callable[[Feat
         nonlocal done
         mapped_rows = row_map(features)
         done += len(features)
-        say("features", f"{done:,} of {rows:,} rows", done / rows)
+        report_progress("features", f"{done:,} of {rows:,} rows", done / rows)
         return mapped_rows
 
     return mapped

@@ -90,8 +90,7 @@ def _await(timed: Sequence[PlannedRelease], what: str, begun: float | None) -> N
     deadline = timed[0].deadline
     if deadline is None:
         return
-    # As roots have called the folder from the first: what was missed there is not tried again.
-    missed = [current_layout().private / "overruns" / release.key for release in timed]
+    missed = [current_layout().private / "deadline-misses" / release.key for release in timed]
     left = 0.0 if begun is None else begun + deadline.seconds - time.monotonic()
     if left < 0:
         for mark in missed:

@@ -34,7 +34,7 @@ from tasks.release.night_rows import NightRows
 from tasks.release.redaction import redacted
 from tasks.release.seen_rows import RowMaps, fitting_maps, rows_of
 from tasks.release.storing import StoredRecord, read_release, store_combination, store_release, stored_release
-from tasks.runtime.progress import say
+from tasks.runtime.progress import report_progress
 
 # One thread a matrix product: the parties' tasks run side by side already, and results do not depend on the machine's
 # number of cores, so that a retry elsewhere meets the same bits and the same noise.
@@ -141,7 +141,7 @@ class OpenRelease:
     def _say_step(self, done: int, steps: int) -> None:
         """Say which of the planned steps is done; not where nothing may show before a deadline."""
         if steps > 1 and self.planned.deadline is None:
-            say("steps", f"{self.planned.label}, {done} of {steps}", done / steps)
+            report_progress("steps", f"{self.planned.label}, {done} of {steps}", done / steps)
 
     def await_deadline(self) -> None:
         """Wait, once, until what was made of rows may show: in the store, in a message or as the end of a task.

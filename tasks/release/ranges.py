@@ -148,7 +148,7 @@ def _planned(
         code=code_version(lookup("evaluators", name), lookup(trust.kind, trust.name)),
         dataset=dataset.version,
         partition=shard.partition,
-        repetition=0,
+        replicate=0,
         seed=None,
         upstream=(),
         algorithm=AlgorithmSpec("evaluators", name, dict(parameters)),

@@ -51,7 +51,7 @@ def observed_by(observer: Callable[[str], None]) -> Iterator[None]:
         OBSERVER.reset(token)
 
 
-def say(stage: str, label: str, share: float | None = None) -> None:
+def report_progress(stage: str, label: str, share: float | None = None) -> None:
     """Tell the listeners that a piece of work is done; public text and numbers only.
 
     Parameters
@@ -69,9 +69,9 @@ def say(stage: str, label: str, share: float | None = None) -> None:
         listener(stage, label, share)
 
 
-def say_runs(done: int, of: int) -> None:
+def report_runs(done: int, of: int) -> None:
     """Tell the listeners how many of how many runs are done."""
-    say("runs", f"{done:,} of {of:,}", done / of)
+    report_progress("runs", f"{done:,} of {of:,}", done / of)
 
 
 @dataclass(frozen=True)
@@ -99,4 +99,4 @@ class Counted(Iterable[_T]):
         for block in self.blocks:
             yield block
             done += self.size(block)
-            say(self.stage, f"{done:,} rows", done / self.rows if self.rows else None)
+            report_progress(self.stage, f"{done:,} rows", done / self.rows if self.rows else None)

@@ -30,7 +30,7 @@ from storage.errors import InputError, StorageError
 from storage.readers.raw_tables import PARQUET, expected_rows, names_of, raw_rows
 from storage.schema import Table
 from tasks.datasets.schedules import FEATURES, require_columns
-from tasks.runtime.progress import say
+from tasks.runtime.progress import report_progress
 
 if TYPE_CHECKING:
     from mlflow.models import Model, ModelSignature
@@ -367,7 +367,7 @@ def predict_file(
                     writer.write_table(table)
                     done += table.num_rows
                     refused += table.num_rows - table["refusal"].null_count
-                    say("predicting", f"{done:,} rows", done / expected if expected else None)
+                    report_progress("predicting", f"{done:,} rows", done / expected if expected else None)
         aside.replace(output)
     finally:
         aside.unlink(missing_ok=True)

@@ -855,7 +855,7 @@ def compare_models(
         code=code_version(lookup(spec.kind, spec.name), lookup(trust.kind, trust.name)),
         dataset=held_out.dataset.version,
         partition=held_out.partition,
-        repetition=new.config.replicate,
+        replicate=new.config.replicate,
         seed=None,
         upstream=tuple(reference.key for reference in path),
         algorithm=spec,

@@ -19,10 +19,10 @@ from dpalgos.secure import protocol as at_server
 from dpalgos.secure.messages import RoundParameters, SparseGraph, Tolerance, Wire
 from dpalgos.secure.primitives import MessageError, SecureAggregationError
 from dpalgos.secure.protocol import (
+    AdvertisedKeys,
     Agreement,
     MaskedBlock,
     PartyState,
-    Roster,
     SurvivorSet,
     advertise,
     collect_advertisements,
@@ -106,7 +106,7 @@ KINDS = (
     messages.UnmaskRequest,
     messages.UnmaskResponse,
     PartyState,
-    Roster,
+    AdvertisedKeys,
     Agreement,
     MaskedBlock,
     SurvivorSet,
@@ -247,18 +247,18 @@ def test_secrets_are_not_shown() -> None:
     assert "\\x" not in repr(state)
 
 
-def _session() -> tuple[at_server.Roster, Agreement, SurvivorSet, MaskedBlock, dict[int, PartyState]]:
+def _session() -> tuple[at_server.AdvertisedKeys, Agreement, SurvivorSet, MaskedBlock, dict[int, PartyState]]:
     joined = [join(PARAMETERS, party, bytes([party]) * 32) for party in range(4)]
-    roster = collect_advertisements(PARAMETERS, [advertise(state) for state in joined])
-    shared = [share(state, at_server.introduce(roster, party)) for party, state in enumerate(joined)]
-    agreement = at_server.collect_shares(roster, [bundle for _, bundle in shared])
+    advertised_keys = collect_advertisements(PARAMETERS, [advertise(state) for state in joined])
+    shared = [share(state, at_server.introduce(advertised_keys, party)) for party, state in enumerate(joined)]
+    agreement = at_server.collect_shares(advertised_keys, [bundle for _, bundle in shared])
     states = {party: receive(state, at_server.deliver(agreement, party)) for party, (state, _) in enumerate(shared)}
     vectors = []
     for party in range(3):
         states[party], vector = mask(states[party], 0, np.zeros(3, dtype=np.int64))
         vectors.append(vector)
     block = at_server.add_masked(agreement, 0, vectors)
-    return roster, agreement, at_server.fix_survivors(agreement, block), block, states
+    return advertised_keys, agreement, at_server.fix_survivors(agreement, block), block, states
 
 
 ROSTER, AGREEMENT, SURVIVORS, BLOCK, STATES = _session()

@@ -175,7 +175,7 @@ def test_sparse_graph_is_symmetric_regular_random_and_fixed_by_the_roster() -> N
     # Two rosters that differ in one key give two graphs.
     generator = random.Random(66)
     public = parameters(40, 4, graph=SPARSE)
-    rosters = [agree(public, generator).agreement.roster for _ in range(2)]
+    rosters = [agree(public, generator).agreement.advertised_keys for _ in range(2)]
     assert rosters[0].neighbours != rosters[1].neighbours
 
 
@@ -452,15 +452,15 @@ def test_parties_that_advertise_anothers_key_or_twice_are_named() -> None:
         at_server.collect_advertisements(public, [*sent, replace(sent[1], sender=3)])
 
 
-def sharing() -> tuple[RoundParameters, dict[int, PartyState], at_server.Roster, dict[int, ShareBundle]]:
+def sharing() -> tuple[RoundParameters, dict[int, PartyState], at_server.AdvertisedKeys, dict[int, ShareBundle]]:
     generator = random.Random(82)
     public = parameters(4, 1)
     joined = [at_party.join(public, party, generator.randbytes(32)) for party in range(4)]
-    roster = at_server.collect_advertisements(public, [at_party.advertise(state) for state in joined])
+    advertised_keys = at_server.collect_advertisements(public, [at_party.advertise(state) for state in joined])
     states, bundles = {}, {}
     for party, state in enumerate(joined):
-        states[party], bundles[party] = at_party.share(state, at_server.introduce(roster, party))
-    return public, states, roster, bundles
+        states[party], bundles[party] = at_party.share(state, at_server.introduce(advertised_keys, party))
+    return public, states, advertised_keys, bundles
 
 
 @pytest.mark.parametrize(
@@ -477,15 +477,15 @@ def sharing() -> tuple[RoundParameters, dict[int, PartyState], at_server.Roster,
     ],
 )
 def test_a_bundle_of_the_wrong_form_is_named(change: dict[str, object], words: str) -> None:
-    _, _, roster, bundles = sharing()
+    _, _, advertised_keys, bundles = sharing()
     bundles[2] = replace(bundles[2], **change)  # type: ignore[arg-type]  # fields by name
     with pytest.raises(ViolationError, match=f"party 2: .*{words}"):
-        at_server.collect_shares(roster, bundles.values())
+        at_server.collect_shares(advertised_keys, bundles.values())
 
 
 def test_altered_swapped_or_replayed_shares_are_noticed_by_their_recipient() -> None:
-    _, states, roster, bundles = sharing()
-    delivery = at_server.deliver(at_server.collect_shares(roster, bundles.values()), 0)
+    _, states, advertised_keys, bundles = sharing()
+    delivery = at_server.deliver(at_server.collect_shares(advertised_keys, bundles.values()), 0)
     sent = delivery.ciphertexts
     flipped = {**sent, 2: bytes([sent[2][0] ^ 1]) + sent[2][1:]}
     swapped = {**sent, 1: sent[2], 2: sent[1]}
@@ -504,7 +504,7 @@ def test_altered_swapped_or_replayed_shares_are_noticed_by_their_recipient() -> 
         at_party.receive(states[0], replace(delivery, ciphertexts={1: sent[1]}))
     whole = at_party.receive(states[0], delivery)
     assert at_party.receive(whole, delivery) == whole
-    fewer = at_server.deliver(at_server.collect_shares(roster, [bundles[party] for party in range(3)]), 0)
+    fewer = at_server.deliver(at_server.collect_shares(advertised_keys, [bundles[party] for party in range(3)]), 0)
     with pytest.raises(RepeatedUseError, match="party 0 already received"):
         at_party.receive(whole, fewer)
 
@@ -514,16 +514,16 @@ def test_a_dealer_whose_commitments_do_not_fit_its_secret_is_named_when_it_is_op
     generator = random.Random(83)
     public = parameters(4, 1)
     joined = [at_party.join(public, party, generator.randbytes(32)) for party in range(4)]
-    roster = at_server.collect_advertisements(public, [at_party.advertise(state) for state in joined])
+    advertised_keys = at_server.collect_advertisements(public, [at_party.advertise(state) for state in joined])
     for kind, lost, words in ((SELF, set(), "self-mask shares"), (ESCROW, {1}, "escrow shares")):
         states, bundles = {}, []
         for party, state in enumerate(joined):
-            states[party], bundle = at_party.share(state, at_server.introduce(roster, party))
+            states[party], bundle = at_party.share(state, at_server.introduce(advertised_keys, party))
             if party == 1:
                 head, tail = bundle.secrets[: 32 * kind], bundle.secrets[32 * (kind + 1) :]
                 bundle = replace(bundle, secrets=head + bytes(32) + tail)
             bundles.append(bundle)
-        agreement = at_server.collect_shares(roster, bundles)
+        agreement = at_server.collect_shares(advertised_keys, bundles)
         session = Session(
             agreement, {p: at_party.receive(state, at_server.deliver(agreement, p)) for p, state in states.items()}
         )
@@ -537,7 +537,7 @@ def test_a_damaged_escrow_is_named_when_it_is_needed() -> None:
     session = agree(public, generator)
     bundles = list(session.agreement.bundles)
     bundles[1] = replace(bundles[1], escrow={peer: bytes(len(one)) for peer, one in bundles[1].escrow.items()})
-    session.agreement = Agreement(roster=session.agreement.roster, bundles=tuple(bundles))
+    session.agreement = Agreement(advertised_keys=session.agreement.advertised_keys, bundles=tuple(bundles))
     vectors = draw(generator, public)
     assert np.array_equal(run_step(session, 0, vectors), plain_sum(vectors, range(4)))
     with pytest.raises(ViolationError, match="party 1: locked away another key"):
@@ -578,8 +578,8 @@ def test_a_party_refuses_survivor_sets_below_the_quorum() -> None:
 def test_a_party_refuses_introductions_that_do_not_fit() -> None:
     public = parameters(4, 1)
     states = [at_party.join(public, party, bytes([party]) * 32) for party in range(4)]
-    roster = at_server.collect_advertisements(public, [at_party.advertise(state) for state in states])
-    good = at_server.introduce(roster, 0)
+    advertised_keys = at_server.collect_advertisements(public, [at_party.advertise(state) for state in states])
+    good = at_server.introduce(advertised_keys, 0)
     publics = good.public_keys
     for change, words in (
         ({"public_keys": {0: publics[1], 2: publics[2], 3: publics[3]}}, "to itself"),

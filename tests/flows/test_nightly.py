@@ -36,10 +36,7 @@ from tasks.datasets import horizons
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning import nights as planning
-from tasks.planning.configuration import TrainingConfig
-from tasks.planning.identity import identity
 from tasks.planning.nights import PlannedNight
-from tasks.preparation import nightly_rows
 from tasks.preparation.streams import Arrived
 from tasks.release import checkpoints
 from tasks.release.preflight import require_feasible
@@ -212,40 +209,6 @@ def _sigma_of_one(release: PlannedNight) -> float:
     night = alone.build()
     assert isinstance(night, NightSum)
     return _sigma_of(night.inner.distribution(release.setting))
-
-
-@pytest.mark.parametrize("unknown", [(), ("class_weight",), ("class_weight", "aim"), ("class_weight", "aim", "tune")])
-def test_a_horizon_that_began_before_configurations_had_a_field_is_charged_once(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unknown: tuple[str, ...]
-) -> None:
-    """The mutant: another configuration, whose stream is charged beside the first."""
-    rows = lines(90, tmp_path / "rows")
-    arrive(rows[:30], tmp_path)
-
-    def other_terms(*of: Any, **given: Any) -> planning.StreamTerms:
-        """As another version would fix them, that recommends otherwise."""
-        terms = planning.fix_terms(*of, **given)
-        release = terms.release.model_copy(update={"algorithm": terms.release.algorithm.with_parameters(step_size=0.7)})
-        return terms.model_copy(update={"release": release})
-
-    def earlier(**parts: Any) -> str:
-        return identity(**{**parts, "config": {key: parts["config"][key] for key in {*parts["config"]} - {*unknown}}})
-
-    def keys(config: TrainingConfig, number: int) -> list[str]:
-        return [earlier(horizon=number, config=config.hashed(without=["evaluation", "mirror"]))]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(nightly_rows, "_keys", keys)
-        patched.setattr(nightly_rows, "fix_terms", other_terms)
-        first, _ = tonight(trainer="ftrl")
-    before = spent()
-    arrive(rows[:60], tmp_path)
-    second, _ = tonight(trainer="ftrl")
-    assert second.night_keys == first.night_keys
-    assert spent() == before
-    other, _ = tonight(trainer="ftrl", class_weight={CLASSES[0]: 0.5})
-    assert not set(other.night_keys) & set(first.night_keys)
-    assert spent() > before
 
 
 def test_a_horizon_is_the_same_whether_or_not_its_delta_is_named(root: Path, tmp_path: Path) -> None:

@@ -49,13 +49,13 @@ def agree(
     """Run rounds 1 and 2; the collections hold who is missing."""
     present = [party for party in range(public.tolerance.parties) if party not in advertise]
     joined = {party: at_party.join(public, party, generator.randbytes(32)) for party in present}
-    roster = at_server.collect_advertisements(public, [at_party.advertise(state) for state in joined.values()])
+    advertised_keys = at_server.collect_advertisements(public, [at_party.advertise(state) for state in joined.values()])
     states, bundles = {}, []
     for party in present:
         if party not in share:
-            states[party], bundle = at_party.share(joined[party], at_server.introduce(roster, party))
+            states[party], bundle = at_party.share(joined[party], at_server.introduce(advertised_keys, party))
             bundles.append(bundle)
-    agreement = at_server.collect_shares(roster, bundles)
+    agreement = at_server.collect_shares(advertised_keys, bundles)
     for party, state in states.items():
         states[party] = at_party.receive(state, at_server.deliver(agreement, party))
     return Session(agreement, states)

@@ -221,14 +221,13 @@ def dealt_by_night(
     return parts
 
 
-def test_a_field_that_was_not_there_before_keeps_a_horizons_name() -> None:
-    """Streams that were charged before configurations had it are found again; the mutant leaves nothing out."""
+def test_whatever_is_configured_names_a_horizon_but_how_it_is_measured() -> None:
     config = TrainingConfig(dataset="clinic", epsilon=1.0, horizon=4, trainer="class-means", trust="central")
-    names = nightly_rows._keys(config, 1)
-    first = "52676715974ff26abbe7ae4bfc2cc450c7ef7bd8c868691c5e35ea1f8d6d4e47"
-    assert names[0] == first, "a new field of a configuration belongs to nightly_rows._GAINED"
-    for given in ({"mirror": False}, {"class_weight": "balanced"}, {"epsilon": 2.0}):
-        assert not set(nightly_rows._keys(config.model_copy(update=given), 1)) & set(names)
+    name = nightly_rows._key(config, 1)
+    assert nightly_rows._key(config.model_copy(update={"evaluation": False}), 1) == name
+    for given in ({"mirror": False}, {"class_weight": "balanced"}, {"epsilon": 2.0}, {"replicate": 1}):
+        assert nightly_rows._key(config.model_copy(update=given), 1) != name
+    assert nightly_rows._key(config, 2) != name
 
 
 def moved(found: list[list[Any]], other: list[list[Any]]) -> int:

@@ -278,7 +278,7 @@ STEPS = [
     "kept parameters",
     "kept advertise",
     "sent advertise-answer-1",
-    "kept roster",
+    "kept advertised_keys",
     "sent share-request-2",
     "kept share",
     "kept agreement",

@@ -226,7 +226,7 @@ def test_replicate_and_deadline_miss(kept: dict[str, Any]) -> None:
     terms = fix_terms(nightly, horizon, shards, relation=Neighbours.REPLACE_ONE).release
     found = {
         "releases": [plan.run_key, *(release.key for release in plan.releases)],
-        "horizon": [*nightly_rows._keys(nightly, 1), terms.stream_key, *terms.night_keys],
+        "horizon": [nightly_rows._key(nightly, 1), terms.stream_key, *terms.night_keys],
         "federated": [run_name(timed, []), run_name(nightly, [])],
         "point": Point(label="a series", axes={}, config=timed).key,
     }
@@ -263,5 +263,5 @@ def test_horizons(given: dict[str, Any], kept: dict[str, Any]) -> None:
         kept,
         "horizons",
         str(given),
-        [*nightly_rows._keys(config, 1), terms.release.stream_key, *terms.release.night_keys],
+        [nightly_rows._key(config, 1), terms.release.stream_key, *terms.release.night_keys],
     )

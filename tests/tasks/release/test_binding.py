@@ -105,7 +105,7 @@ def test_what_is_made_of_other_releases_is_refused(root: Path) -> None:
         {"parties": ("1",)},
         {"upstream": ("0" * 64,)},
         {"code": "other"},
-        {"repetition": 9},
+        {"replicate": 9},
     ],
 )
 def test_no_release_bears_anothers_identity(changes: dict[str, Any], root: Path) -> None:

@@ -17,7 +17,7 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.datasets.schema_checks import check_schema
 from tasks.release import door
-from tasks.runtime.progress import listen, say
+from tasks.runtime.progress import listen, report_progress
 from tests.support.chains import followed
 
 Heard = list[tuple[str, str, float | None]]
@@ -91,7 +91,7 @@ def test_a_terminal_shows_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None
 
     def left(after: float, stage: str, share: float | None) -> float | None:
         now[0] += after
-        say(stage, "rows", share)
+        report_progress(stage, "rows", share)
         return made[0].tasks[0].time_remaining
 
     monkeypatch.setattr(common, "Progress", Timed)
@@ -115,5 +115,5 @@ def test_a_log_is_spared_moving_pictures(monkeypatch: pytest.MonkeyPatch) -> Non
             common, "Console", lambda stderr, file=screen, is_one=terminal: Console(file=file, force_terminal=is_one)
         )
         with common.progress("ingest"):
-            say("reading", "10 rows", 0.5)
+            report_progress("reading", "10 rows", 0.5)
         assert ("reading · 10 rows" in screen.getvalue()) == terminal
