@@ -6,7 +6,6 @@ categories and classes there are and of μ.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,7 +37,7 @@ class TableFacts:
 
     @property
     def known(self) -> float:
-        """n μ: how many standard deviations of the noise of one sum all rows are worth."""
+        """The product n μ: how many standard deviations of the noise of one sum all rows are worth."""
         return self.rows * self.mu
 
 
@@ -101,8 +100,8 @@ _CUBIC = {**_SCORES, "squares": 0.5, "cubes": 0.5, "products": 0.5, "cubic_produ
 _CATEGORY_PRODUCTS = {"categories": 1.0, "category_products": 1.0}
 _LEVELS = {"cubic": _CUBIC, "products": _PRODUCTS, "univariate": _UNIVARIATE, "scores": _SCORES}
 
-# Two classes, and pairs of categories: n μ at least so many times p^(2/3).
-_SURE = 20.0
+# Of two classes n μ is at least so many times p^(2/3); with pairs of categories, or many classes and many columns.
+_SURE, _SURE_OF_PAIRS = 20.0, 30.0
 # Real labels: scores below the first, products from the second on.
 _SURE_OF_UNIVARIATE, _SURE_OF_CUBIC = 10.0, 30.0
 # Many classes: n μ / K at least.
@@ -133,7 +132,9 @@ def choose(facts: TableFacts) -> Rule:
     *When maps are learnt at all.* q (how well ranks are known) is not the rule: with running sums a map that is off by
     a tenth of the rows still serves. What decides is whether the descent has signal enough for p functions: for two
     classes, n μ / p^(2/3) ≥ 20, and the richest level for which that holds (the exponent separates, on held-out rows of
-    eight sets at five budgets, levels that gain from levels that lose; ½ and 1 do not). Many classes: n μ / K ≥ 30.
+    eight sets at five budgets, levels that gain from levels that lose; ½ and 1 do not). Many classes: n μ / K ≥ 30, and
+    with more than 40 columns (USPS, which loses a point by its ranks) n μ / p^(2/3) ≥ 30 as well; so with pairs of
+    categories.
     Real labels: always, the scores alone where n μ / p^(2/3) < 10 for univariate functions, all products from 30 on:
     what a released distribution of the label and of the columns puts into range outweighs what it costs.
 
@@ -166,9 +167,10 @@ def choose(facts: TableFacts) -> Rule:
             if _may_multiply(facts, level) and sureness(facts, level) >= _SURE:
                 return Rule(level, _SHARE, weights=_LEVELS[level])
         return _LINEAR
-    if facts.known / facts.classes < _SURE_OF_A_CLASS:
-        return _LINEAR
     level = "products" if facts.numbers <= _MOST_COLUMNS else "univariate"
+    many_columns = level == "univariate" and sureness(facts, level) < _SURE_OF_PAIRS
+    if many_columns or facts.known / facts.classes < _SURE_OF_A_CLASS:
+        return _LINEAR
     return Rule(level, _SHARE, weights=_LEVELS[level], **_OF_MANY)
 
 
@@ -182,7 +184,7 @@ def _may_multiply(facts: TableFacts, level: str) -> bool:
 
 
 def _of_categories(facts: TableFacts) -> Rule:
-    if sureness(facts, "categories") < _SURE:
+    if sureness(facts, "categories") < _SURE_OF_PAIRS:
         return _LINEAR
     descent = {} if facts.classes == 2 else _OF_MANY
     return Rule("categories", 0.0, weights=_CATEGORY_PRODUCTS, **descent)
@@ -196,6 +198,3 @@ def _of_real_labels(facts: TableFacts) -> Rule:
     return Rule(
         level, _SHARE, weights=_LEVELS[level], way=0.08, fewest=80, most=80, largest=0.8, clip=0.25, momentum=0.8
     )
-
-
-

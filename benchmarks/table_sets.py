@@ -1,4 +1,4 @@
-"""The named tables that rules are chosen and measured on: where they lie, what is declared of them, how they are parted.
+"""The named tables that rules are chosen and measured on: where they lie, what is declared, how they are parted.
 
 Found through UNITBALL_DATA. Ranges and categories are declared here by hand, from the sets' descriptions or in round
 numbers around them, as an owner would before anything is released; cells outside go to the nearest end. What has test
@@ -155,8 +155,8 @@ def _of_svmlight(name: str, folder: str, train: str, test: str, dimension: int) 
 
 
 def _adult() -> Table:
-    from storage.readers import schemas  # the declared schema of the product
     from storage.documents import read_yaml
+    from storage.readers import schemas
 
     document = read_yaml(Path(next(iter(schemas.__path__))) / "adult.yaml")
     columns = document["columns"]
@@ -235,9 +235,7 @@ SETS = {
     "mushroom": partial(_of_table, "mushroom", None),
     "cpu_act": partial(_of_table, "cpu_act", _CPU, label_range=(0.0, 100.0)),
     "house_16H": partial(_of_table, "house_16H", [(0.0, 1e7)] + [(0.0, 1.0)] * 15, label_range=(0.0, 500_001.0)),
-    "wind": partial(
-        _of_table, "wind", [(61, 78), (1, 12), (1, 31)] + [(0.0, 50.0)] * 11, label_range=(0.0, 50.0)
-    ),
+    "wind": partial(_of_table, "wind", [(61, 78), (1, 12), (1, 31)] + [(0.0, 50.0)] * 11, label_range=(0.0, 50.0)),
     "letter": partial(_of_svmlight, "letter", "letter", "letter.scale.bz2", "letter.scale.t.bz2", 16),
     "usps": partial(_of_svmlight, "usps", "usps", "usps.bz2", "usps.t.bz2", 256),
     "pendigits": partial(_of_table, "pendigits", (0.0, 100.0)),

@@ -165,7 +165,7 @@ def column_map(distribution: Floats) -> ColumnMap:
 
 
 def features(table: Table, part: Part, maps: list[ColumnMap], rule: Rule) -> NDArray[np.float32]:
-    """Return rows (n, p) of norm 1: the blocks that the rule asks for, each weighed by its share of the squared norm."""
+    """Return rows (n, p) of norm 1: the blocks that the rule asks for, weighed by their shares of the squared norm."""
     bins = len(maps[0].linear) if maps else 1
     placed = [places(cells, ends, bins) for cells, ends in zip(part.numbers.T, table.ranges, strict=True)]
     by_degree: list[list[tuple[int, Floats]]] = [[], [], []]
@@ -193,9 +193,7 @@ def features(table: Table, part: Part, maps: list[ColumnMap], rule: Rule) -> NDA
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32)
 
 
-def _products(
-    left: list[tuple[int, Floats]], right: list[tuple[int, Floats]], *, ordered: bool
-) -> list[Floats]:
+def _products(left: list[tuple[int, Floats]], right: list[tuple[int, Floats]], *, ordered: bool) -> list[Floats]:
     """Return products of functions of two different columns; each pair once where ``ordered``."""
     return [
         np.clip(one * other, -_FUNCTION_BOUND, _FUNCTION_BOUND)
@@ -207,7 +205,9 @@ def _products(
 
 def _one_hot(table: Table, part: Part, weights: Mapping[str, float]) -> list[Floats]:
     groups = [(size, codes) for size, codes in zip(table.sizes, part.codes.T, strict=True)]
-    blocks = [np.hstack([np.eye(size)[codes] for size, codes in groups]) * math.sqrt(weights["categories"] / len(groups))]
+    blocks = [
+        np.hstack([np.eye(size)[codes] for size, codes in groups]) * math.sqrt(weights["categories"] / len(groups))
+    ]
     if weights.get("category_products"):
         pairs = [
             np.eye(size * other_size)[codes * other_size + other]
@@ -244,7 +244,9 @@ def label_range(table: Table, counts: Counts) -> tuple[float, float]:
     return best
 
 
-def learnt_columns(table: Table, epsilon: float, delta: float, seed: int, rule: Rule | None = None) -> tuple[Floats, Any]:
+def learnt_columns(
+    table: Table, epsilon: float, delta: float, seed: int, rule: Rule | None = None
+) -> tuple[Floats, Any]:
     """Return the scores of the test rows by a model of learnt columns, and what the rules chose."""
     mu = mu_from_epsilon_delta(epsilon, delta)
     facts = TableFacts(len(table.train), len(table.ranges), table.sizes, table.classes, mu)

@@ -105,7 +105,7 @@ def _write(path: Path, found: list[Cell]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     fresh.write_text("[\n" + ",\n".join(json.dumps(cell) for cell in found) + "\n]\n")
-    os.replace(fresh, path)
+    fresh.replace(path)
 
 
 def runs(system: str, table: Table) -> bool:
@@ -137,7 +137,8 @@ def of_peer(system: str, table: Table, cells: Sequence[Cell], python: str) -> It
         with subprocess.Popen(
             [python, script, system, str(stored)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
-            assert process.stdin is not None and process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout is not None
             for cell in cells:
                 print(json.dumps({**cell, "delta": DELTA, "scores": str(scores)}), file=process.stdin, flush=True)
                 answer = json.loads(process.stdout.readline() or '{"error": "the process ended"}')
