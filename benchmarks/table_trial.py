@@ -40,7 +40,7 @@ from sklearn.isotonic import isotonic_regression
 from table_rules import Rule, TableFacts, choose
 from table_sets import Part, Table
 
-from dpalgos.accounting.profiles import mu_from_epsilon_delta
+from dpalgos.accounting.profiles import epsilon_of_mu, mu_from_epsilon_delta
 from dpalgos.algorithms import fit
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
@@ -265,6 +265,8 @@ def learnt_columns(
         ends = label_range(table, counts)
     train, test = (features(table, part, maps, rule) for part in (table.train, table.test))
     left = mu * math.sqrt(1.0 - share)
+    if rule.recommended:
+        return recommended(table, epsilon_of_mu(left, delta), delta, train, test, seed), rule.shown()
     parameters: dict[str, Any] = {
         "budget": GaussianMu(left),
         "loss": "softmax" if table.classes > 1 else "squared",
@@ -285,6 +287,12 @@ def linear_columns(table: Table, epsilon: float, delta: float, seed: int) -> Flo
     if table.classes == 1:
         parameters = {"budget": GaussianMu(mu), "label_range": list(table.label_range)}
         return fitted(table, AlgorithmSpec("trainers", "sufficient-statistics", parameters), train, test, seed)
+    return recommended(table, epsilon, delta, train, test, seed)
+
+
+def recommended(table: Table, epsilon: float, delta: float, train: Any, test: Any, seed: int) -> Floats:
+    """Return the scores of test rows by what the product's rules choose for a table of classes."""
+    mu = mu_from_epsilon_delta(epsilon, delta)
     facts = PublicFacts(
         sizes=(len(train),), dimension=train.shape[1], classes=table.classes, epsilon=epsilon, delta=delta,
         neighbours=Neighbours.REPLACE_ONE, trust=Trust.CENTRAL,
