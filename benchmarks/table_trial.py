@@ -244,15 +244,15 @@ def label_range(table: Table, counts: Counts) -> tuple[float, float]:
     return best
 
 
-def learnt_columns(
-    table: Table, epsilon: float, delta: float, seed: int, rule: Rule | None = None
-) -> tuple[Floats, Any]:
-    """Return the scores of the test rows by a model of learnt columns, and what the rules chose."""
+def rule_of(table: Table, epsilon: float, delta: float) -> Rule:
+    """Return what the rules choose for a table at a budget."""
     mu = mu_from_epsilon_delta(epsilon, delta)
-    facts = TableFacts(len(table.train), len(table.ranges), table.sizes, table.classes, mu)
-    rule = choose(facts) if rule is None else rule
-    if rule.level == "linear":
-        return linear_columns(table, epsilon, delta, seed), rule.shown()
+    return choose(TableFacts(len(table.train), len(table.ranges), table.sizes, table.classes, mu))
+
+
+def learnt_columns(table: Table, epsilon: float, delta: float, seed: int, rule: Rule) -> Floats:
+    """Return the scores of the test rows by a model of learnt columns."""
+    mu = mu_from_epsilon_delta(epsilon, delta)
     noise = np.random.default_rng([seed, 48])
     # With no numeric column nothing has to be counted, and all of the budget trains.
     counted = len(table.ranges) + (table.classes == 1) > 0
@@ -266,7 +266,7 @@ def learnt_columns(
     train, test = (features(table, part, maps, rule) for part in (table.train, table.test))
     left = mu * math.sqrt(1.0 - share)
     if rule.recommended:
-        return recommended(table, epsilon_of_mu(left, delta), delta, train, test, seed), rule.shown()
+        return recommended(table, epsilon_of_mu(left, delta), delta, train, test, seed)
     parameters: dict[str, Any] = {
         "budget": GaussianMu(left),
         "loss": "softmax" if table.classes > 1 else "squared",
@@ -277,7 +277,7 @@ def learnt_columns(
         parameters["label_range"] = list(ends)
     scores = fitted(table, AlgorithmSpec("trainers", "noisy-gd", parameters), train, test, seed)
     # No prediction lies outside the declared range.
-    return (np.clip(scores, *table.label_range) if table.classes == 1 else scores), rule.shown()
+    return np.asarray(np.clip(scores, *table.label_range)) if table.classes == 1 else scores
 
 
 def linear_columns(table: Table, epsilon: float, delta: float, seed: int) -> Floats:
