@@ -134,6 +134,8 @@ def of_peer(system: str, table: Table, cells: Sequence[Cell], python: str) -> It
         stored, scores = Path(folder) / "table.npz", Path(folder) / "scores.npy"
         store(table, stored)
         script = str(Path(__file__).with_name("table_peers.py"))
+        if not Path(python).exists():
+            sys.exit(f"{python} is not there: make the environment as benchmarks/peers-tables.txt and peers.txt say")
         with subprocess.Popen(
             [python, script, system, str(stored)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:

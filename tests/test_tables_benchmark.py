@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.support.data import REPOSITORY, real_data
 
@@ -26,7 +27,7 @@ def module(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def moved(row: tuple[int, ...], other: tuple[int, ...], factor: np.ndarray, numeric: int) -> float:
+def moved(row: tuple[int, ...], other: tuple[int, ...], factor: NDArray[np.float64], numeric: int) -> float:
     """Return the squared distance that replacing a row moves the release by: bins first, categories after them."""
     total = 0.0
     for place, (one, two) in enumerate(zip(row, other, strict=True)):
@@ -120,3 +121,10 @@ def test_a_run_measures_each_cell_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert json.loads(output.read_text()) == found
     with pytest.raises(AssertionError, match="again"):
         tables.main([*given, "--systems", "linear,trial", "--seeds", "2"])
+
+
+def test_an_environment_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNITBALL_DATA", str(real_data("tables").parent))
+    given = ["--sets", "banana", "--rows", "50", "--systems", "boosting", "--output", str(tmp_path / "found.json")]
+    with pytest.raises(SystemExit, match="nowhere/python is not there"):
+        module("tables").main([*given, "--peer-python", "nowhere/python"])
