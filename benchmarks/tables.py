@@ -1,0 +1,280 @@
+"""Tables: the default, linear columns, the trial of learnt columns, and other libraries, on every named set.
+
+    UNITBALL_DATA=/path/to/data python benchmarks/tables.py [--sets adult,…] [--epsilons 0.1,0.5,1,3] [--seeds 3]
+        [--systems default,linear,trial] [--held-out] [--peers] [--output FILE.json] [--table]
+
+Each cell (set, epsilon, system, seed) is computed once and kept in the output file, so that a run that was stopped goes
+on where it was; ``--table`` prints what the file holds and computes nothing. Delta is 10⁻⁶ throughout, one curator,
+replace-one, for ours; whom the guarantees of the others are about stands in ``table_peers.py``. ``--held-out`` measures
+on a fifth of the training rows instead of the test rows: what rules are chosen on. ``--peers`` adds DP-EBM (two classes
+and real labels), diffprivlib, a small network by DP-SGD (on adult, house_16H, satimage) and boosting without privacy,
+run by ``--peer-python`` (``benchmarks/peers-tables.txt``) and ``--diffprivlib-python`` (``benchmarks/peers.txt``).
+
+* ``default``: ``PrivateClassifier`` and ``PrivateRegressor`` as they are.
+* ``linear``: linear columns by the product's encoder; classes by the recommended rules, real labels by
+  ``sufficient-statistics``.
+* ``trial``: columns learnt once, by ``table_trial.py`` and the rules of ``table_rules.py``.
+
+Accuracy, balanced accuracy, AUC (macro one-vs-rest for many classes) or R².
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+from shared import head, line
+from table_sets import SETS, Table, load
+
+DELTA = 1e-6
+OURS = ("default", "linear", "trial")
+PEERS = ("boosting", "dp-ebm", "diffprivlib", "opacus")
+_NETWORK_SETS = ("adult", "house_16H", "satimage")
+_RESULTS = Path(__file__).parent / "results" / "tables.json"
+
+Cell = dict[str, Any]
+Floats = NDArray[np.float64]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compute the cells that are missing, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--epsilons", default="0.1,0.5,1,3")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--systems", default=",".join(OURS))
+    parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--peer-python", default=".peers-tables/bin/python")
+    parser.add_argument("--diffprivlib-python", default=".peers/bin/python")
+    parser.add_argument("--rows", type=int, help="the first rows of each set alone: to see that it runs")
+    parser.add_argument("--output", type=Path, default=_RESULTS)
+    parser.add_argument("--table", action="store_true", help="print what the file holds")
+    given = parser.parse_args(arguments)
+    if not given.table:
+        systems = [*filter(None, given.systems.split(",")), *(PEERS if given.peers else ())]
+        compute(given, list(dict.fromkeys(systems)))
+    show(given.output)
+
+
+def compute(given: argparse.Namespace, systems: Sequence[str]) -> None:
+    """Compute what the output file lacks, a cell at a time."""
+    found: list[Cell] = json.loads(given.output.read_text()) if given.output.exists() else []
+    there = {_key(cell) for cell in found}
+    for name in given.sets.split(","):
+        table: Table | None = None
+        for system in systems:
+            wanted = [
+                {"set": name, "epsilon": epsilon, "system": system, "seed": seed}
+                for epsilon in ([None] if system == "boosting" else map(float, given.epsilons.split(",")))
+                for seed in range(given.seeds)
+            ]
+            missing = [cell for cell in wanted if _key(cell) not in there]
+            if not missing:
+                continue
+            if table is None:
+                table = load(name)
+                table = table.held_out() if given.held_out else table
+                table = table.first(given.rows) if given.rows else table
+            if not runs(system, table):
+                continue
+            for cell in measured(system, table, missing, given):
+                found.append(cell)
+                _write(given.output, found)
+
+
+def _key(cell: Cell) -> tuple[Any, ...]:
+    return cell["set"], cell["epsilon"], cell["system"], cell["seed"]
+
+
+def _write(path: Path, found: list[Cell]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text("[\n" + ",\n".join(json.dumps(cell) for cell in found) + "\n]\n")
+    fresh.replace(path)
+
+
+def runs(system: str, table: Table) -> bool:
+    """Return whether a system is measured on a table: DP-EBM has no many classes, the network runs on three sets."""
+    if system == "dp-ebm":
+        return table.classes <= 2
+    return system != "opacus" or table.name in _NETWORK_SETS
+
+
+def measured(system: str, table: Table, cells: Sequence[Cell], given: argparse.Namespace) -> Iterator[Cell]:
+    """Yield the cells with what was measured."""
+    if system in PEERS:
+        python = given.diffprivlib_python if system == "diffprivlib" else given.peer_python
+        yield from of_peer(system, table, cells, python)
+        return
+    for cell in cells:
+        started = time.perf_counter()
+        scores, chosen = _OURS[system](table, cell["epsilon"], cell["seed"])
+        seconds = round(time.perf_counter() - started, 2)
+        yield {**cell, **metrics(scores, table), "seconds": seconds, **({"chosen": chosen} if chosen else {})}
+
+
+def of_peer(system: str, table: Table, cells: Sequence[Cell], python: str) -> Iterator[Cell]:
+    """Run another library's side in its own environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        stored, scores = Path(folder) / "table.npz", Path(folder) / "scores.npy"
+        store(table, stored)
+        script = str(Path(__file__).with_name("table_peers.py"))
+        if not Path(python).exists():
+            sys.exit(f"{python} is not there: make the environment as benchmarks/peers-tables.txt and peers.txt say")
+        with subprocess.Popen(
+            [python, script, system, str(stored)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for cell in cells:
+                print(json.dumps({**cell, "delta": DELTA, "scores": str(scores)}), file=process.stdin, flush=True)
+                answer = json.loads(process.stdout.readline() or '{"error": "the process ended"}')
+                if "error" in answer:
+                    yield {**cell, "error": answer["error"]}
+                    continue
+                yield {**cell, **metrics(np.load(scores), table), "seconds": round(answer["seconds"], 2)}
+            process.stdin.close()
+
+
+def store(table: Table, path: Path) -> None:
+    """Write a table for a peer, with the linear encoding of the product beside the cells."""
+    arrays: dict[str, Any] = {
+        "ranges": table.ranges, "sizes": np.array(table.sizes, dtype=np.int64), "classes": table.classes,
+        "label_range": np.array(table.label_range),
+    }  # fmt: skip
+    for name, part in (("train", table.train), ("test", table.test)):
+        arrays |= {f"numbers_{name}": part.numbers, f"codes_{name}": part.codes, f"labels_{name}": part.labels}
+        arrays[f"encoded_{name}"] = encoded(table, part)
+    np.savez(path, **arrays)
+
+
+def encoded(table: Table, part: Any) -> Floats:
+    """Return the product's linear encoding of rows, clipped to norm 1."""
+    from storage.encoder import TableEncoder
+
+    rows = TableEncoder(table.schema(), on_violation="clip").transform(table.frame(part))
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0))
+
+
+def default(table: Table, epsilon: float, seed: int) -> tuple[Floats, Any]:
+    """Return the scores of the product's estimator with its defaults."""
+    from unitball import PrivateClassifier, PrivateRegressor
+
+    given: dict[str, Any] = {
+        "schema": table.schema(), "on_violation": "clip", "public": True, "random_state": seed,
+    }  # fmt: skip
+    train, test = table.frame(table.train), table.frame(table.test)
+    if table.classes == 1:
+        model = PrivateRegressor(epsilon, DELTA, **given).fit(train, table.train.labels)
+        return np.asarray(model.predict(test)), None
+    model = PrivateClassifier(epsilon, DELTA, **given).fit(train, table.train.labels.astype(str))
+    return np.asarray(model.decision_function(test)), None
+
+
+def linear(table: Table, epsilon: float, seed: int) -> tuple[Floats, Any]:
+    """Return the scores of a model of the linear columns."""
+    from table_trial import linear_columns
+
+    return linear_columns(table, epsilon, DELTA, seed), None
+
+
+def trial(table: Table, epsilon: float, seed: int) -> tuple[Floats, Any]:
+    """Return the scores of a model of learnt columns, and what the rules chose; the default's where it is nothing."""
+    from table_trial import learnt_columns, rule_of
+
+    rule = rule_of(table, epsilon, DELTA)
+    if rule.level == "linear":
+        return default(table, epsilon, seed)[0], rule.shown()
+    return learnt_columns(table, epsilon, DELTA, seed, rule), rule.shown()
+
+
+_OURS: dict[str, Callable[[Table, float, int], tuple[Floats, Any]]] = {
+    "default": default,
+    "linear": linear,
+    "trial": trial,
+}
+
+
+def metrics(scores: Floats, table: Table) -> dict[str, float]:
+    """Return R², or accuracy, balanced accuracy (over the classes there are) and AUC."""
+    labels, classes = table.test.labels, table.classes
+    if classes == 1:
+        squares = float(np.square(labels - labels.mean()).sum())
+        return {"r2": round(1.0 - float(np.square(scores - labels).sum()) / squares, 4)}
+    if classes == 2:
+        scores = np.stack([-scores, scores], axis=1)
+    predicted = np.where(scores[:, 1] > scores[:, 0], 1, 0) if classes == 2 else scores.argmax(axis=1)
+    there = [k for k in range(classes) if 0 < np.count_nonzero(labels == k) < len(labels)]
+    recalls = [float(np.mean(predicted[labels == k] == k)) for k in there]
+    powers = scores if classes == 2 else _chances(scores)
+    return {
+        "accuracy": round(float(np.mean(predicted == labels)), 4),
+        "balanced": round(float(np.mean(recalls)), 4),
+        "auc": round(float(np.mean([auc(powers[:, k], labels == k) for k in there])), 4),
+    }
+
+
+def _chances(scores: Floats) -> Floats:
+    """Return the softmax of scores; chances that add up to one as they are."""
+    if (scores >= 0).all() and np.allclose(scores.sum(axis=1), 1.0):
+        return scores
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def auc(scores: Floats, positive: NDArray[np.bool_]) -> float:
+    """Return the area under the ROC curve, ties by mid-ranks."""
+    several = np.count_nonzero(positive)
+    ranks = rankdata(scores)[positive].sum() - several * (several + 1) / 2.0
+    return float(ranks / (several * (len(positive) - several)))
+
+
+def show(path: Path) -> None:
+    """Print the tables of a file of results."""
+    runs_ = pd.DataFrame(json.loads(path.read_text()))
+    if "error" in runs_:
+        for _, cell in runs_[runs_["error"].notna()].drop_duplicates(["set", "system", "epsilon"]).iterrows():
+            print(f"{cell['set']}, {cell['system']}, epsilon {cell['epsilon']}: {cell['error']}", file=sys.stderr)
+        runs_ = runs_[runs_["error"].isna()]
+    order = [system for system in (*OURS, *PEERS) if system in set(runs_["system"])]
+    for metric in ("accuracy", "balanced", "auc", "r2"):
+        if metric not in runs_ or runs_[metric].isna().all():
+            continue
+        known = runs_[runs_[metric].notna()]
+        found = known.groupby(["set", "system", "epsilon"], dropna=False)[metric].agg(["mean", "std"])
+        print(f"\n{ {'r2': 'R²', 'auc': 'AUC', 'balanced': 'Balanced accuracy'}.get(metric, metric.capitalize()) }\n")
+        head("set", "ε", *order)
+        for name in [name for name in SETS if name in set(known["set"])]:
+            for epsilon in sorted(known["epsilon"].dropna().unique()):
+                line(name, f"{epsilon:g}", *(_shown(found, name, system, epsilon) for system in order))
+
+
+def _shown(found: pd.DataFrame, name: str, system: str, epsilon: float) -> str:
+    at = found[
+        (found.index.get_level_values("set") == name)
+        & (found.index.get_level_values("system") == system)
+        & ((found.index.get_level_values("epsilon") == epsilon) | (system == "boosting"))
+    ]
+    if at.empty:
+        return "–"
+    mean, spread = at.iloc[0]
+    return f"{mean:.3f}" if np.isnan(spread) else f"{mean:.3f} ± {spread:.3f}"
+
+
+if __name__ == "__main__":
+    main()
