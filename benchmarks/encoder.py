@@ -3,8 +3,8 @@
 Run as ``python benchmarks/encoder.py --format cifar10 --path FOLDER --held-out 4000``; formats are those of ``unitball
 ingest``. One curator, replace-one, delta 1e-5, the recommended system's head; rows to learn from and rows held out are
 both of the training part. ``--test`` learns from all of the first and says the accuracy on the test part. ``--rows``
-takes so many rows alone, ``--keep`` keeps mapped rows in a folder for another run, ``--speed`` says the time of a
-picture over that of its matrix products alone, and nothing else.
+takes so many rows alone, ``--pairs`` draws fewer synthetic pictures, ``--keep`` keeps mapped rows in a folder for
+another run, ``--speed`` says the time of a picture over that of its matrix products alone, and nothing else.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--mirror", choices=("yes", "no"), help="whether mirror images are the same thing")
     parser.add_argument("--nets", nargs="+", default=NETS)
-    parser.add_argument("--pairs", type=int, help="of synthetic images that the directions are found by")
+    parser.add_argument("--pairs", type=int, help="of synthetic images, for every map")
     parser.add_argument("--weights", type=float, nargs="+", default=[0.7])
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
@@ -132,7 +132,8 @@ def main() -> None:
         )  # fmt: skip
         choices.append((facts, recommend(facts).arrangement))
     widest = max((one.projection for _, one in choices), key=lambda spec: spec.parameters["components"])
-    today, seconds = _mapped(widest, rows, given.keep)
+    fewer = {} if given.pairs is None else {"images": given.pairs}
+    today, seconds = _mapped(widest.with_parameters(**fewer), rows, given.keep)
     processes = list(widest.parameters["processes"])
 
     def say(name: str, seen_of: Any, taken: float) -> None:
@@ -154,9 +155,7 @@ def main() -> None:
 
     say("today's", lambda k: unit_rows(today[:, :k].astype(np.float64)), seconds)
     for net in given.nets:
-        parameters = {"net": net.split(",")[0], "mirror": "mirror" in net, "processes": processes}
-        if given.pairs is not None:
-            parameters["images"] = given.pairs
+        parameters = {"net": net.split(",")[0], "mirror": "mirror" in net, "processes": processes, **fewer}
         if shape is not None:
             parameters["shape"] = list(shape)
         alone, taken = _mapped(AlgorithmSpec("projections", "encoder", parameters), rows, given.keep)

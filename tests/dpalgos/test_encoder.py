@@ -275,16 +275,20 @@ def test_maps_side_by_side_have_weights(random: np.random.Generator) -> None:
 
 def test_the_encoder_stands_beside_where_mirror_images_are_the_same_thing() -> None:
     def today(*shape: int) -> AlgorithmSpec:
-        return AlgorithmSpec("projections", "public-whitening", {"processes": ["strokes"], "shape": list(shape)})
+        return AlgorithmSpec(
+            "projections", "public-whitening", {"processes": ["strokes"], "components": 300, "shape": list(shape)}
+        )
 
-    for shape, net in (((28, 28), "small"), ((1, 28, 28), "small"), ((3, 32, 32), "big")):
+    for shape, net, own in (((28, 28), "small", 300), ((1, 28, 28), "small", 300), ((3, 32, 32), "big", 150)):
         chosen = beside(today(*shape), mirror=True, strength=200.0)
         assert chosen.name == "side-by-side"
         assert chosen.parameters["weights"] == {"public-whitening": 1.0, "encoder": 0.7}
         maps: Any = chosen.parameters["maps"]
-        assert maps["encoder"] == {"net": net, "processes": ["strokes"], "shape": list(shape)}
+        assert maps["encoder"] == {
+            "net": net, "components": own, "processes": ["strokes"], "shape": list(shape),
+        }  # fmt: skip
         assert maps["public-whitening"] == today(*shape).parameters
-        assert chosen.build().output_dimension(int(np.prod(shape))) == 600
+        assert chosen.build().output_dimension(int(np.prod(shape))) == 300 + own
         assert beside(today(*shape), mirror=False, strength=200.0).name == "public-whitening"
-        assert beside(today(*shape), mirror=True, strength=100.0).name == "public-whitening"
+        assert beside(today(*shape), mirror=True, strength=99.0).name == "public-whitening"
     assert beside(today(2, 8, 8), mirror=True, strength=200.0).name == "public-whitening"
