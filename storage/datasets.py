@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage import documents
-from storage.atomic import Staging, locked_directory, staging, write_bytes, writing
+from storage.atomic import Staging, locked_directory, private_folder, staging, write_bytes, writing
 from storage.cells import canonical, numbers
 from storage.columns.coding import codes_of
 from storage.columns.declarations import shown
@@ -407,15 +407,43 @@ class StagedDataset:
             return _publish(self.layout, self._stage, content[:32], {**self._body, **people}, None)
         mac = hmac.new(root_secret(self.layout), content.encode(), hashlib.sha256).hexdigest()
         for older in previous:
-            if older.private and is_complete(self.layout, older.version):
-                known = _load(self.layout, older.version)["content_mac"]
-                if hmac.compare_digest(known, mac):
-                    return older
+            if older.private and self._is_stored_as(older.version, mac):
+                return older
         body = {**self._body, "content_mac": mac}
         if self._passing is not None:
             register, seen = _came_before(self.layout, previous, str(body["account"]))
             body |= self._with_people(self._passing, seen, register)
         return _publish(self.layout, self._stage, randomness.token_hex(16), body, self._prints)
+
+    def _is_stored_as(self, version: str, mac: str) -> bool:
+        """Whether a private version holds these rows whole; files of its rows that are lost are put back first.
+
+        Only those that are the same to the byte. Which of people's rows are stored follows from what came before, so
+        that their lost files come from a back-up alone.
+        """
+        try:
+            known = _load(self.layout, version)
+        except FormatVersionError:
+            raise
+        except StorageError:
+            return False
+        if not hmac.compare_digest(known["content_mac"], mac):
+            return False
+        if objects_of(self.layout) is None and "people" not in known:
+            for part, written in known["parts"].items():
+                self._put_back(version, part, written["files"])
+        return is_complete(self.layout, version)
+
+    def _put_back(self, version: str, part: str, files: Sequence[tuple[str, str]]) -> None:
+        for name, digest in files:
+            path, staged = self.layout.dataset(version) / part / name, self._stage.path / part / name
+            try:
+                documents.verify_file(path, digest)
+            except DamagedError:
+                if staged.is_file() and documents.file_digest(staged) == digest:
+                    with writing(path):
+                        private_folder(path.parent, self.layout.datasets)
+                        write_bytes(path, staged.read_bytes(), mode=0o600)
 
     def _with_people(self, passing: Passing, seen: Seen | None, register: PersonRegister) -> dict[str, Any]:
         """Write a register with whoever is new, and those rows that count; return what the manifest says of them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,32 @@ def test_a_file_of_rows_that_is_missing_is_told_before_the_charge(
     # Normalised rows stand by themselves.
     folder.rename(tmp_path / "gone" / "train")
     assert chain_inline(settings).result.cached is not None
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"no rows")])
+def test_private_rows_that_are_ingested_again_mend_their_version(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """The way out that is named: under another version the same command would be charged once more."""
+    ingest_private(tmp_path / "rows", 60)
+    version, settings = find_dataset("clinic").version, configured(algorithm="noisy-gd")
+    part = current_layout().dataset(version) / "train" / "part-00000.parquet"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(DamagedError, match="ingest again"):
+        chain_inline(settings)
+    charged = charges()
+    assert charged
+    damage(part)
+    ingest_private(tmp_path / "rows", 60)
+    assert find_dataset("clinic").version == version
+    assert part.read_bytes() == whole
+    chain_inline(settings)
+    assert charges() == charged
+    # Other rows are another version, whatever has become of these.
+    damage(part)
+    ingest_private(tmp_path / "rows", 60, seed=2)
+    assert find_dataset("clinic").version != version
 
 
 def test_all_faults_at_once() -> None:
