@@ -791,7 +791,7 @@ def require_files(layout: Layout, version: str) -> None:
         if not ((folder / part / name).is_file() if store is None else store.has(name))
     ]
     if "people" in body and not (folder / PEOPLE).is_file():
-        missing.append(f"{folder / PEOPLE}")
+        raise DamagedError(f"{folder / PEOPLE} is missing; restore it from a back-up")
     if missing:
         raise DamagedError(f"{missing[0]} is missing; restore it from a back-up or ingest again")
 

@@ -459,6 +459,9 @@ def test_a_roster_that_is_lost_is_named(root: Path, tmp_path: Path) -> None:
     (current_layout().dataset(ref.version) / "people.npz").unlink()
     with pytest.raises(StorageError, match=r"people\.npz is missing or cannot be read"):
         dealt_people(ref)
+    # Before anything is charged; bringing the file in again does not make it again.
+    with pytest.raises(StorageError, match=r"people\.npz is missing; restore it from a back-up$"):
+        require_feasible(configured("visits", algorithm="noisy-gd"))
     # Who was there keeps the place: a version without the register would be of other people.
     with pytest.raises(StorageError, match="restore it from a back-up"):
         bring_in(tmp_path / "input", visits([*COUNTS, 2]))
