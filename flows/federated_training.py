@@ -24,6 +24,7 @@ from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Partition, RowNode, Shards
 from tasks.preparation.prepare import Prepared, prepare, record_night
 from tasks.records import record
+from tasks.release.admission import require_admissible
 from tasks.release.metrics import Evaluation
 from tasks.releases import (
     aggregate,
@@ -83,6 +84,8 @@ def chain(prepared: Prepared) -> Chained:
     started = time.monotonic()
     made: dict[str, Any] = {}
     if prepared.config.horizon is not None:
+        # A horizon that is refused is not opened: every later run would have to be a night of it.
+        require_admissible(prepared.whole, prepared.shards.all)
         # What arrives tonight is on record before it is charged, and with the first night what the horizon releases.
         prepared = record_night(prepared)
     if prepared.plan is None:

@@ -736,6 +736,38 @@ def is_complete(layout: Layout, version: str) -> bool:
     return True
 
 
+def has_files(layout: Layout, version: str) -> bool:
+    """Whether a version is stored and none of its files is missing; no row is read."""
+    try:
+        require_files(layout, version)
+    except FormatVersionError:
+        raise
+    except StorageError:
+        return False
+    return True
+
+
+def require_files(layout: Layout, version: str) -> None:
+    """Refuse a version of which a file is missing; no row is read, so that whether one is damaged is told later.
+
+    Raises
+    ------
+    StorageError
+        Naming the file.
+    """
+    body, folder, store = _load(layout, version), layout.dataset(version), objects_of(layout)
+    names = [(part, name) for part, written in body["parts"].items() for name, _ in written["files"]]
+    missing = [
+        f"{folder / part / name}" if store is None else f"{store.url.rstrip('/')}/{name}"
+        for part, name in names
+        if not ((folder / part / name).is_file() if store is None else store.has(name))
+    ]
+    if "people" in body and not (folder / PEOPLE).is_file():
+        missing.append(f"{folder / PEOPLE}")
+    if missing:
+        raise DamagedError(f"{missing[0]} is missing; restore it from a back-up or ingest again")
+
+
 def lost_history(layout: Layout, version: str) -> list[str]:
     """Return which files are lost that say who is behind a version's rows and which rows came with it.
 

@@ -26,7 +26,7 @@ from tasks.planning.nights import (
     require_maps,
 )
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Shards
-from tasks.preparation.normalisation import plan_normalisation
+from tasks.preparation.normalisation import plan_normalisation, require_source
 from tasks.preparation.partitions import HELD_OUT, OWN_FILES, own_positions, require_owners, write_test_rows
 from tasks.preparation.public_maps import plan_features, plan_mapping
 from tasks.preparation.streams import note_arrival, require_current, require_on_record, require_same_versions
@@ -182,7 +182,7 @@ def _key(config: TrainingConfig, number: int) -> str:
 
 def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisation: str) -> Night:
     registered = dataset_ref(current_layout(), arrival.version)
-    normalised = plan_normalisation(registered, normalisation)
+    normalised = require_source(plan_normalisation(registered, normalisation))
     features = plan_features(normalised.rows, config)
     mapped = plan_mapping(normalised.rows, features) if features else None
     files = origins(current_layout(), registered)

@@ -7,7 +7,14 @@ import numpy as np
 from dpalgos.normalisation import Normalisation, RowMap
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import pieces
-from storage.datasets import is_complete, open_dataset, transform_dataset, transformed_ref
+from storage.datasets import (
+    has_files,
+    is_complete,
+    open_dataset,
+    require_files,
+    transform_dataset,
+    transformed_ref,
+)
 from storage.refs import DatasetRef
 from tasks.planning.identity import identity, source_digest
 from tasks.planning.resolution import admitted_normalisation
@@ -28,12 +35,27 @@ def plan_normalisation(dataset: DatasetRef, name: str) -> NormalisedRows:
     return NormalisedRows(source=dataset, rows=rows)
 
 
+def require_source(node: NormalisedRows) -> NormalisedRows:
+    """Return a normalised version that is stored, or can be made as far as that is told without reading rows.
+
+    Raises
+    ------
+    StorageError
+        If a file is missing that it would be made of: what is made is charged before.
+    """
+    if not has_files(current_layout(), node.rows.version):
+        require_files(current_layout(), node.source.version)
+    return node
+
+
 def _recipe(cls: type[Normalisation]) -> str:
     return identity(source=source_digest(cls))
 
 
 def make_normalised(node: NormalisedRows) -> DatasetRef:
     """Store a normalised version, unless it is there; return its reference."""
+    if is_stored_whole(node.rows):
+        return node.rows
     name = node.rows.normalisation
     cls = admitted_normalisation(name, node.source.name, private=node.source.private)
     learnt = row_map(node.source, name)

@@ -25,7 +25,7 @@ from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import resolve_normalisation
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, RowNode, Shards
 from tasks.preparation.nightly_rows import plan_nights, record_tonight
-from tasks.preparation.normalisation import plan_normalisation
+from tasks.preparation.normalisation import plan_normalisation, require_source
 from tasks.preparation.partitions import plan_partition, shards_of
 from tasks.preparation.public_maps import plan_features, plan_mapping
 
@@ -194,7 +194,7 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
     if config.horizon is not None:
         faults.raise_all()
         return prepare_over(config, Tonight(registered=registered, normalisation=name, cap=cap))
-    normalised = faults.of(lambda: plan_normalisation(registered, name))
+    normalised = faults.of(lambda: require_source(plan_normalisation(registered, name)))
     source = registered if normalised is None else normalised.rows
     features = faults.of(lambda: plan_features(source, config)) or ()
     mapped = plan_mapping(source, features) if features else None

@@ -33,7 +33,7 @@ from tasks.planning.releases import PlannedRelease
 from tasks.planning.resolution import parameters_of
 from tasks.planning.rows import FeatureStep, MappedRows
 from tasks.preparation.mapped_rows import Map, Mapped, PublicView, keep_parts
-from tasks.preparation.normalisation import plan_normalisation
+from tasks.preparation.normalisation import plan_normalisation, require_source
 from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_releases
@@ -330,7 +330,7 @@ def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Se
         **_taking(dataset),
         before=tuple(step.key for step in before),
         algorithm=AlgorithmSpec("", "public", parameters),
-        public=plan_normalisation(public, dataset.normalisation),
+        public=require_source(plan_normalisation(public, dataset.normalisation)),
         outside=f"the public rows of {public.name}, which features are centred and whitened by, are not protected",
     )
 

@@ -270,6 +270,15 @@ def test_a_horizon_that_does_not_fit_is_refused_before_anything(root: Path, tmp_
     tonight(epsilon=1.0)
 
 
+def test_a_horizon_above_the_cap_opens_nothing(root: Path, tmp_path: Path) -> None:
+    """Of so many nights every later run would have to be, whatever it costs."""
+    arrive(lines(20, tmp_path / "rows"), tmp_path)
+    with pytest.raises(OverspendError):
+        chain_inline(configured(**{**GIVEN, "horizon": 365}, epsilon=50.0))
+    assert open_catalog().horizons("clinic") == []
+    assert chain_inline(configured(**GIVEN)).dataset.rows == 20
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [

@@ -128,7 +128,7 @@ def test_nothing_is_stored_or_sent_before_the_deadline(root: Path, monkeypatch: 
         if begun is not None:
             seen.append("waited")
 
-    monkeypatch.setattr(deadlines, "wait_for_deadline", waited)
+    monkeypatch.setattr(door, "wait_for_deadline", waited)
     monkeypatch.setattr(door, "store_release", lambda *rest: seen.append("stored"))
     prepared = prepare(**NOISY, replicate=4, deadline=SECONDS)
     prepared.charge()

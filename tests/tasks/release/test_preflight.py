@@ -10,15 +10,19 @@ import pytest
 
 from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline
-from storage.errors import InputError, OverspendError, RefusedError
+from storage.errors import DamagedError, InputError, OverspendError, RefusedError
+from storage.refs import Visibility
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import gaussian_delta
-from tasks.datasets.registration import find_dataset
+from tasks.datasets.registration import find_dataset, ingest
+from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation import prepare as planning
 from tasks.release.preflight import largest_epsilon, require_feasible
 from tasks.runtime.settings import current_layout
-from tests.support.chains import charges, ingest_private, prepare
+from tasks.runtime.stores import open_catalog
+from tests.support.chains import charges, configured, ingest_private, prepare
+from tests.support.private_rows import CLASSES, DIMENSION, write_rows
 from tests.support.rows import divided, normalised
 
 pytestmark = pytest.mark.usefixtures("root")
@@ -56,6 +60,41 @@ def test_references_are_those_that_the_run_makes(config: dict[str, Any], private
 def test_what_the_rows_decide_is_left_to_the_run() -> None:
     check(partition="by-label")
     assert planning.prepare(TrainingConfig(dataset="iris", partition="by-label", epsilon=1.0)).plan is None
+
+
+@pytest.mark.parametrize("whose", ["clinic", "others"])
+@pytest.mark.parametrize(
+    "config", [{"algorithm": "noisy-gd"}, {"horizon": 3, "trainer": "class-means"}], ids=["run", "night"]
+)
+def test_a_file_of_rows_that_is_missing_is_told_before_the_charge(
+    whose: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    """That needs no row: charged first, the owner would pay for a run that cannot be made."""
+    ingest_private(tmp_path / "rows", 60)
+    public = write_rows(tmp_path / "others.txt", 60, seed=1).path
+    public_rows = IngestRequest(
+        name="others",
+        format="libsvm",
+        path=public,
+        visibility=Visibility.PUBLIC,
+        dimension=DIMENSION,
+        classes=CLASSES,
+    )
+    ingest(public_rows)
+    settings = configured(public_dataset="others", **config)
+    folder = current_layout().dataset(find_dataset(whose).version) / "train"
+    folder.rename(tmp_path / "elsewhere")
+    for tried in (require_feasible, chain_inline):
+        with pytest.raises(DamagedError, match=r"part-00000\.parquet is missing"):
+            tried(settings)
+    assert charges() == []
+    assert open_catalog().horizons("clinic") == []
+    (tmp_path / "elsewhere").rename(folder)
+    chain_inline(settings)
+    (tmp_path / "gone").mkdir()
+    # Normalised rows stand by themselves.
+    folder.rename(tmp_path / "gone" / "train")
+    assert chain_inline(settings).result.cached is not None
 
 
 def test_all_faults_at_once() -> None:
