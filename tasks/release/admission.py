@@ -1,4 +1,4 @@
-"""Who may read which rows, what it costs, and under which secrets: called for a plan and again for each release."""
+"""Admission: who may read which rows, at what cost, under which secrets; for a plan and again for each release."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a run would be refused for and what it will ask of this machine, told from its plan before anything starts.
+"""Preflight: a run's refusals and what it will ask of this machine, told from its plan before anything starts.
 
 What is told of people's rows follows from how many people there are and from the most rows of each, which are public.
 No stored row, no file below ``private/`` and no decision that rests on one has a part in it. So what depends on how
