@@ -1,4 +1,4 @@
-"""What the encoder is worth beside today's map of images, alone, small, and without mirror images; and what it takes.
+"""The encoder beside today's map of images, alone, small, and without mirror images: accuracy, and what it takes.
 
 Run as ``python benchmarks/encoder.py --format cifar10 --path FOLDER --held-out 4000``; formats are those of ``unitball
 ingest``. One curator, replace-one, delta 1e-5, the recommended system's head; rows to learn from and rows held out are

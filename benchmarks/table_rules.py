@@ -1,4 +1,4 @@
-"""Which functions of a table's columns are learnt, and how, from public numbers alone.
+"""The choice of which functions of a table's columns are learnt, and how, from public numbers alone.
 
 A trial of rules, to move into the product: :func:`choose` is a pure function of how many rows, numeric columns,
 categories and classes there are and of μ.

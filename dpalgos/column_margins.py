@@ -1,4 +1,4 @@
-"""What noisy histograms say of this data: bars, quartiles, means, shares and counts with 95 % margins, or nothing.
+"""Bars, quartiles, means, shares and counts from noisy histograms, each with a 95 % margin, or nothing.
 
 All is post-processing: margins, and whether something was measured, follow from the noise's public deviation σ and from
 noisy counts alone. They are of this data's own value (the drawing of rows is not in them), each by itself and not all

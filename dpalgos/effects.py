@@ -1,4 +1,4 @@
-"""What a model says of each column: scores along its histogram, the other columns at their released medians.
+"""Effects of columns: a model's scores along each histogram, the other columns at their released medians.
 
 From weights and released counts alone: the rows that are scored are made up of bins, values and medians, and nothing is
 measured on anybody's rows, so this is post-processing. Effects do not add up to a row's score: rows are brought to norm

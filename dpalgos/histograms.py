@@ -1,4 +1,4 @@
-"""What released histograms of columns say: running sums with their covariance, coarser bins, several releases as one.
+"""Released histograms of columns: running sums with their covariance, coarser bins, several releases as one.
 
 All is post-processing of :class:`~dpalgos.evaluators.column_histograms.ColumnHistograms`. The noise of a number's
 running sums is Gaussian, correlated over the bins, equal and independent from column to column, and its covariance is

@@ -1,4 +1,4 @@
-"""What a party of its own serves: one flow, which answers a coordinator's request and runs in the party's process."""
+"""The one flow that a party serves: it answers a coordinator's request and runs in the party's process."""
 
 import os
 from pathlib import Path

@@ -49,7 +49,7 @@ def make_public_map(feature: FeatureStep) -> str:
 
 @step(task_run_name="features of {node.source.name}", whole=is_stored_whole)
 def extract_features(node: MappedRows) -> DatasetRef:
-    """Store a version of a data set whose rows have passed through public maps; a version that is there is reused."""
+    """Keep a version's rows as public maps show them, where there is room; those that are kept are reused."""
     result = make_mapped(node)
     of, maps = f"{result.rows} {result.unit.several}", ", ".join(each.label for each in node.maps)
     report_progress("features", f"{of} to {result.dimension} features: {maps}")

@@ -45,7 +45,7 @@ from storage.refs import DatasetRef, OnViolation, ShardRef, Visibility
 from storage.several import patterned, settled
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.planning.configuration import TrainingConfig, faults
+from tasks.planning.configuration import BudgetSettings, TrainingConfig, faults
 from tasks.planning.graph import materialise
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
@@ -415,7 +415,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self._normalisation = chained.dataset.normalisation
         return chained.plan, artefacts, population
 
-    def _terms_of(self, population: str, config: TrainingConfig, planned: RunPlan, *, people: bool) -> dict[str, Any]:
+    def _terms_of(self, population: str, config: BudgetSettings, planned: RunPlan, *, people: bool) -> dict[str, Any]:
         """Return what is said of the account that pays; one that nobody has opened is opened for one fit.
 
         Raises

@@ -117,7 +117,7 @@ def _explained(config: TrainingConfig) -> Answer:
 
 
 def _expectation(config: TrainingConfig) -> Answer:
-    from tasks.release.preflight import expect_run
+    from tasks.release.expectation import expect_run
 
     expected = expect_run(config)
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {expected.delta:.2g}"

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpalgos.kernels import Kernel, KernelRows
 from dpalgos.parameters import Bounded, between
@@ -28,8 +27,6 @@ _SHRINK_EVERY = 1000
 _FEWEST_LIMIT = 10_000_000
 # Where rounded kernel rows moved v by more than this share of the tolerance, and it was not reached, they stay float64.
 _DRIFT = 0.1
-
-Flags = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)

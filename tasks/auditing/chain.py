@@ -25,7 +25,7 @@ from tasks.auditing.systems import parts_of
 from tasks.auditing.traces import fields_of, observe, told_before
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.planning.configuration import TrainingConfig
+from tasks.planning.configuration import TrainingConfig, TrustSettings
 from tasks.runtime.progress import report_runs
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import Chained, Proved
@@ -207,7 +207,7 @@ def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _request(config: TrainingConfig, tables: Tables, folder: Path) -> IngestRequest:
+def _request(config: TrustSettings, tables: Tables, folder: Path) -> IngestRequest:
     schema = folder / "schema.yaml"
     classes = ", ".join(f'"{one}"' for one in _CLASSES)
     types = {_PERSON: "person", "y": f"label, classes: [{classes}]"}

@@ -16,7 +16,7 @@ from sqlalchemy import MetaData, NullPool, create_engine, select
 from dpalgos.audit.bounds import Value
 from storage.layout import Layout
 from tasks.planning.configuration import TrainingConfig
-from tasks.release.preflight import Speeds, expect_run
+from tasks.release.expectation import Speeds, expect_run
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import Chained
 

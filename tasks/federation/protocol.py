@@ -15,7 +15,7 @@ from storage.refs import DatasetRef, Labels, ShardRef, Visibility
 from storage.releases import ReleaseStore
 from storage.rounds import RoundStore
 from tasks.federation.messages import Description, Purpose, Roster, Signed, WireModel, unpacked
-from tasks.planning.configuration import Json, TrainingConfig, split_features
+from tasks.planning.configuration import DataSettings, Json, TrainingConfig, split_features
 from tasks.planning.identity import identity
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
@@ -99,7 +99,7 @@ def _partitioned(config: TrainingConfig, descriptions: Sequence[Description]) ->
 
 
 def shared_rows(
-    config: TrainingConfig, descriptions: Sequence[Description], run: str, features: Sequence[FeatureStep] = ()
+    config: DataSettings, descriptions: Sequence[Description], run: str, features: Sequence[FeatureStep] = ()
 ) -> DatasetRef:
     """Return a reference that stands for all parties' rows together, as public maps show them; nobody holds them."""
     first = descriptions[0]

@@ -28,7 +28,14 @@ from dpalgos.trainers.continual import (
 from storage.catalog import Horizon
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ShardRef
-from tasks.planning.configuration import HorizonSettings, Json, LossField, SettingField, TrainingConfig
+from tasks.planning.configuration import (
+    EvaluationSettings,
+    HorizonSettings,
+    Json,
+    LossField,
+    SettingField,
+    TrainingConfig,
+)
 from tasks.planning.identity import code_version, identity, mathematics_version
 from tasks.planning.plans import Draft, RunIdentity, RunPlan
 from tasks.planning.releases import Planned, PlannedCombination, PlannedRelease, partition_key
@@ -657,7 +664,7 @@ def planned_night(
 
 def plan_night(
     terms: StreamTerms,
-    config: TrainingConfig,
+    config: EvaluationSettings,
     night: int,
     shards: Sequence[ShardRef],
     versions: tuple[str, ...],

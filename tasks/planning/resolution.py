@@ -14,7 +14,13 @@ from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, PublicFacts, Scope, System
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
-from tasks.planning.configuration import AlgorithmSettings, SystemSettings, TrainingConfig, split_features
+from tasks.planning.configuration import (
+    AlgorithmSettings,
+    BudgetSettings,
+    SystemSettings,
+    TrainingConfig,
+    split_features,
+)
 
 UNIT_NORM = "unit-norm"
 # Parameters of what is not a part of a system.
@@ -97,7 +103,7 @@ def resolve(
     if parameters_of(config, "tuned") and not config.tune:
         raise ParameterError("parameters of tuned are given and nothing is tuned: say what with --tune NAME=A,B,C")
     if config.tune:
-        parts["trainer"], reason = _tuned(config, parts, trust)
+        parts["trainer"], reason = _tuned(config, config, parts, trust)
         # What a paper says of its system is not said of the best of several.
         name, system, reasons = f"{name}+tuned", dataclasses.replace(system, claim=None), (*reasons, reason)
     return Resolved(
@@ -139,7 +145,9 @@ def with_given(
     return given
 
 
-def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: str) -> tuple[AlgorithmSpec, str]:
+def _tuned(
+    config: AlgorithmSettings, budget: BudgetSettings, parts: Mapping[str, AlgorithmSpec], trust: str
+) -> tuple[AlgorithmSpec, str]:
     """Return private selection among the trainers of a grid, and a sentence of what it costs.
 
     Raises
@@ -150,14 +158,14 @@ def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: st
     """
     grid = {name.removeprefix("trainer."): list(values) for name, values in config.tune.items()}
     count, trainer = math.prod(len(values) for values in grid.values()), parts["trainer"]
-    if config.epsilon is None or not lookup(trainer.kind, trainer.name).budgets:
+    if budget.epsilon is None or not lookup(trainer.kind, trainer.name).budgets:
         raise ParameterError(f"{trainer.name} draws no noise here; only trainers with a budget are tuned privately")
-    alone = mu_from_epsilon_delta(config.epsilon, config.stated_delta) if config.stated_delta > 0 else 0.0
+    alone = mu_from_epsilon_delta(budget.epsilon, budget.stated_delta) if budget.stated_delta > 0 else 0.0
     if trust != Trust.CENTRAL:
-        each = gaussian_epsilon(alone / math.sqrt(count), config.stated_delta) if alone else config.epsilon / count
+        each = gaussian_epsilon(alone / math.sqrt(count), budget.stated_delta) if alone else budget.epsilon / count
         raise ParameterError(
             f"under trust {trust} the losers are seen too, so each of the {count} candidates is a release of its own "
-            f"and is charged: `unitball sweep` trains them, and within epsilon {config.epsilon:g} in all each may have "
+            f"and is charged: `unitball sweep` trains them, and within epsilon {budget.epsilon:g} in all each may have "
             f"about {each:.2g}; or choose --trust central, where the best is chosen by private selection and one "
             f"budget pays for all"
         )
@@ -182,13 +190,13 @@ def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: st
     spec = AlgorithmSpec(
         "trainers", "tuned", {**parameters, "trainer": trainer.name, "parameters": fixed, "grid": grid}
     )
-    tuned = spec.with_parameters(budget=ApproximateDP(config.epsilon, config.stated_delta)).build()
+    tuned = spec.with_parameters(budget=ApproximateDP(budget.epsilon, budget.stated_delta)).build()
     values = "; ".join(f"{name} {', '.join(map(str, listed))}" for name, listed in grid.items())
     return spec, (
         f"tuned on private rows: {count} candidates of {trainer.name} ({values}), each trained with the noise of "
         f"mu = {tuned.mu:.3g} on {1 - tuned.held_out:.0%} of the rows and scored on the others; secret coins say "
         f"which compete (each with probability {tuned.chance:.2g}), the best is released, and all is charged as "
-        f"({config.epsilon:g}, {config.stated_delta:g}); one "
+        f"({budget.epsilon:g}, {budget.stated_delta:g}); one "
         f"training untuned has mu = {alone:.3g}, and {count} that are all charged {alone / math.sqrt(count):.3g} each"
     )
 

@@ -1,1 +1,1 @@
-"""What is made of registered rows before anything is released: mapped versions, and the parties' shards."""
+"""The plan of a run, and the rows that it makes before anything is released: normalised, mapped, partitioned."""

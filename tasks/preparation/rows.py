@@ -1,4 +1,4 @@
-"""What is made of rows before a release: one function for any node of a plan that is of rows."""
+"""Rows before a release: one function that makes any node of a plan that is of rows."""
 
 from functools import singledispatch
 

@@ -1,4 +1,4 @@
-"""What is kept of a horizon's nights is of the rows that a plan names, or is not taken: notes, frozen sums, releases.
+"""The rows of a horizon's nights: notes, frozen sums and releases are of those that a plan names, or are not taken.
 
 A night's key names its horizon and number, not the rows (:attr:`tasks.planning.nights.PlannedNight.key`), because all
 nights are charged before any has come. That a key stands for one set of rows is the catalogue's word, and the catalogue

@@ -1,23 +1,18 @@
-"""Who may read which rows, what it costs, and under which secrets: called for a plan and again for each release."""
+"""Admission: who may read which rows, at what cost, under which secrets; for a plan and again for each release."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Numerics
-from dpalgos.keystream import KeyedNoise, key_identifier, public_secret
 from dpalgos.registry import lookup, names
-from dpalgos.trust.model import EVERYONE
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
-from storage.errors import InputError, OverspendError, RefusedError, SecretError, StorageError
-from storage.layout import Layout
+from storage.errors import InputError, OverspendError, RefusedError, StorageError
 from storage.ledger.charges import PlanRequest, ReleaseCharge
 from storage.ledger.ledger import Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
-from storage.secrets import environment_name, party_secret, require_secret
 from storage.shards import open_shard, shard_records
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import runs_left
@@ -26,6 +21,7 @@ from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
+from tasks.release.noise_secrets import key_identifiers
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 
@@ -391,68 +387,3 @@ def _charges(release: PlannedRelease, ledger: Ledger) -> Iterator[ReleaseCharge]
     again = {} if drawn_again is None else drawn_again.to_json()
     for key, label in release.charged_keys.items():
         yield ReleaseCharge(key, release.charged_parties, guarantee, label, release.charged_as, again)
-
-
-# ── secrets, and the noise that they key ──────────────────────────────────────────────────────────────────────────────
-
-
-_SECRETS_AT_ONCE = 16
-
-
-def key_identifiers(seed: int | None, contributors: Sequence[str]) -> dict[str, str]:
-    """Return one-way identifiers of the secrets that key these makers' noise; secrets are made where there are none."""
-    return dict(zip(contributors, map(key_identifier, _secrets_of(seed, contributors, party_secret)), strict=True))
-
-
-def noises_of(release: PlannedRelease, key: str, contributors: Sequence[str], ledger: Ledger) -> list[KeyedNoise]:
-    """Return the noise of some of a release's makers.
-
-    Raises
-    ------
-    SecretError
-        If one of their secrets is lost or another by now: noise is never drawn anew for a charged release.
-    """
-    if not release.reads_rows:
-        secrets = _secrets_of(release.seed, contributors, party_secret)
-    else:
-        charged_under = ledger.charge_of(key).plan.key_ids
-        secrets = _secrets_of(
-            release.seed,
-            contributors,
-            lambda layout, contributor: _charged_secret(layout, contributor, charged_under[contributor], release),
-        )
-    alone = len(release.noise_contributors) == 1
-    # With a public seed all secrets are one, so the maker is part of what keys the noise.
-    return [
-        KeyedNoise(secret, key if alone else f"{key}/{contributor}")
-        for contributor, secret in zip(contributors, secrets, strict=True)
-    ]
-
-
-def _charged_secret(layout: Layout, contributor: str, identifier: str, release: PlannedRelease) -> bytes:
-    """Return the secret that a release was charged under, as long as it is there."""
-    whose = "the curator's secret" if contributor == EVERYONE else f"the secret of party {contributor}"
-    way_out = (
-        f"Its noise is never drawn from another: restore {layout.party_secret(contributor)} "
-        f"(or {environment_name(contributor)}), or ask for a fresh release and a fresh charge with another --replicate"
-    )
-    try:
-        secret = require_secret(layout, contributor)
-    except SecretError as error:
-        raise SecretError(
-            f"{release.label} was charged under {whose}, which cannot be read: {error}. {way_out}"
-        ) from error
-    if key_identifier(secret) != identifier:
-        raise SecretError(f"{release.label} was charged under {whose} as it was then, and now it is another. {way_out}")
-    return secret
-
-
-def _secrets_of(seed: int | None, contributors: Sequence[str], find: Callable[[Layout, str], bytes]) -> list[bytes]:
-    """Return the secrets that key these makers' noise: public where a public seed was asked for."""
-    if seed is not None:
-        # Public noise still differs from party to party.
-        return [public_secret(seed)] * len(contributors)
-    layout = current_layout()
-    # A fresh secret waits for the disk; the waits of many parties overlap.
-    with ThreadPoolExecutor(_SECRETS_AT_ONCE) as pool:
-        return list(pool.map(lambda contributor: find(layout, contributor), contributors))

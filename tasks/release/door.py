@@ -28,9 +28,10 @@ from tasks.preparation.streams import (
     require_current,
 )
 from tasks.release import checkpoints
-from tasks.release.admission import admit, admit_plan, noises_of, require_upstream
+from tasks.release.admission import admit, admit_plan, require_upstream
 from tasks.release.deadlines import wait_for_deadline
 from tasks.release.night_rows import NightRows
+from tasks.release.noise_secrets import noises_of
 from tasks.release.redaction import redacted
 from tasks.release.seen_rows import RowMaps, fitting_maps, rows_of
 from tasks.release.storing import StoredRecord, read_release, store_combination, store_release, stored_release

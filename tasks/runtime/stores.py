@@ -10,6 +10,7 @@ from storage.key_material import guard_material
 from storage.layout import Layout
 from storage.ledger.database import Database, Memory, open_database
 from storage.ledger.moving import has_ledger, is_retired, make_databases, move_ledger
+from storage.model_records import ModelRecords
 from storage.objects import objects_of
 from storage.releases import ObjectReleases, ReleaseStore
 from tasks.runtime.settings import (
@@ -55,6 +56,11 @@ def open_ledger_database(root: Path | None = None, *, guarded: bool = True) -> D
 def open_catalog(root: Path | None = None) -> Catalog:
     """Open the catalogue of the current root, or of another one."""
     return Catalog(open_ledger_database(root))
+
+
+def open_model_records(root: Path | None = None) -> ModelRecords:
+    """Open the record of models of the current root, or of another one."""
+    return ModelRecords(open_ledger_database(root))
 
 
 def open_releases() -> ReleaseStore:

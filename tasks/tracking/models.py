@@ -1,8 +1,8 @@
 """Registered models by the names that people type: what each is made of, what audits and comparisons say, who is used.
 
-Who is champion, and what promotion rests on, is on record in the root (:mod:`storage.catalog`), with the history that
-rolling back needs. MLflow's tags and its alias show it: they are written after the record, the alias is mended where it
-differs, and neither is ever read to decide. MLflow's own page and clients follow its alias and ask nobody.
+Who is champion, and what promotion rests on, is on record in the root (:mod:`storage.model_records`), with the history
+that rolling back needs. MLflow's tags and its alias show it: they are written after the record, the alias is mended
+where it differs, and neither is ever read to decide. MLflow's own page and clients follow its alias and ask nobody.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dpalgos.evaluators.noisy_sums import QUANTILE, Discordance, accuracy_gain
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
-from storage.catalog import WITHDRAWN, AuditRecord, Catalog, VersionRecord
 from storage.errors import DamagedError, InputError, RefusedError
+from storage.model_records import WITHDRAWN, AuditRecord, ModelRecords, VersionRecord
 from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import budget_report
@@ -39,7 +39,7 @@ from tasks.release.door import make_release
 from tasks.release.seen_rows import maps_of, rows_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import refusal
-from tasks.runtime.stores import open_catalog
+from tasks.runtime.stores import open_catalog, open_model_records
 from tasks.tracking.flavor import load_pipeline, model_digest
 from tasks.tracking.runs import tracking_client
 
@@ -178,7 +178,7 @@ class RegisteredModel:
 
 def champion_of(root: Path, name: str) -> VersionRecord | None:
     """Return the version of a model that is champion, by the root's records; None where none is."""
-    return next(reversed(open_catalog(root).champions(name)), None)
+    return next(reversed(open_model_records(root).champions(name)), None)
 
 
 def find_model(root: Path, model: str) -> RegisteredModel:
@@ -208,7 +208,7 @@ def find_model(root: Path, model: str) -> RegisteredModel:
                 raise InputError(f"model {name!r} has no champion: unitball model promote {name}/VERSION")
             return _in_mlflow(versions, champion)
         if number is None:
-            known = {(one.version, one.run) for one in open_catalog(root).model_versions(name)}
+            known = {(one.version, one.run) for one in open_model_records(root).versions(name)}
             recorded = [number for number, one in versions.items() if (number, one.run_id) in known]
             number = max(recorded or versions, key=int)
         if number not in versions:
@@ -299,7 +299,7 @@ def registered_by(root: Path, run_id: str | None) -> RegisteredModel | None:
 
 def _recorded(root: Path, model: RegisteredModel) -> VersionRecord | None:
     # The last one: a model that was deleted in MLflow as a whole begins with version 1 again.
-    records = [one for one in open_catalog(root).model_versions(model.name) if one.version == model.version]
+    records = [one for one in open_model_records(root).versions(model.name) if one.version == model.version]
     return records[-1] if records and model.recorded_as(records[-1]) else None
 
 
@@ -324,7 +324,7 @@ def record_of(root: Path, model: RegisteredModel) -> VersionRecord:
 
 def unrecorded(root: Path) -> list[RegisteredModel]:
     """Return the model versions in MLflow that are not on record; none of them is loaded."""
-    known = {(one.model, one.version): one.run for one in open_catalog(root).model_versions()}
+    known = {(one.model, one.version): one.run for one in open_model_records(root).versions()}
     with tracking_client(root) as client:
         versions = client.search_model_versions()
     return [_described(one) for one in versions if known.get((one.name, str(one.version))) != str(one.run_id)]
@@ -353,7 +353,9 @@ def record_model(root: Path, model: RegisteredModel, digest: str) -> list[str]:
             f"the file of version {model.version} of {model.name} in MLflow has the SHA-256 {computed}, not {digest}: "
             "it is not the one you know; nothing was recorded"
         )
-    open_catalog(root).record_version(model.name, model.version, run=model.run_id, digest=computed, facts=_UNKNOWN)
+    open_model_records(root).record_version(
+        model.name, model.version, run=model.run_id, digest=computed, facts=_UNKNOWN
+    )
     return [
         "what it was trained on, by which algorithm and with which budget",
         "what is proved of it, and whether the releases it is made of are in this root's ledger",
@@ -440,7 +442,7 @@ def algorithms_in_use(root: Path) -> list[InUse]:
 
     Versions that were trained without a budget have nothing to audit and are left out.
     """
-    facts = [one.facts for one in open_catalog(root).model_versions() if one.facts["epsilon"] is not None]
+    facts = [one.facts for one in open_model_records(root).versions() if one.facts["epsilon"] is not None]
     newest = {one["algorithm"]: one for one in facts}
     return [InUse.model_validate(one) for one in facts if newest[one["algorithm"]] is one][::-1]
 
@@ -461,8 +463,8 @@ def audit_of(root: Path, run_id: str, algorithm: str) -> dict[str, object]:
         ``versions``: each model version with its outcome and reason, ``None`` where none was audited; ``newest``: the
         numbers of the newest audit, ``None`` where there is none.
     """
-    records = open_catalog(root)
-    of_run = [(one, _said(records, one)) for one in records.model_versions() if run_id and one.run == run_id]
+    records = open_model_records(root)
+    of_run = [(one, _said(records, one)) for one in records.versions() if run_id and one.run == run_id]
     versions = [
         {"model": f"{one.model}/{one.version}", "outcome": said and said.outcome, "reason": said and said.reason}
         for one, said in of_run
@@ -474,7 +476,7 @@ def audit_of(root: Path, run_id: str, algorithm: str) -> dict[str, object]:
     }
 
 
-def _said(records: Catalog, version: VersionRecord) -> AuditRecord | None:
+def _said(records: ModelRecords, version: VersionRecord) -> AuditRecord | None:
     """Return the audit since a version was made that tells most of its algorithm: a violation, or else the last."""
     since = [one for one in records.audits(version.facts["algorithm"]) if one.sequence > version.sequence]
     telling = [one for one in since if one.outcome == VIOLATION] or since
@@ -502,7 +504,7 @@ def note_audit(
         MLflow's id of the audit.
     numbers : mapping of str to float, optional
     """
-    records = open_catalog(root)
+    records = open_model_records(root)
     records.record_audit(algorithm, outcome, reason, run=run, numbers=numbers)
     return _show_audits(root, algorithm)
 
@@ -515,7 +517,7 @@ def withdraw_audits(root: Path, algorithm: str, reason: str) -> list[str]:
     InputError
         If no audit of it has found a violation, or no reason is given.
     """
-    records = open_catalog(root)
+    records = open_model_records(root)
     if not reason.strip():
         raise InputError("what audits have found is withdrawn on record: say why with --reason")
     if all(one.outcome != VIOLATION for one in records.audits(algorithm)):
@@ -526,8 +528,8 @@ def withdraw_audits(root: Path, algorithm: str, reason: str) -> list[str]:
 
 def _show_audits(root: Path, algorithm: str) -> list[str]:
     """Let the tags in MLflow show what is on record, and return the versions on record that MLflow knows."""
-    records = open_catalog(root)
-    recorded = {(one.model, one.version, one.run): one for one in records.model_versions()}
+    records = open_model_records(root)
+    recorded = {(one.model, one.version, one.run): one for one in records.versions()}
     shown = []
     with tracking_client(root) as client:
         for version in client.search_model_versions():
@@ -567,7 +569,7 @@ def promote(root: Path, name: str, version: str) -> None:
     storage.errors.DamagedError
         If the file in MLflow is another one than was logged.
     """
-    model, records = find_model(root, f"{name}/{version}"), open_catalog(root)
+    model, records = find_model(root, f"{name}/{version}"), open_model_records(root)
     recorded = record_of(root, model)
     if reason := _refuted(records, recorded) or _unfit(records, recorded):
         raise RefusedError(f"version {version} of {name} is not promoted: {reason}")
@@ -587,7 +589,7 @@ def roll_back(root: Path, name: str) -> str:
     RefusedError
         If an audit has refuted that version's algorithm meanwhile.
     """
-    records = open_catalog(root)
+    records = open_model_records(root)
     champions = records.champions(name)
     if len(champions) < 2:
         raise InputError(f"no version of {name!r} was champion before the present one")
@@ -607,7 +609,7 @@ def _set_alias(root: Path, model: RegisteredModel) -> None:
         client.set_registered_model_alias(model.name, CHAMPION, model.version)
 
 
-def _refuted(records: Catalog, version: VersionRecord) -> str | None:
+def _refuted(records: ModelRecords, version: VersionRecord) -> str | None:
     """Return what an audit has refuted of a version's algorithm; None where none has."""
     algorithm = version.facts["algorithm"]
     way_out = (
@@ -622,7 +624,7 @@ def _refuted(records: Catalog, version: VersionRecord) -> str | None:
     return None
 
 
-def _unfit(records: Catalog, version: VersionRecord) -> str | None:
+def _unfit(records: ModelRecords, version: VersionRecord) -> str | None:
     """Return what a version lacks to be champion; None where nothing."""
     algorithm, dataset = version.facts["algorithm"], version.facts["dataset"]
     champion = next(reversed(records.champions(version.model)), None)
@@ -923,6 +925,8 @@ def _from_evaluations(root: Path, model_comparison: ModelComparison) -> Comparis
 def record_comparison(root: Path, comparison: Comparison) -> None:
     """Put the outcome on record, where promotion looks for it, and show it on the version in MLflow."""
     outcome = comparison.model_dump(mode="json")
-    open_catalog(root).record_comparison(comparison.model, comparison.version, run=comparison.run, outcome=outcome)
+    open_model_records(root).record_comparison(
+        comparison.model, comparison.version, run=comparison.run, outcome=outcome
+    )
     with tracking_client(root) as client:
         client.set_model_version_tag(comparison.model, comparison.version, COMPARISON_TAG, comparison.model_dump_json())

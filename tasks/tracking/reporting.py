@@ -18,7 +18,7 @@ from storage.refs import DatasetRef
 from tasks.accounts.pricing import epsilon_of_person
 from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import find_dataset
-from tasks.planning.configuration import PartitionSettings, TrainingConfig
+from tasks.planning.configuration import DataSettings, PartitionSettings, TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.preparation.normalisation import row_map
 from tasks.preparation.public_maps import stored_map
@@ -405,7 +405,7 @@ def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
     )
 
 
-def _model_report(config: TrainingConfig, run: Chained, columns: Columns | None, lineage: str) -> ModelReport:
+def _model_report(config: DataSettings, run: Chained, columns: Columns | None, lineage: str) -> ModelReport:
     dataset, plan, result, models = run
     *maps, model = [read_release(reference) for reference in next(iter(models.values()))]
     features = [stored_map(step.key) for step in plan.features]

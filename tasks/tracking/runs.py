@@ -23,7 +23,7 @@ from storage.refs import DatasetRef
 from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.engine_process import locked
 from tasks.runtime.settings import has_own_database, refusal, server_address, use_tracking_uri
-from tasks.runtime.stores import open_catalog
+from tasks.runtime.stores import open_model_records
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -296,7 +296,7 @@ def track_run(root: Path, report: RunReport) -> str:
             if run.info.status == "FINISHED":
                 run_id, model = str(run.info.run_id), report.model
                 # A model that the catalogue does not know, for its ledger was put back, is logged once more.
-                if model and all(one.run != run_id for one in open_catalog(root).model_versions(model.registered_name)):
+                if model and all(one.run != run_id for one in open_model_records(root).versions(model.registered_name)):
                     _register(client, root, experiment, run_id, report, model)
                 return run_id
             # On a server that others share, an unfinished run may be one that another root is writing.
@@ -514,7 +514,7 @@ def _register(
         **{name: report.params.get(name) for name in ("epsilon", "delta")},
         "metrics": {name: report.metrics[name] for name in DECISIVE if name in report.metrics},
     }
-    open_catalog(root).record_version(
+    open_model_records(root).record_version(
         model.registered_name,
         str(version.version),
         run=run_id,

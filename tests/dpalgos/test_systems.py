@@ -32,7 +32,7 @@ def spec_of(kind: str, name: str) -> AlgorithmSpec:
     return AlgorithmSpec(kind, name, given)
 
 
-SLOW = {"analyze-gauss", "analyze-gauss-published", "dct", "dictionary", "side-by-side"}
+SLOW = {"analyze-gauss", "analyze-gauss-published", "dct", "dictionary", "encoder", "side-by-side"}
 
 
 @pytest.mark.parametrize("projection", by_night(names("projections"), SLOW))

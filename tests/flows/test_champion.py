@@ -23,7 +23,7 @@ from storage.refs import ReleaseRef, Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.seen_rows import maps_of, rows_of
-from tasks.runtime.stores import open_catalog
+from tasks.runtime.stores import open_model_records
 from tasks.tracking.models import (
     Comparison,
     ComparisonRequest,
@@ -154,7 +154,7 @@ def _rolled_back_from(root: Path, rows: Path, commands: CommandLine) -> str:
     assert commands.succeeds("model", "rollback", MODEL, "--root", root)["version"] == "1"
     assert shown_champion(root) == "1"
     promote(root, MODEL, "2")
-    return open_catalog(root).champions(MODEL)[-1].version
+    return open_model_records(root).champions(MODEL)[-1].version
 
 
 def _announced(root: Path, rows: Path, commands: CommandLine) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storage.catalog import Catalog, Registration, VersionRecord
+from storage.catalog import Catalog, Registration
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Kind, reading
@@ -295,37 +295,3 @@ class TestPeople:
         assert again.verify() == []
         with pytest.raises(RefusedError, match="is of people and visits does not say whose"):
             _private(Catalog(opened(path)), "visits", "v2")
-
-
-class TestChampions:
-    @staticmethod
-    def _recorded(catalog: Catalog, *versions: tuple[str, str]) -> list[VersionRecord]:
-        for version, run in versions:
-            catalog.record_version("clinic.a", version, run=run, digest="d", facts={})
-        return catalog.model_versions("clinic.a")
-
-    def test_the_history_ends_with_the_present_one(self, catalog: Catalog) -> None:
-        first, second = self._recorded(catalog, ("1", "r1"), ("2", "r2"))
-        assert catalog.champions("clinic.a") == []
-        for one in (first, second, first):
-            catalog.record_champion(one)
-        assert catalog.champions("clinic.a") == [first, second, first]
-        catalog.record_champion(second, back=True)
-        assert catalog.champions("clinic.a") == [first, second]
-
-    def test_two_who_roll_back_at_once_go_back_once(self, catalog: Catalog) -> None:
-        """Both have read the same history before either wrote."""
-        versions = self._recorded(catalog, ("1", "r1"), ("2", "r2"), ("3", "r3"))
-        for one in versions:
-            catalog.record_champion(one)
-        for _ in range(2):
-            catalog.record_champion(versions[1], back=True)
-        assert catalog.champions("clinic.a") == versions[:2]
-
-    def test_a_version_is_its_number_and_its_run(self, catalog: Catalog) -> None:
-        first, again = self._recorded(catalog, ("1", "r1"), ("1", "r2"))
-        catalog.record_champion(first)
-        assert catalog.champions("clinic.a") == [first]
-        catalog.record_comparison("clinic.a", "1", run="r1", outcome={"gain": 1.0})
-        assert catalog.comparison(first) == {"gain": 1.0}
-        assert catalog.comparison(again) is None

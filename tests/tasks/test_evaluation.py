@@ -146,7 +146,7 @@ def test_an_aim_is_post_processing_of_the_histogram_that_was_paid_for(root: Path
     assert charges() == paid, "nothing more is charged"
     assert aimed.releases == plain.releases
     assert aimed.run_key != plain.run_key, "another threshold is another model"
-    assert "aim" not in plain.identity.model_dump()
+    assert plain.identity.aim is None
     assert plain.calibration is not None
     assert aimed.calibration is not None
     assert plain.calibration[:2] == aimed.calibration[:2]

@@ -29,7 +29,8 @@ from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
 from tasks.release import metrics
 from tasks.release.admission import admit
-from tasks.release.preflight import expect_run, require_feasible
+from tasks.release.expectation import expect_run
+from tasks.release.preflight import require_feasible
 from tasks.release.seen_rows import rows_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, isolated_root

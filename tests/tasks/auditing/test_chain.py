@@ -29,7 +29,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.preparation import mapped_rows, public_maps
-from tasks.release import preflight, seen_rows
+from tasks.release import expectation, seen_rows
 from tasks.release.door import OpenRelease
 from tasks.runtime.progress import listen
 from tasks.runtime.settings import isolated_root
@@ -146,7 +146,7 @@ def test_no_plan_says_how_many_rows_a_person_has(
     monkeypatch.setattr(mapped_rows, "_FEWEST_ROWS", 100)
     if mutant:
         monkeypatch.setattr(seen_rows, "kept_rows", kept_by_their_number)
-        monkeypatch.setattr(preflight, "_views", views_on_disk)
+        monkeypatch.setattr(expectation, "_views", views_on_disk)
     for rows in (1, 64):
         (tmp_path / str(rows)).mkdir()
     few, many = (told_of(tmp_path / str(rows), rows) for rows in (1, 64))

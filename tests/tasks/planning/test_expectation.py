@@ -14,8 +14,8 @@ from flows.federated_training import chain_inline
 from storage.confined import kept_memory
 from storage.errors import InputError
 from tasks.planning.configuration import TrainingConfig
-from tasks.release import preflight
-from tasks.release.preflight import _NEW_ROOT, Expectation, Speeds, expect, expect_run
+from tasks.release import expectation
+from tasks.release.expectation import _NEW_ROOT, Expectation, Speeds, expect, expect_run
 from tests.dpalgos.parameters import PARAMETERS
 from tests.support.chains import charges
 from tests.support.plans import dataset_of, planned, shards_of
@@ -25,8 +25,8 @@ SPEEDS = Speeds(operations=1e10, interpreted=1.0, cores=2)
 
 @pytest.fixture
 def _steady(root: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "measure_speeds", lambda: SPEEDS)
-    monkeypatch.setattr(preflight, "has_databases", lambda root: True)
+    monkeypatch.setattr(expectation, "measure_speeds", lambda: SPEEDS)
+    monkeypatch.setattr(expectation, "has_databases", lambda root: True)
 
 
 def expected(**config: Any) -> Expectation:
@@ -105,7 +105,7 @@ def test_more_work_takes_longer_and_a_slower_machine_too(monkeypatch: pytest.Mon
     few, many = (expected(algorithm="noisy-gd", parameters={"iterations": steps}).seconds for steps in (10, 2 * 10**6))
     assert many > 2 * few
     slow = Speeds(operations=1e9, interpreted=0.1, cores=1)
-    monkeypatch.setattr(preflight, "measure_speeds", lambda: slow)
+    monkeypatch.setattr(expectation, "measure_speeds", lambda: slow)
     assert expected(algorithm="noisy-gd", parameters={"iterations": 10}).seconds > 5 * few
 
 
@@ -113,13 +113,13 @@ def test_more_work_takes_longer_and_a_slower_machine_too(monkeypatch: pytest.Mon
 def test_a_new_root_takes_as_much_longer_as_its_databases_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {}
     for there in (True, False):
-        monkeypatch.setattr(preflight, "has_databases", lambda root, there=there: there)
+        monkeypatch.setattr(expectation, "has_databases", lambda root, there=there: there)
         seconds[there] = expected(algorithm="noisy-gd", parameters={"iterations": 10}).seconds
     assert seconds[False] == pytest.approx(seconds[True] + _NEW_ROOT)
 
 
 _HOLDING = {
-    "public-whitening",
+    *("public-whitening", "encoder"),
     *("erm", "objective-perturbation", "objective-perturbation-gaussian", "objective-perturbation-published"),
     *("output-perturbation", "output-perturbation-radial", "mpc-op", "pathak", "approximate-minima-perturbation"),
     *("consensus-admm", "consensus-admm-published", "continual-ftrl", "dpwss", "dual-perturbation-published", "smo"),
@@ -178,13 +178,13 @@ def test_what_each_reading_costs_is_said_where_mapped_rows_have_no_room(monkeypa
     config: dict[str, Any] = {"dataset": "digits", "algorithm": "noisy-gd", "dimension": 20}
     config |= {"projection": "public-whitening", "parameters": {"projection.features": "scattering", "iterations": 7}}
     slow = Speeds(operations=1e8, interpreted=0.01, cores=1)
-    monkeypatch.setattr(preflight, "measure_speeds", lambda: slow)
+    monkeypatch.setattr(expectation, "measure_speeds", lambda: slow)
     assert expected(**config).mapping_seconds == 0
-    monkeypatch.setattr(preflight, "has_room", lambda *_: False)
+    monkeypatch.setattr(expectation, "has_room", lambda *_: False)
     monkeypatch.setenv("UNITBALL_MEMORY", "0")
     streamed = expected(**config)
     assert streamed.mapping_seconds > 0
-    monkeypatch.setattr(preflight, "has_room", lambda *_: True)
+    monkeypatch.setattr(expectation, "has_room", lambda *_: True)
     read_once = expected(**config)
     # Six passes after the first over four fifths of the rows each map them anew.
     each = (streamed.seconds - read_once.seconds) / (7 * 0.8 - 1)

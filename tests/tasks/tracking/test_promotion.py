@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from mlflow.artifacts import download_artifacts
 
-from storage.catalog import Catalog
 from storage.errors import DamagedError, InputError, RefusedError
 from storage.ledger.charges import Decision
 from storage.ledger.ledger import Ledger
+from storage.model_records import ModelRecords
 from tasks.datasets.registration import find_dataset
 from tasks.runtime.settings import own_database
-from tasks.runtime.stores import open_catalog
+from tasks.runtime.stores import open_model_records
 from tasks.tracking import flavor
 from tasks.tracking.models import (
     AUDIT_TAG,
@@ -120,7 +120,7 @@ def test_audits_decide_on_promotion(models: Path) -> None:
         withdraw_audits(models, "fed", "again")
     with pytest.raises(InputError, match="no version 7"):
         promote(models, "digits.other", "7")
-    assert open_catalog(models).champions("digits.fed") == []
+    assert open_model_records(models).champions("digits.fed") == []
 
 
 def test_the_command(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -237,7 +237,7 @@ def test_whoever_writes_to_mlflow_makes_no_champion(models: Path, monkeypatch: p
     file.write_bytes(kept)
     promote(models, "digits.fed", "2")
     assert str(forger.get_model_version_by_alias("digits.fed", "champion").version) == "2"
-    assert [one.version for one in open_catalog(models).champions("digits.fed")] == ["2"]
+    assert [one.version for one in open_model_records(models).champions("digits.fed")] == ["2"]
 
 
 def test_a_version_that_takes_over_a_champions_number_is_none(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +285,7 @@ def test_a_version_that_takes_over_a_champions_number_is_none(models: Path, monk
     # The version before is gone, and the one that has its number now is another.
     with pytest.raises(InputError, match=f"version 1 of run {first.run_id}, is not in MLflow"):
         roll_back(models, "digits.again")
-    assert [one.run for one in open_catalog(models).champions("digits.again")] == [first.run_id, third.run_id]
+    assert [one.run for one in open_model_records(models).champions("digits.again")] == [first.run_id, third.run_id]
 
 
 def test_a_model_that_the_catalogue_does_not_know_is_logged_once_more(models: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_model_that_the_catalogue_does_not_know_is_logged_once_more(models: Pa
     assert report.model is not None
     report = replace(report, model=replace(report.model, registered_name="digits.forgotten"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Catalog, "record_version", lambda *_, **__: None)
+        patch.setattr(ModelRecords, "record_version", lambda *_, **__: None)
         run = track_run(models, report)
     found = find_model(models, "digits.forgotten")
     with pytest.raises(InputError, match="is not one that this root has logged"):

@@ -1,0 +1,440 @@
+"""Expectations: the time, memory and passes that a run will ask of this machine, told from its plan.
+
+What is told of people's rows follows from how many people there are and from the most rows of each, which are public.
+No stored row, no file below ``private/`` and no decision that rests on one has a part in it. So what depends on how
+many rows people have is a range: from one row each to the limit each.
+"""
+
+import timeit
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dpalgos.algorithms import Work
+from dpalgos.features.public_map import RowFeatures
+from dpalgos.guarantees import Setting
+from dpalgos.rows import cores
+from dpalgos.trainers.tuned import Tuned
+from storage.confined import kept_memory
+from storage.errors import InputError
+from storage.refs import DatasetRef, ShardRef
+from storage.rowfiles import RowFormat
+from tasks.accounts.ledger import open_ledger
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedRelease
+from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows
+from tasks.preparation.mapped_rows import PublicView, are_kept, has_room, is_worth_keeping, part_of
+from tasks.preparation.public_maps import are_features_kept, are_made, encoding, found_map, public_maps_of
+from tasks.release.preflight import require_feasible
+from tasks.runtime.engine import has_databases
+from tasks.runtime.settings import current_layout
+
+_BYTES = 4
+# What was measured on two cores that did nothing else, in seconds; a machine's own speed scales it.
+_REFERENCE_LOOP = 0.0105
+_START = 7.5
+_NEW_ROOT = 5.5
+_RECORD = 1.5
+_TASK = 0.06
+_RELEASE = 0.02
+_READ = 1.5e-9
+_ENCODE = 5e-9
+_SMALL = 45e-9
+_STORE = 30e-9
+# Resident in bytes, measured on runs of a few rows: engine and libraries before rows are read, compiled code, and the
+# least that a whole run takes, its records and figures included.
+_IMPORTED, _COMPILED, _LEAST_MEMORY = 410 * 2**20, 60 * 2**20, 480 * 2**20
+# Releases of several parties that are made at once, and copies of a block while it is read and decoded, or brought into
+# the unit ball and written.
+_AT_ONCE, _READING, _STORING = 4, 3, 4
+# Numbers a class of a test row that is scored, sorted and counted.
+_SCORED = 4
+# Bytes a row of a partition's positions, sorted and compared; bytes of a group of shards on their way to files.
+_POSITION, _PARTITIONED_BYTES = 48, 2 * 2**27
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """How fast this machine is just now, its other work included.
+
+    Parameters
+    ----------
+    operations : float
+        Floating-point operations a second in products of matrices, on one core.
+    interpreted : float
+        Times that the interpreter is as fast as the reference machine.
+    cores : int
+    """
+
+    operations: float
+    interpreted: float
+    cores: int
+
+
+def measure_speeds() -> Speeds:
+    """Measure the machine for a fifth of a second."""
+    matrix = np.ones((400, 400))
+
+    def loop() -> None:
+        total = 0
+        for number in range(500_000):
+            total += number
+
+    product, looped = (min(timeit.repeat(work, number=1, repeat=3)) for work in (lambda: matrix @ matrix, loop))
+    return Speeds(operations=2 * 400**3 / product, interpreted=_REFERENCE_LOOP / looped, cores=cores())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What is expected of a run.
+
+    Attributes
+    ----------
+    rows, rows_per_person, dimension, parties : int
+        Records, and rows of each at most.
+    person : str
+        The column that names people; empty where records are rows.
+    releases : int
+        That read rows, those of the evaluation included.
+    charged : int
+        Of these, how many are charged already and cost nothing more.
+    candidates : int
+        Trainings of which the best is released, where parameters are tuned on private rows; else 1.
+    passes : int
+        Looks at every row, of the release that has most.
+    operations, least_operations : float
+        Floating-point operations of all releases: at the limit of rows each, and at one row each. They differ where
+        people have rows.
+    read_bytes, least_read_bytes : int
+        Of rows, from disk; likewise.
+    memory_bytes : int
+        Peak of the process, at the limit of rows each.
+    streamed : bool
+        Whether rows are read again at every pass, because they do not fit the limit on what is kept.
+    epsilon, delta : float or None
+        The budget.
+    seconds, least_seconds : float
+        At the limit of rows each, and at one row each.
+    mapping_seconds : float
+        Of these, what each reading of all rows takes because they pass through a slow public map anew, at the limit of
+        rows each; 0 where they are kept as it shows them, or will be.
+    """
+
+    rows: int
+    rows_per_person: int
+    person: str
+    dimension: int
+    parties: int
+    releases: int
+    charged: int
+    candidates: int
+    passes: int
+    operations: float
+    least_operations: float
+    read_bytes: int
+    least_read_bytes: int
+    memory_bytes: int
+    streamed: bool
+    epsilon: float | None
+    delta: float
+    seconds: float
+    least_seconds: float
+    mapping_seconds: float
+
+
+def expect(
+    plan: RunPlan,
+    dataset: DatasetRef,
+    speeds: Speeds,
+    *,
+    to_store: int,
+    limit: int,
+    new_root: bool = False,
+    mapped: bool = False,
+    anew: bool = False,
+    encoded: Sequence[FeatureStep] = (),
+    charged: int = 0,
+) -> Expectation:
+    """Return what a run of a plan will ask for, if none of its releases is stored.
+
+    Seconds are meant to be right within a factor of two where nothing else keeps the machine busy.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    dataset : DatasetRef
+        The rows that are partitioned.
+    speeds : Speeds
+    to_store : int
+        How many times all rows are written on the way: mapped, or partitioned, for the first time.
+    limit : int
+        Bytes of rows that may be kept between passes.
+    new_root : bool
+        Whether the engine's databases are made first.
+    mapped : bool
+        Whether the rows are kept as the plan's public maps show them; never of people.
+    anew : bool
+        Whether rows pass through these maps at every reading, for want of room or because they are few.
+    encoded : sequence of FeatureStep
+        Maps before everything else that rows pass through at every reading, for want of room.
+    charged : int
+        How many releases are charged already.
+    """
+    releases = [release for release in (*plan.projections, *plan.models) if release.reads_rows]
+    maps = [] if mapped else [release for release in plan.projections if not release.reads_rows]
+    works = [(release, release.build().work(release.setting)) for release in releases]
+    streamed = sum(work.kept for _, work in works) > limit
+    fixed = (_START + (_NEW_ROOT if new_root else 0.0) + _RECORD + _TASK * len(releases)) / speeds.interpreted
+    most, least = (
+        _asked(
+            [_of(each, one) for one in releases],
+            [_of(each, one) for one in maps],
+            dataset,
+            each,
+            speeds,
+            to_store,
+            streamed,
+            anew,
+            encoded,
+        )
+        for each in (dataset.rows_per_person, 1)
+    )
+    return Expectation(
+        rows=dataset.rows,
+        rows_per_person=dataset.rows_per_person,
+        person=dataset.person,
+        dimension=dataset.dimension,
+        parties=len({party for release in releases for party in release.parties}),
+        releases=sum(release.reads_rows for release in plan.releases),
+        charged=charged,
+        candidates=max((_candidates(release) for release in releases), default=1),
+        passes=max((work.passes for _, work in works), default=0),
+        operations=most.operations,
+        least_operations=least.operations,
+        read_bytes=most.read_bytes,
+        least_read_bytes=least.read_bytes,
+        memory_bytes=_memory(works, maps, dataset, speeds.cores, limit, stored_first=to_store > 0),
+        streamed=streamed,
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        seconds=round(fixed + most.seconds, 1),
+        least_seconds=round(fixed + least.seconds, 1),
+        mapping_seconds=round(most.mapping, 1),
+    )
+
+
+class _Asked(NamedTuple):
+    """What depends on how many rows each person has."""
+
+    operations: float
+    read_bytes: int
+    seconds: float
+    mapping: float
+
+
+def _of(each: int, release: PlannedRelease) -> PlannedRelease:
+    """Return a release as it would be planned if nobody had more than so many rows."""
+    return release.model_copy(update={"setting": replace(release.setting, rows_per_person=each)})
+
+
+def _asked(
+    releases: Sequence[PlannedRelease],
+    maps: Sequence[PlannedRelease],
+    dataset: DatasetRef,
+    each: int,
+    speeds: Speeds,
+    to_store: int,
+    streamed: bool,
+    anew: bool,
+    encoded: Sequence[FeatureStep],
+) -> _Asked:
+    """Return what is asked for where each person has so many rows; whether rows are read again is decided before."""
+    works = [(release, release.build().work(release.setting)) for release in releases]
+    read = sum(_numbers(release) * (work.passes if streamed and work.kept else 1) for release, work in works)
+    numbers = dataset.rows * each * dataset.dimension
+    seconds = numbers * _STORE * to_store / speeds.interpreted
+    seconds += dataset.test_rows * each * dataset.dimension * _ENCODE / speeds.interpreted
+    seconds += sum(_seconds(release, work, speeds, streamed) for release, work in works)
+    tested = 1.0 + dataset.test_rows / max(dataset.rows, 1)
+    seconds += tested * sum(_seconds(release, release.build().work(release.setting), speeds, False) for release in maps)
+    mapping = sum(_mapping(release, speeds) for release in maps) if anew else 0.0
+    first = sum(_encoding(step, dataset.rows * each, speeds) for step in encoded)
+    mapping, seconds = mapping + first, seconds + first
+    readings = sum(release.setting.rows * (work.passes if streamed and work.kept else 1) for release, work in works)
+    seconds += max(0.0, readings / max(dataset.rows, 1) - 1.0) * mapping
+    return _Asked(sum(work.operations for _, work in works), _BYTES * read, seconds, mapping)
+
+
+def _encoding(step: FeatureStep, rows: int, speeds: Speeds) -> float:
+    """Return the seconds that rows take through a map before everything else; of a file's, those of one product."""
+    if step.algorithm is None or step.public is not None:
+        return 4.0 * rows * step.takes * step.dimension / speeds.operations / speeds.cores
+    algorithm = step.algorithm.build()
+    works = [
+        algorithm.work(Setting(sizes=(size,), dimension=step.takes, classes=step.classes)) for size in (rows + 1, 1)
+    ]
+    operations, small = (
+        works[0].operations - works[1].operations,
+        works[0].small_operations - works[1].small_operations,
+    )
+    return float((2.0 * operations / speeds.operations + small * _SMALL / speeds.interpreted) / speeds.cores)
+
+
+def _mapping(release: PlannedRelease, speeds: Speeds) -> float:
+    """Return the seconds that all rows take through a public map, without those that making it takes."""
+    made = release.model_copy(update={"setting": replace(release.setting, sizes=(1,))})
+    whole, alone = (_seconds(one, one.build().work(one.setting), speeds, False) for one in (release, made))
+    return max(0.0, whole - alone)
+
+
+def _memory(
+    works: Sequence[tuple[PlannedRelease, Work]],
+    maps: Sequence[PlannedRelease],
+    dataset: DatasetRef,
+    cores: int,
+    limit: int,
+    *,
+    stored_first: bool,
+) -> int:
+    """Return the peak of the process: the most of its stages, each what it holds above the libraries.
+
+    Rows are mapped and partitioned; public maps are made; releases read blocks, keep rows or hold them, and add up;
+    test rows are scored.
+    """
+    block = min(dataset.most_rows, RowFormat(dataset.dimension, dataset.labels).block_rows)
+    mapping = [one.build().work(one.setting) for one in maps]
+    reading = block * (4 * _READING * dataset.dimension + max((work.row for work in mapping), default=0))
+    tested = (dataset.test_rows or dataset.rows // 5) * dataset.rows_per_person
+    scores = 8 * _SCORED * tested * max(len(dataset.classes), 1)
+    stages = [reading + scores, *(work.held for work in mapping)]
+    if stored_first:
+        partitioned = min(_PARTITIONED_BYTES, 8 * dataset.most_rows * dataset.dimension)
+        stages.append(8 * _STORING * block * dataset.dimension + _POSITION * dataset.most_rows + partitioned)
+    for level in {release.upstream for release, _ in works}:
+        side_by_side = [(release, work) for release, work in works if release.upstream == level]
+        summing = [
+            # Blocks of held rows come one by one; sums have as many on their way as there are cores, and three.
+            reading + work.sums * cores + 8 * block * release.setting.dimension * 2 * (1 if work.held else cores + 2)
+            for release, work in side_by_side
+        ]
+        held = sorted(work.held for _, work in side_by_side)[-_AT_ONCE:]
+        kept = min(sum(work.kept for _, work in side_by_side), limit)
+        stages.append(sum(sorted(summing)[-_AT_ONCE:]) + kept + min(sum(held), max(limit, *held)))
+    return max(_LEAST_MEMORY, _IMPORTED + _COMPILED + max(stages))
+
+
+def _candidates(release: PlannedRelease) -> int:
+    algorithm = release.build()
+    return algorithm.count if isinstance(algorithm, Tuned) else 1
+
+
+def _numbers(release: PlannedRelease) -> int:
+    return release.setting.most_rows * release.setting.dimension
+
+
+def _seconds(release: PlannedRelease, work: Work, speeds: Speeds, streamed: bool) -> float:
+    """Return the seconds of one release; its blocks go over the cores."""
+    reads = work.passes if streamed and work.kept else 1
+    interpreted = _numbers(release) * reads * (_READ + _ENCODE) + work.small_operations * _SMALL
+    # Products of few columns reach about half the speed of square ones.
+    busy = interpreted / speeds.interpreted + 2.0 * work.operations / speeds.operations
+    return _RELEASE + busy / speeds.cores
+
+
+def expect_run(config: TrainingConfig, speeds: Speeds | None = None) -> Expectation:
+    """Return what a run will ask of this machine, from its plan; no row is read.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    speeds : Speeds, optional
+        Of the machine; measured where nobody says.
+
+    Raises
+    ------
+    InputError, ParameterError, RefusedError
+        As :func:`~tasks.release.preflight.require_feasible` does, and where only the rows' content decides what would
+        run.
+    """
+    if config.horizon is not None:
+        raise InputError(
+            "--plan does not know what a night of a horizon asks of a machine: leave --plan or --horizon out"
+        )
+    prepared = require_feasible(config)
+    if prepared.plan is None:
+        raise InputError(
+            f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
+        )
+    plan, shards, layout = prepared.plan, prepared.shards.all, current_layout()
+    nodes = [one for one in prepared.nodes.values() if isinstance(one, NormalisedRows | MappedRows)]
+    missing = [one for one in nodes if one.rows.name == config.dataset and not _is_stored(one)]
+    seen = [one for one in missing if isinstance(one, MappedRows) and not _has_room(one)]
+    undealt = not all(layout.shard(shard.party, shard.partition, shard.dataset.version).exists() for shard in shards)
+    views = _views(plan, shards)
+    return expect(
+        plan,
+        shards[0].dataset,
+        speeds or measure_speeds(),
+        to_store=len(missing) - len(seen) + undealt,
+        limit=kept_memory(),
+        new_root=not has_databases(layout.root),
+        mapped=views.kept,
+        anew=views.anew,
+        encoded=[step for one in seen for step in one.maps],
+        charged=len(open_ledger().charged(release.key for release in plan.releases if release.reads_rows)),
+    )
+
+
+def _is_stored(node: NormalisedRows | MappedRows) -> bool:
+    """Whether a version is there, or its rows as public maps show them; of people's the latter is not looked at."""
+    if isinstance(node, NormalisedRows):
+        return current_layout().dataset(node.rows.version).exists()
+    return not node.source.person and are_features_kept(node)
+
+
+def _has_room(node: MappedRows) -> bool:
+    """Whether rows may be kept as public maps show them; of people's rows this rests on the disk, and is not told."""
+    parts = ["train", *(["test"] if node.source.test_rows else [])]
+    return bool(node.source.person) or all(has_room(node.source, part, node.rows.dimension) for part in parts)
+
+
+class _Views(NamedTuple):
+    """How rows are seen through a plan's public maps: as they are kept, or mapped anew whenever they are read."""
+
+    kept: bool
+    anew: bool
+
+
+def _views(plan: RunPlan, shards: Sequence[ShardRef]) -> _Views:
+    """Return whether the shards' rows are kept as the plan's public maps show them, or will not be.
+
+    Of people's rows nothing is said that rests on what lies in ``private/``: room on the disk, a copy that was removed.
+    """
+    dataset, maps = shards[0].dataset, public_maps_of(plan)
+    assigned = Counter[str]()
+    for shard in shards:
+        assigned[part_of(shard)] += shard.rows
+    worth = all(is_worth_keeping(dataset, part, records) for part, records in assigned.items())
+    if dataset.person:
+        return _Views(kept=False, anew=bool(maps) and not worth)
+    made = [found_map(release, one) for release, one in maps]
+    # Of a basis there is nothing to keep.
+    slow = [(one, found) for (_, one), found in zip(maps, made, strict=True) if getattr(found, "kept", True)]
+    made_all = all(found is not None for _, found in slow) and are_made(dataset.maps)
+    first = encoding(dataset.maps) if dataset.maps and slow and made_all else None
+    views = [_view(first, found) for _, found in slow] if made_all else [None]
+    kept = bool(slow) and all(view is not None and are_kept(shards, view) for view in views)
+    sizes = [one.output_dimension(dataset.dimension) for one, _ in slow]
+    room = all(has_room(dataset, part, size) for part in assigned for size in sizes)
+    return _Views(kept, bool(slow) and not kept and not (worth and room))
+
+
+def _view(first: PublicView | None, found: object) -> PublicView | None:
+    """Return the view of a public map behind those that come before everything; None of one that is not made."""
+    if not isinstance(found, RowFeatures):
+        return None
+    return PublicView((found,)) if first is None else first.then(PublicView((found,)))
