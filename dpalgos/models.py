@@ -33,6 +33,8 @@ class ArrayFields:
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     kind: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Distributions that it needs beside what every model does."""
 
     def arrays(self) -> dict[str, Array]:
         """Return the fields by name."""

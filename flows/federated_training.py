@@ -84,7 +84,9 @@ def chain(prepared: Prepared) -> Chained:
     started = time.monotonic()
     made: dict[str, Any] = {}
     if prepared.config.horizon is not None:
-        # A horizon that is refused is not opened: every later run would have to be a night of it.
+        # Rows may have arrived since the plan was looked at. A horizon that is refused is not opened: every later run
+        # would have to be a night of it.
+        prepared = prepare(prepared.config)
         require_admissible(prepared.whole, prepared.shards.all)
         # What arrives tonight is on record before it is charged, and with the first night what the horizon releases.
         prepared = record_night(prepared)

@@ -26,8 +26,6 @@ class RowFeatures(ArrayFields, ABC):
     """What a public map gives: a function of one row at a time, made of arrays, which pipelines can hold."""
 
     __slots__ = ()
-    packages: ClassVar[tuple[str, ...]] = ()
-    """Distributions that it needs beside what every model does."""
     kept: ClassVar[bool] = False
     """Whether mapping a row takes longer than reading its features from disk, so that they are worth keeping there."""
 

@@ -48,6 +48,8 @@ class BudgetHistory(BaseModel, frozen=True):
         At which epsilon is read: the cap's, or 1e-5 for public data.
     cap : float or None
         The epsilon of the cap in force.
+    spent : float or None
+        Epsilon spent until now, caps of before that were raised included; None where it is infinite.
     points : tuple of SpendingPoint
         Oldest first; of many, evenly chosen ones and the last.
     runs_left : int or None
@@ -61,14 +63,10 @@ class BudgetHistory(BaseModel, frozen=True):
     datasets: tuple[str, ...]
     delta: float
     cap: float | None
+    spent: float | None
     points: tuple[SpendingPoint, ...]
     runs_left: int | None
     refused_from: str | None
-
-    @property
-    def spent(self) -> float | None:
-        """Epsilon spent until now; None where it is infinite."""
-        return self.points[-1].epsilon if self.points else 0.0
 
     @property
     def low(self) -> bool:
@@ -88,7 +86,8 @@ def budget_history(account: str, datasets: Sequence[str] = ()) -> BudgetHistory:
         Those that pay from it.
     """
     ledger = open_ledger()
-    terms, plans = ledger.account(account), ledger.history(account).plans
+    terms, entered = ledger.account(account), ledger.history(account)
+    plans = entered.plans
     cap = terms.cap
     step = max(1, -(-len(plans) // _MOST_POINTS))
     points: list[SpendingPoint] = []
@@ -106,6 +105,7 @@ def budget_history(account: str, datasets: Sequence[str] = ()) -> BudgetHistory:
         datasets=tuple(datasets),
         delta=PUBLIC_DELTA if cap is None else cap.delta,
         cap=None if cap is None else cap.epsilon,
+        spent=read_account(entered, cap, terms).epsilon,
         points=tuple(points),
         runs_left=left,
         refused_from=None if left is None else _refusal_day([plan.recorded_at for plan in plans], left),

@@ -119,6 +119,16 @@ def test_private_rows_pass_through_a_named_map_row_by_row(clinic: None, monkeypa
     assert chained.dataset.dimension == 3
 
 
+@pytest.mark.parametrize("features", ["random-projection", "random-fourier", "signed-root", "dct"])
+def test_a_model_behind_any_named_map_is_logged_and_scores_as_it_was_measured(root: Path, features: str) -> None:
+    """What has been charged and released is on record: a map without directions of its own, and one of nothing else."""
+    config, chained = run(dataset="digits", features=features, seed=1, test_fraction=0, epsilon=3.0)
+    pipeline = pipeline_of(config, chained).pipeline
+    raw, labels = gathered(open_dataset(current_layout(), find_dataset("digits")))
+    names = np.array(chained.dataset.classes)[labels.astype(int)]
+    assert (pipeline.predict(raw) == names).mean() == chained.result.accuracy
+
+
 def test_what_is_declared_of_mirror_images_reaches_a_named_map(clinic: None) -> None:
     with pytest.raises(ParameterError, match="random-fourier has no parameter 'mirror'"):
         run(features="random-fourier", mirror=True)

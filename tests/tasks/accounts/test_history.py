@@ -43,6 +43,19 @@ def test_each_point_is_what_the_report_said_then(root: Path, tmp_path: Path) -> 
     assert found.spent == said[-1]["epsilon_spent"]
 
 
+def test_what_is_spent_counts_a_raise_before_the_next_charge(root: Path, tmp_path: Path) -> None:
+    """A raise carries nothing unspent over: the overview and the warning must not wait for a charge to say so."""
+    ingest_private(tmp_path / "input", epsilon_cap=1.0)
+    night(0)
+    change_cap("clinic", 1.2, "more people agreed")
+    said, found = budget_report("clinic"), budget_history("clinic")
+    assert said["epsilon_spent"] == 1.0
+    assert found.spent == said["epsilon_spent"]
+    assert found.low
+    assert found.points[-1].epsilon == pytest.approx(0.5, abs=0.05), "what was read at the charge stays"
+    assert f"{said['epsilon_spent']:.4g}" in str(budget_table([found]))
+
+
 def test_the_forecast_is_the_run_that_is_refused(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forecast after the first night happens on that night, and the picture of it is a picture."""
     ingest_private(tmp_path / "input", epsilon_cap=2.0)
@@ -109,8 +122,8 @@ def test_odd_accounts_are_drawn_too() -> None:
     point = {"at": datetime.now(UTC).isoformat(), "epsilon": None, "cap": 1.0, "parties": {"0": None}}
     common: dict[str, Any] = {"datasets": ("x",), "delta": 1e-5, "runs_left": None, "refused_from": None}
     odd = [
-        BudgetHistory.model_validate({"account": "<b>", "cap": 1.0, "points": [point], **common}),
-        BudgetHistory.model_validate({"account": "public", "cap": None, "points": [], **common}),
+        BudgetHistory.model_validate({"account": "<b>", "cap": 1.0, "spent": None, "points": [point], **common}),
+        BudgetHistory.model_validate({"account": "public", "cap": None, "spent": 0.0, "points": [], **common}),
     ]
     rows = budget_table(odd)
     assert [row["epsilon spent"] for row in rows] == ["unbounded", "0"]
@@ -124,7 +137,14 @@ def test_odd_accounts_are_drawn_too() -> None:
 def test_a_share_is_rounded_up() -> None:
     point = history.SpendingPoint(at="2026-03-01T03:00:00+00:00", epsilon=0.9901, cap=1.0, parties={})
     one = BudgetHistory(
-        account="a", datasets=(), delta=1e-5, cap=1.0, points=(point,), runs_left=None, refused_from=None
+        account="a",
+        datasets=(),
+        delta=1e-5,
+        cap=1.0,
+        spent=0.9901,
+        points=(point,),
+        runs_left=None,
+        refused_from=None,
     )
     assert budget_table([one])[0]["spent of it"] == "100 %"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -244,3 +245,15 @@ def test_the_door_is_in_every_version(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_trust_models_and_several_classes_enter() -> None:
     one, two = lookup("trainers", TRAINER), lookup("aggregators", "weighted-mean")
     assert len({code_version(one), code_version(two), code_version(one, two), code_version()}) == 4
+
+
+def test_what_makes_the_noise_and_shows_the_rows_of_releases_is_in_every_version() -> None:
+    """A room that is parted takes nothing out of the version: with other keys of noise a release is another one."""
+    room = Path(versions.__file__).resolve().parents[1] / "release"
+    makers = {
+        f"tasks.release.{path.stem}"
+        for path in room.glob("*.py")
+        if re.search(r"\bKeyedNoise\(|^def rows_of\(", path.read_text(), flags=re.MULTILINE)
+    }
+    assert len(makers) == 2
+    assert makers <= set(versions._DOOR)
