@@ -87,6 +87,11 @@ class Projection(ArrayFields):
     spectrum: Floats = field(default_factory=lambda: np.zeros(0))
 
     @property
+    def classes(self) -> tuple[type, ...]:
+        """Classes of this map: their code is its own."""
+        return (type(self),)
+
+    @property
     def dimension(self) -> int:
         """Number of directions k."""
         return int(self.basis.shape[1])

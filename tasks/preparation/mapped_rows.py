@@ -92,7 +92,7 @@ def map_key(features: Map) -> str:
     return identity(
         kind=features.kind,
         arrays=ReleaseStore.digest_of({}, features.arrays()),
-        code=code_version(*(features.classes if isinstance(features, RowFeatures) else [type(features)])),
+        code=code_version(*features.classes),
     )
 
 
