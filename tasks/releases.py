@@ -21,7 +21,8 @@ from tasks.tracking.artifacts import show_budget
 def charge(plan: RunPlan, shards: Shards) -> Json:
     """Charge a run's releases; asked again, it charges nothing. Never cached: the ledger itself remembers."""
     outcome = charge_plan(plan, shards.all)
-    report_progress("budget", f"{outcome['charged']} releases charged, {outcome['already_charged']} charged before")
+    made = "release" if outcome["charged"] == 1 else "releases"
+    report_progress("budget", f"{outcome['charged']} {made} charged, {outcome['already_charged']} charged before")
     dataset, account = shards.training[0].dataset, shards.training[0].dataset.account
     paid = {what: str(outcome[what]) for what in ("charged", "already_charged")}
     log_event("unitball.plan.charged", dataset=dataset.name, account=account, details={"system": plan.system, **paid})
