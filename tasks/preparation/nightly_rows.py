@@ -27,7 +27,14 @@ from tasks.planning.nights import (
 )
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Shards
 from tasks.preparation.normalisation import plan_normalisation, require_source
-from tasks.preparation.partitions import HELD_OUT, OWN_FILES, own_positions, require_owners, write_test_rows
+from tasks.preparation.partitions import (
+    HELD_OUT,
+    OWN_FILES,
+    own_positions,
+    require_own_number,
+    require_owners,
+    write_test_rows,
+)
 from tasks.preparation.public_maps import plan_features, plan_mapping
 from tasks.preparation.streams import note_arrival, require_current, require_on_record, require_same_versions
 from tasks.runtime.settings import current_layout
@@ -187,6 +194,8 @@ def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisa
     mapped = plan_mapping(normalised.rows, features) if features else None
     files = origins(current_layout(), registered)
     own = _uses_own_files(config, files)
+    if own:
+        require_own_number(registered.name, config, files)
     parties = [name for name, _ in files] if own else [str(party) for party in range(config.parties)]
     partition = night_partition(registered, horizon.number, OWN_FILES if own else config.parties)
     sizes = _sizes(config, horizon, arrival.night, people=bool(registered.person))

@@ -222,12 +222,7 @@ def _spec(
     """Return the rule as a specification; None where the parties' own files decide, as they do where there are any."""
     name = config.partition or (OWN_FILES if files else "even")
     if name == OWN_FILES:
-        # Forms fill in the default, so that it cannot be told from not asking.
-        if files and config.parties not in (len(files), PartitionSettings.model_fields["parties"].default):
-            raise InputError(
-                f"{dataset.name} has {len(files)} parties of its own, {config.parties} are asked for; leave --parties "
-                "out, or divide its rows among simulated parties with --partition even"
-            )
+        require_own_number(dataset.name, config, files)
         return None
     cls = lookup("partitions", name)
     if cls.content_dependent and dataset.private:
@@ -267,6 +262,21 @@ def own_positions(files: Sequence[tuple[str, int]], positions: NDArray[np.int64]
         party: positions[(positions >= start) & (positions < end)]
         for (party, _), (start, end) in zip(files, pairwise(ends.tolist()), strict=True)
     }
+
+
+def require_own_number(name: str, config: PartitionSettings, files: Sequence[object]) -> None:
+    """Refuse another number of parties than a data set has files of its own.
+
+    Raises
+    ------
+    InputError
+    """
+    # Forms fill in the default, so that it cannot be told from not asking.
+    if files and config.parties not in (len(files), PartitionSettings.model_fields["parties"].default):
+        raise InputError(
+            f"{name} has {len(files)} parties of its own, {config.parties} are asked for; leave --parties "
+            "out, or divide its rows among simulated parties with --partition even"
+        )
 
 
 def require_owners(files: Sequence[object]) -> None:

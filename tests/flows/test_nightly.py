@@ -649,6 +649,8 @@ def test_parties_bring_files_of_their_own_and_one_may_bring_nothing(root: Path, 
         )
 
     bring(rows[:20], rows[40:50])
+    with pytest.raises(InputError, match="has 2 parties of its own, 3 are asked for"):
+        tonight(parties=3)
     assert tonight()[0].parties == ("north", "south")
     # A row that is equal to one of the other party's is its own party's all the same.
     bring([*rows[:34], rows[40]], rows[40:50])
