@@ -389,6 +389,7 @@ class TestReports:
                     "details": {"spent": 1.0, "left": 2.0, "filter": "gaussian"},
                     "key_ids": dict.fromkeys(parties, "f" * 32),
                     "recharge": False,
+                    "totals": {"epsilon": 1e-6 * (number + 1)},
                 }
                 entries.append(Kind.PLAN, account="clinic", subject="even-5", content=content)
         numbers, remembering = itertools.count(), Ledger(replace(database_of(ledger), memory=Memory()), SumOfEpsilons())
