@@ -207,7 +207,9 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
     assert partition is not None, "what is not planned was a fault"
     nodes = {**_nodes_of(normalised, mapped), partition.key: partition}
     if shards is None:
-        return Prepared(config=config, plan=None, shards=Shards(training=()), nodes=nodes)
+        # Public rows have no cap, so that the delta does not wait for them.
+        named = config.model_copy(update={"delta": config.stated_delta})
+        return Prepared(config=named, plan=None, shards=Shards(training=()), nodes=nodes)
     references = AllRows(
         training=shards.training,
         held_out=() if shards.held_out is None else (shards.held_out,),
