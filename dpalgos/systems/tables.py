@@ -188,6 +188,11 @@ _IN_WORDS: Mapping[str, str] = {
 }
 
 
+def unit_norm_of(facts: PublicFacts) -> AlgorithmSpec:
+    """Return the map of a table of which nothing is learnt: rows of norm 1."""
+    return AlgorithmSpec("aggregators", "unit-norm", {"dimension": facts.dimension})
+
+
 def functions(facts: PublicFacts, level: str) -> int:
     """Return p, how many features a level has at most, a constant included, as the rule counts them."""
     sizes = [column.values for column in facts.columns if column.values is not None]
@@ -285,11 +290,10 @@ def learning(facts: PublicFacts, strength: float) -> Learning:
             f"columns ({table}) as their encoder has them, rows brought to norm 1: {known:.3g} (rows times mu) is too "
             "little for functions of them"
         )
-        column_map = AlgorithmSpec("aggregators", "unit-norm", {"dimension": facts.dimension})
         return Learning(
             level=level,
             counts=None,
-            column_map=column_map,
+            column_map=unit_norm_of(facts),
             projection=projection,
             trainer=trainer,
             counts_share=0.0,
