@@ -131,7 +131,7 @@ class LearntColumns(Bounded, ColumnMap):
                 f"{len(artefacts)} releases are given and {len(self.releases)} described; the level {self.level} rests "
                 f"on {'one at least' if self.counted else 'none'}, each described by how_counted"
             )
-        counts = [self._decoded(one.values, how) for one, how in zip(artefacts, self.releases, strict=True)]
+        counts = [self.decoded(one.values, how) for one, how in zip(artefacts, self.releases, strict=True)]
         return column_functions(
             self._columns,
             self.level,
@@ -143,7 +143,14 @@ class LearntColumns(Bounded, ColumnMap):
     def _columns(self) -> tuple[Column, ...]:
         return cast("tuple[Column, ...]", self.columns)
 
-    def _decoded(self, values: Floats, how: Mapping[str, Any]) -> ColumnCounts:
+    def decoded(self, values: Floats, how: Mapping[str, Any]) -> ColumnCounts:
+        """Return the counts of a release that was made as :func:`how_counted` says.
+
+        Raises
+        ------
+        ParameterError
+            If it cannot be one.
+        """
         given = dict(how["setting"])
         setting = Setting(**{**given, "sizes": tuple(given["sizes"]), "neighbours": Neighbours(given["neighbours"])})
         budget = loss_from_json(dict(how["budget"]))
