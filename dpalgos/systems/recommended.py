@@ -10,7 +10,7 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.systems.papers import joint, summed
 from dpalgos.systems.system import Choice, PublicFacts, System, register_systems
-from dpalgos.systems.tables import descent_of_classes, learning
+from dpalgos.systems.tables import descent_of_classes, learning, unit_norm_of
 from dpalgos.trainers.discriminant import schedule_of
 
 
@@ -165,7 +165,11 @@ def without_noise(facts: PublicFacts) -> Choice:
     """Choose the map that the best signal would get, and a trainer that draws no noise: a reference."""
     projection = None if facts.image_shape is None else _whitening(facts, facts.image_shape, math.inf)[0]
     trainer = AlgorithmSpec("trainers", "erm", _EXACT if facts.classes > 1 else {**_EXACT, "loss": "squared"})
-    return Choice(arrangement=joint(trainer, projection)[Trust.CENTRAL], reasons=("no noise: for comparison",))
+    arrangement = joint(trainer, projection)[Trust.CENTRAL]
+    if facts.columns:
+        # Nothing is counted, and so nothing learnt of the columns.
+        arrangement = replace(arrangement, column_map=unit_norm_of(facts))
+    return Choice(arrangement=arrangement, reasons=("no noise: for comparison",))
 
 
 def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> tuple[AlgorithmSpec, str]:
@@ -254,6 +258,7 @@ _OURS = {
         source="ours; systems.recommended",
         arrangements=summed(AlgorithmSpec("trainers", "discriminant-gd"), _WHITENED),
         choose=recommend,
+        table_normalisation="none",
     ),
     "unitball-without-noise": System(
         summary="What the recommended one gives without privacy: its map, and softmax regression without noise.",
@@ -261,6 +266,7 @@ _OURS = {
         sound_counterpart="unitball",
         arrangements=joint(AlgorithmSpec("trainers", "erm", _EXACT), AlgorithmSpec("projections", "public-whitening")),
         choose=without_noise,
+        table_normalisation="none",
     ),
     "noisy-gd": System(
         summary="Softmax regression on all rows together by full-batch gradient descent on noisy sums.",

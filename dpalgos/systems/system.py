@@ -81,6 +81,8 @@ class PublicFacts(Setting):
         Of a table, which features are which declared column's; empty otherwise.
     label_range : (float, float) or None
         Declared range of real labels.
+    counted : float
+        The μ of histograms of these columns that were released before; 0 where there are none.
     """
 
     epsilon: float
@@ -92,6 +94,7 @@ class PublicFacts(Setting):
     mirror: bool | None = None
     columns: tuple[Column, ...] = ()
     label_range: tuple[float, float] | None = None
+    counted: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,8 @@ class System:
         Supported trust models, the default first.
     normalisation : str
         The row-local map the system expects; ``"none"`` for systems on raw public rows.
+    table_normalisation : str or None
+        That of rows whose declared columns are known, where it is another one.
     paper : str
         Short name of the paper for filtering (``"wang-2024"``), empty for our own.
     choose : callable, optional
@@ -142,6 +147,7 @@ class System:
     claim: Claim | None = None
     sound_counterpart: str | None = None
     normalisation: str = "unit-norm"
+    table_normalisation: str | None = None
     paper: str = ""
     choose: Callable[[PublicFacts], Choice] | None = None
 

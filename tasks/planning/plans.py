@@ -12,9 +12,12 @@ from pydantic import SerializeAsAny
 
 from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, tightened
 from dpalgos.algorithms import ProjectionAlgorithm
+from dpalgos.column_maps import ColumnMap, how_counted
+from dpalgos.evaluators.column_histograms import ColumnHistograms
 from dpalgos.guarantees import (
     Claim,
     GaussianMu,
+    Guarantee,
     Loss,
     Neighbours,
     PureEpsilon,
@@ -75,6 +78,13 @@ class RunPlan(Planned):
     Attributes
     ----------
     identity : RunIdentity
+    counts : tuple of PlannedRelease
+        How the columns of a table are distributed: of all rows that train, or as it was released before.
+    before : tuple of str
+        The keys of those counts that were released before: they are not charged again, and what the model guarantees
+        composes them.
+    column_map : PlannedCombination or None
+        What rows of a table are seen through first, made of counts, or of nothing that rows say.
     projections, models : tuple of PlannedRelease
         One a party, or one for all; no projections where all dimensions are kept.
     basis, model : PlannedCombination or None
@@ -94,6 +104,9 @@ class RunPlan(Planned):
     paper: str
     trust: str
     normalisation: str
+    counts: tuple[PlannedRelease, ...] = ()
+    before: tuple[str, ...] = ()
+    column_map: PlannedCombination | None = None
     projections: tuple[PlannedRelease, ...]
     basis: PlannedCombination | None
     models: tuple[PlannedRelease, ...]
@@ -123,7 +136,7 @@ class RunPlan(Planned):
     @property
     def proved(self) -> bool:
         """Whether something is proved of every release that reads rows."""
-        return all(release.guarantee().proved for release in self.releases if release.reads_rows)
+        return all(guarantee.proved for guarantee in self.guarantees)
 
     def rows(self) -> dict[str, int]:
         """Return how many rows of each party the models are trained on."""
@@ -139,16 +152,32 @@ class RunPlan(Planned):
                     losses_by_party.setdefault(party, []).extend(losses)
         return {party: tuple(losses) for party, losses in losses_by_party.items()}
 
+    def composed_by_party(self) -> dict[str, tuple[Loss, ...]]:
+        """Return what the run's results guarantee each party: what it pays, and what was released before of its rows.
+
+        Counts that were released before are of all rows of the version, whoever has them.
+        """
+        paid = [loss for one in self.counts if one.key in self.before for loss in one.guarantee().losses]
+        return {party: (*losses, *paid) for party, losses in self.losses_by_party().items()}
+
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:
-        """All releases, in order."""
-        return self.projections + self.models + self.evaluations
+        """All releases that the run makes, in order."""
+        own = tuple(one for one in self.counts if one.key not in self.before)
+        return own + self.projections + self.models + self.evaluations
+
+    @property
+    def guarantees(self) -> list[Guarantee]:
+        """What is proved of each release of rows that the run makes or rests on."""
+        used = (*(one for one in self.counts if one.key in self.before), *self.releases)
+        return [release.guarantee() for release in used if release.reads_rows]
 
     @property
     def training(self) -> dict[str, PlannedRelease | PlannedCombination]:
         """What trains, by key: releases and what the server makes of them, each after its inputs."""
-        basis, model = (() if one is None else (one,) for one in (self.basis, self.model))
-        return {node.key: node for node in (*self.projections, *basis, *self.models, *model)}
+        own = (one for one in self.counts if one.key not in self.before)
+        given = (*own, self.column_map, *self.projections, self.basis, *self.models, self.model)
+        return {node.key: node for node in given if node is not None}
 
     @property
     def partitions(self) -> set[str]:
@@ -161,7 +190,7 @@ class RunPlan(Planned):
         return {**self.training, **{release.key: release for release in self.evaluations}}
 
 
-_STAGES = ("projection", "trainer")
+_STAGES = ("counts", "projection", "trainer")
 
 
 Budgets = Mapping[str, Loss]
@@ -174,6 +203,7 @@ def plan_run(
     *,
     relation: Neighbours = Neighbours.REPLACE_ONE,
     features: Sequence[FeatureStep] = (),
+    counted: Sequence[PlannedRelease] = (),
 ) -> RunPlan:
     """Return the plan of one run over the parties' shards.
 
@@ -189,6 +219,8 @@ def plan_run(
         The account's, in force where the configuration names none.
     features : sequence of FeatureStep
         The public maps that these rows have passed through.
+    counted : sequence of PlannedRelease
+        Histograms of these columns that were released before: a public input.
 
     Raises
     ------
@@ -197,7 +229,7 @@ def plan_run(
     InputError
         For a target dimension above the data's.
     """
-    draft, stages = _drafted(config, shards, held_out, relation, features)
+    draft, stages = _drafted(config, shards, held_out, relation, features, counted)
     if not stages:
         return draft.plan({}, {})
     allocation = _allocate(draft.resolved, config, stages)
@@ -218,6 +250,7 @@ def is_gaussian(
     *,
     relation: Neighbours = Neighbours.REPLACE_ONE,
     features: Sequence[FeatureStep] = (),
+    counted: Sequence[PlannedRelease] = (),
 ) -> bool:
     """Whether every loss of the plan that :func:`plan_run` would return is Gaussian: it spends no delta.
 
@@ -228,7 +261,7 @@ def is_gaussian(
     ParameterError, UnknownNameError, InputError
         As :func:`plan_run` does.
     """
-    draft, stages = _drafted(config, shards, held_out, relation, features)
+    draft, stages = _drafted(config, shards, held_out, relation, features, counted)
     budgets = dict(zip(stages, _allocate(draft.resolved, config, stages).losses, strict=True)) if stages else {}
     plan = draft.plan(budgets, {})
     kinds = {type(loss) for one in plan.releases if one.reads_rows for loss in one.guarantee().losses}
@@ -241,6 +274,7 @@ def _drafted(
     held_out: Sequence[ShardRef],
     relation: Neighbours,
     features: Sequence[FeatureStep],
+    counted: Sequence[PlannedRelease],
 ) -> tuple[Draft, dict[str, type[Loss]]]:
     """Return everything about a run but its budgets, and which stages draw noise, each with the kind it takes."""
     if config.horizon is not None:
@@ -249,7 +283,8 @@ def _drafted(
             "leave --horizon out here"
         )
     neighbours = config.neighbours or relation
-    resolved = resolve(config, shards[0].dataset, [shard.rows for shard in shards], neighbours)
+    mu = math.sqrt(math.fsum(cast(GaussianMu, one.budget).mu ** 2 for one in counted))
+    resolved = resolve(config, shards[0].dataset, [shard.rows for shard in shards], neighbours, counted=mu)
     trust = resolve_trust(config, resolved.trust)
     draft = Draft(
         config=config,
@@ -259,6 +294,7 @@ def _drafted(
         held_out=tuple(held_out),
         neighbours=neighbours,
         features=tuple(features),
+        counted=tuple(counted),
     )
     accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in resolved.parts.items() if part in _STAGES}
     return draft, {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}
@@ -270,9 +306,9 @@ def _allocate(
     """Split (epsilon, delta) over the stages that draw noise, each with the kind of loss it takes."""
     if config.epsilon is None:
         raise ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1")
-    share = resolved.arrangement.projection_share
-    shares = {"projection": share, "trainer": 1 - share}
-    weights = [shares[stage] for stage in stages] if len(stages) > 1 else [1.0]
+    shares = {"counts": resolved.arrangement.counts_share, "projection": resolved.arrangement.projection_share}
+    before = {stage: shares[stage] for stage in stages if stage in shares}
+    weights = [before.get(stage, 1.0 - math.fsum(before.values())) for stage in stages] if len(stages) > 1 else [1.0]
     return allocate(list(stages.values()), weights, config.epsilon, config.stated_delta, share_delta=share_delta)
 
 
@@ -304,25 +340,33 @@ class Draft:
     held_out: tuple[ShardRef, ...]
     neighbours: Neighbours
     features: tuple[FeatureStep, ...]
+    counted: tuple[PlannedRelease, ...] = ()
 
     def plan(self, budgets: Budgets, split: Json) -> RunPlan:
         """Return the plan under these budgets."""
         parts, arrangement, dataset = self.resolved.parts, self.resolved.arrangement, self.shards[0].dataset
         projections: tuple[PlannedRelease, ...] = ()
         basis: PlannedCombination | None = None
-        used: list[str] = []
         dimension = dataset.dimension
+        counts, column_map = self._column_map(budgets)
+        before = tuple(one.key for one in counts if one in self.counted)
+        # What rows pass through, one path a party or one for all.
+        used: list[tuple[str, ...]] = [()]
+        if column_map is not None:
+            used = [(column_map.key,)]
+            dimension = cast(ColumnMap, column_map.build()).output_dimension(dimension)
         if "projection" in parts:
             looks = lookup("projections", parts["projection"].name).reads_rows
             scope = arrangement.projection_scope if looks else Scope.JOINT
-            projections = self._releases("projection", scope, dimension, (), budgets)
+            projections = self._releases("projection", scope, dimension, used, budgets)
             basis = self._combination("basis_aggregation", projections, "basis") if scope is Scope.PARTY else None
-            used = [basis.key] if basis else [release.key for release in projections]
+            found = [basis.key] if basis else [release.key for release in projections]
+            used = [(*used[0], key) for key in found]
             dimension = cast(ProjectionAlgorithm, projections[0].build()).output_dimension(dimension)
         models = self._releases("trainer", arrangement.trainer_scope, dimension, used, budgets)
         per_party = arrangement.trainer_scope is Scope.PARTY
         model = self._combination("model_aggregation", models, "model") if per_party else None
-        evaluations = self._evaluations((*projections, *models), models, model)
+        evaluations = self._evaluations((*counts, *projections, *models), models, model)
         config, resolved = self.config, self.resolved
         return RunPlan(
             identity=RunIdentity(
@@ -338,6 +382,9 @@ class Draft:
             paper=resolved.system.paper,
             trust=resolved.trust,
             normalisation=dataset.normalisation,
+            counts=counts,
+            before=before,
+            column_map=column_map,
             projections=projections,
             basis=basis,
             models=models,
@@ -400,24 +447,42 @@ class Draft:
         """Return the run's trust model with its settings, or another, which has none."""
         return self.trust if name == self.trust.name else AlgorithmSpec("trusts", name)
 
+    def _column_map(self, budgets: Budgets) -> tuple[tuple[PlannedRelease, ...], PlannedCombination | None]:
+        """Return the counts of all columns, where the map of a table's rows is made of any, and the map."""
+        spec = self.resolved.parts.get("column_map")
+        if spec is None:
+            return (), None
+        counts: tuple[PlannedRelease, ...] = ()
+        if "counts" in self.resolved.parts:
+            counts = self._releases("counts", Scope.JOINT, self.shards[0].dataset.dimension, [()], budgets)
+        elif cast(ColumnMap, spec.build()).counted:
+            counts = self.counted
+        if counts:
+            described = [how_counted(cast(ColumnHistograms, one.build()), one.setting) for one in counts]
+            spec = spec.with_parameters(releases=described)
+        return counts, self._combined(spec, counts, "map of columns", weights=())
+
+    def _setting(self, group: Sequence[ShardRef], dimension: int) -> Setting:
+        return Setting(
+            sizes=tuple(shard.rows for shard in group),
+            dimension=dimension,
+            classes=self._classes,
+            neighbours=self.neighbours,
+            trust=self.resolved.trust,
+            noise_factor=self.trust.build().noise_factor(len(group)),
+            rows_per_person=self.shards[0].dataset.rows_per_person,
+        )
+
     def _releases(
-        self, part: str, scope: Scope, dimension: int, uses: Sequence[str], budgets: Budgets
+        self, part: str, scope: Scope, dimension: int, uses: Sequence[tuple[str, ...]], budgets: Budgets
     ) -> tuple[PlannedRelease, ...]:
         groups = [(shard,) for shard in self.shards] if scope is Scope.PARTY else [self.shards]
-        thing = {"projection": "basis", "trainer": "model"}[part]
+        thing = {"counts": "columns", "projection": "basis", "trainer": "model"}[part]
         releases = []
         for index, group in enumerate(groups):
-            setting = Setting(
-                sizes=tuple(shard.rows for shard in group),
-                dimension=dimension,
-                classes=self._classes,
-                neighbours=self.neighbours,
-                trust=self.resolved.trust,
-                noise_factor=self.trust.build().noise_factor(len(group)),
-                rows_per_person=self.shards[0].dataset.rows_per_person,
-            )
-            # One upstream release serves all; several are one a party, in the parties' order.
-            upstream = () if not uses else (uses[index] if len(uses) > 1 else uses[0],)
+            setting = self._setting(group, dimension)
+            # One path serves all; several are one a party, in the parties' order.
+            upstream = uses[index] if len(uses) > 1 else uses[0]
             label = f"{thing} of " + (f"party {group[0].party}" if scope is Scope.PARTY else "all parties")
             spec = self.resolved.parts[part]
             releases.append(self.release(spec, budgets.get(part), group, setting, upstream, label))
@@ -428,6 +493,11 @@ class Draft:
         if spec is None:
             return None
         total = sum(shard.rows for shard in self.shards)
+        return self._combined(spec, planned, label, tuple(shard.rows / total for shard in self.shards))
+
+    def _combined(
+        self, spec: AlgorithmSpec, planned: Sequence[PlannedRelease], label: str, weights: tuple[float, ...]
+    ) -> PlannedCombination:
         return PlannedCombination(
             partition=self.shards[0].partition,
             dataset=self.shards[0].dataset.version,
@@ -437,7 +507,7 @@ class Draft:
             label=label,
             algorithm=spec,
             upstream=tuple(release.key for release in planned),
-            weights=tuple(shard.rows / total for shard in self.shards),
+            weights=weights,
         )
 
     def _evaluations(

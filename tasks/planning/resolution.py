@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from dpalgos.accounting.profiles import gaussian_epsilon, mu_from_epsilon_delta
 from dpalgos.algorithms import Algorithm
+from dpalgos.columns import Column
 from dpalgos.guarantees import ApproximateDP, Neighbours, Trust
 from dpalgos.normalisation import Normalisation
 from dpalgos.parameters import ParameterError
@@ -41,7 +42,8 @@ class Resolved:
     arrangement : Arrangement
         Who does what; its own specifications are superseded by ``parts``.
     parts : mapping
-        ``trainer``, and where there are ``projection``, ``basis_aggregation``, ``model_aggregation``, with parameters.
+        ``trainer``, and where there are ``counts``, ``column_map``, ``projection``, ``basis_aggregation``,
+        ``model_aggregation``, with parameters.
     reasons : tuple of str
         Why these parts, where the system chooses them.
     warning : str or None
@@ -62,6 +64,8 @@ def resolve(
     dataset: DatasetRef,
     sizes: Sequence[int] = (),
     relation: Neighbours = Neighbours.REPLACE_ONE,
+    *,
+    counted: float = 0.0,
 ) -> Resolved:
     """Return the parts of what a configuration asks for.
 
@@ -74,6 +78,8 @@ def resolve(
         Rows of each party; an even split of all rows where it is not known yet.
     relation : Neighbours
         The account's, in force where the configuration names none.
+    counted : float
+        The mu of histograms of these columns that were released before; 0 where there are none.
 
     Raises
     ------
@@ -88,13 +94,15 @@ def resolve(
     name, system, trust, arrangement = resolve_system(config)
     choice = None
     if system.choose is not None:
-        choice = system.choose(_facts(config, dataset, sizes, relation, trust, arrangement))
+        choice = system.choose(_facts(config, dataset, sizes, relation, trust, arrangement, counted))
         arrangement = dataclasses.replace(choice.arrangement, **_changes(config))  # type: ignore[arg-type]  # fields by name
     offered = {
         "trainer": arrangement.trainer,
         "projection": arrangement.projection,
         "basis_aggregation": arrangement.basis_aggregation,
         "model_aggregation": arrangement.model_aggregation,
+        "counts": arrangement.counts,
+        "column_map": arrangement.column_map,
     }
     for spec in filter(None, offered.values()):
         lookup(spec.kind, spec.name)
@@ -208,6 +216,7 @@ def _facts(
     relation: Neighbours,
     trust: str,
     usual: Arrangement,
+    counted: float,
 ) -> PublicFacts:
     """Return what a system chooses by; of its usual arrangement, whether there is noise to choose for."""
     noisy = any(lookup(part.kind, part.name).budgets for part in (usual.projection, usual.trainer) if part is not None)
@@ -229,6 +238,9 @@ def _facts(
         public_head=bool(parameters_of(config, "public").get("head")),
         components=config.dimension,
         mirror=config.mirror,
+        columns=tuple(Column(**one.model_dump()) for one in dataset.columns),
+        label_range=dataset.label_range,
+        counted=counted,
     )
 
 
@@ -323,8 +335,17 @@ def _changes(config: AlgorithmSettings) -> dict[str, AlgorithmSpec]:
     return {part: AlgorithmSpec(kind, name) for part, (kind, name) in named.items() if name is not None}
 
 
-def resolve_normalisation(config: AlgorithmSettings, declared: str | None) -> str:
-    """Return the row-local map of a run: asked for, what an encoder wants, declared with the set, or the system's."""
+def resolve_normalisation(config: AlgorithmSettings, declared: str | None, *, table: bool = False) -> str:
+    """Return the row-local map of a run: asked for, what an encoder wants, declared with the set, or the system's.
+
+    Parameters
+    ----------
+    config : AlgorithmSettings
+    declared : str or None
+        With the data set.
+    table : bool
+        Whether it is known which features are which column's, so that a system may look at columns first.
+    """
     if config.normalisation is not None:
         return config.normalisation
     name = split_features(config.features)[0] if config.features is not None else ""
@@ -332,7 +353,11 @@ def resolve_normalisation(config: AlgorithmSettings, declared: str | None) -> st
         return str(lookup("encoders", name).normalisation)
     if declared is not None:
         return declared
-    return UNIT_NORM if config.trainer is not None else str(lookup("systems", str(config.algorithm)).normalisation)
+    if config.trainer is not None:
+        return UNIT_NORM
+    system: System = lookup("systems", str(config.algorithm))
+    encoded = config.features is not None or config.public_dataset is not None
+    return system.normalisation if encoded or not table else system.table_normalisation or system.normalisation
 
 
 def admitted_normalisation(name: str, dataset: str, *, private: bool) -> type[Normalisation]:
