@@ -93,9 +93,7 @@ def test_several_releases_are_combined_by_their_noise() -> None:
 def test_how_counts_were_made_is_read_back_from_json(facts: dict[str, Any]) -> None:
     statistic, algorithm, setting = released(0.3, **facts)
     how = json.loads(json.dumps(how_counted(algorithm, setting)))
-    learnt: LearntColumns = spec_of(
-        "scores", classes=setting.classes, label_range=[0.0, 100.0], releases=[how]
-    ).build()
+    learnt: LearntColumns = spec_of("scores", classes=setting.classes, label_range=[0.0, 100.0], releases=[how]).build()
     found = learnt.decoded(statistic.values, how)
     expected = ColumnCounts.of_release(statistic.values, algorithm, setting)
     assert found.layout == expected.layout
@@ -130,7 +128,7 @@ def test_what_does_not_fit_is_refused() -> None:
         spec_of("scores", dimension=7).build()
     with pytest.raises(ParameterError, match="0 releases are given and 0 described"):
         spec_of("scores").build().combine([], NONE)
-    with pytest.raises(ParameterError, match="1 releases are given and 1 described.*none"):
+    with pytest.raises(ParameterError, match=r"1 releases are given and 1 described.*none"):
         spec_of("categories", releases=[how]).build().combine([statistic], np.ones(1))
     with pytest.raises(ParameterError, match="1 releases are given and 2 described"):
         spec_of("scores", releases=[how, how]).build().combine([statistic], np.ones(1))
