@@ -49,7 +49,7 @@ def _taken(folder: Path, *, keep: bool) -> dict[str, int]:
     few, many = (_opened(folder / name) for name in ("few", "many"))
     dpalgos_rows.cores = lambda: 2
     if keep:
-        GradientSums._room = lambda self, rows, setting: (memory.Reserved(), rows.count)
+        setattr(GradientSums, "_room", lambda self, rows, setting: (memory.Reserved(), rows.count))  # noqa: B010
     set_memory_limit(kept_memory())
     setting = Setting(sizes=(_ROWS,), dimension=_FEATURES, classes=_CLASSES, neighbours=Neighbours.REPLACE_ONE)
     covariance = AnalyzeGauss(budget=GaussianMu(1.0))
