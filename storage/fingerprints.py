@@ -46,7 +46,7 @@ def _nonzero(features: Any) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]
     if dense.all():
         starts = np.arange(len(dense) + 1, dtype=np.int64) * dense.shape[1]
         return starts, np.arange(dense.shape[1]), dense.reshape(-1)
-    # Of one dimension: NumPy looks for the entries of two in a tenth of the speed.
+    # In one dimension, in which NumPy finds entries several times as fast as in two.
     entries = dense.reshape(-1)
     places, ends = np.flatnonzero(entries != 0), np.arange(len(dense) + 1) * dense.shape[1]
     starts = np.searchsorted(places, ends)
