@@ -283,7 +283,7 @@ def test_pairs_of_values_stand_beside_where_nothing_is_counted() -> None:
     assert [term.values for term in made.terms() if term.function == "value-pair"] == [(0, 0), (1, 0), (2, 0)]
     assert not any(term.function == "other" for term in made.terms())
     cells = np.zeros((4, 8))
-    cells[0, [5, 7]] = cells[1, 4] = cells[3, 7] = 1.0
+    cells[0, [5, 7]] = cells[1, 5] = cells[3, 7] = 1.0
     found = raw(made, featured(cells))
     assert found[Term("value-pair", (0, 1), (1, 0))] == pytest.approx([1.0, 0.0, 0.0, 0.0])
     assert not found[Term("value-pair", (0, 1), (0, 0))].any(), "a missing one has no pair"
