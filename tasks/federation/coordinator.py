@@ -165,6 +165,11 @@ def _public_rows(name: str, rows: DatasetRef, plan: RunPlan) -> Shards:
             f"{name} has {mapped.dimension} features and classes {', '.join(mapped.classes)}, the parties' rows have "
             f"{rows.dimension} and {', '.join(rows.classes)}; measure on rows of the same kind"
         )
+    if plan.column_map is not None and mapped.columns != rows.columns:
+        raise InputError(
+            f"{name} declares other columns than the parties' rows, and the model looks at columns; ingest it under "
+            "the parties' schema"
+        )
     partitioned = make_partition(plan_partition(mapped, TrainingConfig(dataset=name, parties=1, test_fraction=0.0)))
     return Shards(training=partitioned.training, held_out=partitioned.held_out or partitioned.training[0])
 
@@ -427,8 +432,7 @@ class _Asking:
         )
 
     def _upstream(self, release: PlannedRelease) -> tuple[Sent, ...]:
-        own = {one.key for one in self.plan.releases if not one.reads_rows or len(one.parties) == 1}
-        return tuple(Sent.stored(key) for key in release.upstream if key not in own)
+        return tuple(Sent.stored(node.key) for node in protocol.sent_along(self.plan, release))
 
 
 def _last(sums: Sequence[Ints]) -> str:

@@ -18,7 +18,7 @@ from tasks.federation.messages import Description, Purpose, Roster, Signed, Wire
 from tasks.planning.configuration import DataSettings, Json, TrainingConfig, split_features
 from tasks.planning.identity import identity
 from tasks.planning.plans import RunPlan
-from tasks.planning.releases import PlannedRelease
+from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.rows import FeatureStep, Shards
 from tasks.preparation.partitions import HELD_OUT, held_out_rows, private_fraction
 from tasks.preparation.prepare import AllRows, prepare_over
@@ -33,6 +33,7 @@ _SHARED = (
     "classes",
     "label_range",
     "image_shape",
+    "columns",
     "normalisation",
     "table",
     "relation",
@@ -119,6 +120,7 @@ def shared_rows(
         person=first.person,
         rows_per_person=first.rows_per_person,
         maps=tuple(one.key for one in features),
+        columns=() if features else first.columns,
     )
 
 
@@ -206,6 +208,34 @@ def own_releases(plan: RunPlan, shards: Shards) -> tuple[PlannedRelease, ...]:
     """Return the releases of a party's own plan that read its rows."""
     own = {shard.party for shard in shards.all}
     return tuple(release for release in plan.releases if release.reads_rows and own & set(release.parties))
+
+
+def is_known_to_all(node: PlannedRelease | PlannedCombination) -> bool:
+    """Whether every party comes to a node by itself: a map of public parameters, or a release of its own."""
+    return isinstance(node, PlannedRelease) and (not node.reads_rows or len(node.parties) == 1)
+
+
+def made_of_sums(
+    node: PlannedCombination, nodes: Mapping[str, PlannedRelease | PlannedCombination]
+) -> list[PlannedRelease] | None:
+    """Return the sums over all parties that a combination is made of; None where it takes anything else.
+
+    Of such sums, or of none at all, every party makes it by itself, so that no other is put in its place. What is made
+    of each party's own releases, which the others do not see, is sent.
+    """
+    parts = [nodes[key] for key in node.upstream]
+    sums = [one for one in parts if isinstance(one, PlannedRelease) and len(one.parties) > 1]
+    return sums if len(sums) == len(parts) else None
+
+
+def sent_along(plan: RunPlan, release: PlannedRelease) -> list[PlannedRelease | PlannedCombination]:
+    """Return what a party is sent so that it sees its rows through what a release of a plan uses, in order."""
+    nodes, sent = plan.training, []
+    for key in release.upstream:
+        node = nodes[key]
+        sums = made_of_sums(node, nodes) if isinstance(node, PlannedCombination) else None
+        sent += [node] if sums is None else sums
+    return [node for node in sent if not is_known_to_all(node)]
 
 
 _NAME = "evidence"
