@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, computed_field
 
 from dpalgos.algorithms import require_people
+from dpalgos.column_maps import ColumnMap
 from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact, decode
 from dpalgos.parameters import ParameterError
@@ -211,8 +212,12 @@ class _Contents:
         )
         last = {*identity.models, identity.model, *identity.evaluation[1]}
         before = [one for key, one in self.planned.items() if key not in last]
-        bases: list[PlannedCombination | None] = [one for one in before if isinstance(one, PlannedCombination)]
-        (basis,) = bases or [None]
+        combined = [one for one in before if isinstance(one, PlannedCombination)]
+        (column_map,) = [one for one in combined if isinstance(one.build(), ColumnMap)] or [None]
+        (basis,) = [one for one in combined if one is not column_map] or [None]
+        counted = () if column_map is None else column_map.upstream
+        releases = {key: one for key, one in self.planned.items() if type(one) is PlannedRelease and key not in last}
+        (counts,) = [releases.pop(key) for key in counted if key in releases] or [None]
         return (NightPlan if nightly else RunPlan).model_validate(
             {
                 "identity": identity,
@@ -220,8 +225,10 @@ class _Contents:
                 "paper": "",
                 "trust": str(models[0].setting.trust),
                 "normalisation": identity.dataset.normalisation,
+                "counts": counts,
+                "column_map": column_map,
                 # Of a stream's nights each one's guarantee is that of all of them.
-                "projections": [one for one in before if type(one) is PlannedRelease],
+                "projections": list(releases.values()),
                 "basis": basis,
                 "models": models,
                 "model": None if identity.model is None else self.planned[identity.model],
