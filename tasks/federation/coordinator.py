@@ -40,7 +40,7 @@ from tasks.preparation.public_maps import make_map, make_mapped, plan_mapping
 from tasks.release.door import combine
 from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, bytes_of, keep_sum, kept_sums, release_blocks, result_of, step_lengths
-from tasks.release.storing import recorded_key, require_sent, store_release, stored_release
+from tasks.release.storing import read_release, recorded_key, require_sent, store_release, stored_release
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
@@ -289,7 +289,8 @@ class _Asking:
             messages=tuple(messages),
             took_part=tuple(took_part),
         )
-        evidence.require(self.run, self.plan.releases, release, artefact)
+        used = [read_release(ReleaseRef(key=key, kind="", party="")) for key in release.upstream]
+        evidence.require(self.run, self.plan.releases, release, artefact, used)
         evidence.store(current_layout(), release.key)
         open_releases().write(
             release.key, protocol.federated_manifest(release, artefact.kind, took_part), artefact.arrays()

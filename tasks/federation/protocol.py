@@ -319,7 +319,14 @@ class Evidence(WireModel):
         name = run_name(self.config, self.descriptions)
         return name, federated_plan(self.config, described_parties, name)
 
-    def require(self, run: str, releases: Sequence[PlannedRelease], one: PlannedRelease, artefact: Artefact) -> None:
+    def require(
+        self,
+        run: str,
+        releases: Sequence[PlannedRelease],
+        one: PlannedRelease,
+        artefact: Artefact,
+        used: Sequence[Artefact],
+    ) -> None:
         """Check what the parties have signed of one of the run's releases.
 
         Parameters
@@ -330,6 +337,8 @@ class Evidence(WireModel):
         one : PlannedRelease
         artefact : Artefact
             What was made of the parties' messages.
+        used : sequence of Artefact
+            What it is planned to use, in order.
 
         Raises
         ------
@@ -348,15 +357,15 @@ class Evidence(WireModel):
             for number, (message, _) in enumerate(zip(self.messages, release_blocks(one), strict=True)):
                 self._said(message, Purpose.ADVERTISEMENT, session_name(run, one.key, number), self.took_part)
         else:
-            self._require_sums(run, one, artefact)
+            self._require_sums(run, one, artefact, used)
 
-    def _require_sums(self, run: str, one: PlannedRelease, artefact: Artefact) -> None:
+    def _require_sums(self, run: str, one: PlannedRelease, artefact: Artefact, used: Sequence[Artefact]) -> None:
         sums = []
         for step, (message, length) in enumerate(zip(self.messages, step_lengths(one), strict=True)):
             parts = self._said(message, Purpose.SUM, session_name(run, one.key, step), self.roster.names)
             numbers = [sent_numbers(body, length, party) for party, body in parts.items()]
             sums.append(np.asarray(np.sum(numbers, axis=0, dtype=np.int64)))
-        again = result_of(one, sums).arrays()
+        again = result_of(one, sums, used).arrays()
         same = {name: np.allclose(array, again[name], rtol=1e-6) for name, array in artefact.arrays().items()}
         if not all(same.values()) or self.took_part != self.roster.names:
             raise RefusedError(f"{one.label} is not made of the sums that the parties have signed")

@@ -123,6 +123,7 @@ def own_map(parties: Federation, name: str) -> str:
         ("classes", "secagg"),
         pytest.param("real", "secagg", marks=pytest.mark.nightly),
         pytest.param("classes", "local", marks=pytest.mark.nightly),
+        pytest.param("real", "local", marks=pytest.mark.nightly),
     ],
 )
 def test_all_see_rows_through_the_map_that_follows_from_the_counts(label: str, trust: str, tmp_path: Path) -> None:
