@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.column_maps import LearntColumns
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.systems.system import PublicFacts
@@ -216,7 +217,7 @@ def level_of(facts: PublicFacts, known: float) -> str:
     numbers = sum(column.is_number for column in facts.columns)
 
     def sure(level: str) -> float:
-        return known / functions(facts, level) ** (2.0 / 3.0)
+        return known / math.pow(functions(facts, level), 2.0 / 3.0)
 
     if facts.classes < 2:
         if numbers <= _MOST_NUMBERS and sure("cubic") >= _SURE_OF_CUBIC:
@@ -230,6 +231,15 @@ def level_of(facts: PublicFacts, known: float) -> str:
     level = "products" if numbers <= _MOST_NUMBERS else "univariate"
     unsure = level == "univariate" and sure(level) < _SURE_OF_PAIRS
     return _LINEAR if unsure or known / facts.classes < _SURE_OF_A_CLASS else level
+
+
+def serves(facts: PublicFacts) -> bool:
+    """Whether histograms that were released before have little enough noise: half of what would be paid for others.
+
+    On held-out rows of the named sets a half of that share and twice as much lie within the seeds' spread.
+    """
+    paid = _COUNTS_SHARE * mu_from_epsilon_delta(facts.epsilon, facts.delta) ** 2
+    return facts.counted**2 >= paid / 2.0
 
 
 def learning(facts: PublicFacts, strength: float) -> Learning:
@@ -308,7 +318,13 @@ def learning(facts: PublicFacts, strength: float) -> Learning:
     dimension = made.output_dimension(facts.dimension)
     counts, share = None, 0.0
     reasons = [f"columns ({table}): {_IN_WORDS[level]}, {dimension} features of norm 1"]
-    if made.counted:
+    again = made.counted and serves(facts)
+    if again:
+        reasons.append(
+            "histograms of the columns that were released before say how they are distributed, which costs nothing "
+            "more; rows that are held out had a part in them"
+        )
+    elif made.counted:
         counts = AlgorithmSpec(
             "evaluators", "column-histograms", {"columns": columns, "bins": _BINS, "label_range": ends}
         )

@@ -125,7 +125,7 @@ def _table_of(planned: Callable[..., SyntheticRun]) -> SyntheticRun | None:
         run = of_table()
     except ParameterError:
         return None
-    if run.plan.counts is None:
+    if not run.plan.counts:
         return None
     return of_table(parameters={**planned.keywords["parameters"], "counts.bins": _BINS})
 

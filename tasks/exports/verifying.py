@@ -212,12 +212,11 @@ class _Contents:
         )
         last = {*identity.models, identity.model, *identity.evaluation[1]}
         before = [one for key, one in self.planned.items() if key not in last]
-        combined = [one for one in before if isinstance(one, PlannedCombination)]
-        (column_map,) = [one for one in combined if isinstance(one.build(), ColumnMap)] or [None]
-        (basis,) = [one for one in combined if one is not column_map] or [None]
-        counted = () if column_map is None else column_map.upstream
-        releases = {key: one for key, one in self.planned.items() if type(one) is PlannedRelease and key not in last}
-        (counts,) = [releases.pop(key) for key in counted if key in releases] or [None]
+        made = [one for one in before if isinstance(one, PlannedCombination)]
+        column_map = next((one for one in made if isinstance(one.build(), ColumnMap)), None)
+        basis = next((one for one in made if one is not column_map), None)
+        _refute_if(len(made) > (column_map is not None) + (basis is not None), "it names more than it is made of")
+        counts = [one for one in before if type(one) is PlannedRelease and one.algorithm.kind == "evaluators"]
         return (NightPlan if nightly else RunPlan).model_validate(
             {
                 "identity": identity,
@@ -225,10 +224,12 @@ class _Contents:
                 "paper": "",
                 "trust": str(models[0].setting.trust),
                 "normalisation": identity.dataset.normalisation,
-                "counts": counts,
-                "column_map": column_map,
                 # Of a stream's nights each one's guarantee is that of all of them.
-                "projections": list(releases.values()),
+                "counts": counts,
+                # Of rows that were divided in no parts, or in others.
+                "before": [one.key for one in counts if one.partition != models[0].partition],
+                "column_map": column_map,
+                "projections": [one for one in before if type(one) is PlannedRelease and one not in counts],
                 "basis": basis,
                 "models": models,
                 "model": None if identity.model is None else self.planned[identity.model],

@@ -55,8 +55,8 @@ def audited(run: SyntheticRun, confidence: float, trials: int, neighbours: Neigh
 @pytest.mark.parametrize("neighbours", by_night(list(Neighbours)[:2], {Neighbours.REPLACE_SPECIAL}))
 def test_counts_map_and_model_together_show_no_more_than_is_proved(neighbours: Neighbours) -> None:
     run = table_run(neighbours)
-    assert run.plan.counts is not None
-    assert run.plan.counts.parties == ("0", "1")
+    (counts,) = run.plan.counts
+    assert counts.parties == ("0", "1")
     pair = neighbouring_rows(run, 1, neighbours)[0]
     assert "column-histograms" in pair.name
     seen = run.outputs(pair, bytes(32), world=True, trial=0)
@@ -70,9 +70,9 @@ def test_counts_map_and_model_together_show_no_more_than_is_proved(neighbours: N
 
 def test_the_audit_of_the_system_tries_a_table() -> None:
     runs = list(systems._runs_of("unitball", 1.0, 1e-5, Neighbours.REPLACE_ONE))
-    assert [run.plan.counts is not None for _, _, run in runs] == [False, False, False, True]
+    assert [bool(run.plan.counts) for _, _, run in runs] == [False, False, False, True]
     assert [run.plan.column_map is not None for _, _, run in runs] == [False, False, False, True]
-    assert all(run.plan.counts is None for _, _, run in systems._runs_of("noisy-gd", 1.0, 1e-5, Neighbours.REPLACE_ONE))
+    assert all(not run.plan.counts for _, _, run in systems._runs_of("noisy-gd", 1.0, 1e-5, Neighbours.REPLACE_ONE))
 
 
 class _Exactly:

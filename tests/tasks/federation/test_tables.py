@@ -132,14 +132,13 @@ def test_all_see_rows_through_the_map_that_follows_from_the_counts(label: str, t
     made = parties.run(**config)
     _, run, columns = LOGGED[0]
     plan = run.plan
-    assert plan.counts is not None
     assert plan.column_map is not None
     assert plan.normalisation == "none"
     assert columns.encoder is not None
     assert made.took_part == NAMES
     assert plan.releases[0].label == "columns of all parties"
     counts, expected = (
-        parties.at("coordinator", partial(artefact_of, one.key)) for one in (plan.counts, plan.column_map)
+        parties.at("coordinator", partial(artefact_of, one.key)) for one in (*plan.counts, plan.column_map)
     )
     assert same(plan.column_map.combine([counts]), expected)
     for name in NAMES:

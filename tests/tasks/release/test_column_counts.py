@@ -72,11 +72,11 @@ def asked(**config: Any) -> TrainingConfig:
 
 def counted(chained: Chained) -> tuple[ColumnCounts, RunPlan]:
     plan = chained.plan
-    assert plan.counts is not None
-    values = read_release(ReleaseRef(key=plan.counts.key, kind="", party="")).values
-    algorithm = plan.counts.build()
+    (counts,) = plan.counts
+    values = read_release(ReleaseRef(key=counts.key, kind="", party="")).values
+    algorithm = counts.build()
     assert isinstance(algorithm, ColumnHistograms)
-    return ColumnCounts.of_release(values, algorithm, plan.counts.setting), plan
+    return ColumnCounts.of_release(values, algorithm, counts.setting), plan
 
 
 def require_training_rows_alone() -> None:
@@ -197,7 +197,7 @@ def test_killed_between_counts_and_model_it_goes_on_and_charges_nothing_twice(
     before = {key: (current_layout().release(key) / "arrays.npz").read_bytes() for key in stored}
     paid = sorted(one.key for one in open_ledger().charges("clinic"))
     plan = chain_inline(asked()).plan
-    assert plan.counts is not None
+    assert plan.counts
     assert sorted(one.key for one in open_ledger().charges("clinic")) == paid
     assert {one.key for one in plan.releases} == set(paid)
     assert all((current_layout().release(key) / "arrays.npz").read_bytes() == data for key, data in before.items())

@@ -1,0 +1,73 @@
+"""Histograms of a version's columns that were released before, on one account: found again, free of charge."""
+
+from collections.abc import Iterator
+
+from dpalgos.columns import Column
+from storage.errors import InputError
+from storage.refs import DatasetRef
+from tasks.accounts.ledger import open_ledger
+from tasks.planning.nights import release_of
+from tasks.planning.releases import PlannedRelease
+from tasks.runtime.stores import open_releases
+
+NAME = "column-histograms"
+"""Of the evaluator, as the registry has it."""
+
+
+def paid_counts(account: str, version: str) -> list[PlannedRelease]:
+    """Return the stored releases of columns' histograms that describe a data version and are charged to an account.
+
+    In the order of their charges, each as it was planned: public facts alone. A release that describes a version is
+    charged by itself; counts that a run makes for its own model are charged together with that, and are nobody else's.
+
+    Parameters
+    ----------
+    account : str
+    version : str
+        Of the registered rows.
+    """
+    return list({planned.key: planned for planned in _paid(account, version)}.values())
+
+
+def described_columns(registered: DatasetRef, version: str | None = None) -> list[PlannedRelease]:
+    """Return the histograms that a map of a version's columns may be made of: of the same columns, on its account.
+
+    Parameters
+    ----------
+    registered : DatasetRef
+    version : str, optional
+        An earlier one, whose histograms they are; its own where None.
+
+    Raises
+    ------
+    InputError
+        If a version is named, and there are none of it.
+    """
+    columns = [Column(**one.model_dump()).to_json() for one in registered.columns]
+    ends = None if registered.label_range is None else list(registered.label_range)
+    found = [
+        one
+        for one in paid_counts(registered.account, version or registered.version)
+        if (one.algorithm.parameters.get("columns"), one.algorithm.parameters.get("label_range")) == (columns, ends)
+    ]
+    if version is not None and not found:
+        raise InputError(
+            f"account {registered.account} holds no histograms of these columns of version {version}: release them "
+            f"(unitball describe {registered.name} --version {version} --epsilon …), or leave --counts-of out"
+        )
+    return found
+
+
+def _paid(account: str, version: str) -> Iterator[PlannedRelease]:
+    store = open_releases()
+    for charge in open_ledger().charges(account):
+        if charge.plan.releases != (charge.key,) or not store.exists(charge.key):
+            continue
+        manifest = store.manifest(charge.key)
+        if manifest.get("dataset") != version or manifest.get("algorithm", {}).get("name") != NAME:
+            continue
+        known = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
+        body = {**known, "seed": manifest["public_seed"], "account": account, "delta": charge.plan.delta}
+        planned = release_of(body)
+        if planned.key == charge.key:
+            yield planned
