@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from storage.errors import InputError, RefusedError
+from storage.layout import Layout
 from storage.refs import ReleaseRef, Visibility
+from storage.releases import ReleaseStore
 from storage.secrets import root_secret
 from tasks.accounts.ledger import check_releases, open_ledger
 from tasks.datasets.registration import ingest
@@ -155,6 +157,13 @@ def test_all_see_rows_through_the_map_that_follows_from_the_counts(label: str, t
     members = taken_elsewhere(parties, made, config)
     sound = verify_archive(Archive(members, "the coordinator"))
     assert sound.holds, [check for check in sound.checks if check.holds is False]
+    # A map of the coordinator's own does not follow from the counts that are in the archive beside it.
+    key = plan.column_map.key
+    manifest, arrays = parties.at("coordinator", lambda: ReleaseStore(current_layout()).read(key))
+    forger = ReleaseStore(Layout(tmp_path / "forger").prepare())
+    forger.write(key, manifest, {**arrays, "tables": 0.9 * arrays["tables"]})
+    other = {f"releases/{key}/{name}": data for name, data in forger.files(key).items()}
+    assert not verify_archive(Archive({**members, **other}, "the coordinator")).holds
     assert parties.run(**config) == made
 
 
