@@ -37,7 +37,11 @@ columns:
   - {{name: city, type: category, values: [a, b, c]}}
   - {{name: y, type: label, {label}}}
 """
-LABELS = {"classes": "classes: ['no', 'yes']", "real": "range: [-100, 100]"}
+LABELS = {
+    "classes": "classes: ['no', 'yes']",
+    "three": "classes: ['no', 'yes', 'perhaps']",
+    "real": "range: [-100, 100]",
+}
 ROWS = 800
 
 
@@ -212,3 +216,44 @@ def test_a_run_whose_errors_cannot_be_measured_is_on_record(root: Path, tmp_path
     assert chained.result.metrics["mae_low"] == 0.0
     note = run_report(config, chained).note
     assert "cannot be measured at this budget" in note
+
+
+def test_nights_stay_linear(root: Path, tmp_path: Path) -> None:
+    """A horizon's terms fix what its rows are seen through, and nothing is counted for it."""
+    bring_in(tmp_path)
+    plan = prepare(TrainingConfig(dataset="clinic", epsilon=1.0, horizon=3, evaluation=False)).whole
+    assert plan.normalisation == "unit-norm"
+    assert plan.column_map is None
+    assert plan.counts == ()
+
+
+LINEAR: list[dict[str, Any]] = [
+    {"normalisation": "unit-norm"},
+    {"algorithm": "noisy-gd"},
+    {"features": "random-fourier", "parameters": {"features.frequencies": 3}},
+    {"trainer": "noisy-gd", "trust": "central"},
+]
+
+
+@pytest.mark.parametrize("config", LINEAR)
+def test_rows_that_are_seen_through_something_else_are_not_counted(
+    config: dict[str, Any], root: Path, tmp_path: Path
+) -> None:
+    bring_in(tmp_path)
+    plan = prepare(asked(**{"parameters": {}, **config})).whole
+    assert plan.column_map is None
+    assert plan.counts == ()
+
+
+def test_candidates_are_trained_through_one_release_of_counts(root: Path, tmp_path: Path) -> None:
+    """Under --tune; of two classes the mean is paid for, and no candidate could be."""
+    bring_in(tmp_path, "three")
+    config = asked(parameters={}, tune={"step_size": (4.0, 16.0)}, trust="central")
+    chained = chain_inline(config)
+    (counts,) = chained.plan.counts
+    (model,) = chained.plan.models
+    assert model.algorithm.name == "tuned"
+    assert chained.plan.column_map is not None
+    assert model.upstream == (chained.plan.column_map.key,)
+    assert [one.key for one in open_ledger().charges("clinic")].count(counts.key) == 1
+    assert chained.result.epsilon_spent == pytest.approx(4.0, rel=1e-3)
