@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpalgos.evaluators.column_histograms import MOST_BINS
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.refs import ReleaseRef, Visibility
@@ -21,6 +23,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import Archive
 from tasks.exports.verifying import verify_archive
 from tasks.federation.messages import (
+    _MOST_MESSAGE,
     Answer,
     Ask,
     Description,
@@ -34,6 +37,7 @@ from tasks.federation.messages import (
 from tasks.federation.party import Party
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.storing import read_release
+from tasks.runtime.engine import _QUIET, keep_quiet
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.reporting import Columns
 from tasks.tracking.results import Chained
@@ -299,3 +303,14 @@ def test_a_model_of_columns_is_measured_on_rows_of_these_columns(tmp_path: Path)
 
 
 NO_CAP: dict[str, Any] = {"epsilon_cap": None, "delta_cap": None}
+
+
+def test_messages_have_room_where_a_root_serves_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts of 60 numbers are more than Prefect's server takes in a parameter if it is not told."""
+    for name in _QUIET:
+        # So that it is as it was afterwards, also where it was not there.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    keep_quiet()
+    room = int(os.environ["PREFECT_SERVER_API_MAX_PARAMETER_SIZE"])
+    assert room >= _MOST_MESSAGE > 60 * MOST_BINS * 8 * 4 / 3 > 2**19

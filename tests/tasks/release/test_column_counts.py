@@ -253,6 +253,7 @@ def test_candidates_are_trained_through_one_release_of_counts(root: Path, tmp_pa
     (counts,) = chained.plan.counts
     (model,) = chained.plan.models
     assert model.algorithm.name == "tuned"
+    assert "released once for all candidates" in chained.plan.reasons[-1]
     assert chained.plan.column_map is not None
     assert model.upstream == (chained.plan.column_map.key,)
     assert [one.key for one in open_ledger().charges("clinic")].count(counts.key) == 1
