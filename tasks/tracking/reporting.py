@@ -301,7 +301,10 @@ def describe(
         # What runs, defaults included: whoever compares runs later cannot look up what the defaults were.
         algorithm = release.build()
         for name in (field.name for field in dataclasses.fields(algorithm) if field.init and field.name != "budget"):
-            params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", getattr(algorithm, name))
+            value = getattr(algorithm, name)
+            # Each of a table's columns stands in the release's manifest, and a wide table's are too long a text here.
+            told = len(value) if name == "columns" and value is not None else value
+            params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", told)
     numbers = {
         "epsilon_spent": result.epsilon_spent,
         "delta_spent": result.delta_spent,
