@@ -37,13 +37,13 @@ OTHER, NONE, MISSING = "other", "none of its values", "missing"
 EFFECTS = "effects.json"
 """Artifact of a run in MLflow."""
 _NOTE = (
-    "From weights and {sources} alone: no row is looked at, and it costs nothing. Each score is that of a made-up row with "
-    "{reference}. Rows are scaled to norm 1, so that effects do not add up to a row's score."
+    "From weights and {sources} alone: no row is looked at, and it costs nothing. Each score is that of a made-up row "
+    "with {reference}. Rows are scaled to norm 1, so that effects do not add up to a row's score."
 )
 _COUNTED = "the other columns at their released medians (categories: their most frequent value, by noisy counts)"
 _DECLARED = (
-    "the other columns in the middle of their declared ranges (categories: none of their values): nothing was counted, so "
-    "there are no medians"
+    "the other columns in the middle of their declared ranges (categories: none of their values): nothing was counted, "
+    "so there are no medians"
 )
 
 
@@ -147,7 +147,7 @@ class Effects:
         return asdict(self)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a line a part: ``column``, ``kind``, ``of``, ``low``, ``high``, ``rows`` with margin, and the scores."""
+        """Return a line a part: its column and kind, ``of``, ``low``, ``high``, ``rows`` with margin, and the scores."""
         lines = [
             {
                 "column": column.name,
@@ -171,7 +171,7 @@ class Effects:
 
 
 def counts_behind(path: Sequence[ReleaseRef]) -> ColumnCounts | None:
-    """Return the released counts that a path's map of columns is made of; None where there is no such map, or no counts.
+    """Return the released counts that a path's map of columns is made of; None where it is made of none.
 
     Parameters
     ----------
