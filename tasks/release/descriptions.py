@@ -1,9 +1,9 @@
 """What released histograms say of a table, in the columns' own units, each number with its 95 % margin or nothing.
 
-All is post-processing of :class:`~dpalgos.histograms.ColumnCounts` and public facts: nothing here sees a row. Margins are
-of this data's own value (:mod:`dpalgos.column_margins`), each by itself. Bins are equal parts of a column's range on the
-scale on which its numbers become features: their edges are mapped back, which is monotone, so that a margin holds in
-the column's units as it holds in shares.
+All is post-processing of :class:`~dpalgos.histograms.ColumnCounts` and public facts: nothing here sees a row. Margins
+are of this data's own value (:mod:`dpalgos.column_margins`), each by itself. Bins are equal parts of a column's range
+on the scale on which its numbers become features: their edges are mapped back, which is monotone, so that a margin
+holds in the column's units as it holds in shares.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -164,8 +165,6 @@ class Comparison:
     ----------
     version : str
         The other one.
-    epsilon_delta : str
-        What its release cost, for people.
     columns : tuple of DescribedColumn
         Of :class:`Difference`: this version's less the other's.
     measured, beyond : int
@@ -354,7 +353,7 @@ def _ends(scale: Scale, drawn: int) -> list[str]:
     """Return the ends of bars, for people."""
     edges = [scale.worth(place / drawn) for place in range(drawn + 1)]
     texts = [edge if isinstance(edge, str) else f"{edge:.6g}" for edge in edges]
-    return [f"{low} to {high}" for low, high in zip(texts, texts[1:], strict=False)]
+    return [f"{low} to {high}" for low, high in pairwise(texts)]
 
 
 def _of_category(scale: Scale, margins: Margins, rare: Any, other: Margins) -> Iterator[Figure]:
