@@ -8,10 +8,10 @@ at once. All deviations are those that are stated and half a row in 1.96 more, f
 refuted for which |p − r q| is at most 1.96 times its deviation, which lie between the roots of a quadratic (Fieller
 1954). Where q itself is within its noise there are no such ends, and nothing is said.
 
-*Some declared values together*, those whose noisy counts are small: which these are the noise decides, so that ± 1.96 σ √m
-of m of them would hold less often. Of M declared values with noise z the sum of the noise of any subset, however it was
-chosen, lies between −Σ z⁻ and Σ z⁺, so ± b σ holds, b the 97.5 % point of Σ z⁺ over all M (:func:`_of_any`): 1.96 of
-one value, 0.40 M + 1.14 √M of many.
+*Some declared values together*, those whose noisy counts are small: which these are the noise decides, so that
+± 1.96 σ √m of m of them would hold less often. Of M declared values with noise σ z the noise of any subset, however it
+was chosen, lies between −σ Σ z⁻ and σ Σ z⁺, so ± b σ holds, b the 97.5 % point of Σ z⁺ over all M (:func:`_of_any`):
+1.96 of one value, 0.40 M + 1.14 √M of many.
 
 *Means* are of cells clipped to their range: from their own sums, or, where these are not there, from the middles of
 bins, half a bin's width more on both sides.

@@ -96,10 +96,11 @@ def _bring_in(request: IngestRequest, *, private: bool) -> None:
 
 def terms_lines(terms: Terms, *, planned: bool = False) -> Iterator[str]:
     """Yield what a release costs and who pays."""
-    several = f", {len(terms.parties)} parties under {terms.trust}, each of whom pays" if len(terms.parties) > 1 else ""
+    parties = len(terms.parties)
+    several = f", {parties} parties under {terms.trust}, each of whom pays" if parties > 1 else ""
     yield (
-        f"{terms.dataset}, version {terms.version}: {terms.rows} {_several(terms.unit)}, {terms.columns} counted columns"
-        f" in {terms.bins} bins{several}"
+        f"{terms.dataset}, version {terms.version}: {terms.rows} {_several(terms.unit)}, {terms.columns} counted "
+        f"columns in {terms.bins} bins{several}"
     )
     when = "would be" if planned else "is"
     price = f"epsilon {terms.epsilon:g} at delta {terms.delta:g} (mu {terms.mu:.4g}) for a {terms.unit}"
@@ -226,7 +227,7 @@ def _compared(comparison: Comparison) -> Iterator[RenderableType]:
     rows = [
         [
             column.name,
-            f"{one.what} {one.of}".strip(),
+            one.of if one.of == one.what else f"{one.what} {one.of}",
             *map(_short, (one.here, one.there)),
             margin(one),
             "*" if one.beyond else "",
@@ -238,8 +239,8 @@ def _compared(comparison: Comparison) -> Iterator[RenderableType]:
     headings = ("column", "of", "here", "there", "difference", "beyond")
     yield table(headings, rows, title=f"Against version {comparison.version}", right=("here", "there"))
     yield (
-        f"{comparison.measured} differences are measured, and {comparison.beyond} of them leave their margin (*); about "
-        f"{comparison.by_chance:.3g} would by chance where nothing differs, for each holds by itself alone"
+        f"{comparison.measured} differences are measured, and the margins of {comparison.beyond} do not hold 0 (*); "
+        f"about {comparison.by_chance:.3g} would not by chance where nothing differs, for each holds by itself alone"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -165,9 +166,8 @@ def _scales(schema: Schema, column: Column, clips: bool) -> Iterator[Scale]:
         yield Scale(column.name, "hashed" if column.hashed else "category", marked, missing=rule, can_lack=lacks)
     elif isinstance(column, Date):
         ends = np.cumsum([column.numbers, *column.groups])
-        for part, start, stop in zip(
-            (one for one in parts if one in ("month", "weekday")), ends, ends[1:], strict=True
-        ):
+        of_groups = (part for part in parts if part in ("month", "weekday"))
+        for part, (start, stop) in zip(of_groups, pairwise(ends), strict=True):
             name = f"{column.name} {part}"
             values = tuple(one.removeprefix(f"{name}=") for one in column.features[start:stop])
             yield Scale(name, "category", values, missing=rule, can_lack=lacks)

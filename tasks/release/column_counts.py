@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -9,11 +10,12 @@ from typing import cast
 from dpalgos.accounting.costs import allocate
 from dpalgos.columns import Column
 from dpalgos.evaluators.column_histograms import ColumnHistograms, bins_for
-from dpalgos.guarantees import GaussianMu, Setting, Trust
+from dpalgos.guarantees import GaussianMu, Setting, Trust, rounded_down
 from dpalgos.histograms import ColumnCounts
+from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.datasets import origins
-from storage.errors import InputError, RefusedError
+from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import gaussian_delta, opening_cap, relation_of
@@ -34,6 +36,8 @@ from tasks.runtime.stores import open_catalog, open_releases
 NAME = "column-histograms"
 """Of the evaluator, as the registry has it."""
 _RUN = "histograms of the columns"
+# Below that no epsilon is looked for.
+_LEAST = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +180,40 @@ def require_affordable(plan: CountsPlan) -> None:
     RefusedError, ParameterError
         As the door does.
     """
-    if not plan.paid:
-        require_room([plan.planned], shards_of(plan.partition).training, run=_RUN)
+    if plan.paid:
+        return
+    try:
+        _require_room(plan)
+    except OverspendError as refusal:
+        fits = _largest(plan)
+        words = f"the largest epsilon that would still fit is {fits:.4g}" if fits else "no such release fits any more"
+        raise OverspendError(refusal.reason, f"{words} at delta {plan.planned.delta:g}", fits) from None
+
+
+def _require_room(plan: CountsPlan) -> None:
+    require_room([plan.planned], shards_of(plan.partition).training, run=_RUN)
+
+
+def _largest(plan: CountsPlan) -> float:
+    """Return the largest epsilon below a refused one that is admitted, to a hundredth of it; 0 where none is."""
+    trust = plan.planned.trust.name if len(plan.planned.parties) > 1 else None
+
+    def fits(epsilon: float) -> bool:
+        try:
+            _require_room(plan_counts(plan.dataset, epsilon, delta=plan.planned.delta, trust=trust))
+        except (RefusedError, ParameterError):
+            return False
+        return True
+
+    high = plan.epsilon
+    while not fits(low := high / 2):
+        high = low
+        if low < _LEAST:
+            return 0.0
+    while high > 1.01 * low:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return rounded_down(low, 3)
 
 
 def make_counts(plan: CountsPlan) -> ReleaseRef:

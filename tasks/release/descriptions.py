@@ -1,9 +1,9 @@
 """What released histograms say of a table, in the columns' own units, each number with its 95 % margin or nothing.
 
-All is post-processing of :class:`~dpalgos.histograms.ColumnCounts` and public facts: nothing here sees a row. Margins are
-of this data's own value (:mod:`dpalgos.column_margins`), each by itself. Bins are equal parts of a column's range on the
-scale on which its numbers become features: their edges are mapped back, which is monotone, so that a margin holds in
-the column's units as it holds in shares.
+All is post-processing of :class:`~dpalgos.histograms.ColumnCounts` and public facts: nothing here sees a row. Margins
+are of this data's own value (:mod:`dpalgos.column_margins`), each by itself. Bins are equal parts of a column's range
+on the scale on which its numbers become features: their edges are mapped back, which is monotone, so that a margin
+holds in the column's units as it holds in shares.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -164,8 +166,6 @@ class Comparison:
     ----------
     version : str
         The other one.
-    epsilon_delta : str
-        What its release cost, for people.
     columns : tuple of DescribedColumn
         Of :class:`Difference`: this version's less the other's.
     measured, beyond : int
@@ -278,19 +278,17 @@ def described(dataset: DatasetRef, counts: ColumnCounts) -> tuple[DescribedColum
     """Return what counts say of a version's label and of its columns."""
     scales, label = scales_of(dataset), label_of(dataset)
     of_categories = zip(category_counts(counts), counts.rare(), rare_together(counts), strict=True)
-    lines, found = iter(range(counts.layout.lines)), []
+    lines, found, said = iter(range(counts.layout.lines)), [], _Lines(counts)
     for place, scale in zip(dataset.columns, scales, strict=True):
         figures = (
-            _of_number(scale, counts, next(lines))
-            if place.values is None
-            else _of_category(scale, *next(of_categories))
+            _of_number(scale, said, next(lines)) if place.values is None else _of_category(scale, *next(of_categories))
         )
         notes = tuple(_notes(scale))
         found.append(DescribedColumn(name=scale.name, kind=scale.kind, figures=tuple(figures), notes=notes))
     if label.numbers is None:
         figures = _figures("share", label.values, class_shares(counts))
         return DescribedColumn(name=label.name, kind="classes", figures=tuple(figures)), tuple(found)
-    figures = _of_number(label, counts, next(lines))
+    figures = _of_number(label, said, next(lines))
     return DescribedColumn(name=label.name, kind="number", figures=tuple(figures), notes=_LABEL), tuple(found)
 
 
@@ -325,6 +323,31 @@ def _figures(
         yield Figure(what=what, of=name, value=ends[0], low=ends[1], high=ends[2], measured=bool(measured))
 
 
+class _Lines:
+    """What is said of all numbers of a release, each computed once."""
+
+    def __init__(self, counts: ColumnCounts) -> None:
+        self.counts = counts
+        self.drawn = most_bars(counts)
+
+    @cached_property
+    def bars(self) -> Margins:
+        """Of ``drawn`` bars."""
+        return bars(self.counts.coarser(self.drawn))
+
+    @cached_property
+    def quartiles(self) -> Margins:
+        return quartiles(self.counts)
+
+    @cached_property
+    def means(self) -> Margins:
+        return means(self.counts)
+
+    @cached_property
+    def missing(self) -> Margins:
+        return missing_shares(self.counts)
+
+
 def _line(margins: Margins, line: int) -> Margins:
     """Return one line of margins, as one dimension."""
     parts = (margins.values, margins.low, margins.high, margins.measured)
@@ -332,29 +355,29 @@ def _line(margins: Margins, line: int) -> Margins:
     return replace(margins, values=values, low=low, high=high, measured=measured)
 
 
-def _of_number(scale: Scale, counts: ColumnCounts, line: int) -> Iterator[Figure]:
+def _of_number(scale: Scale, lines: _Lines, line: int) -> Iterator[Figure]:
+    counts = lines.counts
     if places := scale.places(counts.bins):
         yield from _figures("count", scale.values, value_counts(counts, line, places))
-    elif drawn := most_bars(counts):
-        coarse = counts.coarser(drawn)
-        yield from _figures("bar", _ends(scale, drawn), _line(bars(coarse), line))
+    elif lines.drawn:
+        yield from _figures("bar", _ends(scale, lines.drawn), _line(lines.bars, line))
     else:
         yield Figure(what="bar", of="histogram", value=None, low=None, high=None, measured=False)
     if scale.kind == "boolean":
         yield from _figures("share", scale.values[1:], value_share(counts, line, counts.bins - 1))
     else:
-        yield from _figures("quartile", map(str, QUARTILES), _line(quartiles(counts), line), scale.worth)
+        yield from _figures("quartile", map(str, QUARTILES), _line(lines.quartiles, line), scale.worth)
     if not scale.discrete:
-        yield from _figures("mean", ["mean"], _line(means(counts), line), scale.worth)
+        yield from _figures("mean", ["mean"], _line(lines.means, line), scale.worth)
     if line in counts.layout.lacking:
-        yield from _figures("missing", ["missing"], _line(missing_shares(counts), line))
+        yield from _figures("missing", ["missing"], _line(lines.missing, line))
 
 
 def _ends(scale: Scale, drawn: int) -> list[str]:
     """Return the ends of bars, for people."""
     edges = [scale.worth(place / drawn) for place in range(drawn + 1)]
     texts = [edge if isinstance(edge, str) else f"{edge:.6g}" for edge in edges]
-    return [f"{low} to {high}" for low, high in zip(texts, texts[1:], strict=False)]
+    return [f"{low} to {high}" for low, high in pairwise(texts)]
 
 
 def _of_category(scale: Scale, margins: Margins, rare: Any, other: Margins) -> Iterator[Figure]:
@@ -370,9 +393,10 @@ def compared(dataset: DatasetRef, here: ColumnCounts, other: DatasetRef, there: 
     """Return a version's shares, quartiles and means less another's, at common bins."""
     scales, label = scales_of(dataset), label_of(dataset)
     found, lines, at = [], iter(range(here.layout.lines)), iter(range(len(here.layout.categories)))
+    mine, its = _Lines(here), _Lines(there)
     for place, scale in zip(dataset.columns, scales, strict=True):
         if place.values is None:
-            figures = _differences(scale, here, there, next(lines))
+            figures = _differences(scale, mine, its, next(lines))
         else:
             category = next(at)
             figures = _share_differences(
@@ -383,7 +407,7 @@ def compared(dataset: DatasetRef, here: ColumnCounts, other: DatasetRef, there: 
     if label.numbers is None:
         figures = _share_differences(label.values, class_shares(here), class_shares(there))
     else:
-        figures = _differences(label, here, there, next(lines))
+        figures = _differences(label, mine, its, next(lines))
     columns = (DescribedColumn(name=label.name, kind="label", figures=tuple(figures)), *found)
     said = [one for column in columns for one in column.figures if isinstance(one, Difference) and one.measured]
     return Comparison(
@@ -412,21 +436,23 @@ def _paired(
         )
 
 
-def _differences(scale: Scale, here: ColumnCounts, there: ColumnCounts, line: int) -> Iterator[Difference]:
-    if mine := scale.places(here.bins):
-        its = scale.places(there.bins) or mine
-        for value, one, two in zip(scale.values, mine, its, strict=True):
-            yield from _share_differences([value], value_share(here, line, one), value_share(there, line, two))
-    elif drawn := min(most_bars(here), most_bars(there)):
-        pair = here.coarser(drawn), there.coarser(drawn)
-        both = [one.counts[line] / max(float(one.totals[line]), 1.0) for one in pair]
+def _differences(scale: Scale, here: _Lines, there: _Lines, line: int) -> Iterator[Difference]:
+    one, two = here.counts, there.counts
+    if mine := scale.places(one.bins):
+        its = scale.places(two.bins) or mine
+        for value, at, beside in zip(scale.values, mine, its, strict=True):
+            yield from _share_differences([value], value_share(one, line, at), value_share(two, line, beside))
+    elif drawn := min(here.drawn, there.drawn):
+        pair = one.coarser(drawn), two.coarser(drawn)
+        both = [each.counts[line] / max(float(each.totals[line]), 1.0) for each in pair]
         yield from _paired("share", _ends(scale, drawn), *both, _line(share_differences(*pair), line))
     if scale.numbers is not None and not scale.log:
         low, high = (float(end) for end in scale.numbers(np.array([0.0, 1.0])))
-        for what, names, of in (("quartile", map(str, QUARTILES), quartiles), ("mean", ["mean"], means)):
-            margins = [_line(of(one), line) for one in (here, there)]
-            worths = [[scale.worth(float(value)) for value in one.values] for one in margins]
+        of_quartiles = [_line(each.quartiles, line) for each in (here, there)]
+        of_means = [_line(each.means, line) for each in (here, there)]
+        for what, names, margins in (("quartile", map(str, QUARTILES), of_quartiles), ("mean", ["mean"], of_means)):
+            worths = [[scale.worth(float(value)) for value in each.values] for each in margins]
             yield from _paired(what, names, *worths, difference(*margins), high - low)
-    if line in here.layout.lacking:
-        margins = [_line(missing_shares(one), line) for one in (here, there)]
+    if line in one.layout.lacking:
+        margins = [_line(each.missing, line) for each in (here, there)]
         yield from _paired("missing", ["missing"], margins[0].values, margins[1].values, difference(*margins))
