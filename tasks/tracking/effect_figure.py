@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dpalgos.rows import Floats
 from tasks.runtime.plots import BLUE, png_of, styled_figure
-from tasks.tracking.effects import ColumnEffect, Effects, rows_of, worth_text
+from tasks.tracking.effects import ColumnEffect, Effects, Part, rows_of, worth_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,10 +50,9 @@ def _draw_range(axes: Axes, column: ColumnEffect, scores: tuple[str, ...]) -> No
     parts = [part for part in column.parts if part.high is not None]
     many = len(parts)
     if column.bars:
-        beside = _beside(axes)
         rows = np.array([rows_of(part) for part in parts]).reshape(column.bars, -1).sum(axis=1)
         width = many / column.bars
-        beside.bar(np.arange(column.bars) * width, rows, width=width, align="edge", color=_GREY)
+        _draw_rows(axes, np.arange(column.bars) * width, rows, width, "edge", parts)
     edges = np.arange(many + 1)
     for place, name in enumerate(scores[:_MOST_SCORES]):
         axes.stairs([part.scores[place] for part in parts], edges, baseline=None, label=name, **_line(scores, place))
@@ -63,9 +64,9 @@ def _draw_range(axes: Axes, column: ColumnEffect, scores: tuple[str, ...]) -> No
 
 def _draw_values(axes: Axes, column: ColumnEffect, scores: tuple[str, ...]) -> None:
     parts = sorted(column.parts, key=lambda part: -rows_of(part))[:_MOST_VALUES]
-    places = np.arange(len(parts))
+    places = np.arange(len(parts), dtype=np.float64)
     if column.bars:
-        _beside(axes).bar(places, [rows_of(part) for part in parts], width=0.8, color=_GREY)
+        _draw_rows(axes, places, np.array([rows_of(part) for part in parts]), 0.8, "center", parts)
     for place, name in enumerate(scores[:_MOST_SCORES]):
         line = {**_line(scores, place), "linestyle": "none", "marker": "_", "markersize": 14, "markeredgewidth": 2}
         axes.plot(places, [part.scores[place] for part in parts], label=name, **line)
@@ -76,15 +77,17 @@ def _draw_values(axes: Axes, column: ColumnEffect, scores: tuple[str, ...]) -> N
         axes.set_xlabel(f"values with fewer rows: {left} more", fontsize="x-small")
 
 
-def _line(scores: tuple[str, ...], place: int) -> dict[str, object]:
+def _line(scores: tuple[str, ...], place: int) -> dict[str, Any]:
     return {"color": BLUE if len(scores) == 1 else f"C{place}", "linewidth": 1.4}
 
 
-def _beside(axes: Axes) -> Axes:
-    """Return axes for rows, behind those of the scores."""
-    beside = axes.twinx()
-    beside.set_yticks([])
-    beside.grid(visible=False)
-    beside.set_zorder(axes.get_zorder() - 1)
-    axes.patch.set_visible(False)
-    return beside
+def _draw_rows(
+    axes: Axes, places: Floats, rows: Floats, width: float, align: Literal["edge", "center"], parts: Sequence[Part]
+) -> None:
+    """Draw how many rows there are behind the scores, as high as these reach: on no scale of their own."""
+    all_scores = [score for part in parts for score in part.scores]
+    low, high = min(all_scores), max(all_scores)
+    reach = (high - low) or 1.0
+    floor = low - 0.05 * reach
+    axes.bar(places, rows / max(rows.max(), 1.0) * reach, width=width, align=align, bottom=floor, color=_GREY)
+    axes.set_ylim(floor, high + 0.05 * reach)

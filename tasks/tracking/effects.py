@@ -147,7 +147,7 @@ class Effects:
         return asdict(self)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a line a part: its column and kind, ``of``, ``low``, ``high``, ``rows`` with margin, and the scores."""
+        """Return a line a part: its column and kind, ``of``, ``low``, ``high``, ``rows``, and the scores."""
         lines = [
             {
                 "column": column.name,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import yaml
+from sklearn.pipeline import Pipeline
 
+from dpalgos.models import predicted_classes
+from dpalgos.rows import Floats
 from flows.federated_training import chain_inline
 from storage.refs import Visibility
 from tasks.datasets.registration import ingest
@@ -20,7 +25,7 @@ LABELS = {
     "three": {"classes": ["well", "ill", "unclear"]},
     "real": {"range": [0, 100]},
 }
-ROWS = 1200
+ROWS = {"two": 1200, "three": 1200, "real": 2000}
 
 
 def columns_of(label: str) -> list[dict[str, object]]:
@@ -37,7 +42,7 @@ def columns_of(label: str) -> list[dict[str, object]]:
     ]
 
 
-def table_of(label: str, count: int = ROWS, seed: int = 0) -> pd.DataFrame:
+def table_of(label: str, count: int, seed: int = 0) -> pd.DataFrame:
     """Return rows whose label depends on the square of an age and on a ward; one ward is rare."""
     random = np.random.default_rng(seed)
     age = random.integers(18, 101, count)
@@ -49,7 +54,7 @@ def table_of(label: str, count: int = ROWS, seed: int = 0) -> pd.DataFrame:
     if label == "three":
         outcome = np.where(score > 0.9, "unclear", outcome)
     elif label == "real":
-        outcome = np.clip(20 + 15 * score, 0, 100).round(3)
+        outcome = np.clip(2 + 40 * score, 0, 100).round(3)
     pressure = random.integers(60, 241, count).astype(object)
     pressure[random.random(count) < 0.2] = ""
     return pd.DataFrame(
@@ -71,7 +76,7 @@ def train_on_table(folder: Path, label: str = "two", **config: object) -> tuple[
     """Bring such a table in as private rows, and train on it without an engine."""
     schema = {"format_version": 1, "columns": columns_of(label)}
     (folder / "visits.yaml").write_text(yaml.safe_dump(schema, sort_keys=False))
-    table_of(label).to_csv(folder / "visits.csv", index=False)
+    table_of(label, ROWS[label]).to_csv(folder / "visits.csv", index=False)
     ingest(
         IngestRequest(
             name="visits",
@@ -83,6 +88,44 @@ def train_on_table(folder: Path, label: str = "two", **config: object) -> tuple[
             delta_cap=1e-5,
         )
     )
-    given = {"algorithm": "unitball", "epsilon": 20.0, "parties": 1, "evaluation": False, **config}
+    given = {
+        "algorithm": "unitball",
+        "epsilon": 20.0,
+        "parties": 1,
+        "evaluation": False,
+        "parameters": {"trainer.iterations": 20},
+        **config,
+    }
     asked = TrainingConfig.model_validate({"dataset": "visits", **given})
     return asked, chain_inline(asked)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run over a small table, its model as it is logged, and what its releases say of new rows."""
+
+    root: Path
+    label: str
+    pipeline: Pipeline
+    classes: tuple[str, ...]
+    path: list[Any]
+    rows: pd.DataFrame
+    run_key: str
+    name: str
+
+    @property
+    def features(self) -> Floats:
+        """The encoded rows, as they are stored: in single precision."""
+        return np.asarray(self.pipeline[0].transform(self.rows).astype(np.float32).astype(np.float64))
+
+    def seen(self) -> Floats:
+        """What the door's model sees of the encoded rows."""
+        seen = self.features
+        for one in self.path[:-1]:
+            seen = one.apply(seen)
+        return seen
+
+    def released(self) -> list[Any]:
+        """The predictions of the releases themselves."""
+        scores = self.path[-1].apply(self.seen())
+        return [self.classes[place] for place in predicted_classes(scores)] if self.classes else scores[:, 0].tolist()
