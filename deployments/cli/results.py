@@ -249,6 +249,30 @@ def effect_lines(found: Effects) -> Iterator[str]:
             yield f"  {pair.weight:.3g}  {' × '.join(pair.columns)}"
 
 
+@models.command(epilog="Example: unitball model onnx clinic.unitball -o clinic.onnx")
+@answered
+def onnx(
+    model: Annotated[str, typer.Argument(help=_MODEL)],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")],
+) -> Answer:
+    """Write a model as an ONNX graph, from encoded rows through its maps to predictions (extra unitball[onnx])."""
+    from tasks.tracking.models import find_model, guaranteed, load_model
+    from tasks.tracking.onnx_export import to_onnx
+
+    if out.exists():
+        raise InputError(f"{out} exists; name another file, or remove it first")
+    version = find_model(current_root(), model)
+    pipeline = load_model(current_root(), version)
+    content = to_onnx(pipeline)
+    write_bytes(out, content, mode=0o644)
+    promise = guaranteed(current_root(), version)
+    says = f"{out}: {version.name} version {version.version}, {len(content):,} bytes; its metadata name the features"
+    return Answer(
+        {"model": version.name, "version": version.version, "output": str(out), "guaranteed": promise},
+        [says, *filter(None, [promise])],
+    )
+
+
 @models.command(epilog="Example: unitball model record clinic.noisy-gd/3 --digest 9f86d081…")
 @answered
 def record(
