@@ -327,6 +327,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             raise ParameterError(in_python("; ".join(faults(error, {name: name for name in fields})))) from None
         self._normalisation = resolve_normalisation(config, None, table=bool(self._places))
         self._counts: ColumnCounts | None = None
+        self._people = grouped is not None
         train = self._in_memory if self.public else self._through_the_door
         plan, artefacts, account = train(config, features, target, grouped)
         self.guarantee_, self.charges_ = FitGuarantee(proved_of(plan)), _charges(plan, account)
@@ -678,8 +679,9 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             )
         columns = [Column(**place.model_dump()) for place in known]
         path = [*self._maps, self._model]
+        names = self._score_names()
         return described_effects(
-            self._scores_of, self._score_names(), columns, scales, missing, self._counts, path
+            self._scores_of, names, columns, scales, missing, self._counts, path, people=self._people
         ).to_frame()
 
     def _score_names(self) -> tuple[str, ...]:

@@ -232,7 +232,7 @@ def effect_lines(found: Effects) -> Iterator[str]:
         if ranged and column.bars:
             width = len(ranged) // column.bars
             bars = [sum(map(rows_of, ranged[at : at + width])) for at in range(0, len(ranged), width)]
-            yield f"  |{''.join(one * width for one in heights(bars, 0.0, max(bars)))}|  rows, noisy"
+            yield f"  |{''.join(one * width for one in heights(bars, 0.0, max(bars)))}|  {found.unit}, noisy"
         for place, name in enumerate(found.scores if ranged else ()):
             of = [part.scores[place] for part in ranged]
             ends = f"{worth_text(ranged[0].low)} to {worth_text(ranged[-1].high)}"
@@ -240,7 +240,7 @@ def effect_lines(found: Effects) -> Iterator[str]:
         longest = max((len(part.of) for part in single), default=0)
         for part in single:
             scores = "  ".join(f"{score:+.3f}" for score in part.scores)
-            counted = "" if part.rows is None else "  {:,.0f} [{:,.0f}, {:,.0f}] rows".format(*part.rows)
+            counted = "" if part.rows is None else "  {:,.0f} [{:,.0f}, {:,.0f}] ".format(*part.rows) + found.unit
             yield f"  {part.of.ljust(longest)}  {scores}{counted}"
     if found.pairs:
         yield ""

@@ -41,7 +41,7 @@ def draw_effects(found: Effects) -> bytes:
         left = len(found.columns) - len(shown)
         which = f" (the {len(shown)} largest of {len(found.columns)})" if left else ""
         said = found.scores[0] if len(found.scores) == 1 else f"{len(found.scores)} scores"
-        rows = "; grey: rows, noisy" if found.counted else ""
+        rows = f"; grey: {found.unit}, noisy" if found.counted else ""
         figure.suptitle(f"{said} along each column, the others at their reference{which}{rows}", fontsize="medium")
         return png_of(figure, 110)
 
@@ -74,7 +74,7 @@ def _draw_values(axes: Axes, column: ColumnEffect, scores: tuple[str, ...]) -> N
     left = len(column.parts) - len(parts)
     axes.set_xticks(places, names, rotation=60, ha="right", fontsize="x-small")
     if left:
-        axes.set_xlabel(f"values with fewer rows: {left} more", fontsize="x-small")
+        axes.set_xlabel(f"{left} values with smaller counts", fontsize="x-small")
 
 
 def _line(scores: tuple[str, ...], place: int) -> dict[str, Any]:

@@ -128,6 +128,8 @@ class Effects:
         What the scores are: of one class of two, of each of more, or the predicted number.
     counted : bool
         Whether released counts say how rows are distributed.
+    unit : str
+        What is counted: rows or people.
     note : str
         How to read them.
     columns : tuple of ColumnEffect
@@ -138,6 +140,7 @@ class Effects:
 
     scores: tuple[str, ...]
     counted: bool
+    unit: str
     note: str
     columns: tuple[ColumnEffect, ...]
     pairs: tuple[Pair, ...]
@@ -229,6 +232,7 @@ def effects_of(pipeline: Pipeline, path: Sequence[ReleaseRef]) -> Effects:
         schema.missing_row(),
         counts_behind(path),
         [read_release(reference) for reference in path],
+        people=schema.people is not None,
     )
 
 
@@ -240,6 +244,8 @@ def described_effects(
     missing: Floats,
     counts: ColumnCounts | None,
     path: Sequence[Artefact],
+    *,
+    people: bool = False,
 ) -> Effects:
     """Return effects in the columns' own units.
 
@@ -258,6 +264,8 @@ def described_effects(
     path : sequence of artefacts
         What encoded rows pass through, the model last: pairs are listed where it begins with functions of columns and
         is affine from there on.
+    people : bool
+        Whether the counts are of people and not of rows.
     """
     steps = [len(scale.values) if scale.discrete else 0 for scale in scales]
     found = effects(score, columns, missing, counts, steps)
@@ -267,6 +275,7 @@ def described_effects(
     return Effects(
         scores=names,
         counted=counts is not None,
+        unit="people" if people else "rows",
         note=_NOTE.format(sources=sources, reference=_DECLARED if counts is None else _COUNTED),
         columns=tuple(sorted(described, key=lambda column: -column.spread)),
         pairs=_pairs(columns, scales, path),
@@ -280,7 +289,8 @@ def _column(effect: Effect, scale: Scale, share: float) -> ColumnEffect:
     else:
         parts = _values(effect, scale)
         steps = len(scale.values) - 1 if effect.column.is_number else 1
-        reference = NONE if share < 0 else scale.values[round(share * steps)]
+        at = round(share * steps)
+        reference = NONE if share < 0 else OTHER if effect.rare[at] else scale.values[at]
     if effect.missing is not None and (effect.column.is_number or scale.can_lack):
         of = MISSING if effect.column.is_number else NONE
         parts.append(Part(of, None, None, _scores(effect.missing), None))
