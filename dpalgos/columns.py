@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,18 +12,19 @@ from numpy.typing import NDArray
 from dpalgos.parameters import NATURAL, Bounded, ParameterError
 from dpalgos.rows import Floats, Ints
 
-# What separates the two numbers that an indicator, or a feature of a category, may be.
-_HALF = 0.5
+# By how much of its range a cell is moved up before it is put into a bin: features are stored in float32, and a value
+# that is the edge of a bin stays in the bin above it.
+_UP = 2.0**-21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column(Bounded):
     """Where a column lies among the features of a row, before rows are scaled: a number, or a category one-hot.
 
-    A number's feature is its cell as a share of the declared range, clipped to [0, 1]; where the feature ``missing`` is
-    above ½ its cell is missing. A category has a feature a declared value, and the first of these above ½ says which it
-    is: one value at most, whatever a row holds. Where none is, its cell is missing. So each row, of any numbers that
-    are finite, has one cell of each column.
+    A number's cell is where its feature lies between ``low`` and ``high``, clipped to [0, 1]; where the feature
+    ``missing`` is above 0 its cell is missing. A category has a feature a declared value, and the first of these above
+    half of ``high`` says which it is: one value at most, whatever a row holds. Where none is, its cell is missing. So
+    each row, of any numbers that are finite, has one cell of each column.
 
     Parameters
     ----------
@@ -32,6 +34,9 @@ class Column(Bounded):
         How many declared values a category has, at least 1; None for a number.
     missing : int, optional
         The feature that says that a number is missing; none can be where None.
+    low, high : float
+        What a number's feature is at the ends of the declared range; of a category, ``high`` is what the feature of the
+        value that a row has is, and the others are 0.
 
     Raises
     ------
@@ -42,6 +47,8 @@ class Column(Bounded):
     at: int = field(metadata=NATURAL)
     values: int | None = None
     missing: int | None = None
+    low: float = 0.0
+    high: float = 1.0
 
     def __post_init__(self) -> None:
         Bounded.__post_init__(self)
@@ -53,16 +60,27 @@ class Column(Bounded):
                 "missing (a category is missing where none of its features is above ½)"
             )
 
+        if not -math.inf < self.low < self.high < math.inf:
+            raise ParameterError(
+                f"a column lies between {self.low!r} and {self.high!r}; give two finite numbers, low < high"
+            )
+
     @classmethod
-    def of(cls, given: Column | Mapping[str, int]) -> Column:
-        """Return a column of what a parameter says: itself, or a mapping of ``at``, ``values``, ``missing``."""
+    def of(cls, given: Column | Mapping[str, float]) -> Column:
+        """Return a column of what a parameter says: itself, or a mapping of its fields."""
         if isinstance(given, Column):
             return given
-        if unknown := [name for name in given if name not in ("at", "values", "missing")]:
-            raise ParameterError(f"a column has no {unknown[0]!r}; it has at, values (of a category) and missing")
+        known = [one.name for one in fields(cls)]
+        if unknown := [name for name in given if name not in known]:
+            raise ParameterError(f"a column has no {unknown[0]!r}; it has {', '.join(known)}")
         if "at" not in given:
             raise ParameterError(f"a column is {dict(given)}; say at which feature it is: at")
-        return cls(**given)
+        return cls(**given)  # type: ignore[arg-type]  # fields by name
+
+    def to_json(self) -> dict[str, float]:
+        """Return what :meth:`of` makes it of: the fields that are not what they are by default."""
+        said = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
+        return {"at": self.at, **said}
 
     @property
     def is_number(self) -> bool:
@@ -76,7 +94,7 @@ class Column(Bounded):
         return (*own, *([] if self.missing is None else [self.missing]))
 
 
-def columns_of(given: Sequence[Column | Mapping[str, int]] | None, dimension: int) -> tuple[Column, ...]:
+def columns_of(given: Sequence[Column | Mapping[str, float]] | None, dimension: int) -> tuple[Column, ...]:
     """Return the columns of rows of so many features: those that are given, or each feature as a number.
 
     Raises
@@ -103,25 +121,26 @@ def numbers_of(features: Floats, numbers: Sequence[Column]) -> tuple[Floats, NDA
         Finite.
     numbers : sequence of Column
     """
-    cells = np.clip(features[:, [column.at for column in numbers]], 0.0, 1.0)
+    low, high = np.array([[column.low, column.high] for column in numbers]).reshape(-1, 2).T
+    cells = np.clip((features[:, [column.at for column in numbers]] - low) / (high - low), 0.0, 1.0)
     missing = np.zeros(cells.shape, dtype=np.bool_)
     for place, column in enumerate(numbers):
         if column.missing is not None:
-            missing[:, place] = features[:, column.missing] > _HALF
+            missing[:, place] = features[:, column.missing] > 0.0
     return cells, missing
 
 
 def bins_of(cells: Floats, bins: int) -> Ints:
     """Return which of ``bins`` equal parts of [0, 1] each cell lies in; 1 lies in the last.
 
-    A part holds its lower edge. Of a power of two of them a cell's bin is that of half as many, halved: no edge is
-    rounded.
+    A part holds its lower edge, and the last 2⁻²¹ of [0, 1] below it. Of a power of two of them a cell's bin is that of
+    half as many, halved: no edge is rounded.
     """
-    return np.minimum((cells * bins).astype(np.int64), bins - 1)
+    return np.minimum(((cells + _UP) * bins).astype(np.int64), bins - 1)
 
 
 def value_of(features: Floats, category: Column) -> Ints:
     """Return the value of each row, (m,): its place among those declared, or their number where it is missing."""
     assert category.values is not None
-    said = features[:, category.at : category.at + category.values] > _HALF
+    said = features[:, category.at : category.at + category.values] > category.high / 2.0
     return np.where(said.any(axis=1), said.argmax(axis=1), category.values)

@@ -331,6 +331,9 @@ def _array(kind: Any, cells: list[Any]) -> Any:
                 if issubclass(base, timedelta):
                     return pa.array(cells, pa.duration("ns" if hasattr(base, "nanoseconds") else "us"))
                 return pa.array(np.array(cells) if issubclass(base, np.generic) else cells)
+            if len(cells) > 1:
+                # What a cell is must not depend on which others stand beside it: each is tried alone.
+                return None
         # Whatever else there is is written as text, as it is into CSV.
         return pa.array([str(cell) for cell in cells], pa.string())
     except (pa.ArrowException, UnicodeError, ValueError, OverflowError):

@@ -41,7 +41,7 @@ from storage.people import (
     save_people,
     save_seen,
 )
-from storage.refs import DatasetRef, Labels, Visibility
+from storage.refs import DatasetRef, Labels, TableColumn, Visibility
 from storage.rowfiles import (
     NULL_CLASS,
     Features,
@@ -654,6 +654,8 @@ def staged_dataset(
             "duplicates": asdict(prints.duplicates()),
             "table": source.table,
         }
+        if source.columns:
+            body["columns"] = [one.model_dump(exclude_defaults=True) for one in source.columns]
         if source.image_shape is not None:
             body["image_shape"] = list(source.image_shape)
         if passing is not None:
@@ -740,6 +742,7 @@ def dataset_ref(layout: Layout, version: str) -> DatasetRef:
         image_shape=tuple(body["image_shape"]) if "image_shape" in body else None,
         person="" if people is None else people["column"],
         rows_per_person=1 if people is None else people["rows_per_person"],
+        columns=tuple(TableColumn(**one) for one in body.get("columns", ())),
     )
 
 
@@ -930,7 +933,9 @@ def transformed_ref(
         version = hmac.new(root_secret(layout), described, hashlib.sha256).hexdigest()[:32]
     else:
         version = hashlib.sha256(described).hexdigest()[:32]
-    return ref.model_copy(update={"version": version, "normalisation": normalisation})
+    # What looks at whole rows leaves no column's range where it was.
+    columns = ref.columns if normalisation == ref.normalisation else ()
+    return ref.model_copy(update={"version": version, "normalisation": normalisation, "columns": columns})
 
 
 def transform_dataset(
@@ -994,6 +999,7 @@ def transform_dataset(
             "parts": written,
             "parent": ref.version,
             "recipe": recipe,
+            "columns": [one.model_dump(exclude_defaults=True) for one in target.columns],
         }
         if "people" in body:
             write_bytes(stage.path / PEOPLE, (layout.dataset(ref.version) / PEOPLE).read_bytes(), mode=0o600)

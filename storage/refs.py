@@ -95,6 +95,28 @@ class Unit:
         )
 
 
+class TableColumn(BaseModel, frozen=True, extra="forbid"):
+    """Which features of a row are a declared column's, and what they are at the ends of its range; all of it public.
+
+    Attributes
+    ----------
+    at : int
+        The feature of a number, or the first of a category's, one a declared value.
+    values : int or None
+        How many values a category has; None for a number.
+    missing : int or None
+        The feature that is above the middle of its range where the column's cell is missing.
+    low, high : float
+        A number's feature at the ends of its declared range; a category's where it has another value, and this one.
+    """
+
+    at: int
+    values: int | None = None
+    missing: int | None = None
+    low: float = 0.0
+    high: float = 1.0
+
+
 class DatasetRef(BaseModel, frozen=True, extra="forbid"):
     """One stored version of a data set.
 
@@ -125,6 +147,9 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
     maps : tuple of str
         Keys of the public maps that the version's rows are seen through, in turn; then ``dimension`` is that of what
         comes out.
+    columns : tuple of TableColumn
+        The declared columns of a table, in the schema's order, where rows have their features as they were encoded;
+        empty otherwise.
     """
 
     name: str
@@ -142,11 +167,14 @@ class DatasetRef(BaseModel, frozen=True, extra="forbid"):
     person: str = ""
     rows_per_person: int = 1
     maps: tuple[str, ...] = ()
+    columns: tuple[TableColumn, ...] = ()
 
     def seen_through(self, maps: Sequence[str], dimension: int) -> Self:
         """Return the reference to these rows as public maps show them: their keys, and the features that come out."""
         # Features of images are no images.
-        return self.model_copy(update={"maps": (*self.maps, *maps), "dimension": dimension, "image_shape": None})
+        return self.model_copy(
+            update={"maps": (*self.maps, *maps), "dimension": dimension, "image_shape": None, "columns": ()}
+        )
 
     @property
     def unit(self) -> Unit:

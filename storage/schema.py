@@ -26,7 +26,7 @@ from storage.documents import parse_yaml, read_yaml
 from storage.errors import InputError, require_format
 from storage.people import People, identifiers
 from storage.recoding import in_order
-from storage.refs import OnViolation, Scaling
+from storage.refs import OnViolation, Scaling, TableColumn
 from storage.several import settled, spread
 from storage.source import Block, Tally
 
@@ -206,11 +206,40 @@ class Schema:
         return tuple(column for column in self.inputs if self.rule(column) is MissingRows.INDICATOR)
 
     @cached_property
+    def _names(self) -> tuple[str, ...]:
+        """Names of the inputs' features."""
+        return tuple(name for column in self.inputs for name in column.features)
+
+    @cached_property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features: the column's, for categories with ``=value``."""
-        names = [name for column in self.inputs for name in column.features]
-        names += [f"{column.name} is missing" for column in self._indicators]
+        names = [*self._names, *(f"{column.name} is missing" for column in self._indicators)]
         return (*names, "(intercept)") if self.scaling is Scaling.CENTRED else tuple(names)
+
+    @cached_property
+    def places(self) -> tuple[TableColumn, ...]:
+        """Which features are which input's, in order; empty where a number has no declared range.
+
+        A column of several numbers, or of several one-hot groups, is as many.
+        """
+        if any(isinstance(column, Numeric) and column.range is None for column in self.inputs):
+            return ()
+        centred = self.scaling is Scaling.CENTRED
+        weights = self._weights if centred else np.ones(self.dimension)
+        indicators = {column.name: place for place, column in enumerate(self._indicators, len(self._names))}
+        found: list[TableColumn] = []
+        at = 0
+        for column in self.inputs:
+            ends = np.array([np.zeros(column.width), np.ones(column.width)])
+            low, high = (column.place(ends) if centred else ends) * weights[at : at + column.width]
+            missing = indicators.get(column.name)
+            for place in range(column.numbers):
+                found.append(TableColumn(at=at + place, missing=missing, low=low[place], high=high[place]))
+            at += column.numbers
+            for size in column.groups:
+                found.append(TableColumn(at=at, values=size, high=weights[at]))
+                at += size
+        return tuple(found)
 
     @property
     def dimension(self) -> int:
@@ -244,7 +273,7 @@ class Schema:
     def _weights(self) -> NDArray[np.float64]:
         """What numbers, one-hot groups and the intercept's coordinate are multiplied by, a number a feature."""
         numbers = sum(column.numbers for column in self.inputs)
-        groups = sum(column.groups for column in self.inputs)
+        groups = sum(len(column.groups) for column in self.inputs)
         of_number, of_group = np.sqrt(3.0 / max(numbers, 1)), np.sqrt(1.0 / max(groups, 1))
         weights = [
             weight

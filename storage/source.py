@@ -25,7 +25,7 @@ from storage.cells import canonical_text
 from storage.errors import InputError, RefusedError
 from storage.layout import path_component
 from storage.people import People
-from storage.refs import OnViolation, Scaling
+from storage.refs import OnViolation, Scaling, TableColumn
 
 LARGEST_DIMENSION = 1 << 24
 """Features of a row; a block of sixteen such rows takes 2 GB in float64."""
@@ -184,6 +184,8 @@ class Source:
         (height, width) or (channels, height, width) where rows are images, channel by channel, row by row.
     people : People, optional
         What is declared of the people behind rows; each row is a record of its own where nothing is.
+    columns : tuple of TableColumn
+        Which features are which declared column's; empty where none are declared.
     """
 
     format: str
@@ -198,6 +200,7 @@ class Source:
     table: Mapping[str, Any] | None = None
     image_shape: tuple[int, ...] | None = None
     people: People | None = None
+    columns: tuple[TableColumn, ...] = ()
 
     def __post_init__(self) -> None:
         shape = self.image_shape

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dpalgos.algorithms import is_sum_algorithm
+from dpalgos.columns import Column
 from dpalgos.guarantees import Claim, Setting
 from dpalgos.registry import AlgorithmSpec, lookup, names, register
 
@@ -35,6 +36,13 @@ class Arrangement:
         How per-party models become one; None: each party keeps its own (or there is only one).
     projection_share : float
         Share of the budget that the projection gets, in (0, 1); unused where only one part draws noise.
+    counts : AlgorithmSpec or None
+        An evaluator of all parties' rows together, whose release says how the columns of a table are distributed.
+    column_map : AlgorithmSpec or None
+        The aggregator that makes of it the map that rows are seen through before everything else; of nothing, where
+        there are no counts.
+    counts_share : float
+        Share of the budget that the counts get, in [0, 1).
     """
 
     trainer: AlgorithmSpec
@@ -44,6 +52,9 @@ class Arrangement:
     basis_aggregation: AlgorithmSpec | None = None
     model_aggregation: AlgorithmSpec | None = None
     projection_share: float = 0.5
+    counts: AlgorithmSpec | None = None
+    column_map: AlgorithmSpec | None = None
+    counts_share: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +77,10 @@ class PublicFacts(Setting):
         The target dimension k, where one is asked for.
     mirror : bool or None
         Whether an image and its mirror image are the same thing, where that is declared.
+    columns : tuple of Column
+        Of a table, which features are which declared column's; empty otherwise.
+    label_range : (float, float) or None
+        Declared range of real labels.
     """
 
     epsilon: float
@@ -75,6 +90,8 @@ class PublicFacts(Setting):
     public_head: bool = False
     components: int | None = None
     mirror: bool | None = None
+    columns: tuple[Column, ...] = ()
+    label_range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

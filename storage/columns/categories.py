@@ -157,9 +157,9 @@ class Category(Column):
         return 0
 
     @property
-    def groups(self) -> int:
+    def groups(self) -> tuple[int, ...]:
         """All features are one group."""
-        return 1
+        return (self.width,)
 
     def taken(self, texts: pa.StringArray) -> dict[str, int]:
         """By code or prefix, where these are not the values themselves."""

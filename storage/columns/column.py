@@ -105,9 +105,9 @@ class Column(ABC):
         return len(self.features)
 
     @property
-    def groups(self) -> int:
-        """How many one-hot groups its other features form."""
-        return 0
+    def groups(self) -> tuple[int, ...]:
+        """How many of its other features form each one-hot group, in order."""
+        return ()
 
     @property
     def width(self) -> int:

@@ -83,9 +83,10 @@ class Date(Column):
         return len({"days", "year"} & set(self.parts))
 
     @property
-    def groups(self) -> int:
+    def groups(self) -> tuple[int, ...]:
         """Month and weekday."""
-        return len(self.parts) - self.numbers
+        sizes = {"month": len(_MONTHS), "weekday": len(_WEEKDAYS)}
+        return tuple(sizes[part] for part in self.parts if part in sizes)
 
     def read(self, cells: Any, decimal: str = ".") -> pa.StringArray | Floats:
         """Return days."""

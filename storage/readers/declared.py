@@ -67,6 +67,7 @@ def declared_source(
         # Without a document there is nothing from which the schema could be made again.
         table={"schema": dict(schema.document), "on_violation": str(options.on_violation)} if schema.document else None,
         people=schema.people,
+        columns=schema.places,
     )
 
 

@@ -31,6 +31,8 @@ def plan_normalisation(dataset: DatasetRef, name: str) -> NormalisedRows:
         If a map that looks at other rows is asked for on private data.
     """
     cls = admitted_normalisation(name, dataset.name, private=dataset.private)
+    if name == dataset.normalisation:
+        return NormalisedRows(source=dataset, rows=dataset)
     rows = transformed_ref(current_layout(), dataset, normalisation=name, recipe=_recipe(cls), unit_ball=cls.unit_ball)
     return NormalisedRows(source=dataset, rows=rows)
 

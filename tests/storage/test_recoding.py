@@ -132,7 +132,7 @@ def test_brackets_are_a_number_by_their_place() -> None:
     column = declared(type="numeric", ordered=BRACKETS)
     found = encode(column, BRACKETS)
     np.testing.assert_array_equal(found.values[:, 0], np.arange(10) / 9)
-    assert (column.features, column.numbers, column.groups) == (("x",), 1, 0)
+    assert (column.features, column.numbers, column.groups) == (("x",), 1, ())
     np.testing.assert_allclose(column.unplace(column.place(found.values)), found.values, atol=1e-15)
     # A number is in no bracket, and above or below none: it has no place, whatever it would be as one.
     lost = encode(column, ["75", 75, 3, 0, "0", "[70-80]", "70-80", None, 1.0, "[170-180)"])
