@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.models import released_kind
@@ -49,7 +50,7 @@ class GroupOfRow(RowFeatures):
         """Map rows (m, d) to the numbers of their groups, (m, 1); NaN for a row with a number that is none."""
         rows = np.asarray(features, dtype=np.float64)
         at, values, missing, scale = (int(place) for place in self.places)
-        null = ~np.isfinite(rows).all(axis=1)
+        null: NDArray[np.bool_] = np.asarray(~np.isfinite(rows).all(axis=1))
         rows = np.where(null[:, None], 0.0, rows)
         if values != _NONE:
             said = rows[:, at : at + values] > _SAID
@@ -123,7 +124,7 @@ class ColumnGroups(PublicMap):
         least = self.values or len(self.edges) + (1 if self.missing is None else 2)
         most = least if self.values is None else self.values + 1
         if not least <= len(self.names) <= most:
-            raise ParameterError(f"names are {len(self.names)}; there are {most} groups, that of missing values with it")
+            raise ParameterError(f"names are {len(self.names)}; there are {most} groups, one of missing values")
 
     def output_dimension(self, dimension: int) -> int:
         """Return one."""

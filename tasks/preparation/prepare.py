@@ -11,6 +11,7 @@ from typing import Protocol
 
 from dpalgos.guarantees import GaussianMu, Neighbours
 from dpalgos.parameters import ParameterError
+from dpalgos.registry import AlgorithmSpec
 from dpalgos.secure.primitives import SecureAggregationError
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import Cap
@@ -24,6 +25,7 @@ from tasks.planning.plans import RunPlan, is_gaussian, plan_run
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import resolve_normalisation
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, RowNode, Shards
+from tasks.preparation.grouping import plan_groups
 from tasks.preparation.nightly_rows import plan_nights, record_tonight
 from tasks.preparation.normalisation import plan_normalisation, require_source
 from tasks.preparation.partitions import plan_partition, shards_of
@@ -116,6 +118,8 @@ class AllRows:
         Public maps that the rows have passed through.
     nodes : mapping
         What is made of rows before the releases; nothing where they are at hand.
+    groups : AlgorithmSpec or None
+        The public map of a row to its group, where the run is measured by group.
     """
 
     training: Sequence[ShardRef]
@@ -124,14 +128,29 @@ class AllRows:
     cap: Cap | None = None
     features: tuple[FeatureStep, ...] = ()
     nodes: Mapping[str, RowNode] = field(default_factory=dict)
+    groups: AlgorithmSpec | None = None
 
     def is_gaussian(self, config: TrainingConfig) -> bool:
         """Whether every loss of the plan is Gaussian."""
-        return is_gaussian(config, self.training, self.held_out, relation=self.relation, features=self.features)
+        return is_gaussian(
+            config,
+            self.training,
+            self.held_out,
+            relation=self.relation,
+            features=self.features,
+            groups=self.groups,
+        )
 
     def prepared(self, config: TrainingConfig) -> Prepared:
         """Return the plan."""
-        plan = plan_run(config, self.training, self.held_out, relation=self.relation, features=self.features)
+        plan = plan_run(
+            config,
+            self.training,
+            self.held_out,
+            relation=self.relation,
+            features=self.features,
+            groups=self.groups,
+        )
         shards = Shards(training=tuple(self.training), held_out=next(iter(self.held_out), None))
         return Prepared(config=config, plan=plan, shards=shards, nodes={**self.nodes, **plan.nodes})
 
@@ -198,6 +217,7 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
     source = registered if normalised is None else normalised.rows
     features = faults.of(lambda: plan_features(source, config)) or ()
     mapped = plan_mapping(source, features) if features else None
+    groups = faults.of(lambda: plan_groups(registered, config, name))
     partition = faults.of(lambda: plan_partition(source if mapped is None else mapped.rows, config, registered))
     shards = divided
     if partition is not None and not partition.reads_rows:
@@ -217,6 +237,7 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
         cap=cap,
         features=features,
         nodes=nodes,
+        groups=groups,
     )
     return prepare_over(config, references)
 

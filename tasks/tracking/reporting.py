@@ -24,17 +24,21 @@ from tasks.preparation.normalisation import row_map
 from tasks.preparation.public_maps import stored_map
 from tasks.release.storing import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
-from tasks.runtime.plots import draw_measured
+from tasks.runtime.plots import draw_groups, draw_measured
 from tasks.runtime.settings import current_layout, current_root, flow_run_page
 from tasks.tracking.models import LINEAGE, champion_of, lineage_of, registered_by
 from tasks.tracking.results import (
     Chained,
     Proved,
     RunResult,
+    about_groups,
     append_result,
     at_threshold,
     by_class,
     epsilon_by_party,
+    group_lines,
+    group_metrics,
+    is_limit,
     shown_metric,
     shown_metrics,
 )
@@ -73,6 +77,7 @@ def model_card(
         "Claim": claim_of(result),
         "Spent and left": _spent(dataset, plan, result, elsewhere=elsewhere),
         "How good it is": _measured(dataset, result),
+        f"By {result.by_group.column if result.by_group else ''}": by_group_of(result),
         "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result, group)),
         "Reproduce": f"    {command}\n\n{_versions(dataset, result)}",
     }
@@ -87,7 +92,7 @@ def _trained_on(config: PartitionSettings, dataset: DatasetRef, plan: RunPlan, *
     if elsewhere:
         kept = "study " + dataset.name + ", each with root and account of its own"
     labels = f"{len(dataset.classes)} classes" if dataset.classes else "a number"
-    held_out = sum(plan.evaluations[0].setting.sizes) if plan.evaluations else 0
+    held_out = next((sum(one.setting.sizes) for one in plan.evaluations if one.reads_rows), 0)
     aside = f"; {held_out:,} {dataset.unit.several} were held out to measure it" if held_out else ""
     chosen = f"\n\nChosen from public facts: {'; '.join(plan.reasons)}." if plan.reasons else ""
     return (
@@ -191,6 +196,16 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
         f"{parts} The held-out {dataset.unit.several} train no model: the measurement was charged to them, as "
         f"the training was to the others. The training lost nothing but these {dataset.unit.several}."
     )
+
+
+def by_group_of(result: RunResult) -> str:
+    """Return how a model does for each group of rows as Markdown; empty where it was not measured so."""
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in group_lines(result)]
+    if not lines:
+        return ""
+    ruled = [lines[0], ["---", *["--:"] * (len(lines[0]) - 1)], *lines[1:]]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in ruled)
+    return "\n\n".join(filter(None, (table, about_groups(result))))
 
 
 def _accuracy(result: RunResult) -> str:
@@ -297,7 +312,7 @@ def describe(
         if name not in ("dataset", "algorithm", "trust", "parameters") and value is not None
     }
     params["delta"] = config.stated_delta
-    for release in plan.releases:
+    for release in (*plan.projections, *plan.models, *(one for one in plan.evaluations if one.reads_rows)):
         # What runs, defaults included: whoever compares runs later cannot look up what the defaults were.
         algorithm = release.build()
         for name in (field.name for field in dataclasses.fields(algorithm) if field.init and field.name != "budget"):
@@ -309,6 +324,7 @@ def describe(
         "seconds": result.seconds,
         "releasing_seconds": result.releasing_seconds,
         **shown_metrics(result.metrics),
+        **group_metrics(result),
     }
     proved, flow_run = result.proved, result.prefect_flow_run_id
     return RunReport(
@@ -381,7 +397,24 @@ def figure_files(result: RunResult) -> dict[str, bytes]:
         figures["confusion_matrix.png"] = draw_measured(result.classes, result.confusion, (), str(result.measured_on))
     if result.roc:
         figures["roc.png"] = draw_measured(result.classes, (), result.roc, str(result.measured_on))
+    if result.by_group is not None:
+        figures["by_group.png"] = draw_groups(
+            result.by_group.column, result.by_group.metrics, _rates(result), str(result.measured_on)
+        )
     return figures
+
+
+def _rates(result: RunResult) -> dict[str, str]:
+    """Return which rates of groups are drawn, with what they are called."""
+    two = len(result.classes) <= 2
+    names = list(next(iter(result.by_group.metrics.values()))) if result.by_group else []
+    recalls = [name for name in names if name.startswith("recall_") and not is_limit(name)]
+    shown = {"accuracy": "accuracy"} | ({} if two else {"balanced_accuracy": "mean recall of the classes"})
+    shown |= {name: f"recall of {name.removeprefix('recall_')}" for name in (recalls if two else [])}
+    if two and recalls:
+        positive = recalls[-1].removeprefix("recall_")
+        shown[f"predicted_{positive}"] = f"share predicted {positive}"
+    return shown
 
 
 def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
