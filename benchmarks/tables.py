@@ -13,7 +13,7 @@ run by ``--peer-python`` (``benchmarks/peers-tables.txt``) and ``--diffprivlib-p
 * ``default``: ``PrivateClassifier`` and ``PrivateRegressor`` as they are.
 * ``linear``: linear columns by the product's encoder; classes by the recommended rules, real labels by
   ``sufficient-statistics``.
-* ``trial``: columns learnt once, by ``table_trial.py`` and the rules of ``table_rules.py``.
+* ``trial``: columns learnt once, as the recommended system's rules choose, its parts run one after the other in memory.
 
 Accuracy, balanced accuracy, AUC (macro one-vs-rest for many classes) or R².
 """
@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,20 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 from shared import head, line
-from table_sets import SETS, Table, load
+from table_sets import SETS, Part, Table, load
+
+from dpalgos.accounting.profiles import mu_from_epsilon_delta
+from dpalgos.algorithms import fit
+from dpalgos.column_maps import how_counted
+from dpalgos.columns import Column
+from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.normalisation import UnitNorm
+from dpalgos.registry import AlgorithmSpec
+from dpalgos.rows import ArrayRows
+from dpalgos.systems.papers import summed
+from dpalgos.systems.recommended import recommend
+from dpalgos.systems.system import Arrangement, PublicFacts
 
 DELTA = 1e-6
 OURS = ("default", "linear", "trial")
@@ -187,20 +201,95 @@ def default(table: Table, epsilon: float, seed: int) -> tuple[Floats, Any]:
 
 
 def linear(table: Table, epsilon: float, seed: int) -> tuple[Floats, Any]:
-    """Return the scores of a model of the linear columns."""
-    from table_trial import linear_columns
-
-    return linear_columns(table, epsilon, DELTA, seed), None
+    """Return the scores of a model of the linear columns: recommended, or by sufficient statistics."""
+    mu = mu_from_epsilon_delta(epsilon, DELTA)
+    rows = [UnitNorm()(encoded(table, part)) for part in (table.train, table.test)]
+    if table.classes > 1:
+        return descended(recommend(facts_of(table, epsilon, rows[0].shape[1])).arrangement, table, mu, rows, seed), None
+    arrangement = summed(AlgorithmSpec("trainers", "sufficient-statistics"))[Trust.CENTRAL]
+    return descended(arrangement, table, mu, rows, seed), None
 
 
 def trial(table: Table, epsilon: float, seed: int) -> tuple[Floats, Any]:
     """Return the scores of a model of learnt columns, and what the rules chose; the default's where it is nothing."""
-    from table_trial import learnt_columns, rule_of
+    mu = mu_from_epsilon_delta(epsilon, DELTA)
+    columns, cells = of_table(table)
+    train, test = (cells(part) for part in (table.train, table.test))
+    facts = replace(
+        facts_of(table, epsilon, train.shape[1]),
+        columns=columns,
+        label_range=table.label_range if table.classes == 1 else None,
+    )
+    arrangement = recommend(facts).arrangement
+    assert arrangement.column_map is not None
+    if arrangement.column_map.name == "unit-norm":
+        return default(table, epsilon, seed)[0], {"level": "linear"}
+    counts, how = [], []
+    if arrangement.counts is not None:
+        algorithm = arrangement.counts.with_parameters(budget=GaussianMu(mu * arrangement.counts_share**0.5)).build()
+        setting = setting_of(table, train)
+        noise = KeyedNoise(public_secret(seed), "counts")
+        counts.append(fit(algorithm, [ArrayRows(train, table.train.labels)], setting, noise))
+        how.append(how_counted(algorithm, setting))
+    column_map: Any = arrangement.column_map.with_parameters(releases=how).build().combine(counts, np.ones(len(counts)))
+    rows = [column_map.apply(part) for part in (train, test)]
+    scores = descended(arrangement, table, mu, rows, seed, [column_map])
+    if table.classes == 1:
+        # No prediction lies outside the declared range.
+        scores = np.clip(scores, *table.label_range)
+    return scores, {"level": arrangement.column_map.parameters["level"], "share": arrangement.counts_share}
 
-    rule = rule_of(table, epsilon, DELTA)
-    if rule.level == "linear":
-        return default(table, epsilon, seed)[0], rule.shown()
-    return learnt_columns(table, epsilon, DELTA, seed, rule), rule.shown()
+
+def of_table(table: Table) -> tuple[tuple[Column, ...], Callable[[Part], Floats]]:
+    """Return a table's columns, and what makes rows of cells of a part: shares of the ranges, categories one-hot."""
+    numbers = len(table.ranges)
+    places = numbers + np.cumsum([0, *table.sizes])
+    columns = tuple(Column(at=at) for at in range(numbers)) + tuple(
+        Column(at=int(at), values=size) for at, size in zip(places, table.sizes, strict=False)
+    )
+
+    def cells(part: Part) -> Floats:
+        rows = np.zeros((len(part), int(places[-1])))
+        rows[:, :numbers] = (part.numbers - table.ranges[:, 0]) / np.diff(table.ranges, axis=1)[:, 0]
+        for at, codes in zip(places, part.codes.T, strict=False):
+            rows[np.arange(len(part)), at + codes] = 1.0
+        return rows
+
+    return columns, cells
+
+
+def facts_of(table: Table, epsilon: float, dimension: int) -> PublicFacts:
+    """Return the public facts of a run on all rows of one curator."""
+    return PublicFacts(
+        sizes=(len(table.train),), dimension=dimension, classes=table.classes, epsilon=epsilon, delta=DELTA,
+        neighbours=Neighbours.REPLACE_ONE, trust=Trust.CENTRAL,
+    )  # fmt: skip
+
+
+def setting_of(table: Table, rows: Floats) -> Setting:
+    """Return the setting of a release of these rows."""
+    return Setting(sizes=(len(rows),), dimension=rows.shape[1], classes=table.classes, trust=Trust.CENTRAL)
+
+
+def descended(
+    arrangement: Arrangement, table: Table, mu: float, rows: Sequence[Floats], seed: int, maps: Sequence[Any] = ()
+) -> Floats:
+    """Return the scores of test rows by an arrangement's projection and trainer, on what its counts leave of μ²."""
+    train, test = rows
+    seen = list(maps)
+    centring = arrangement.projection_share if arrangement.projection is not None else 0.0
+
+    def fitted(spec: AlgorithmSpec, share: float) -> Any:
+        given = {"label_range": list(table.label_range)} if table.classes == 1 else {}
+        algorithm = spec.with_parameters(budget=GaussianMu(mu * share**0.5), **given).build().informed(seen)
+        noise = KeyedNoise(public_secret(seed), spec.name)
+        return fit(algorithm, [ArrayRows(train, table.train.labels)], setting_of(table, train), noise)
+
+    if arrangement.projection is not None:
+        seen.append(fitted(arrangement.projection, centring))
+        train, test = (seen[-1].apply(part) for part in (train, test))
+    scores = fitted(arrangement.trainer, 1.0 - arrangement.counts_share - centring).scores(test)
+    return np.asarray(scores[:, 0] if scores.shape[1] == 1 else scores)
 
 
 _OURS: dict[str, Callable[[Table, float, int], tuple[Floats, Any]]] = {

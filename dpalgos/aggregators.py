@@ -13,30 +13,31 @@ from dpalgos.registry import register
 from dpalgos.rows import Floats
 
 Released = TypeVar("Released", bound=Artefact)
+Made = TypeVar("Made", bound=Artefact)
 
 
-class Aggregator(ABC, Generic[Released]):
-    """Combine what the parties released, with public weights; costs nothing."""
+class Aggregator(ABC, Generic[Released, Made]):
+    """Make one artefact of releases, with public weights; costs nothing."""
 
     source: ClassVar[str]
     """Paper and algorithm."""
     combines: ClassVar[str]
-    """The kind of artefact it takes and returns."""
+    """The kind of artefact that it takes."""
 
     @abstractmethod
-    def combine(self, artefacts: Sequence[Released], weights: Floats) -> Released:
-        """Return one artefact.
+    def combine(self, artefacts: Sequence[Released], weights: Floats) -> Made:
+        """Return one artefact, of the same kind or of another one.
 
         Parameters
         ----------
         artefacts : sequence
-            One a party, all of kind ``combines``.
-        weights : array (parties,)
-            Not negative, of sum 1.
+            One a party, or a release; all of kind ``combines``.
+        weights : array
+            One for each artefact, not negative, of sum 1.
         """
 
 
-class BasisAggregator(Aggregator[Projection]):
+class BasisAggregator(Aggregator[Projection, Projection]):
     """What puts parties' bases together."""
 
     combines: ClassVar[str] = Projection.kind
@@ -104,7 +105,7 @@ def _mean(arrays: Sequence[Floats], weights: Floats) -> Floats:
 
 @register("aggregators", "weighted-mean")
 @dataclass(frozen=True, kw_only=True)
-class WeightedMean(Aggregator[LinearModel]):
+class WeightedMean(Aggregator[LinearModel, LinearModel]):
     """Σ wᵢ βᵢ of released models, with public weights wᵢ = nᵢ/Σn.
 
     Post-processing: costs nothing.

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 
@@ -447,6 +447,19 @@ class Algorithm(Bounded, ABC):
     def work(self, setting: Setting) -> Work:
         """Return what a release asks of a machine; by default that of a solver that holds all rows."""
         return gathering_work(setting)
+
+    def informed(self, artefacts: Sequence[Artefact]) -> Self:
+        """Return the algorithm as it runs once it is known what its rows are seen through; by default itself.
+
+        What is released beforehand may change what is made of the rows, and never the guarantee, the noise, or what
+        comes out by kind, types and shapes.
+
+        Parameters
+        ----------
+        artefacts : sequence
+            The maps before it, in turn.
+        """
+        return self
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return the neighbours that the sensitivity proof says are worst, made up; what an audit tells apart.

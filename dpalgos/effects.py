@@ -18,7 +18,7 @@ import numpy as np
 
 from dpalgos.column_margins import quartiles
 from dpalgos.columns import Column
-from dpalgos.features.normal_scores import ColumnFunctions
+from dpalgos.features.column_functions import ColumnFunctions
 from dpalgos.histograms import ColumnCounts
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
@@ -107,9 +107,7 @@ def effects(
 
 
 def pairs_by_weight(weights: Floats, functions: ColumnFunctions, most: int = 10) -> list[tuple[int, int, float]]:
-    """Return the pairs of numbers whose product z_i z_j weighs most in a linear model, the heaviest first.
-
-    Where products are of sums of columns, the weight of each pair is what those sums give it.
+    """Return the pairs of numbers whose products weigh most in a linear model, the heaviest first.
 
     Parameters
     ----------
@@ -122,18 +120,14 @@ def pairs_by_weight(weights: Floats, functions: ColumnFunctions, most: int = 10)
     Returns
     -------
     list of (int, int, float)
-        Places among the numbers, and the l2 norm over the K scores.
+        Places among the numbers, and the l2 norm over the K scores and over the pair's products, cubic ones included,
+        each with its weight in the map.
     """
-    terms = functions.terms()
-    products = [(place, term) for place, term in enumerate(terms) if term.function == "product"]
-    count = functions.mixing.shape[1]
-    between = np.zeros((len(weights), count, count))
-    for place, term in products:
-        one, other = term.columns
-        between[:, one, other] = weights[:, place] * functions.weights[place]
-    of_columns = functions.mixing @ between @ functions.mixing.T
-    sizes = np.linalg.norm(of_columns + of_columns.transpose(0, 2, 1), axis=0)
-    first, second = np.triu_indices(len(functions.mixing), 1)
-    found = sizes[first, second]
-    heaviest = np.argsort(-found, kind="stable")[:most]
-    return [(int(first[place]), int(second[place]), float(found[place])) for place in heaviest if found[place] > 0]
+    squares: dict[tuple[int, int], float] = {}
+    for place, term in enumerate(functions.terms()):
+        if term.function in ("product", "cubic-product"):
+            one, other = sorted(term.columns)
+            own = float(np.square(weights[:, place] * functions.weights[place]).sum())
+            squares[one, other] = squares.get((one, other), 0.0) + own
+    heaviest = sorted(squares, key=lambda pair: (-squares[pair], pair))[:most]
+    return [(one, other, squares[one, other] ** 0.5) for one, other in heaviest if squares[one, other] > 0]

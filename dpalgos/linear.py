@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from dpalgos.algorithms import Algorithm, NeighbouringPair, one_row_apart
 from dpalgos.guarantees import Setting
 from dpalgos.losses import Problem, ScoreLoss, Squared, make_loss, outputs
-from dpalgos.models import LinearModel
+from dpalgos.models import Artefact, LinearModel, label_range_of
 from dpalgos.parameters import NON_NEGATIVE, Bound, Bounded, ParameterError
 from dpalgos.rows import NULL_LABEL, Array, Features, Floats, Rows, clip_to_unit_ball, sanitise
 
@@ -256,3 +257,11 @@ class LinearTrainer(LinearClassifierTrainer):
     def task(self) -> LinearTask:
         """The learning task, its parameters validated."""
         return replace(super().task, label_range=self.label_range)
+
+    def informed(self, artefacts: Sequence[Artefact]) -> Self:
+        """Return it with the range of real labels that a map before it says.
+
+        Labels are scaled to [−1, 1] by any range, and rows and gradients bounded there: no guarantee depends on it. The
+        model scores in the label's own units.
+        """
+        return replace(self, label_range=label_range_of(artefacts, self.label_range))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -47,6 +47,28 @@ class AffineMap(Protocol):
 
     def before(self, model: LinearModel) -> LinearModel:
         """Return the model of rows before this map that scores them as ``model`` does after it."""
+
+
+@runtime_checkable
+class LabelRanged(Protocol):
+    """An artefact that says the range which a real label is clipped to."""
+
+    @property
+    def label_range(self) -> Floats:
+        """Its two ends, the smaller first; empty where labels are classes."""
+
+
+def label_range_of(artefacts: Sequence[Artefact], declared: Sequence[float]) -> Sequence[float]:
+    """Return the range that real labels are clipped to: the last that an artefact says, else the declared one.
+
+    An artefact says none where its ends are not two finite numbers, the smaller first.
+    """
+    for artefact in reversed(artefacts):
+        if isinstance(artefact, LabelRanged) and artefact.label_range.shape == (2,):
+            low, high = (float(end) for end in artefact.label_range)
+            if -np.inf < low < high < np.inf:
+                return low, high
+    return declared
 
 
 class RowMap(Artefact, Protocol):

@@ -31,6 +31,7 @@ _PLACES = (
     "dpalgos.features",
     "dpalgos.trainers",
     "dpalgos.aggregators",
+    "dpalgos.column_maps",
     "dpalgos.evaluators",
     "dpalgos.systems",
     "dpalgos.trust",

@@ -355,7 +355,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             seen = mapped
             for one in inputs:
                 seen = one.apply(seen)
-            return fit(node.build(), [replace(given, features=seen)], node.setting, KeyedNoise(secret, node.key))
+            return fit(node.build().informed(inputs), [replace(given, features=seen)], node.setting, KeyedNoise(secret, node.key))
 
         outputs = materialise(plan.training, make, at_hand=plan.partitions)
         (path,) = plan.paths().values()

@@ -10,6 +10,7 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.systems.papers import joint, summed
 from dpalgos.systems.system import Choice, PublicFacts, System, register_systems
+from dpalgos.systems.tables import descent_of_classes, learning, unit_norm_of
 from dpalgos.trainers.discriminant import schedule_of
 
 
@@ -63,48 +64,6 @@ _FEWEST, _DIRECTIONS = 20, 1.5
 _TWO_SCALES_FROM = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Descent:
-    """Gradient steps on a table's rows.
-
-    Parameters
-    ----------
-    length : float
-        Of all steps together, in units of K s.
-    fewest : int
-        Steps at least.
-    largest : float
-        Of a step: about 3 over the curvature of the loss, 1/4 or 1/2, where rows have norm 1; centred ones are shorter.
-    clip : float
-        Norm of a gradient at most.
-    constant : float
-        The constant feature.
-    momentum : float
-    """
-
-    length: float
-    fewest: int
-    largest: float
-    clip: float
-    constant: float = 0.25
-    momentum: float = 0.9
-
-
-# Tables with two classes, and with K s of so much or more; with more classes: rows that are centred and not halved.
-_TWO = _Descent(length=0.8, fewest=40, largest=12.0, clip=0.3, momentum=0.8)
-_TWO_SURE, _SURE_OF_TWO = _Descent(length=0.4, fewest=40, largest=12.0, clip=0.5), 3000.0
-_MANY = _Descent(length=0.4, fewest=80, largest=32.0, clip=0.25, constant=0.05)
-# From this signal on the steps of many classes together are twice as long.
-_LONGER_FROM = 250.0
-# Below K s = 23 √d the noise of the mean of many classes' rows would be 0.4 long, and rows are not centred; nor below
-# a signal of 8.
-_CENTRED_FROM, _CENTRED_FROM_SIGNAL = 23.0, 8.0
-# Rows of many classes that are not centred, whose constant and momentum are the trainer's own.
-_MANY_NOT_CENTRED = _Descent(length=0.25, fewest=80, largest=4.0, clip=0.5)
-# With more columns than this, and K s below 300 √d, no step unlearns much of the noise of those before: fewer steps,
-# which go less far.
-_WIDE, _WIDE_BELOW, _MOST_STEPS_OF_WIDE = 200, 300.0, 60
-_MANY_OF_WIDE = _Descent(length=0.4, fewest=40, largest=32.0, clip=0.25)
 # Below this signal a model is no better than guessing: of digits' classes at most one and a half times as often right.
 _GUESSING = 2.0
 # ... of two classes of a table, as many rows of each or three times as many of the one (Adult's are three quarters).
@@ -148,6 +107,8 @@ def recommend(facts: PublicFacts) -> Choice:
         For a δ of 0, which no Gaussian noise has.
     """
     strength = signal(facts)
+    if facts.columns:
+        return _learnt(facts, strength)
     share = 0.5
     known = (
         f"{facts.rows:,} rows, epsilon {facts.epsilon:g} and {facts.classes} classes give a signal-to-noise "
@@ -169,7 +130,7 @@ def recommend(facts: PublicFacts) -> Choice:
         trainer, reasons = _from_means(facts, strength)
         reasons = ["no map after the one that was asked for", known, *reasons]
     else:
-        trainer, projection, share, reasons = _of_tables(facts, strength)
+        trainer, projection, share, reasons = descent_of_classes(facts, strength)
         kind = "no public map: rows are columns of a table as their encoder has them, not declared to be images"
         reasons = [kind, known, *reasons]
     if facts.classes > 1:
@@ -182,11 +143,33 @@ def recommend(facts: PublicFacts) -> Choice:
     )
 
 
+def _learnt(facts: PublicFacts, strength: float) -> Choice:
+    """Return the choice for a table whose columns are declared."""
+    chosen = learning(facts, strength)
+    arrangement = replace(
+        summed(chosen.trainer, chosen.projection)[Trust.CENTRAL],
+        projection_share=chosen.projection_share,
+        counts=chosen.counts,
+        column_map=chosen.column_map,
+        counts_share=chosen.counts_share,
+    )
+    said = (
+        f"{facts.rows:,} rows and epsilon {facts.epsilon:g} give a signal-to-noise ratio of {strength:.3g}",
+        *chosen.reasons,
+        "rules found on held-out rows of eighteen named tables",
+    )
+    return Choice(arrangement=arrangement, reasons=said, warning=_warning(facts, strength))
+
+
 def without_noise(facts: PublicFacts) -> Choice:
     """Choose the map that the best signal would get, and a trainer that draws no noise: a reference."""
     projection = None if facts.image_shape is None else _whitening(facts, facts.image_shape, math.inf)[0]
     trainer = AlgorithmSpec("trainers", "erm", _EXACT if facts.classes > 1 else {**_EXACT, "loss": "squared"})
-    return Choice(arrangement=joint(trainer, projection)[Trust.CENTRAL], reasons=("no noise: for comparison",))
+    arrangement = joint(trainer, projection)[Trust.CENTRAL]
+    if facts.columns:
+        # Nothing is counted, and so nothing learnt of the columns.
+        arrangement = replace(arrangement, column_map=unit_norm_of(facts))
+    return Choice(arrangement=arrangement, reasons=("no noise: for comparison",))
 
 
 def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> tuple[AlgorithmSpec, str]:
@@ -251,52 +234,6 @@ def _from_public_head(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpe
     )
 
 
-def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, AlgorithmSpec | None, float, list[str]]:
-    """Return the trainer on a table's columns, centring before it where it pays, its share of μ², and the reasons."""
-    known = strength * facts.classes
-    wide = facts.dimension > _WIDE and known < _WIDE_BELOW * math.sqrt(facts.dimension)
-    if facts.classes > 2 and known < max(
-        _CENTRED_FROM * math.sqrt(facts.dimension), _CENTRED_FROM_SIGNAL * facts.classes
-    ):
-        own = _MANY_OF_WIDE if wide else _MANY_NOT_CENTRED
-        step_size = float(f"{min(own.largest, own.length * known / own.fewest):.3g}")
-        parameters = {"iterations": own.fewest, "step_size": step_size, "clip": own.clip}
-        trainer = AlgorithmSpec("trainers", "noisy-gd", parameters)
-        why = (
-            f"{own.fewest} gradient steps of size {step_size:g} from zero; most of the mean of its own features is "
-            "subtracted from each row"
-        )
-        return trainer, None, 0.5, [why]
-    two = _TWO if known < _SURE_OF_TWO else _TWO_SURE
-    own = two if facts.classes == 2 else _MANY
-    longer = facts.classes > 2 and strength >= _LONGER_FROM and not wide
-    way = own.length * known * (2.0 if longer else 1.0)
-    iterations = round(min(max(way / 12.0, own.fewest), 200.0))
-    if wide:
-        iterations = min(iterations, _MOST_STEPS_OF_WIDE)
-    step_size = float(f"{min(own.largest, way / iterations):.3g}")
-    share = float(f"{min(0.1, max(0.03, 60.0 / known)):.2g}") if facts.classes == 2 else 0.05
-    parameters = {
-        "iterations": iterations,
-        # A half of the rows, and so of all gradients, asks for weights twice as long.
-        "step_size": 4.0 * step_size,
-        "clip": own.clip / 2.0,
-        "mean_weight": 1.0,
-        "intercept_scaling": own.constant / 2.0,
-        "momentum": own.momentum,
-    }
-    return (
-        AlgorithmSpec("trainers", "noisy-gd", parameters),
-        AlgorithmSpec("projections", "private-centring"),
-        share,
-        [
-            f"the mean of all rows is estimated and subtracted, which takes {share:g} of the budget (mu^2)",
-            f"{iterations} gradient steps of size {step_size:g} (at most {own.largest:g}); the sizes add up to "
-            f"{way:.3g}, which is {way / known:g} times the number of rows times mu",
-        ],
-    )
-
-
 def _warning(facts: PublicFacts, strength: float) -> str | None:
     # A public head's model is that head's at least, whatever the budget.
     if facts.classes < 2 or facts.public_head:
@@ -321,6 +258,7 @@ _OURS = {
         source="ours; systems.recommended",
         arrangements=summed(AlgorithmSpec("trainers", "discriminant-gd"), _WHITENED),
         choose=recommend,
+        table_normalisation="none",
     ),
     "unitball-without-noise": System(
         summary="What the recommended one gives without privacy: its map, and softmax regression without noise.",
@@ -328,6 +266,7 @@ _OURS = {
         sound_counterpart="unitball",
         arrangements=joint(AlgorithmSpec("trainers", "erm", _EXACT), AlgorithmSpec("projections", "public-whitening")),
         choose=without_noise,
+        table_normalisation="none",
     ),
     "noisy-gd": System(
         summary="Softmax regression on all rows together by full-batch gradient descent on noisy sums.",

@@ -130,6 +130,8 @@ class System:
         Supported trust models, the default first.
     normalisation : str
         The row-local map the system expects; ``"none"`` for systems on raw public rows.
+    table_normalisation : str or None
+        That of rows whose declared columns are known, where it is another one.
     paper : str
         Short name of the paper for filtering (``"wang-2024"``), empty for our own.
     choose : callable, optional
@@ -142,6 +144,7 @@ class System:
     claim: Claim | None = None
     sound_counterpart: str | None = None
     normalisation: str = "unit-norm"
+    table_normalisation: str | None = None
     paper: str = ""
     choose: Callable[[PublicFacts], Choice] | None = None
 

@@ -243,7 +243,7 @@ def model_of(
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningSumModel(Aggregator[Statistic]):
+class RunningSumModel(Aggregator[Statistic, Artefact]):
     """Make a model of the nights released so far (:func:`model_of`); post-processing.
 
     Parameters
@@ -264,7 +264,7 @@ class RunningSumModel(Aggregator[Statistic]):
     source: ClassVar[str] = NightSum.source
     combines: ClassVar[str] = Statistic.kind
 
-    def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> Artefact:  # type: ignore[override]  # of sums alone
+    def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> Artefact:
         """Return the model of the last night; weights are the factor's own."""
         return model_of(self.inner, self.factor, [one.values for one in artefacts], self.setting, self.sizes)
 

@@ -4,7 +4,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from dpalgos.integer_sums import ClassSums, GradientSums, packed_gram
 from dpalgos.linear import BALANCED, LinearTask
 from dpalgos.losses import Squared, make_loss, outputs
 from dpalgos.mechanisms.distributions import RoundedGaussian, total_mu, unpack
-from dpalgos.models import LinearModel
+from dpalgos.models import Artefact, LinearModel, label_range_of
 from dpalgos.parameters import NATURAL, NON_NEGATIVE, POSITIVE, SHARE, ParameterError, between
 from dpalgos.projections.covariance import OF_BOUNDED_TRACE, GaussianMoments
 from dpalgos.registry import register
@@ -440,6 +440,10 @@ class SufficientStatistics(GaussianMoments):
         strength = max(strength, self.noise_regularisation * 2.0 * deviation * math.sqrt(width))
         weights: Floats = vectors @ ((vectors.T @ moments) / (np.maximum(values, 0.0) + strength)[:, None])
         return self._task().model(weights.T, setting)
+
+    def informed(self, artefacts: Sequence[Artefact]) -> Self:
+        """Return it with the range of real labels that a map before it says; targets are in [−1, 1] by any range."""
+        return replace(self, label_range=label_range_of(artefacts, self.label_range))
 
     def _task(self) -> LinearTask:
         return LinearTask(loss=Squared(), intercept_scaling=self.intercept_scaling, label_range=self.label_range)

@@ -222,7 +222,7 @@ class SyntheticRun:
             place = places[0] if places else 0
             rows = [_mapped(ours[party], inputs) for party in node.parties]
             other = _mapped(theirs[node.parties[place]], inputs)
-            noise, algorithm = KeyedNoise(secret, f"{key}/{trial}/{world}"), self._algorithms[key]
+            noise, algorithm = KeyedNoise(secret, f"{key}/{trial}/{world}"), self._algorithms[key].informed(inputs)
             run = run_watched(algorithm, node.setting, noise, rows, other, party=place, world=world)
             if not node.reads_rows:
                 self._maps[key] = run.artefact
@@ -257,7 +257,9 @@ def neighbouring_rows(run: SyntheticRun, dimension: int, neighbours: Neighbours)
     against the same with the other's label; under ``replace-special`` against a null record.
     """
     pairs = []
-    for release in (*run.plan.projections, *run.plan.models):
+    for release in run.plan.training.values():
+        if not isinstance(release, PlannedRelease):
+            continue
         setting = release.setting
         if release.reads_rows and setting.dimension == dimension:
             pair = release.build().neighbouring_pair(setting)

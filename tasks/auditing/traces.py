@@ -75,7 +75,7 @@ def told_before(config: TrainingConfig) -> dict[str, object]:
 def _roles(layout: Layout, finished: Chained) -> dict[str, str]:
     """Return what each identifier of a run stands for."""
     plan = finished.plan
-    combined = [one for one in (plan.basis, plan.model) if one is not None]
+    combined = [one for one in (plan.column_map, plan.basis, plan.model) if one is not None]
     releases = [(one.key, f"release {number}") for number, one in enumerate((*plan.releases, *combined))]
     versions = [(path.name, "data version") for path in layout.datasets.iterdir()]
     partitions = [(one.partition, "partition") for one in plan.releases]

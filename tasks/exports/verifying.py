@@ -677,8 +677,7 @@ def _parties(contents: _Contents) -> str:
 
 def _parts(plan: RunPlan) -> list[Planned]:
     """Return all that a plan makes, in the order in which it is made."""
-    releases = (*plan.projections, plan.basis, *plan.models, plan.model, *plan.evaluations)
-    return [one for one in releases if one is not None]
+    return list(plan.nodes.values())
 
 
 def _chain(contents: _Contents) -> str:

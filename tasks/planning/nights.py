@@ -237,10 +237,10 @@ class PlannedNightModel(PlannedCombination):
     stream: Stream
     arrived: tuple[int, ...]
 
-    def build(self) -> Aggregator[Artefact]:
+    def build(self) -> Aggregator[Artefact, Artefact]:
         """Return what decodes the nights."""
         return cast(
-            Aggregator[Artefact],
+            Aggregator[Artefact, Artefact],
             RunningSumModel(
                 inner=one_night(self.algorithm, self.budget, self.stream.factor),
                 factor=self.stream.factor,

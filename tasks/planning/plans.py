@@ -12,7 +12,9 @@ from pydantic import SerializeAsAny
 
 from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, tightened
 from dpalgos.algorithms import ProjectionAlgorithm
+from dpalgos.column_maps import ColumnMap, how_counted
 from dpalgos.evaluators.by_group import PairsByGroup
+from dpalgos.evaluators.column_histograms import ColumnHistograms
 from dpalgos.features.column_groups import ColumnGroups
 from dpalgos.guarantees import (
     Claim,
@@ -77,6 +79,10 @@ class RunPlan(Planned):
     Attributes
     ----------
     identity : RunIdentity
+    counts : PlannedRelease or None
+        How the columns of a table are distributed, from all rows that train.
+    column_map : PlannedCombination or None
+        What rows of a table are seen through first, made of counts, or of nothing that rows say.
     projections, models : tuple of PlannedRelease
         One a party, or one for all; no projections where all dimensions are kept.
     basis, model : PlannedCombination or None
@@ -96,6 +102,8 @@ class RunPlan(Planned):
     paper: str
     trust: str
     normalisation: str
+    counts: PlannedRelease | None = None
+    column_map: PlannedCombination | None = None
     projections: tuple[PlannedRelease, ...]
     basis: PlannedCombination | None
     models: tuple[PlannedRelease, ...]
@@ -144,7 +152,8 @@ class RunPlan(Planned):
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:
         """All releases, in order."""
-        return self.projections + self.models + self.evaluations
+        counts = () if self.counts is None else (self.counts,)
+        return counts + self.projections + self.models + self.evaluations
 
     @property
     def groups(self) -> ColumnGroups | None:
@@ -173,8 +182,8 @@ class RunPlan(Planned):
     @property
     def training(self) -> dict[str, PlannedRelease | PlannedCombination]:
         """What trains, by key: releases and what the server makes of them, each after its inputs."""
-        basis, model = (() if one is None else (one,) for one in (self.basis, self.model))
-        return {node.key: node for node in (*self.projections, *basis, *self.models, *model)}
+        given = (self.counts, self.column_map, *self.projections, self.basis, *self.models, self.model)
+        return {node.key: node for node in given if node is not None}
 
     @property
     def partitions(self) -> set[str]:
@@ -187,7 +196,7 @@ class RunPlan(Planned):
         return {**self.training, **{release.key: release for release in self.evaluations}}
 
 
-_STAGES = ("projection", "trainer")
+_STAGES = ("counts", "projection", "trainer")
 
 
 Budgets = Mapping[str, Loss]
@@ -302,9 +311,9 @@ def _allocate(
     """Split (epsilon, delta) over the stages that draw noise, each with the kind of loss it takes."""
     if config.epsilon is None:
         raise ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1")
-    share = resolved.arrangement.projection_share
-    shares = {"projection": share, "trainer": 1 - share}
-    weights = [shares[stage] for stage in stages] if len(stages) > 1 else [1.0]
+    shares = {"counts": resolved.arrangement.counts_share, "projection": resolved.arrangement.projection_share}
+    before = {stage: shares[stage] for stage in stages if stage in shares}
+    weights = [before.get(stage, 1.0 - math.fsum(before.values())) for stage in stages] if len(stages) > 1 else [1.0]
     return allocate(list(stages.values()), weights, config.epsilon, config.stated_delta, share_delta=share_delta)
 
 
@@ -343,19 +352,25 @@ class Draft:
         parts, arrangement, dataset = self.resolved.parts, self.resolved.arrangement, self.shards[0].dataset
         projections: tuple[PlannedRelease, ...] = ()
         basis: PlannedCombination | None = None
-        used: list[str] = []
         dimension = dataset.dimension
+        counts, column_map = self._column_map(budgets)
+        # What rows pass through, one path a party or one for all.
+        used: list[tuple[str, ...]] = [()]
+        if column_map is not None:
+            used = [(column_map.key,)]
+            dimension = cast(ColumnMap, column_map.build()).output_dimension(dimension)
         if "projection" in parts:
             looks = lookup("projections", parts["projection"].name).reads_rows
             scope = arrangement.projection_scope if looks else Scope.JOINT
-            projections = self._releases("projection", scope, dimension, (), budgets)
+            projections = self._releases("projection", scope, dimension, used, budgets)
             basis = self._combination("basis_aggregation", projections, "basis") if scope is Scope.PARTY else None
-            used = [basis.key] if basis else [release.key for release in projections]
+            found = [basis.key] if basis else [release.key for release in projections]
+            used = [(*used[0], key) for key in found]
             dimension = cast(ProjectionAlgorithm, projections[0].build()).output_dimension(dimension)
         models = self._releases("trainer", arrangement.trainer_scope, dimension, used, budgets)
         per_party = arrangement.trainer_scope is Scope.PARTY
         model = self._combination("model_aggregation", models, "model") if per_party else None
-        evaluations = self._evaluations((*projections, *models), models, model)
+        evaluations = self._evaluations((*([] if counts is None else [counts]), *projections, *models), models, model)
         config, resolved = self.config, self.resolved
         return RunPlan(
             identity=RunIdentity(
@@ -371,6 +386,8 @@ class Draft:
             paper=resolved.system.paper,
             trust=resolved.trust,
             normalisation=dataset.normalisation,
+            counts=counts,
+            column_map=column_map,
             projections=projections,
             basis=basis,
             models=models,
@@ -435,24 +452,41 @@ class Draft:
         """Return the run's trust model with its settings, or another, which has none."""
         return self.trust if name == self.trust.name else AlgorithmSpec("trusts", name)
 
+    def _column_map(self, budgets: Budgets) -> tuple[PlannedRelease | None, PlannedCombination | None]:
+        """Return the counts of all columns, where the map of a table's rows is made of any, and the map."""
+        spec = self.resolved.parts.get("column_map")
+        if spec is None:
+            return None, None
+        counts = None
+        if "counts" in self.resolved.parts:
+            (counts,) = self._releases("counts", Scope.JOINT, self.shards[0].dataset.dimension, [()], budgets)
+        made_of = [] if counts is None else [counts]
+        if made_of:
+            described = [how_counted(cast(ColumnHistograms, one.build()), one.setting) for one in made_of]
+            spec = spec.with_parameters(releases=described)
+        return counts, self._combined(spec, made_of, "map of columns", weights=())
+
+    def _setting(self, group: Sequence[ShardRef], dimension: int) -> Setting:
+        return Setting(
+            sizes=tuple(shard.rows for shard in group),
+            dimension=dimension,
+            classes=self._classes,
+            neighbours=self.neighbours,
+            trust=self.resolved.trust,
+            noise_factor=self.trust.build().noise_factor(len(group)),
+            rows_per_person=self.shards[0].dataset.rows_per_person,
+        )
+
     def _releases(
-        self, part: str, scope: Scope, dimension: int, uses: Sequence[str], budgets: Budgets
+        self, part: str, scope: Scope, dimension: int, uses: Sequence[tuple[str, ...]], budgets: Budgets
     ) -> tuple[PlannedRelease, ...]:
         groups = [(shard,) for shard in self.shards] if scope is Scope.PARTY else [self.shards]
-        thing = {"projection": "basis", "trainer": "model"}[part]
+        thing = {"counts": "columns", "projection": "basis", "trainer": "model"}[part]
         releases = []
         for index, group in enumerate(groups):
-            setting = Setting(
-                sizes=tuple(shard.rows for shard in group),
-                dimension=dimension,
-                classes=self._classes,
-                neighbours=self.neighbours,
-                trust=self.resolved.trust,
-                noise_factor=self.trust.build().noise_factor(len(group)),
-                rows_per_person=self.shards[0].dataset.rows_per_person,
-            )
-            # One upstream release serves all; several are one a party, in the parties' order.
-            upstream = () if not uses else (uses[index] if len(uses) > 1 else uses[0],)
+            setting = self._setting(group, dimension)
+            # One path serves all; several are one a party, in the parties' order.
+            upstream = uses[index] if len(uses) > 1 else uses[0]
             label = f"{thing} of " + (f"party {group[0].party}" if scope is Scope.PARTY else "all parties")
             spec = self.resolved.parts[part]
             releases.append(self.release(spec, budgets.get(part), group, setting, upstream, label))
@@ -463,6 +497,11 @@ class Draft:
         if spec is None:
             return None
         total = sum(shard.rows for shard in self.shards)
+        return self._combined(spec, planned, label, tuple(shard.rows / total for shard in self.shards))
+
+    def _combined(
+        self, spec: AlgorithmSpec, planned: Sequence[PlannedRelease], label: str, weights: tuple[float, ...]
+    ) -> PlannedCombination:
         return PlannedCombination(
             partition=self.shards[0].partition,
             dataset=self.shards[0].dataset.version,
@@ -472,7 +511,7 @@ class Draft:
             label=label,
             algorithm=spec,
             upstream=tuple(release.key for release in planned),
-            weights=tuple(shard.rows / total for shard in self.shards),
+            weights=weights,
         )
 
     def _evaluations(

@@ -284,9 +284,9 @@ class PlannedCombination(_Identified):
         """The releases that it is made of."""
         return self.upstream
 
-    def build(self) -> Aggregator[Artefact]:
+    def build(self) -> Aggregator[Artefact, Artefact]:
         """Return what combines."""
-        return cast(Aggregator[Artefact], self.algorithm.build())
+        return cast(Aggregator[Artefact, Artefact], self.algorithm.build())
 
     def combine(self, artefacts: Sequence[Artefact]) -> Artefact:
         """Return what the server makes of the upstream artefacts, in order."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from dpalgos.accounting.profiles import gaussian_epsilon, mu_from_epsilon_delta
 from dpalgos.algorithms import Algorithm
+from dpalgos.columns import Column
 from dpalgos.guarantees import ApproximateDP, Neighbours, Trust
 from dpalgos.normalisation import Normalisation
 from dpalgos.parameters import ParameterError
@@ -41,7 +42,8 @@ class Resolved:
     arrangement : Arrangement
         Who does what; its own specifications are superseded by ``parts``.
     parts : mapping
-        ``trainer``, and where there are ``projection``, ``basis_aggregation``, ``model_aggregation``, with parameters.
+        ``trainer``, and where there are ``counts``, ``column_map``, ``projection``, ``basis_aggregation``,
+        ``model_aggregation``, with parameters.
     reasons : tuple of str
         Why these parts, where the system chooses them.
     warning : str or None
@@ -95,6 +97,8 @@ def resolve(
         "projection": arrangement.projection,
         "basis_aggregation": arrangement.basis_aggregation,
         "model_aggregation": arrangement.model_aggregation,
+        "counts": arrangement.counts,
+        "column_map": arrangement.column_map,
     }
     for spec in filter(None, offered.values()):
         lookup(spec.kind, spec.name)
@@ -229,6 +233,8 @@ def _facts(
         public_head=bool(parameters_of(config, "public").get("head")),
         components=config.dimension,
         mirror=config.mirror,
+        columns=tuple(Column(**one.model_dump()) for one in dataset.columns),
+        label_range=dataset.label_range,
     )
 
 
@@ -323,8 +329,17 @@ def _changes(config: AlgorithmSettings) -> dict[str, AlgorithmSpec]:
     return {part: AlgorithmSpec(kind, name) for part, (kind, name) in named.items() if name is not None}
 
 
-def resolve_normalisation(config: AlgorithmSettings, declared: str | None) -> str:
-    """Return the row-local map of a run: asked for, what an encoder wants, declared with the set, or the system's."""
+def resolve_normalisation(config: AlgorithmSettings, declared: str | None, *, table: bool = False) -> str:
+    """Return the row-local map of a run: asked for, what an encoder wants, declared with the set, or the system's.
+
+    Parameters
+    ----------
+    config : AlgorithmSettings
+    declared : str or None
+        With the data set.
+    table : bool
+        Whether it is known which features are which column's, so that a system may look at columns first.
+    """
     if config.normalisation is not None:
         return config.normalisation
     name = split_features(config.features)[0] if config.features is not None else ""
@@ -332,7 +347,11 @@ def resolve_normalisation(config: AlgorithmSettings, declared: str | None) -> st
         return str(lookup("encoders", name).normalisation)
     if declared is not None:
         return declared
-    return UNIT_NORM if config.trainer is not None else str(lookup("systems", str(config.algorithm)).normalisation)
+    if config.trainer is not None:
+        return UNIT_NORM
+    system: System = lookup("systems", str(config.algorithm))
+    encoded = config.features is not None or config.public_dataset is not None
+    return system.normalisation if encoded or not table else system.table_normalisation or system.normalisation
 
 
 def admitted_normalisation(name: str, dataset: str, *, private: bool) -> type[Normalisation]:

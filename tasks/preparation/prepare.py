@@ -208,7 +208,8 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
     """
     registered, faults = find_dataset(config.dataset), Faults()
     check_parts(config, registered, faults)
-    name = resolve_normalisation(config, default_normalisation(config.dataset))
+    table = bool(registered.columns) and config.horizon is None
+    name = resolve_normalisation(config, default_normalisation(config.dataset), table=table)
     cap = opening_cap(config.dataset)
     if config.horizon is not None:
         faults.raise_all()

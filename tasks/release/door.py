@@ -33,7 +33,7 @@ from tasks.release.deadlines import wait_for_deadline
 from tasks.release.night_rows import NightRows
 from tasks.release.noise_secrets import noises_of
 from tasks.release.redaction import redacted
-from tasks.release.seen_rows import RowMaps, fitting_maps, rows_of
+from tasks.release.seen_rows import RowMaps, algorithm_of, fitting_maps, rows_of
 from tasks.release.storing import StoredRecord, read_release, store_combination, store_release, stored_release
 from tasks.runtime.progress import report_progress
 
@@ -121,7 +121,7 @@ class OpenRelease:
         """Run the planned algorithm over the rows; numbers about its work are kept where the rows are public."""
         planned, setting = self.planned, self.planned.setting
         self._require_whole()
-        algorithm = planned.build()
+        algorithm = algorithm_of(planned)
         if isinstance(algorithm, PublicMap) and algorithm.kept:
             return public_map(planned.algorithm, setting)
         # Parties' releases are made side by side; those that hold their rows take turns where not all fit.

@@ -187,7 +187,8 @@ def expect(
     charged : int
         How many releases are charged already.
     """
-    releases = [release for release in (*plan.projections, *plan.models) if release.reads_rows]
+    training = [one for one in plan.training.values() if isinstance(one, PlannedRelease)]
+    releases = [release for release in training if release.reads_rows]
     maps = [] if mapped else [release for release in plan.projections if not release.reads_rows]
     works = [(release, release.build().work(release.setting)) for release in releases]
     streamed = sum(work.kept for _, work in works) > limit

@@ -28,6 +28,7 @@ from storage.rounds import PrivateNotes, RoundStore
 from tasks.planning.releases import PlannedRelease
 from tasks.release import checkpoints, door
 from tasks.release.admission import admit
+from tasks.release.seen_rows import algorithm_of
 from tasks.release.storing import StoredRecord
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
@@ -392,7 +393,7 @@ def _tolerance(planned: PlannedRelease) -> Tolerance:
 
 
 def _algorithm(planned: PlannedRelease) -> SumAlgorithm:
-    return cast(SumAlgorithm, planned.build())
+    return cast(SumAlgorithm, algorithm_of(planned))
 
 
 def _recorded(planned: PlannedRelease, step: int) -> RecordedSum:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpalgos.algorithms import Algorithm
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.rows import Features, Ints, MappedRows, RowMap, Rows, SpreadRows, fits
 from storage.errors import RefusedError
@@ -42,6 +43,18 @@ def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> Row
         return maps
     ends = list(itertools.accumulate(branches))
     return [_Beside([maps[end - length : end] for end, length in zip(ends, branches, strict=True)])]
+
+
+def algorithm_of(planned: PlannedRelease) -> Algorithm:
+    """Return what computes a release, told what the releases say that it is planned to use.
+
+    Of classes nothing is told, so nothing is read.
+    """
+    algorithm = planned.build()
+    if planned.setting.classes > 1 or not planned.upstream:
+        return algorithm
+    used = [read_release(ReleaseRef(key=key, kind="", party="")) for key in planned.upstream]
+    return algorithm.informed(used)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from sklearn.preprocessing import MinMaxScaler, Normalizer
 from sklearn.svm import LinearSVC
 
 from dpalgos.features.public_map import RowFeatures
+from dpalgos.features.unit_rows import UnitRows
 from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, Clip, MinMax, Unchanged, UnitNorm
 from dpalgos.parameters import ParameterError
@@ -109,6 +110,11 @@ def _(artefact: Projection, dimension: int) -> Step:
 def _(artefact: RowFeatures, dimension: int) -> Step:
     step = ReleasedMap(artefact.kind, dict(artefact.arrays()))
     return artefact.kind, _fitted(step, dimension, _n_features_out=artefact.dimension)
+
+
+@row_map_step.register
+def _(artefact: UnitRows, dimension: int) -> Step:
+    return "normalise", _fitted(Normalizer(norm="l2"), dimension)
 
 
 @row_map_step.register(BaseEstimator)

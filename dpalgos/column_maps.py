@@ -1,0 +1,188 @@
+"""Maps of a table's rows, made of its released counts or of none: aggregators, so post-processing."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from dpalgos.aggregators import Aggregator
+from dpalgos.columns import Column, columns_of
+from dpalgos.evaluators.column_histograms import ColumnHistograms
+from dpalgos.features.column_functions import LEVELS, ColumnFunctions, column_functions, terms
+from dpalgos.features.public_map import RowFeatures
+from dpalgos.features.unit_rows import UnitRows
+from dpalgos.guarantees import GaussianMu, Neighbours, Setting, loss_from_json, loss_to_json
+from dpalgos.histograms import ColumnCounts, combined
+from dpalgos.models import Statistic
+from dpalgos.parameters import COUNT, Bounded, ParameterError
+from dpalgos.registry import register
+from dpalgos.rows import Floats
+
+
+class ColumnMap(Aggregator[Statistic, RowFeatures]):
+    """A map that a table's rows are seen through, made of released counts, or of none."""
+
+    combines: ClassVar[str] = Statistic.kind
+
+    @abstractmethod
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of features after the map, from the number before it: public before anything is counted."""
+
+
+def how_counted(counts: ColumnHistograms, setting: Setting) -> dict[str, Any]:
+    """Return as JSON how columns were counted: what :class:`LearntColumns` decodes a release of it by.
+
+    Parameters
+    ----------
+    counts : ColumnHistograms
+    setting : Setting
+        In which it is released.
+    """
+    return {
+        "parameters": {
+            "bins": counts.bins,
+            "running": counts.running,
+            "mean_weight": counts.mean_weight,
+            "label_range": None if counts.label_range is None else list(counts.label_range),
+        },
+        "budget": loss_to_json(counts.budget),
+        "setting": {
+            "sizes": list(setting.sizes),
+            "dimension": setting.dimension,
+            "classes": setting.classes,
+            "neighbours": str(setting.neighbours),
+            "trust": str(setting.trust),
+            "noise_factor": setting.noise_factor,
+            "rows_per_person": setting.rows_per_person,
+        },
+    }
+
+
+@register("aggregators", "column-functions")
+@dataclass(frozen=True, kw_only=True)
+class LearntColumns(Bounded, ColumnMap):
+    """Functions of a table's columns, by one release of ``column-histograms`` or by several together, or by none.
+
+    Several are combined at the coarsest of their bins by their covariance (:func:`dpalgos.histograms.combined`).
+    Post-processing: costs nothing.
+
+    Parameters
+    ----------
+    level : str
+        Which functions (:data:`dpalgos.features.column_functions.LEVELS`).
+    columns : sequence of Column, or of mappings
+        Of a row before the map; public.
+    dimension : int
+        Features of a row before the map.
+    classes : int
+        1 for real labels.
+    label_range : (float, float), optional
+        Declared range of real labels.
+    releases : sequence of mapping
+        How each of the combined releases counted (:func:`how_counted`): with ``parameters``, ``budget`` and
+        ``setting``; empty where nothing is counted.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such level, or columns lie beyond the features.
+    """
+
+    level: str
+    columns: Sequence[Column | Mapping[str, Any]]
+    dimension: int = field(metadata=COUNT)
+    classes: int = field(metadata=COUNT)
+    label_range: Sequence[float] | None = None
+    releases: Sequence[Mapping[str, Any]] = ()
+
+    source: ClassVar[str] = "ours; van der Waerden 1952 (normal scores), Gram and Schmidt under the released masses"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.level not in LEVELS:
+            raise ParameterError(f"level is {self.level!r}; choose one of {', '.join(LEVELS)}")
+        object.__setattr__(self, "columns", columns_of(self.columns, self.dimension))
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of functions."""
+        numbers = [column for column in self._columns if column.is_number]
+        categories = [column for column in self._columns if not column.is_number]
+        return len(terms(numbers, categories, self.level, counted=self.counted))
+
+    @property
+    def counted(self) -> bool:
+        """Whether the map rests on counts: all levels of numbers and of real labels do."""
+        return self.level != "categories"
+
+    def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> ColumnFunctions:
+        """Return the map; releases are weighed by their noise, and ``weights`` not looked at.
+
+        Raises
+        ------
+        ParameterError
+            If there are more or fewer releases than the parameters describe, or none where columns are counted.
+        """
+        if len(artefacts) != len(self.releases) or bool(artefacts) != self.counted:
+            raise ParameterError(
+                f"{len(artefacts)} releases are given and {len(self.releases)} described; the level {self.level} rests "
+                f"on {'one at least' if self.counted else 'none'}, each described by how_counted"
+            )
+        counts = [self._decoded(one.values, how) for one, how in zip(artefacts, self.releases, strict=True)]
+        return column_functions(
+            self._columns,
+            self.level,
+            combined(counts) if counts else None,
+            () if self.classes > 1 or self.label_range is None else self.label_range,
+        )
+
+    @property
+    def _columns(self) -> tuple[Column, ...]:
+        return cast("tuple[Column, ...]", self.columns)
+
+    def _decoded(self, values: Floats, how: Mapping[str, Any]) -> ColumnCounts:
+        given = dict(how["setting"])
+        setting = Setting(**{**given, "sizes": tuple(given["sizes"]), "neighbours": Neighbours(given["neighbours"])})
+        budget = loss_from_json(dict(how["budget"]))
+        if not isinstance(budget, GaussianMu):
+            raise ParameterError(f"the budget of counts is {budget}; column-histograms draws Gaussian noise of a mu")
+        counts = ColumnHistograms(budget=budget, columns=self._columns, **how["parameters"])
+        expected = sum(counts.layout(setting).sizes)
+        if values.shape != (expected,):
+            raise ParameterError(f"a release has {values.shape} numbers; these columns have {expected}")
+        return ColumnCounts.of_release(values, counts, setting)
+
+
+@register("aggregators", "unit-norm")
+@dataclass(frozen=True, kw_only=True)
+class UnitNormRows(Bounded, ColumnMap):
+    """Rows brought to norm 1: the map of tables that stay linear. It rests on no release.
+
+    Parameters
+    ----------
+    dimension : int
+        Features of a row.
+    """
+
+    dimension: int = field(metadata=COUNT)
+
+    source: ClassVar[str] = "ours"
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return that of the rows before."""
+        return dimension
+
+    def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> UnitRows:
+        """Return the map.
+
+        Raises
+        ------
+        ParameterError
+            If a release is given.
+        """
+        if artefacts:
+            raise ParameterError(f"{len(artefacts)} releases are given; rows are brought to norm 1 without any")
+        return UnitRows(size=np.array([self.dimension], dtype=np.int64))
