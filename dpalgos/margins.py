@@ -84,7 +84,8 @@ def metrics_of_noisy_group(counts: Floats, deviation: float, noise: Noise, class
     Those of :func:`dpalgos.metrics.rates_of_group`. ``rows`` is the noisy number of them, which may be negative; its
     margin, ``rows_low`` and ``rows_high``, is by the noise alone, and the lower end is never below 0. Whether a rate
     was measured (:func:`is_measured`) follows from its margin, and so from the noise and the noisy counts alone: a
-    group that is small beside the noise says nothing.
+    group that is small beside the noise says nothing. The share of its rows that a class is predicted for is not
+    measured where the margin of their number reaches 0: of no rows there is none.
 
     Parameters
     ----------
@@ -97,6 +98,9 @@ def metrics_of_noisy_group(counts: Floats, deviation: float, noise: Noise, class
     names = rates_of_group(counts, classes)
     rows, margin = float(counts.sum()), TWO_SIDED * len(counts) * deviation
     ends = {"rows_low": max(rows - margin, 0.0), "rows_high": max(rows + margin, 0.0)}
+    if ends["rows_low"] <= 0:
+        shares_of = [name for name in names if name.startswith("predicted_")]
+        found |= {f"{name}{end}": limit for name in shares_of for end, limit in (("_low", 0.0), ("_high", 1.0))}
     kept = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
     return {**{name: found[name] for name in kept if name in found}, "rows": rows, **ends}
 

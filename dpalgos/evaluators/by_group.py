@@ -37,7 +37,6 @@ class PairsByGroup(NoisySums):
     """
 
     groups: int = field(default=2, metadata=COUNT)
-    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return (G, K, K)."""
@@ -85,6 +84,7 @@ class ConfusionByGroup(PairsByGroup, GaussianSums):
     Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
     """
 
+    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
     measured: ClassVar[str] = "counts, l2"
 
     def sensitivity(self, setting: Setting) -> float:
@@ -118,6 +118,7 @@ class LaplaceConfusionByGroup(PairsByGroup, LaplaceSums):
     Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
     """
 
+    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
     measured: ClassVar[str] = "counts, l1"
 
     def sensitivity(self, setting: Setting) -> float:
