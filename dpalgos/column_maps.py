@@ -28,6 +28,11 @@ class ColumnMap(Aggregator[Statistic, RowFeatures]):
 
     combines: ClassVar[str] = Statistic.kind
 
+    @property
+    def counted(self) -> bool:
+        """Whether it rests on counts."""
+        return False
+
     @abstractmethod
     def output_dimension(self, dimension: int) -> int:
         """Return the number of features after the map, from the number before it: public before anything is counted."""

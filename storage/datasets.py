@@ -691,7 +691,7 @@ def write_dataset(
 
 def _content(body: Mapping[str, Any]) -> str:
     """Return the digest of what a version holds, whatever it is called."""
-    public = ("format", "classes", "label_range", "normalisation", "origins", "image_shape", "people")
+    public = ("format", "classes", "label_range", "normalisation", "origins", "image_shape", "people", "columns")
     rows = {part: written["content"] for part, written in body["parts"].items()}
     return documents.digest({"rows": rows, **{what: body[what] for what in (*public, "table") if what in body}})
 

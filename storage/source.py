@@ -324,7 +324,7 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
     for name, source in sources.items():
         if path_component(name, "party") in _RESERVED:
             raise InputError(f"party {name!r} has a reserved name; call it differently")
-        for what in ("dimension", "classes", "label_range", "image_shape", "people"):
+        for what in ("dimension", "classes", "label_range", "image_shape", "people", "columns"):
             ours, theirs = getattr(first, what), getattr(source, what)
             if ours != theirs:
                 raise InputError(

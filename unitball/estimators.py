@@ -25,6 +25,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpalgos.algorithms import fit
+from dpalgos.features.unit_rows import UnitRows
 from dpalgos.guarantees import Numerics, PureEpsilon
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import AffineMap, LinearModel
@@ -41,7 +42,7 @@ from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON
 from storage.ledger.entries import require_name
 from storage.people import MOST_ROWS, People, at_most, identifiers, named, shares
-from storage.refs import DatasetRef, OnViolation, ShardRef, Visibility
+from storage.refs import DatasetRef, OnViolation, ShardRef, TableColumn, Visibility
 from storage.several import patterned, settled
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
@@ -110,6 +111,12 @@ class Bounds:
         middle = (self.low + self.high) / 2.0
         centred = (np.clip(np.asarray(rows, dtype=np.float64), self.low, self.high) - middle) * self._scale
         return np.concatenate([centred, np.full((len(centred), 1), _CONSTANT)], axis=1)
+
+    @property
+    def places(self) -> tuple[TableColumn, ...]:
+        """Which features are numbers, and what they are at the ends of their bounds; a constant is none."""
+        ends = (self.high - self.low) / 2.0 * self._scale
+        return tuple(TableColumn(at=at, low=-end, high=end) for at, end in enumerate(ends.tolist()) if end > 0)
 
     def unscaled(self, weights: Floats) -> tuple[Floats, Floats]:
         """Return coefficients and intercepts for raw rows within bounds, from weights (k, p + 1) of encoded ones."""
@@ -277,6 +284,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         rows, y = self._rows(X, y)
         grouped = self._grouped(X, groups, len(y))
         self._encoding = self._encoder(rows)
+        self._places = self._encoding.places if self.schema is None else self._columns.declared.places
         target = self._target(y)
         features = np.asarray(self._encoding(rows))
         fields = {
@@ -295,13 +303,16 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             config = TrainingConfig.model_validate(fields)
         except ValidationError as error:
             raise ParameterError(in_python("; ".join(faults(error, {name: name for name in fields})))) from None
+        self._normalisation = resolve_normalisation(config, None, table=bool(self._places))
         train = self._in_memory if self.public else self._through_the_door
         plan, artefacts, account = train(config, features, target, grouped)
         self.guarantee_, self.charges_ = FitGuarantee(proved_of(plan)), _charges(plan, account)
         *self._maps, self._model = artefacts
-        if isinstance(self._model, LinearModel) and all(isinstance(one, AffineMap) for one in self._maps):
+        # Rows of norm 1 are what coefficients are for, whoever brought them there.
+        maps = self._maps[1:] if self._maps and isinstance(self._maps[0], UnitRows) else self._maps
+        if isinstance(self._model, LinearModel) and all(isinstance(one, AffineMap) for one in maps):
             linear = self._model
-            for one in reversed(self._maps):
+            for one in reversed(maps):
                 linear = one.before(linear)
             self._set_coefficients(linear.weights, linear.intercept)
         return self
@@ -327,7 +338,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             dimension=width,
             classes=target.classes,
             label_range=target.label_range,
-            normalisation=resolve_normalisation(config, None),
+            normalisation=self._normalisation,
+            columns=self._places if self._normalisation == "none" else (),
         )
         if self.delta == 0:
             _require_pure(config, dataset)
@@ -341,7 +353,6 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
         Returns the plan, what an encoded row passes through with the model last, and who pays.
         """
-        self._normalisation = resolve_normalisation(config, None)
         given = ArrayRows(features, target.labels) if grouped is None else grouped.weighed(features, target.labels)
         plan = self._planned(config, features.shape[1], target, grouped)
         mapped = _row_map(self._normalisation)(given.features)
@@ -355,7 +366,12 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             seen = mapped
             for one in inputs:
                 seen = one.apply(seen)
-            return fit(node.build().informed(inputs), [replace(given, features=seen)], node.setting, KeyedNoise(secret, node.key))
+            return fit(
+                node.build().informed(inputs),
+                [replace(given, features=seen)],
+                node.setting,
+                KeyedNoise(secret, node.key),
+            )
 
         outputs = materialise(plan.training, make, at_hand=plan.partitions)
         (path,) = plan.paths().values()
@@ -396,6 +412,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                             classes=target.classes or None,
                             label_range=target.label_range,
                             people=None if grouped is None else grouped.people,
+                            columns=self._places,
                             disjoint_people=self.disjoint_people,
                         )
                     )
@@ -869,7 +886,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
         Targets outside are clipped. Needed for private rows without schema.
     bounds, schema, on_violation, algorithm, parameters, public, random_state, replicate, account, root
     rows_per_person, disjoint_people
-        See :class:`PrivateClassifier`; the algorithm is ``"ridge-noisy-gd"`` by default.
+        See :class:`PrivateClassifier`; the algorithm is ``"unitball"`` by default.
 
     Attributes
     ----------
@@ -926,7 +943,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
 
     @property
     def _algorithm(self) -> str:
-        return self.algorithm or "ridge-noisy-gd"
+        return self.algorithm or "unitball"
 
     def _target(self, y: NDArray[Any]) -> _Target:
         declared = self.label_range

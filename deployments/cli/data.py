@@ -73,7 +73,7 @@ def datasets(
 )
 @options_of(
     IngestRequest,
-    without=["name", "visibility", "test_path", "people"],
+    without=["name", "visibility", "test_path", "people", "columns"],
     named={"schema_path": "--schema", "parties": "--party"},
 )
 @answered

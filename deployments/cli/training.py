@@ -105,7 +105,7 @@ def _explained(config: TrainingConfig) -> Answer:
     _warn(plan)
     parts = {
         release.algorithm.kind.removesuffix("s"): {"name": release.name, **release.algorithm.parameters}
-        for release in (*([] if plan.counts is None else [plan.counts]), *plan.projections[:1], *plan.models[:1])
+        for release in (*plan.counts[:1], *plan.projections[:1], *plan.models[:1])
     }
     lines = [f"{plan.system} under trust {plan.trust}"]
     lines += [f"  - {reason}" for reason in plan.reasons or ("parts and parameters are those named, or defaults",)]

@@ -81,6 +81,8 @@ class PublicFacts(Setting):
         Of a table, which features are which declared column's; empty otherwise.
     label_range : (float, float) or None
         Declared range of real labels.
+    counted : float
+        The μ of histograms of these columns that were released before; 0 where there are none.
     """
 
     epsilon: float
@@ -92,6 +94,7 @@ class PublicFacts(Setting):
     mirror: bool | None = None
     columns: tuple[Column, ...] = ()
     label_range: tuple[float, float] | None = None
+    counted: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,7 @@ def _source(request: IngestRequest) -> Source:
         part: Counted(blocks, lambda block: len(block.labels), f"reading {part}", rows if part == "train" else None)
         for part, blocks in source.parts.items()
     }
-    return replace(source, parts=parts)
+    return replace(source, parts=parts, columns=request.columns or source.columns)
 
 
 def ingest(request: IngestRequest) -> DatasetRef:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, PositiveInt
 from storage.errors import InputError
 from storage.ledger.charges import Cap
 from storage.people import People
-from storage.refs import OnViolation, Scaling, Visibility
+from storage.refs import OnViolation, Scaling, TableColumn, Visibility
 from tasks.planning.configuration import RelationInForce
 
 
@@ -80,6 +80,9 @@ class IngestRequest(AccountRequest, frozen=True, extra="forbid"):
     parties: Annotated[Mapping[str, Path], Field(description="A party's own file; give one for each.")] = {}
     test_path: Annotated[Path | None, Field(description="File of test rows.")] = None
     people: Annotated[People | None, Field(description="Whose rows they are, of rows without a schema.")] = None
+    columns: Annotated[
+        tuple[TableColumn, ...], Field(description="Which features are which column's, of rows without a schema.")
+    ] = ()
     max_rows: Annotated[
         PositiveInt | None, Field(description="Largest number of rows of a part; 100 million if empty.")
     ] = None

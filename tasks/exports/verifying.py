@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, computed_field
 
 from dpalgos.algorithms import require_people
+from dpalgos.column_maps import ColumnMap
 from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact, decode
 from dpalgos.parameters import ParameterError
@@ -211,8 +212,11 @@ class _Contents:
         )
         last = {*identity.models, identity.model, *identity.evaluation[1]}
         before = [one for key, one in self.planned.items() if key not in last]
-        bases: list[PlannedCombination | None] = [one for one in before if isinstance(one, PlannedCombination)]
-        (basis,) = bases or [None]
+        made = [one for one in before if isinstance(one, PlannedCombination)]
+        column_map = next((one for one in made if isinstance(one.build(), ColumnMap)), None)
+        basis = next((one for one in made if one is not column_map), None)
+        _refute_if(len(made) > (column_map is not None) + (basis is not None), "it names more than it is made of")
+        counts = [one for one in before if type(one) is PlannedRelease and one.algorithm.kind == "evaluators"]
         return (NightPlan if nightly else RunPlan).model_validate(
             {
                 "identity": identity,
@@ -221,7 +225,11 @@ class _Contents:
                 "trust": str(models[0].setting.trust),
                 "normalisation": identity.dataset.normalisation,
                 # Of a stream's nights each one's guarantee is that of all of them.
-                "projections": [one for one in before if type(one) is PlannedRelease],
+                "counts": counts,
+                # Of rows that were divided in no parts, or in others.
+                "before": [one.key for one in counts if one.partition != models[0].partition],
+                "column_map": column_map,
+                "projections": [one for one in before if type(one) is PlannedRelease and one not in counts],
                 "basis": basis,
                 "models": models,
                 "model": None if identity.model is None else self.planned[identity.model],

@@ -19,6 +19,7 @@ from dpalgos.features.column_groups import ColumnGroups
 from dpalgos.guarantees import (
     Claim,
     GaussianMu,
+    Guarantee,
     Loss,
     Neighbours,
     PureEpsilon,
@@ -79,8 +80,11 @@ class RunPlan(Planned):
     Attributes
     ----------
     identity : RunIdentity
-    counts : PlannedRelease or None
-        How the columns of a table are distributed, from all rows that train.
+    counts : tuple of PlannedRelease
+        How the columns of a table are distributed: of all rows that train, or as it was released before.
+    before : tuple of str
+        The keys of those counts that were released before: they are not charged again, and what the model guarantees
+        composes them.
     column_map : PlannedCombination or None
         What rows of a table are seen through first, made of counts, or of nothing that rows say.
     projections, models : tuple of PlannedRelease
@@ -102,7 +106,8 @@ class RunPlan(Planned):
     paper: str
     trust: str
     normalisation: str
-    counts: PlannedRelease | None = None
+    counts: tuple[PlannedRelease, ...] = ()
+    before: tuple[str, ...] = ()
     column_map: PlannedCombination | None = None
     projections: tuple[PlannedRelease, ...]
     basis: PlannedCombination | None
@@ -133,7 +138,7 @@ class RunPlan(Planned):
     @property
     def proved(self) -> bool:
         """Whether something is proved of every release that reads rows."""
-        return all(release.guarantee().proved for release in self.releases if release.reads_rows)
+        return all(guarantee.proved for guarantee in self.guarantees)
 
     def rows(self) -> dict[str, int]:
         """Return how many rows of each party the models are trained on."""
@@ -149,11 +154,25 @@ class RunPlan(Planned):
                     losses_by_party.setdefault(party, []).extend(losses)
         return {party: tuple(losses) for party, losses in losses_by_party.items()}
 
+    def composed_by_party(self) -> dict[str, tuple[Loss, ...]]:
+        """Return what the run's results guarantee each party: what it pays, and what was released before of its rows.
+
+        Counts that were released before are of all rows of the version, whoever has them.
+        """
+        paid = [loss for one in self.counts if one.key in self.before for loss in one.guarantee().losses]
+        return {party: (*losses, *paid) for party, losses in self.losses_by_party().items()}
+
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:
-        """All releases, in order."""
-        counts = () if self.counts is None else (self.counts,)
-        return counts + self.projections + self.models + self.evaluations
+        """All releases that the run makes, in order."""
+        own = tuple(one for one in self.counts if one.key not in self.before)
+        return own + self.projections + self.models + self.evaluations
+
+    @property
+    def guarantees(self) -> list[Guarantee]:
+        """What is proved of each release of rows that the run makes or rests on."""
+        used = (*(one for one in self.counts if one.key in self.before), *self.releases)
+        return [release.guarantee() for release in used if release.reads_rows]
 
     @property
     def groups(self) -> ColumnGroups | None:
@@ -182,7 +201,8 @@ class RunPlan(Planned):
     @property
     def training(self) -> dict[str, PlannedRelease | PlannedCombination]:
         """What trains, by key: releases and what the server makes of them, each after its inputs."""
-        given = (self.counts, self.column_map, *self.projections, self.basis, *self.models, self.model)
+        own = (one for one in self.counts if one.key not in self.before)
+        given = (*own, self.column_map, *self.projections, self.basis, *self.models, self.model)
         return {node.key: node for node in given if node is not None}
 
     @property
@@ -209,6 +229,7 @@ def plan_run(
     *,
     relation: Neighbours = Neighbours.REPLACE_ONE,
     features: Sequence[FeatureStep] = (),
+    counted: Sequence[PlannedRelease] = (),
     groups: AlgorithmSpec | None = None,
 ) -> RunPlan:
     """Return the plan of one run over the parties' shards.
@@ -225,6 +246,8 @@ def plan_run(
         The account's, in force where the configuration names none.
     features : sequence of FeatureStep
         The public maps that these rows have passed through.
+    counted : sequence of PlannedRelease
+        Histograms of these columns that were released before: a public input.
     groups : AlgorithmSpec, optional
         The public map of a row to its group, where the configuration asks for measurements by group.
 
@@ -235,7 +258,7 @@ def plan_run(
     InputError
         For a target dimension above the data's.
     """
-    draft, stages = _drafted(config, shards, held_out, relation, features, groups)
+    draft, stages = _drafted(config, shards, held_out, relation, features, counted, groups)
     if not stages:
         return draft.plan({}, {})
     allocation = _allocate(draft.resolved, config, stages)
@@ -256,6 +279,7 @@ def is_gaussian(
     *,
     relation: Neighbours = Neighbours.REPLACE_ONE,
     features: Sequence[FeatureStep] = (),
+    counted: Sequence[PlannedRelease] = (),
     groups: AlgorithmSpec | None = None,
 ) -> bool:
     """Whether every loss of the plan that :func:`plan_run` would return is Gaussian: it spends no delta.
@@ -267,7 +291,7 @@ def is_gaussian(
     ParameterError, UnknownNameError, InputError
         As :func:`plan_run` does.
     """
-    draft, stages = _drafted(config, shards, held_out, relation, features, groups)
+    draft, stages = _drafted(config, shards, held_out, relation, features, counted, groups)
     budgets = dict(zip(stages, _allocate(draft.resolved, config, stages).losses, strict=True)) if stages else {}
     plan = draft.plan(budgets, {})
     kinds = {type(loss) for one in plan.releases if one.reads_rows for loss in one.guarantee().losses}
@@ -280,6 +304,7 @@ def _drafted(
     held_out: Sequence[ShardRef],
     relation: Neighbours,
     features: Sequence[FeatureStep],
+    counted: Sequence[PlannedRelease],
     groups: AlgorithmSpec | None,
 ) -> tuple[Draft, dict[str, type[Loss]]]:
     """Return everything about a run but its budgets, and which stages draw noise, each with the kind it takes."""
@@ -289,7 +314,8 @@ def _drafted(
             "leave --horizon out here"
         )
     neighbours = config.neighbours or relation
-    resolved = resolve(config, shards[0].dataset, [shard.rows for shard in shards], neighbours)
+    mu = math.sqrt(math.fsum(cast(GaussianMu, one.budget).mu ** 2 for one in counted))
+    resolved = resolve(config, shards[0].dataset, [shard.rows for shard in shards], neighbours, counted=mu)
     trust = resolve_trust(config, resolved.trust)
     draft = Draft(
         config=config,
@@ -299,6 +325,7 @@ def _drafted(
         held_out=tuple(held_out),
         neighbours=neighbours,
         features=tuple(features),
+        counted=tuple(counted),
         groups=groups,
     )
     accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in resolved.parts.items() if part in _STAGES}
@@ -345,6 +372,7 @@ class Draft:
     held_out: tuple[ShardRef, ...]
     neighbours: Neighbours
     features: tuple[FeatureStep, ...]
+    counted: tuple[PlannedRelease, ...] = ()
     groups: AlgorithmSpec | None = None
 
     def plan(self, budgets: Budgets, split: Json) -> RunPlan:
@@ -354,6 +382,7 @@ class Draft:
         basis: PlannedCombination | None = None
         dimension = dataset.dimension
         counts, column_map = self._column_map(budgets)
+        before = tuple(one.key for one in counts if one in self.counted)
         # What rows pass through, one path a party or one for all.
         used: list[tuple[str, ...]] = [()]
         if column_map is not None:
@@ -370,7 +399,7 @@ class Draft:
         models = self._releases("trainer", arrangement.trainer_scope, dimension, used, budgets)
         per_party = arrangement.trainer_scope is Scope.PARTY
         model = self._combination("model_aggregation", models, "model") if per_party else None
-        evaluations = self._evaluations((*([] if counts is None else [counts]), *projections, *models), models, model)
+        evaluations = self._evaluations((*counts, *projections, *models), models, model)
         config, resolved = self.config, self.resolved
         return RunPlan(
             identity=RunIdentity(
@@ -387,6 +416,7 @@ class Draft:
             trust=resolved.trust,
             normalisation=dataset.normalisation,
             counts=counts,
+            before=before,
             column_map=column_map,
             projections=projections,
             basis=basis,
@@ -452,19 +482,20 @@ class Draft:
         """Return the run's trust model with its settings, or another, which has none."""
         return self.trust if name == self.trust.name else AlgorithmSpec("trusts", name)
 
-    def _column_map(self, budgets: Budgets) -> tuple[PlannedRelease | None, PlannedCombination | None]:
+    def _column_map(self, budgets: Budgets) -> tuple[tuple[PlannedRelease, ...], PlannedCombination | None]:
         """Return the counts of all columns, where the map of a table's rows is made of any, and the map."""
         spec = self.resolved.parts.get("column_map")
         if spec is None:
-            return None, None
-        counts = None
+            return (), None
+        counts: tuple[PlannedRelease, ...] = ()
         if "counts" in self.resolved.parts:
-            (counts,) = self._releases("counts", Scope.JOINT, self.shards[0].dataset.dimension, [()], budgets)
-        made_of = [] if counts is None else [counts]
-        if made_of:
-            described = [how_counted(cast(ColumnHistograms, one.build()), one.setting) for one in made_of]
+            counts = self._releases("counts", Scope.JOINT, self.shards[0].dataset.dimension, [()], budgets)
+        elif cast(ColumnMap, spec.build()).counted:
+            counts = self.counted
+        if counts:
+            described = [how_counted(cast(ColumnHistograms, one.build()), one.setting) for one in counts]
             spec = spec.with_parameters(releases=described)
-        return counts, self._combined(spec, made_of, "map of columns", weights=())
+        return counts, self._combined(spec, counts, "map of columns", weights=())
 
     def _setting(self, group: Sequence[ShardRef], dimension: int) -> Setting:
         return Setting(

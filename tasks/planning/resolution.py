@@ -64,6 +64,8 @@ def resolve(
     dataset: DatasetRef,
     sizes: Sequence[int] = (),
     relation: Neighbours = Neighbours.REPLACE_ONE,
+    *,
+    counted: float = 0.0,
 ) -> Resolved:
     """Return the parts of what a configuration asks for.
 
@@ -76,6 +78,8 @@ def resolve(
         Rows of each party; an even split of all rows where it is not known yet.
     relation : Neighbours
         The account's, in force where the configuration names none.
+    counted : float
+        The mu of histograms of these columns that were released before; 0 where there are none.
 
     Raises
     ------
@@ -90,7 +94,7 @@ def resolve(
     name, system, trust, arrangement = resolve_system(config)
     choice = None
     if system.choose is not None:
-        choice = system.choose(_facts(config, dataset, sizes, relation, trust, arrangement))
+        choice = system.choose(_facts(config, dataset, sizes, relation, trust, arrangement, counted))
         arrangement = dataclasses.replace(choice.arrangement, **_changes(config))  # type: ignore[arg-type]  # fields by name
     offered = {
         "trainer": arrangement.trainer,
@@ -212,6 +216,7 @@ def _facts(
     relation: Neighbours,
     trust: str,
     usual: Arrangement,
+    counted: float,
 ) -> PublicFacts:
     """Return what a system chooses by; of its usual arrangement, whether there is noise to choose for."""
     noisy = any(lookup(part.kind, part.name).budgets for part in (usual.projection, usual.trainer) if part is not None)
@@ -235,6 +240,7 @@ def _facts(
         mirror=config.mirror,
         columns=tuple(Column(**one.model_dump()) for one in dataset.columns),
         label_range=dataset.label_range,
+        counted=counted,
     )
 
 

@@ -5,9 +5,9 @@ charged: *plan, charge, materialise*.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from dpalgos.guarantees import GaussianMu, Neighbours
 from dpalgos.parameters import ParameterError
@@ -16,6 +16,7 @@ from dpalgos.secure.primitives import SecureAggregationError
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import Cap
 from storage.refs import DatasetRef, ShardRef
+from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import gaussian_delta, opening_cap, relation_of, tenth
 from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
@@ -28,6 +29,7 @@ from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, RowNode
 from tasks.preparation.grouping import plan_groups
 from tasks.preparation.nightly_rows import plan_nights, record_tonight
 from tasks.preparation.normalisation import plan_normalisation, require_source
+from tasks.preparation.paid_counts import described_columns
 from tasks.preparation.partitions import plan_partition, shards_of
 from tasks.preparation.public_maps import plan_features, plan_mapping
 
@@ -52,7 +54,7 @@ class Prepared:
         All that is made, each after its inputs: normalised versions, public maps, mapped versions, partitions,
         releases, what the server makes of them, evaluations.
     released : tuple of str
-        Keys of earlier nights' releases, of which the model of tonight is made, too.
+        Keys of earlier releases that something of this is made of: those of earlier nights, counts of columns.
     """
 
     config: TrainingConfig
@@ -102,6 +104,13 @@ class References(Protocol):
         ...
 
 
+class _Known(TypedDict):
+    relation: Neighbours
+    features: Sequence[FeatureStep]
+    counted: Sequence[PlannedRelease]
+    groups: AlgorithmSpec | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllRows:
     """References to all rows that a run reads: registered ones, or those of parties, of an audit or in memory.
@@ -118,6 +127,8 @@ class AllRows:
         Public maps that the rows have passed through.
     nodes : mapping
         What is made of rows before the releases; nothing where they are at hand.
+    counted : tuple of PlannedRelease
+        Histograms of the rows' columns that were released before.
     groups : AlgorithmSpec or None
         The public map of a row to its group, where the run is measured by group.
     """
@@ -128,31 +139,28 @@ class AllRows:
     cap: Cap | None = None
     features: tuple[FeatureStep, ...] = ()
     nodes: Mapping[str, RowNode] = field(default_factory=dict)
+    counted: tuple[PlannedRelease, ...] = ()
     groups: AlgorithmSpec | None = None
 
     def is_gaussian(self, config: TrainingConfig) -> bool:
         """Whether every loss of the plan is Gaussian."""
-        return is_gaussian(
-            config,
-            self.training,
-            self.held_out,
-            relation=self.relation,
-            features=self.features,
-            groups=self.groups,
-        )
+        return is_gaussian(config, self.training, self.held_out, **self._known)
 
     def prepared(self, config: TrainingConfig) -> Prepared:
         """Return the plan."""
-        plan = plan_run(
-            config,
-            self.training,
-            self.held_out,
-            relation=self.relation,
-            features=self.features,
-            groups=self.groups,
-        )
+        plan = plan_run(config, self.training, self.held_out, **self._known)
         shards = Shards(training=tuple(self.training), held_out=next(iter(self.held_out), None))
-        return Prepared(config=config, plan=plan, shards=shards, nodes={**self.nodes, **plan.nodes})
+        nodes = {**self.nodes, **plan.nodes}
+        return Prepared(config=config, plan=plan, shards=shards, nodes=nodes, released=plan.before)
+
+    @property
+    def _known(self) -> _Known:
+        return {
+            "relation": self.relation,
+            "features": self.features,
+            "counted": self.counted,
+            "groups": self.groups,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +248,24 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
         nodes=nodes,
         groups=groups,
     )
-    return prepare_over(config, references)
+    return _over_counts(config, references, described_columns(registered) if normalised.rows.columns else [])
+
+
+def _over_counts(config: TrainingConfig, references: AllRows, counted: Sequence[PlannedRelease]) -> Prepared:
+    """Return the plan of a run whose map of columns may be made of histograms that were released before.
+
+    Which were there when the run was charged is part of its releases' identities: of the plans that there have been,
+    over none of them, the first, the first two, …, the one that is charged stays the run's, so that histograms that
+    come later neither change it nor charge it again. A run that is not charged takes all that there are, if they are
+    good enough (:func:`dpalgos.systems.tables.serves`).
+    """
+    prepared = prepare_over(config, references)
+    ledger = open_ledger() if counted else None
+    for number in range(1, len(counted) + 1):
+        if ledger is None or ledger.is_charged(prepared.whole.models[0].key):
+            break
+        prepared = prepare_over(config, replace(references, counted=tuple(counted[:number])))
+    return prepared
 
 
 def prepare_over(config: TrainingConfig, references: References) -> Prepared:

@@ -139,13 +139,13 @@ def proved_of(plan: RunPlan) -> Proved | None:
     """Return what is proved of a whole run, or None.
 
     The run's releases are one plan, known beforehand, so they are composed tightly; every party pays for its own
-    releases and for the joint ones, and the largest cost is the run's.
+    releases and for the joint ones, and the largest cost is the run's. Counts that were released before, which a map of
+    columns is made of, are composed as well.
     """
     spent = epsilon_by_party(plan)
     if spent is None:
         return None
-    losses_by_party = set(plan.losses_by_party().values())
-    every = [release.guarantee() for release in plan.releases if release.reads_rows]
+    losses_by_party, every = set(plan.composed_by_party().values()), plan.guarantees
     mus = [mu for losses_of_party in losses_by_party if (mu := gaussian_mu(losses_of_party)) is not None]
     return Proved(
         epsilon=max(spent.values()),
@@ -162,13 +162,13 @@ def proved_of(plan: RunPlan) -> Proved | None:
 
 def _delta(plan: RunPlan) -> float:
     """Return the delta at which a run's cost is stated: none where every loss is pure."""
-    losses = (loss for losses_of_party in plan.losses_by_party().values() for loss in losses_of_party)
+    losses = (loss for losses_of_party in plan.composed_by_party().values() for loss in losses_of_party)
     return 0.0 if all(isinstance(loss, PureEpsilon) for loss in losses) else plan.delta
 
 
 def epsilon_by_party(plan: RunPlan) -> dict[str, float] | None:
     """Return the epsilon of each party's cost, or None where something is not proved, or not at this delta."""
-    losses_by_party = plan.losses_by_party()
+    losses_by_party = plan.composed_by_party()
     if not losses_by_party or not plan.proved:
         return None
     # Parties of one plan mostly pay the same; each distinct cost is composed once.
