@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpalgos.evaluators.by_group import PairsByGroup
+from dpalgos.margins import is_measured
 from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline
 from storage.errors import InputError, RefusedError
@@ -20,12 +22,19 @@ from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.graph import materialise
+from tasks.planning.rows import Shards
+from tasks.preparation.prepare import AllRows, prepare_over
 from tasks.preparation.prepare import prepare as planned
+from tasks.preparation.rows import make_rows
 from tasks.records import record
 from tasks.release.expectation import expect_run
+from tasks.release.metrics import measure_by_releases
+from tasks.release.seen_rows import maps_of, rows_of
+from tasks.release.storing import read_release
 from tasks.tracking.reporting import figure_files
 from tasks.tracking.results import NOT_MEASURED, RunResult, group_lines
-from tests.support.chains import charges, configured, followed, prepare
+from tests.support.chains import Prepared, charges, configured, followed, prepare
 
 COLUMNS = """
 columns:
@@ -167,15 +176,13 @@ def test_numbers_of_public_groups_are_those_of_their_own_rows(root: Path, tmp_pa
     [
         ({"algorithm": "unitball"}, "confusion-by-group"),
         ({"algorithm": "noisy-gd", "trust": "secagg"}, "confusion-by-group"),
-        ({"trainer": "output-perturbation", "trust": "local", "partition": "even"}, "laplace-confusion-by-group"),
+        ({"algorithm": "dpml"}, "laplace-confusion-by-group"),
     ],
 )
 def test_a_private_table_with_a_tiny_group_is_measured_at_the_price_of_one_matrix(
     config: dict[str, Any], evaluator: str, root: Path, tmp_path: Path
 ) -> None:
-    """At epsilon 1000 there is next to no noise: counts of groups are those of the rows. At 1 the tiny one says so."""
-    if config.get("trainer"):
-        config = {**config, "parameters": {"regularisation": 0.1}}
+    """At epsilon 1000 there is next to no noise, and counts of groups are the rows'; at 1 margins say what is."""
     bring_in(tmp_path / "input", 800, held_out=400, allow_idealised=True)
     asked: dict[str, Any] = {"evaluation": True, **config}
     exact = followed(epsilon=1000.0, by="sex", **asked)
@@ -195,14 +202,61 @@ def test_a_private_table_with_a_tiny_group_is_measured_at_the_price_of_one_matri
     assert len(counting.guarantee().losses) == 1
     assert counting.guarantee().losses == prepare(epsilon=1.0, **asked).plan.evaluations[-1].guarantee().losses
     assert result.by_group is not None
-    tiny, big = result.by_group.metrics["other"], result.by_group.metrics["female"]
-    assert tiny["rows_low"] == 0.0
-    assert big["rows_low"] > 0.0
-    line = next(line for line in group_lines(result) if line[0] == "other")
-    assert NOT_MEASURED in line
-    ratio = result.metrics["accuracy_noise"] / plain.metrics["accuracy_noise"]
-    # The overall matrix is the groups' sum; noise of the accuracy follows the noisy counts, too.
-    assert ratio == pytest.approx(math.sqrt(4), rel=0.35)
+    algorithm = counting.build()
+    assert isinstance(algorithm, PairsByGroup)
+    noise, whole = algorithm.deviation(counting.setting), expected("sex", table(400, seed=4))
+    for group, counts in result.by_group.confusion.items():
+        metrics, found = result.by_group.metrics[group], float(np.sum(counts))
+        # Of four counts. A Laplace sum is beyond eleven deviations with less than 1e-9, a Gaussian beyond 6.2.
+        assert abs(found - whole[group]) < 11.0 * 2.0 * noise
+        assert metrics["rows_high"] - max(found, 0.0) == pytest.approx(1.96 * 2.0 * noise, abs=0.01) or found < 0
+        line = next(line for line in group_lines(result) if line[0] == group)
+        assert (line[2] == NOT_MEASURED) is not is_measured(metrics, "accuracy")
+    # The matrix of all rows is the groups' sum, and its accuracy is said to have the noise of four.
+    together = np.sum(list(result.by_group.confusion.values()), axis=0)
+    assert np.allclose(result.confusion, together, atol=0.01)
+    total = together.sum()
+    share = min(max(np.trace(together) / total, 0.0), 1.0)
+    spread = math.sqrt(2.0 * (1.0 - share) ** 2 + 2.0 * share**2)
+    if not result.by_party:
+        assert result.metrics["accuracy_noise"] == pytest.approx(spread * 2.0 * noise / total, rel=1e-3)
+
+
+@pytest.mark.parametrize("trust", ["secagg", "local"])
+def test_parties_own_held_out_rows_are_counted_by_group_as_the_trust_model_has_it(
+    trust: str, root: Path, tmp_path: Path
+) -> None:
+    """Two parties train, two others hold out: one sum over both, masked under secagg, noisy at each under local."""
+    bring_in(tmp_path / "input", 800)
+    config = configured(algorithm="noisy-gd", trust=trust, epsilon=1000.0, evaluation=True, by="sex", parties=4)
+    prepared = planned(config)
+    materialise(prepared.rows, lambda node, _: make_rows(node))
+    parties, (grouping, _) = prepared.shards.training, prepared.whole.evaluations
+    references = AllRows(training=parties[:2], held_out=parties[2:], groups=grouping.algorithm)
+    plan = prepare_over(prepared.config, references).whole
+    counting = plan.evaluations[-1]
+    assert str(counting.setting.trust) == trust
+    assert counting.parties == ("2", "3")
+    assert counting.guarantee().losses
+    shards = Shards(training=parties)
+    run = Prepared(parties[0].dataset, shards, plan)
+    run.charge()
+    made = run.make()
+    found = read_release(made[counting.key]).values
+    cells = np.zeros(4)
+    for shard in parties[2:]:
+        for features, *_ in rows_of(shard, maps_of([made[plan.evaluations[0].key]]), 1).blocks():
+            cells += np.bincount(features[:, 0].astype(int), minlength=4)
+    algorithm = counting.build()
+    assert isinstance(algorithm, PairsByGroup)
+    # Of four counts each, with a false alarm of 1e-9.
+    beyond = 6.2 * 2.0 * algorithm.deviation(counting.setting) * counting.setting.noise_factor
+    assert np.allclose(found.sum(axis=(1, 2)), cells, atol=beyond)
+    assert beyond < 6.0
+    (path,) = plan.paths().values()
+    said = measure_by_releases(plan, {"all": [made[key] for key in path]}, made, ("no", "yes"))
+    assert said.by_group is not None
+    assert list(said.by_group.metrics) == ["female", "male", "other", "missing"]
 
 
 def test_a_repeated_run_charges_nothing_and_says_the_same(root: Path, tmp_path: Path) -> None:
@@ -324,7 +378,7 @@ def test_rows_without_a_schema_have_no_groups(root: Path) -> None:
 
 
 @pytest.fixture
-def logged(root: Path, tmp_path: Path) -> RunResult:
+def logged(tracked_root: Path, tmp_path: Path) -> RunResult:
     """Return the recorded result of a run by sex on a private table."""
     bring_in(tmp_path / "input", 900)
     config = configured(algorithm="noisy-gd", evaluation=True, by="sex")
@@ -332,13 +386,13 @@ def logged(root: Path, tmp_path: Path) -> RunResult:
     return record.fn(prepared.config, *chain_inline(prepared.config))
 
 
-def test_a_run_shows_its_groups_wherever_people_look(logged: RunResult, root: Path, tmp_path: Path) -> None:
+def test_a_run_shows_its_groups_wherever_people_look(logged: RunResult, tracked_root: Path, tmp_path: Path) -> None:
     """The card, MLflow's numbers and figure, JSON, results in SQL, and an archive that verifies."""
     from tasks.experiments.results import query_results
     from tasks.tracking.runs import tracking_client
 
     assert logged.by_group is not None
-    with tracking_client(root) as client:
+    with tracking_client(tracked_root) as client:
         run = client.get_run(str(logged.mlflow_run_id))
         files = {one.path for one in client.list_artifacts(str(logged.mlflow_run_id))}
     names = [name for name in run.data.metrics if name.startswith("by_sex/")]
