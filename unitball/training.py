@@ -22,6 +22,7 @@ import pandas as pd
 from dpalgos.accounting.spending import RESERVED
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, ROW, Cap
+from dpalgos.margins import is_measured
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import find_dataset
@@ -256,6 +257,21 @@ class TrainedModel:
         # A delivery may be empty.
         probabilities = self.pipeline.predict_proba(rows) if len(rows) else np.empty((0, len(self.pipeline.classes_)))
         return pd.DataFrame(probabilities, columns=list(self.pipeline.classes_), index=getattr(rows, "index", None))
+
+    def by_group(self) -> pd.DataFrame:
+        """Return a line a group, of a run that was measured with ``by="column"``: its rates and their 95 % margins.
+
+        ``rows`` is noisy, as all numbers of private rows are; ``<rate>_low`` and ``<rate>_high`` are a margin's ends. A
+        rate that cannot be measured is missing: its margin says nothing.
+        """
+        of = self.result.by_group
+        if of is None:
+            raise InputError('this model was not measured by group: train a table with by="column"')
+        lines = {
+            group: {name: value for name, value in metrics.items() if is_measured(metrics, name)}
+            for group, metrics in of.metrics.items()
+        }
+        return pd.DataFrame.from_dict(lines, orient="index").rename_axis(of.column)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the run as one line: algorithm, spending and metrics."""

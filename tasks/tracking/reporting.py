@@ -38,7 +38,7 @@ from tasks.tracking.results import (
     epsilon_by_party,
     group_lines,
     group_metrics,
-    is_limit,
+    rates_by_group,
     shown_metric,
     shown_metrics,
 )
@@ -399,22 +399,9 @@ def figure_files(result: RunResult) -> dict[str, bytes]:
         figures["roc.png"] = draw_measured(result.classes, (), result.roc, str(result.measured_on))
     if result.by_group is not None:
         figures["by_group.png"] = draw_groups(
-            result.by_group.column, result.by_group.metrics, _rates(result), str(result.measured_on)
+            result.by_group.column, result.by_group.metrics, rates_by_group(result), str(result.measured_on)
         )
     return figures
-
-
-def _rates(result: RunResult) -> dict[str, str]:
-    """Return which rates of groups are drawn, with what they are called."""
-    two = len(result.classes) <= 2
-    names = list(next(iter(result.by_group.metrics.values()))) if result.by_group else []
-    recalls = [name for name in names if name.startswith("recall_") and not is_limit(name)]
-    shown = {"accuracy": "accuracy"} | ({} if two else {"balanced_accuracy": "mean recall of the classes"})
-    shown |= {name: f"recall of {name.removeprefix('recall_')}" for name in (recalls if two else [])}
-    if two and recalls:
-        positive = recalls[-1].removeprefix("recall_")
-        shown[f"predicted_{positive}"] = f"share predicted {positive}"
-    return shown
 
 
 def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:

@@ -272,20 +272,27 @@ def group_lines(result: RunResult) -> list[list[str]]:
     """
     if result.by_group is None:
         return []
-    classes, of = result.classes, result.by_group
-    named = list(next(iter(of.metrics.values())))
-    recalls = [name for name in named if name.startswith("recall_") and not is_limit(name)][:_MOST_OF_GROUP]
-    shown = {"accuracy": "accuracy"}
-    shown |= {} if len(classes) <= 2 else {"balanced_accuracy": "balanced"}
-    shown |= {name: f"recall {name.removeprefix('recall_')}" for name in recalls}
-    if len(classes) <= 2 and recalls:
-        positive = recalls[-1].removeprefix("recall_")
-        shown[f"predicted_{positive}"] = f"predicted {positive}"
+    of, shown = result.by_group, rates_by_group(result)
     lines = [[of.column, result.identity.dataset.unit.several, *shown.values()]]
     for group, metrics in of.metrics.items():
         rates = [shown_rate(metrics, name) for name in shown]
         lines.append([group, shown_rate(metrics, "rows", ",.0f"), *rates])
     return lines
+
+
+def rates_by_group(result: RunResult) -> dict[str, str]:
+    """Return which rates of groups are shown, and what they are called: of two classes, what is predicted, too."""
+    metrics = [] if result.by_group is None else list(result.by_group.metrics.values())
+    # A group without rows has no rates.
+    named = max(map(list, metrics), key=len, default=[])
+    recalls = [name for name in named if name.startswith("recall_") and not is_limit(name)]
+    of_classes = dict(zip(recalls, result.classes, strict=False))
+    two = len(result.classes) <= 2
+    shown = {"accuracy": "accuracy"} | ({} if two else {"balanced_accuracy": "balanced"})
+    shown |= {name: f"recall {of_classes[name]}" for name in recalls[:_MOST_OF_GROUP]}
+    if two and recalls:
+        shown[f"predicted_{recalls[-1].removeprefix('recall_')}"] = f"predicted {of_classes[recalls[-1]]}"
+    return shown
 
 
 def shown_rate(metrics: Mapping[str, float], name: str, form: str = ".3f") -> str:
