@@ -20,9 +20,9 @@ import numpy as np
 import pandas as pd
 
 from dpalgos.accounting.spending import RESERVED
+from dpalgos.margins import is_measured
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, ROW, Cap
-from dpalgos.margins import is_measured
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import find_dataset

@@ -38,7 +38,8 @@ _SHARED = (
     "relation",
 )
 _NOT_HERE = (
-    "seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party", "horizon", "deadline", "tune", "by",
+    "seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party", "horizon", "deadline", "tune",
+    "by",
 )  # fmt: skip
 
 

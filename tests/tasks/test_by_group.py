@@ -61,7 +61,7 @@ def table(count: int, seed: int = 0, *, real: bool = False, missing: bool = True
     """Return lines of cells in which the model is right about most, and one sex is rare."""
     random = np.random.default_rng(seed)
     sexes = random.choice(SEXES if missing else SEXES[:3], count, p=SEX_SHARES if missing else [0.5, 0.48, 0.02])
-    lines = []
+    lines: list[Line] = []
     for sex in sexes.tolist():
         age, blank = int(random.integers(10, 91)), missing and random.random() < 0.05
         ill = age + 15.0 * (sex == "male") + random.normal(0, 8) > 55
