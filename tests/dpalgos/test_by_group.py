@@ -12,12 +12,15 @@ from scipy.stats import binom
 
 from dpalgos import margins, testing
 from dpalgos.algorithms import attained
+from dpalgos.audit.experiment import AuditOptions, Verdict
+from dpalgos.audit.releases import audit_algorithm
 from dpalgos.evaluators.by_group import ConfusionByGroup, LaplaceConfusionByGroup, PairsByGroup
 from dpalgos.evaluators.noisy_sums import ConfusionMatrix
 from dpalgos.features.column_groups import ColumnGroups
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, PureEpsilon, Setting
 from dpalgos.integer_sums import portions
 from dpalgos.margins import is_measured, metrics_of_noisy_confusion, metrics_of_noisy_group, of_sum, simulated
+from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.metrics import rates_of_group
 from dpalgos.normalisation import Clip, UnitNorm
 from dpalgos.parameters import ParameterError
@@ -102,6 +105,35 @@ def test_a_row_that_is_counted_in_two_groups_is_caught() -> None:
     mutant, setting = Everywhere(budget=ONE, groups=3), setting_of()
     values = [mutant.statistic(ArrayRows(row[None], np.array([label])), setting).ravel() for row, label in records(2)]
     assert moved(values, values, 2) > 1.3 * mutant.sensitivity(setting)
+
+
+class HalfTheNoise(ConfusionByGroup):
+    """A mutant."""
+
+    def distribution(self, setting: Setting) -> RoundedGaussian:
+        return RoundedGaussian(super().distribution(setting).sigma / 2.0)
+
+
+@pytest.mark.parametrize(
+    ("cls", "verdict"),
+    [
+        (ConfusionByGroup, Verdict.TIGHT),
+        (OneGroupOnly, Verdict.VIOLATES),
+        (HalfTheNoise, Verdict.VIOLATES),
+        (EachGroup, Verdict.CONSISTENT),
+    ],
+)
+def test_the_audit_is_tight_and_catches_what_books_one_group_only(
+    cls: type[ConfusionByGroup], verdict: Verdict
+) -> None:
+    """At a confidence of 1 - 1e-9, from 100,000 runs whose sums have a known likelihood ratio."""
+    report = audit_algorithm(
+        [(cls(budget=ONE, groups=3), setting_of(rows=16))],
+        AuditOptions(delta=0.05, trials=100_000, confidence=1 - 1e-9),
+        name=cls.__name__,
+        kind="evaluators",
+    )
+    assert report.verdict is verdict, report
 
 
 def people(algorithm: PairsByGroup, most: int, relation: Neighbours) -> float:

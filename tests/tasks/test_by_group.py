@@ -21,6 +21,7 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
+from tasks.federation.protocol import require_carried
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.planning.rows import Shards
@@ -35,6 +36,8 @@ from tasks.release.storing import read_release
 from tasks.tracking.reporting import figure_files
 from tasks.tracking.results import NOT_MEASURED, RunResult, group_lines
 from tests.support.chains import Prepared, charges, configured, followed, prepare
+from tests.support.command_line import CommandLine
+from unitball.training import TrainedModel
 
 COLUMNS = """
 columns:
@@ -100,7 +103,7 @@ def bring_in(folder: Path, count: int = 600, *, name: str = "clinic", held_out: 
             path=paths["train"],
             test_path=paths["test"] if held_out else None,
             schema_path=folder / "schema.yaml",
-            **({"epsilon_cap": 1e7, "delta_cap": 1e-4} if private else {}),
+            **({"epsilon_cap": 1e6, "delta_cap": 1e-4} if private else {}),
             **given,
         )
     )
@@ -291,7 +294,7 @@ def test_people_are_counted_by_their_rows_groups_and_weigh_one(root: Path, tmp_p
             format="csv",
             path=folder / "rows.csv",
             schema_path=folder / "schema.yaml",
-            epsilon_cap=1e7,
+            epsilon_cap=1e6,
             delta_cap=1e-4,
         )
     )
@@ -421,3 +424,42 @@ def test_a_plan_says_what_measuring_by_group_costs(root: Path, tmp_path: Path) -
     assert "at the price of one matrix" in said
     assert "2 times that of a run that is not measured by group" in said
     assert expect_run(configured(algorithm="noisy-gd", evaluation=True)).measured_by == ""
+
+
+def test_the_command_prints_a_table_of_groups_and_the_flow_shows_it(
+    unitball: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the terminal, as JSON, in Prefect's result, and refused where rows are those of parties of their own."""
+    shown: dict[str, str] = {}
+    monkeypatch.setattr(
+        "tasks.tracking.artifacts.create_markdown_artifact", lambda text, *, key, **_: shown.__setitem__(key, text)
+    )
+    bring_in(tmp_path / "input", 900)
+    arguments = ["train", "--dataset", "clinic", "--algorithm", "noisy-gd", "--epsilon", "1", "--by", "sex"]
+    printed = unitball(*arguments)
+    assert printed.code == 0, printed
+    assert "By sex" in printed.out
+    assert [line.split()[0] for line in printed.out.splitlines() if " to " in line or NOT_MEASURED in line][-4:]
+    assert "2 times the noise of a run that is not measured by group" in " ".join(printed.out.split())
+    assert "| female |" in shown["result"]
+    document = unitball(*arguments, "--json").json
+    assert document["by_group"]["column"] == "sex"
+    assert set(document["by_group"]["confusion"]) == {"female", "male", "other", "missing"}
+    unitball(*arguments, "--roc").refused(2, "--by sex and --roc", "leave one of them out")
+    explained = unitball(*arguments, "--explain")
+    assert "measured by 4 groups by sex" in explained.out
+    assert "measured by 4 groups by sex" in " ".join(unitball(*arguments, "--plan").out.split())
+    with pytest.raises(RefusedError, match="by: not carried out over parties of their own"):
+        require_carried(configured(by="sex", trust="secagg"))
+
+
+def test_a_notebook_gets_a_line_a_group(root: Path, tmp_path: Path) -> None:
+    bring_in(tmp_path / "input", 900)
+    config = configured(algorithm="noisy-gd", evaluation=True, by="sex")
+    model = TrainedModel(result=chain_inline(planned(config).config).result, pipeline=None)
+    table_of_groups = model.by_group()
+    assert table_of_groups.index.name == "sex"
+    assert list(table_of_groups.index) == ["female", "male", "other", "missing"]
+    assert {"rows", "rows_low", "accuracy", "accuracy_low", "recall_yes", "predicted_yes"} <= set(table_of_groups)
+    with pytest.raises(InputError, match="not measured by group"):
+        TrainedModel(result=followed(algorithm="noisy-gd"), pipeline=None).by_group()
