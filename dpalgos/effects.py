@@ -53,10 +53,15 @@ def ordinary_row(counts: ColumnCounts, dimension: int) -> Floats:
     layout, row = counts.layout, np.zeros(dimension)
     medians = quartiles(counts, [0.5]).values[:, 0]
     for column, median in zip(layout.numbers, medians, strict=False):
-        row[column.at] = median
+        row[column.at] = _feature(column, median)
     for column, noisy in zip(layout.categories, counts.categories, strict=True):
-        row[column.at + int(noisy[:-1].argmax())] = 1.0
+        row[column.at + int(noisy[:-1].argmax())] = column.high
     return row
+
+
+def _feature(number: Column, cell: Floats | float) -> Floats | float:
+    """Return the feature of a number's cell, in shares of its range."""
+    return number.low + (number.high - number.low) * cell
 
 
 def effects(
@@ -90,7 +95,7 @@ def effects(
     for line, column in enumerate(layout.numbers):
         places = (np.arange(shown.bins) + 0.5) / shown.bins
         rows = np.tile(row, (shown.bins, 1))
-        rows[:, column.at] = places
+        rows[:, column.at] = _feature(column, places)
         missing = None
         if column.missing is not None:
             lost = row.copy()
@@ -100,7 +105,7 @@ def effects(
     for column, noisy in zip(layout.categories, shown.categories, strict=True):
         values = int(column.values or 0)
         rows = np.tile(row, (values + 1, 1))
-        rows[:, column.at : column.at + values] = np.eye(values + 1, values)
+        rows[:, column.at : column.at + values] = column.high * np.eye(values + 1, values)
         scores = np.asarray(score(rows))
         found.append(Effect(column, np.arange(values, dtype=np.float64), scores[:-1], noisy[:-1], scores[-1]))
     return found

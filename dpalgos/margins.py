@@ -160,6 +160,7 @@ def metrics_of_noisy_errors(
         "mae_low": max(mae - margin, 0.0) * width,
         "mae_high": min(mae + margin, 1.0) * width,
         "r2_noise": r2_noise,
+        "held_out_rows": float(rows),
     }
 
 

@@ -110,7 +110,7 @@ def _explained(config: TrainingConfig) -> Answer:
     lines = [f"{plan.system} under trust {plan.trust}"]
     lines += [f"  - {reason}" for reason in plan.reasons or ("parts and parameters are those named, or defaults",)]
     for kind, part in parts.items():
-        parameters = ", ".join(f"{name}={value}" for name, value in part.items() if name != "name")
+        parameters = ", ".join(f"{name}={_brief(value)}" for name, value in part.items() if name != "name")
         lines.append(f"  {kind} {part['name']}" + (f": {parameters}" if parameters else ""))
     lines += [f"  measured by {plan.measured_by}"] if plan.measured_by else []
     explained = {
@@ -121,6 +121,12 @@ def _explained(config: TrainingConfig) -> Answer:
         "measured_by": plan.measured_by,
     }
     return Answer({**explained, "parts": parts}, lines)
+
+
+def _brief(value: object) -> str:
+    """Return a parameter's value, or of a long list how long it is."""
+    text = str(value)
+    return text if len(text) <= _LONGEST_SHOWN or not isinstance(value, list | tuple) else f"({len(value)} of them)"
 
 
 def _expectation(config: TrainingConfig) -> Answer:
@@ -324,6 +330,8 @@ def _when(one: Schedule) -> str:
 
 _HEADINGS = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "mae": "mean absolute error", "r2": "R²"}
 _MOST_CLASSES = 20
+# Characters of a list that is shown whole.
+_LONGEST_SHOWN = 60
 # From this share of the most frequent class on others are rare, and up to this much above guessing hardly predicted.
 _RARE, _HARDLY = 0.8, 0.15
 _SECOND = ("balanced_accuracy", "r2")

@@ -249,6 +249,13 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
             "or digits), so that features are averaged over both; if empty, in colour only."
         ),
     ] = None
+    counts_of: Annotated[
+        str | None,
+        Field(
+            description="An earlier version of the table whose columns were described (`unitball describe`), of which "
+            "the map of columns is made; the version that is trained on if empty."
+        ),
+    ] = None
     projection: Annotated[
         Annotated[str, RegisteredName("projections")] | None,
         Field(description="A registered projection instead of the system's."),

@@ -248,7 +248,13 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
         nodes=nodes,
         groups=groups,
     )
-    return _over_counts(config, references, described_columns(registered) if normalised.rows.columns else [])
+    if config.counts_of is not None and not normalised.rows.columns:
+        raise ParameterError(
+            f"counts_of names version {config.counts_of}, and no map of columns is made here: that is for tables with "
+            "declared columns under algorithm unitball, without a horizon; leave it out"
+        )
+    counted = described_columns(registered, config.counts_of) if normalised.rows.columns else []
+    return _over_counts(config, references, counted)
 
 
 def _over_counts(config: TrainingConfig, references: AllRows, counted: Sequence[PlannedRelease]) -> Prepared:

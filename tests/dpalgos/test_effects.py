@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from dpalgos.effects import effects, ordinary_row, pairs_by_weight
-from dpalgos.features.normal_scores import ScoreRule
+from dpalgos.features.column_functions import CONSTANT, Term
 from dpalgos.features.public_map import RandomFourier
 from dpalgos.histograms import ColumnCounts
 from dpalgos.models import LinearModel
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
-from tests.dpalgos.test_normal_scores import counts_of, rows_of
+from tests.dpalgos.test_column_functions import COLUMNS, counts_of, made_of, raw, rows_of
 
 DIMENSION = 8
 
@@ -27,30 +27,37 @@ def made() -> ColumnCounts:
 def test_the_ordinary_row_is_at_released_medians_and_most_frequent_values() -> None:
     rows = rows_of()
     row = ordinary_row(counts_of(rows), DIMENSION)
-    for column in (0, 1, 2):
-        known = rows[rows[:, 3] == 0, column] if column == 2 else rows[:, column]
-        assert abs(row[column] - np.sort(known)[math.ceil(len(known) / 2) - 1]) <= 1 / 64
-    assert row[3:].tolist() == [0.0, 1.0, 0.0, 0.0, 1.0]
+    for number in COLUMNS[:3]:
+        known = rows[rows[:, 3] == 0, number.at] if number.at == 2 else rows[:, number.at]
+        width = (number.high - number.low) / 64
+        assert abs(row[number.at] - np.sort(known)[math.ceil(len(known) / 2) - 1]) <= width
+    assert row[3:].tolist() == [0.0, 0.5, 0.0, 0.0, 1.0]
 
 
 def test_a_curve_of_one_column_in_closed_form() -> None:
     """Scores are w z / norm of all functions, which the other columns decide too: effects do not add up."""
     counts = made()
-    functions = ScoreRule(degree=1).made(counts)
+    functions = made_of("univariate", counts)
+    place = {term: place for place, term in enumerate(functions.terms())}[Term("score", (1,))]
     weights = np.zeros((1, functions.dimension))
-    weights[0, 1] = 2.0
+    weights[0, place] = 2.0
     model = LinearModel(weights=weights, intercept=np.array([0.25]))
     found = effects(lambda cells: model.scores(functions.transform(cells)), counts, DIMENSION)
     assert [effect.column for effect in found] == [*counts.layout.numbers, *counts.layout.categories]
-    row = ordinary_row(counts, DIMENSION)
-    raw = functions.functions(row[None])[0] * functions.weights
+    ordinary = raw(functions, ordinary_row(counts, DIMENSION)[None])
+    of_number = [[Term(name, (line,)) for name in ("linear", "score", "square", "cube")] for line in range(3)]
+    own_weights = dict(zip(functions.terms(), functions.weights, strict=True))
     for line, effect in enumerate(found[:3]):
-        z = functions.scores[line].mean(axis=1)
-        others = float(raw @ raw - raw[line] ** 2)
-        own = z if line == 1 else raw[1]
-        assert effect.scores[:, 0] == pytest.approx(0.25 + 2.0 * own / np.sqrt(others + z**2))
+        others = CONSTANT**2 + sum(
+            (own_weights[term] * values[0]) ** 2
+            for term, values in ordinary.items()
+            if term not in of_number[line] and term.function != "constant"
+        )
+        own = functions.tables[line] * np.array([own_weights[term] for term in of_number[line]])[:, None]
+        score = own[1] if line == 1 else own_weights[of_number[1][1]] * ordinary[of_number[1][1]]
+        assert effect.scores[:, 0] == pytest.approx(0.25 + 2.0 * score / np.sqrt(others + (own**2).sum(axis=0)))
         assert np.array_equal(effect.counts, counts.counts[line])
-    assert np.all(np.diff(found[1].scores[:, 0]) >= 0)
+    assert found[1].scores[0, 0] < found[1].scores[-1, 0]
     assert np.ptp(found[0].scores) > 0, "rows have norm 1"
     assert found[0].missing is None
     assert found[2].missing is not None
@@ -62,7 +69,7 @@ def test_a_curve_of_one_column_in_closed_form() -> None:
 def test_nothing_but_released_counts_and_weights_is_looked_at() -> None:
     """The same page for other rows with the same noisy counts; a mutant that looks at rows has another one."""
     counts = made()
-    functions = ScoreRule(degree=2).made(counts)
+    functions = made_of("products", counts)
     model = LinearModel(weights=np.random.default_rng(0).normal(size=(3, functions.dimension)))
     seen: list[Floats] = []
 
@@ -86,32 +93,29 @@ def test_nothing_but_released_counts_and_weights_is_looked_at() -> None:
 
 def test_fourier_features_have_curves_too() -> None:
     counts = made()
-    functions, fourier = ScoreRule(degree=1).made(counts), RandomFourier(frequencies=8)
+    functions, fourier = made_of("scores", counts), RandomFourier(frequencies=8)
     behind = fourier.map_for(functions.dimension)
     model = LinearModel(weights=np.random.default_rng(0).normal(size=(1, 16)))
     (first, *_) = effects(lambda cells: model.scores(behind.apply(functions.transform(cells))), counts, DIMENSION)
     rows = np.tile(ordinary_row(counts, DIMENSION), (64, 1))
-    rows[:, 0] = (np.arange(64) + 0.5) / 64
+    rows[:, 0] = -1.0 + 2.0 * (np.arange(64) + 0.5) / 64
     phases = functions.transform(rows) @ behind.frequencies
     expected = np.hstack([np.cos(phases), np.sin(phases)]) / math.sqrt(8) @ model.weights.T
     assert first.scores == pytest.approx(expected)
 
 
 def test_pairs_are_listed_by_the_weights_of_their_products() -> None:
-    counts = made()
-    functions = ScoreRule(degree=3).made(counts)
+    functions = made_of("cubic", made())
+    places = {term: place for place, term in enumerate(functions.terms())}
     weights = np.zeros((2, functions.dimension))
-    places = {term.columns: place for place, term in enumerate(functions.terms()) if term.function == "product"}
-    weights[:, places[0, 2]], weights[1, places[1, 2]] = [3.0, 4.0], -2.0
-    # Half of 3 and 4 in two scores, and of 2 in one.
-    assert pairs_by_weight(weights, functions) == [(0, 2, 2.5), (1, 2, 1.0)]
-    assert pairs_by_weight(weights, functions, most=1) == [(0, 2, 2.5)]
-    # Of sums y = M z the product y_0 y_1 gives z_i z_j the weight M_i0 M_j1 + M_j0 M_i1.
-    rule = ScoreRule(degree=2, most_products=1)
-    mixed = rule.made(counts)
-    one = np.zeros((1, mixed.dimension))
-    one[0, [term.function for term in mixed.terms()].index("product")] = 1.0
-    matrix = mixed.mixing
-    for first, second, size in pairs_by_weight(one, mixed):
-        expected = matrix[first, 0] * matrix[second, 1] + matrix[second, 0] * matrix[first, 1]
-        assert size == pytest.approx(0.5 * abs(expected))
+    for scores, term, weight in (
+        (slice(None), Term("product", (0, 2)), np.array([3.0, 4.0])),
+        (1, Term("cubic-product", (2, 0)), 12.0),
+        (1, Term("product", (1, 2)), -2.0),
+    ):
+        weights[scores, places[term]] = weight / functions.weights[places[term]]
+    # By what the features weigh in the map: 3, 4 and 12 together, and 2.
+    found = pairs_by_weight(weights, functions)
+    assert [pair[:2] for pair in found] == [(0, 2), (1, 2)]
+    assert [pair[2] for pair in found] == pytest.approx([13.0, 2.0])
+    assert pairs_by_weight(weights, functions, most=1) == found[:1]
