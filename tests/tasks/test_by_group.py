@@ -450,7 +450,7 @@ def test_the_command_prints_a_table_of_groups_and_the_flow_shows_it(
     assert "measured by 4 groups by sex" in explained.out
     assert "measured by 4 groups by sex" in " ".join(unitball(*arguments, "--plan").out.split())
     with pytest.raises(RefusedError, match="by: not carried out over parties of their own"):
-        require_carried(configured(by="sex", trust="secagg"))
+        require_carried(configured(by="sex", trust="secagg", evaluation=True))
 
 
 def test_a_notebook_gets_a_line_a_group(root: Path, tmp_path: Path) -> None:
