@@ -129,6 +129,13 @@ def _brief(value: object) -> str:
     return text if len(text) <= _LONGEST_SHOWN or not isinstance(value, list | tuple) else f"({len(value)} of them)"
 
 
+def _kept(streamed: float, people: bool) -> str:
+    """Return where rows are between passes, of which so large a share, of people's at most, is not kept."""
+    if 0.0 < streamed < 1.0:
+        return f"rows of which {'at least ' if people else ''}{1.0 - streamed:.0%} are kept in memory"
+    return "rows read from disk" if streamed else "rows kept in memory"
+
+
 def _expectation(config: TrainingConfig) -> Answer:
     from tasks.release.expectation import expect_run
 
@@ -142,7 +149,7 @@ def _expectation(config: TrainingConfig) -> Answer:
     lines = {
         "rows": f"{expected.rows:,}{people} × {expected.dimension} over {expected.parties} parties",
         "releases": f"{expected.releases}{tuned}, budget {budget}{charged}",
-        "passes": f"{expected.passes} over {'rows read from disk' if expected.streamed else 'rows kept in memory'}",
+        "passes": f"{expected.passes} over {_kept(expected.streamed, each > 1)}",
         "operations": f"{_span(expected.least_operations, expected.operations, '.2g')} floating-point operations in "
         "matrix products",
         "reading": f"{_span(expected.least_read_bytes / 2**20, expected.read_bytes / 2**20, ',.0f')} MiB of rows"
