@@ -124,6 +124,8 @@ class Expectation:
     mapping_seconds : float
         Of these, what each reading of all rows takes because they pass through a slow public map anew, at the limit of
         rows each; 0 where they are kept as it shows them, or will be.
+    measured_by : str
+        What measuring by group costs; empty where nothing is measured so.
     """
 
     rows: int
@@ -146,6 +148,7 @@ class Expectation:
     seconds: float
     least_seconds: float
     mapping_seconds: float
+    measured_by: str = ""
 
 
 def expect(
@@ -227,6 +230,7 @@ def expect(
         seconds=round(fixed + most.seconds, 1),
         least_seconds=round(fixed + least.seconds, 1),
         mapping_seconds=round(most.mapping, 1),
+        measured_by=plan.measured_by,
     )
 
 
