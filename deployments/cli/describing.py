@@ -216,10 +216,10 @@ def margin(figure: Figure) -> str:
 
 def _rounded(number: float, digits: int, toward: int) -> str:
     """Return a number to so many digits behind the point, towards the next one below or above."""
-    turn = {-1: math.floor, 0: round, 1: math.ceil}[toward]
     digits = min(max(digits, -15), 12)
     scale = 10.0 ** abs(digits)
-    units = turn(number * scale if digits >= 0 else number / scale)
+    exact = number * scale if digits >= 0 else number / scale
+    units = math.floor(exact) if toward < 0 else math.ceil(exact) if toward > 0 else round(exact)
     return f"{units / scale if digits >= 0 else units * scale:.{max(digits, 0)}f}"
 
 

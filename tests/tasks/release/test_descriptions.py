@@ -111,7 +111,8 @@ def rank(numbers: Any, share: float) -> Any:
 
 def truth(label: str = CLASSES, *, log: bool = True) -> dict[tuple[str, str, str], Any]:
     """Return what is to be said of the table, by column, what, and of what: counted here from its cells."""
-    frame, exact = table(), {}
+    frame = table()
+    exact: dict[tuple[str, str, str], Any] = {}
     weight = frame["weight"][frame["weight"] != ""].astype(float)
     # A missing cell lies at the middle of the range.
     lab = frame["lab"].replace("", "4").astype(float).clip(0, 8)
@@ -170,8 +171,9 @@ def noisy(dataset: DatasetRef, runs: int, mu: float, *, noise: bool = True, seed
     plan = plan_counts(dataset, 1.0)
     planned = plan.planned
     (shard,) = make_partition(plan.partition).training
-    algorithm = replace(planned.build(), budget=GaussianMu(mu), bins=64)
-    assert isinstance(algorithm, ColumnHistograms)
+    planned_counts = planned.build()
+    assert isinstance(planned_counts, ColumnHistograms)
+    algorithm = replace(planned_counts, budget=GaussianMu(mu), bins=64)
     setting = planned.setting
     exact = algorithm.contribution(algorithm.initial(setting), rows_of(shard, (), setting.dimension), setting)
     # They are the same in every run.
@@ -310,7 +312,7 @@ def test_half_a_margin_holds_too_rarely(root: Path, tmp_path: Path) -> None:
     """What the counting of runs must catch: noise twice what is said of it (a margin of 67 %)."""
     dataset, runs = brought_in(tmp_path), 100
     exact = truth()
-    held = dict.fromkeys(exact, 0)
+    held: dict[Any, int] = dict.fromkeys(exact, 0)
     for counts in noisy(dataset, runs, 0.35, seed=3):
         stated = replace(counts, covariance=counts.covariance / 4, deviation=counts.deviation / 2)
         found = printed(dataset, stated)
