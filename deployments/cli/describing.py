@@ -127,9 +127,10 @@ def _epsilon(number: float | None) -> str:
 def lines_of(found: Description) -> Iterator[RenderableType]:
     """Yield a description for people."""
     yield from terms_lines(found.terms)
+    weighed = "" if found.terms.unit == "row" else "; of k rows of a person each counts as 1/k"
     yield (
-        "[low, high] is a 95 % margin of this data's own value, of noise and widths of bins; each holds by itself. All "
-        "rows that are in no test file are counted."
+        f"All rows are counted that are in no test file{weighed}. [low, high] is a 95 % margin of this data's own "
+        "value, of noise and widths of bins; each holds by itself."
     )
     for column in found.all:
         yield ""
@@ -176,7 +177,7 @@ def _histogram(bars: Sequence[Figure]) -> Iterator[str]:
         for one, value in zip(bars, values, strict=True)
     ]
     low, high = bars[0].of.split(" to ")[0], bars[-1].of.split(" to ")[1]
-    yield f"  |{''.join(glyphs)}|  {len(bars)} bars from {low} to {high}, each ± {math.ceil(reach)} rows at most"
+    yield f"  |{''.join(glyphs)}|  {len(bars)} bars from {low} to {high}, each ± {math.ceil(reach)} at most"
 
 
 def _counts(figures: Sequence[Figure]) -> Iterator[str]:
