@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from dpalgos.algorithms import (
     ApproximateAlgorithm,
@@ -631,7 +631,7 @@ class GaussianBinCounts(BinCounts, GaussianSums):
         A union bound over the empty bins of a column.
         """
         sigma = self.distribution(setting).sigma
-        return (sigma * -float(ndtri(_BY_NOISE / self.bins)) + 0.5) / self.units(setting)
+        return (sigma * -float(scipy.special.ndtri(_BY_NOISE / self.bins)) + 0.5) / self.units(setting)
 
 
 @register("evaluators", "laplace-bin-counts")
