@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
+from rich.markup import escape
 
 from deployments.cli.common import Answer, answered, options_of, progress, require_readable, table
 from deployments.cli.entry_point import app
@@ -227,10 +228,11 @@ def _rounded(number: float, digits: int, toward: int) -> str:
 def _compared(comparison: Comparison) -> Iterator[RenderableType]:
     rows = [
         [
-            column.name,
-            one.of if one.of == one.what else f"{one.what} {one.of}",
+            # Names and values are anybody's text, and a table's cells are Rich's.
+            escape(column.name),
+            escape(one.of if one.of == one.what else f"{one.what} {one.of}"),
             *map(_short, (one.here, one.there)),
-            margin(one),
+            escape(margin(one)),
             "*" if one.beyond else "",
         ]
         for column in comparison.columns

@@ -248,8 +248,10 @@ def counts_of(planned: PlannedRelease) -> ColumnCounts:
 def paid_counts(account: str, version: str) -> list[PlannedRelease]:
     """Return the stored releases of columns' histograms that an account has paid for, of one data version.
 
-    In the order of their charges, each as it was planned: public facts alone. Of each :func:`counts_of` reads what was
-    released, free of charge; several of one number of rows are combined by :func:`dpalgos.histograms.combined`.
+    In the order of their charges, each as it was planned: public facts alone. Those of :func:`plan_counts` count all
+    rows of the version (``setting.rows``) under its partition into the parties' own files, or none; others may count
+    some. Of each :func:`counts_of` reads what was released, free of charge; several of the same rows and columns are
+    combined by :func:`dpalgos.histograms.combined`.
 
     Parameters
     ----------

@@ -265,7 +265,9 @@ def _other(plan: CountsPlan, version: str) -> tuple[DatasetRef, ColumnCounts]:
         raise InputError(
             f"column {name} is declared otherwise in version {version}: bins of other ranges or values are not the same"
         )
-    if not (released := paid_counts(other.account, other.version)):
+    # A run may have counted the rows that it trained on, and these alone.
+    released = [one for one in paid_counts(other.account, other.version) if one.setting.rows == other.rows]
+    if not released:
         price = plan_counts(other, plan.epsilon, delta=plan.planned.delta).planned
         raise RefusedError(
             f"no histograms of version {version} are paid for, and comparing reads its release: epsilon "

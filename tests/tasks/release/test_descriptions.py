@@ -555,3 +555,69 @@ def test_a_description_is_that_of_its_release_alone(root: Path, tmp_path: Path) 
         part.unlink()
     assert unitball.describe("ward", epsilon=1.0).equals(first)
     assert isinstance(first.attrs["mu"], float)
+
+
+def test_a_release_that_fails_says_nothing_of_rows_and_is_paid_once(
+    commands: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of what reads rows may hold their values: one line without them, and the next attempt is free."""
+    commands.succeeds("ingest", "clinic", "--path", CLINIC, *WORDS, *CAP)
+
+    def failing(self: object, features: Any, labels: Any, parts: Any, setting: object) -> Any:
+        raise ValueError(f"a cell is {features[0, 0]:.17g}, and there are {(labels == 0).sum()} of the first class")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ColumnHistograms, "of_block", failing)
+        outcome = commands("describe", "clinic", "--epsilon", 0.5)
+    assert outcome.code == 1
+    assert "a cell is" not in outcome.err
+    assert "of the first class" not in outcome.err + outcome.out
+    commands.succeeds("describe", "clinic", "--epsilon", 0.5)
+    assert len(open_ledger().charges("clinic-2026")) == 1
+
+
+def test_rows_of_a_test_file_are_not_counted(commands: CommandLine, tmp_path: Path) -> None:
+    head, *lines = CLINIC.read_text().splitlines()
+    for name, part in (("train", lines[:200]), ("test", lines[200:])):
+        (tmp_path / f"{name}.csv").write_text("\n".join([head, *part]) + "\n")
+    schema = tmp_path / "clinic.yaml"
+    schema.write_text(CLINIC.with_suffix(".yaml").read_text() + "files: {train: train.csv, test: test.csv}\n")
+    words = ["--format", "csv", "--path", tmp_path, "--schema", schema, "--epsilon-cap", 9, "--delta-cap", "1e-6"]
+    found = commands.succeeds("describe", "clinic", "--epsilon", 8, *words)
+    assert found["terms"]["rows"] == 200
+    dataset = find_dataset("clinic")
+    assert dataset.test_rows == 100
+    (paid,) = paid_counts("clinic", dataset.version)
+    assert paid.setting.rows == 200
+    counts = counts_of(paid)
+    # 300 would be nine deviations and more off.
+    assert (np.abs(counts.totals - 200) < 7 * math.sqrt(counts.covariance[-1, -1])).all()
+    assert 9 * math.sqrt(counts.covariance[-1, -1]) < 100
+
+
+def test_public_rows_are_described_and_pay_nothing(commands: CommandLine) -> None:
+    words = ["--format", "csv", "--path", CLINIC, "--schema", CLINIC.with_suffix(".yaml"), "--public"]
+    outcome = commands("describe", "clinic", "--epsilon", 0.5, *words)
+    assert outcome.code == 0, outcome
+    assert "account clinic: the rows are public, and nothing is charged" in outcome.out
+    assert "epsilon 0.5 at delta 1e-05" in outcome.out
+
+
+def test_two_versions_of_names_that_are_markup(commands: CommandLine, tmp_path: Path) -> None:
+    """`[bold]` is a value like others, and no style of the terminal."""
+    schema, path = tmp_path / "odd.yaml", tmp_path / "odd.csv"
+    schema.write_text(
+        "format_version: 1\ncolumns:\n  - {name: '[red]x', type: category, values: ['[bold]', '[/no]']}\n"
+        "  - {name: y, type: label, classes: ['0', '1']}\n"
+    )
+    versions = []
+    for rows in (300, 400):
+        path.write_text(
+            "[red]x,y\n" + "".join(f"{('[bold]', '[/no]')[row % 2]},{row % 3 % 2}\n" for row in range(rows))
+        )
+        words = ["--format", "csv", "--path", path, "--schema", schema, "--epsilon-cap", 9, "--delta-cap", "1e-6"]
+        versions.append(commands.succeeds("describe", "odd", "--epsilon", 3, *words)["terms"]["version"])
+    outcome = commands("describe", "odd", "--epsilon", 3, "--against", versions[0])
+    assert outcome.code == 0, outcome
+    assert "share [bold]" in outcome.out
+    assert "[/no]" in outcome.out
