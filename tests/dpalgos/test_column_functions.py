@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy
 
-from dpalgos.algorithms import TrustedSummation, run_sums
+from dpalgos.algorithms import TrustedSummation, fit, run_sums
 from dpalgos.columns import Column
 from dpalgos.evaluators.column_histograms import ColumnHistograms
 from dpalgos.features.column_functions import (
@@ -25,7 +25,7 @@ from dpalgos.features.column_functions import (
 )
 from dpalgos.guarantees import GaussianMu, Setting
 from dpalgos.histograms import ColumnCounts
-from dpalgos.keystream import KeyedNoise
+from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import decode, opened, require_planned
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, sanitise
@@ -340,3 +340,18 @@ def test_the_range_is_from_released_counts_and_no_row() -> None:
     assert len(set(ranges)) > 1
     assert ranges == [clipping_range(one) for one in counts]
     assert made_of("scores", counts_of(rows)).label_range.shape == (0,)
+
+
+def test_a_label_s_range_that_is_far_too_wide_is_cut_to_where_labels_are() -> None:
+    """Noise in the tails of a loose range must not outweigh the labels; a range that fits is left to its quantiles."""
+    random = np.random.default_rng(3)
+    labels = np.clip(random.normal(0.0, 1.0, 20_000), -3.0, 3.0)
+    for reach, most in ((3.0, 6.0), (300.0, 30.0)):
+        algorithm = ColumnHistograms(budget=GaussianMu(0.3), bins=1024, label_range=(-reach, reach))
+        setting = Setting(sizes=(len(labels),), dimension=1, classes=1)
+        for seed in range(10):
+            rows = ArrayRows(np.zeros((len(labels), 1)), labels)
+            released = fit(algorithm, [rows], setting, KeyedNoise(public_secret(seed), "counts"))
+            low, high = clipping_range(ColumnCounts.of_release(released.values, algorithm, setting))
+            assert -most / 2.0 <= low < -0.5
+            assert 0.5 < high <= most / 2.0
