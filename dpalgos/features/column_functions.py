@@ -364,9 +364,10 @@ def clipping_range(counts: ColumnCounts) -> tuple[float, float]:
 
     Where the middle nine tenths of the labels lie within a tenth of the declared range, that is far too wide, and what
     noise alone puts into its tails would outweigh all labels: there a tail of less than one and a half deviations of
-    its running sum, or of up to three where these are 2 % of the labels at most, holds none. (On held-out rows, the range made 25 times as wide, R² at ε = 1 is 0.44 for −6.8 on
-    cpu_act and 0.45 on house_16H; on wind, with fewer rows, it is below 0 all the same. Where ranges are not loose,
-    labels of real tails would be lost: 0.64 for 0.85 on cpu_act.)
+    its running sum, or of up to three where these are 2 % of the labels at most, holds none. (On held-out rows, the
+    range made 25 times as wide, R² at ε = 1 is 0.44 for −6.8 on cpu_act and 0.45 on house_16H; on wind, with fewer
+    rows, it is below 0 all the same. Where ranges are not loose, labels of real tails would be lost: 0.64 for 0.85 on
+    cpu_act.)
 
     Parameters
     ----------
