@@ -96,8 +96,7 @@ def _runs_of(
     # What an audit of a trainer sets beside its budget.
     found = audit_parameters(parts_of(name)[0], 0)
     parameters = {f"trainer.{field}": value for field, value in found.items() if field != "components"}
-    common = {"epsilon": epsilon, "delta": delta}
-    planned = partial(SyntheticRun.of, name, **common, neighbours=neighbours)
+    planned = partial(SyntheticRun.of, name, epsilon=epsilon, delta=delta, neighbours=neighbours)
     of_rows = partial(planned, rows=ROWS, parameters=parameters)
     shapes: tuple[tuple[int, int], ...] = _SHAPES
     try:
