@@ -145,6 +145,16 @@ class ColumnFunctions(RowFeatures):
         """T."""
         return int(self.tables.shape[2])
 
+    @property
+    def blocks(self) -> Mapping[str, float]:
+        """Which functions it has, and of each block its share of a row's squared norm (:data:`LEVELS`)."""
+        return LEVELS[_NAMES[int(self.level[0])]]
+
+    @property
+    def counted(self) -> bool:
+        """Whether columns are counted, so that values may be rare."""
+        return bool(self.level[1])
+
     def described(self) -> tuple[list[Column], list[Column]]:
         """Return the numbers and the categories."""
         columns = [
@@ -162,8 +172,7 @@ class ColumnFunctions(RowFeatures):
 
     def terms(self) -> list[Term]:
         """Return what each feature is, in order."""
-        place, counted = (int(entry) for entry in self.level)
-        return terms(*self.described(), _NAMES[place], counted=bool(counted))
+        return terms(*self.described(), _NAMES[int(self.level[0])], counted=self.counted)
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, D), rows of norm 1; NaN where a row has a number that is none."""
@@ -204,8 +213,7 @@ class ColumnFunctions(RowFeatures):
 
     def _of_numbers(self, features: Floats, numbers: Sequence[Column]) -> Floats:
         """Return functions of numbers times their weights, and then indicators, (D', m)."""
-        blocks = LEVELS[_NAMES[int(self.level[0])]]
-        count, rows = len(numbers), len(features)
+        blocks, count, rows = self.blocks, len(numbers), len(features)
         cells, missing = numbers_of(features, numbers)
         places = np.ascontiguousarray(bins_of(cells, self.bins).T)
         lacking = [line for line, column in enumerate(numbers) if column.missing is not None]
@@ -239,7 +247,7 @@ class ColumnFunctions(RowFeatures):
         self, features: Floats, categories: Sequence[Column], start: int
     ) -> list[tuple[Ints, Ints, Floats]]:
         """Return of each category, and pair, the rows that say a value, its feature there, and all rows' weights."""
-        blocks, counted = LEVELS[_NAMES[int(self.level[0])]], bool(self.level[1])
+        blocks, counted = self.blocks, self.counted
         found, values, used = [], [], 0
         for category in categories:
             size = int(category.values or 0)

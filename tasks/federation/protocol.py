@@ -41,6 +41,7 @@ _SHARED = (
 _NOT_HERE = (
     "seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party", "horizon", "deadline", "tune",
     "counts_of",
+    "by",
 )  # fmt: skip
 
 
