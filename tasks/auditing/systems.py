@@ -1,7 +1,7 @@
 """The audit of a registered system: many runs on synthetic neighbours, and a lower bound of its epsilon."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -96,38 +96,21 @@ def _runs_of(
     # What an audit of a trainer sets beside its budget.
     found = audit_parameters(parts_of(name)[0], 0)
     parameters = {f"trainer.{field}": value for field, value in found.items() if field != "components"}
-    planned = partial(
-        SyntheticRun.of,
-        name,
-        epsilon=epsilon,
-        delta=delta,
-        rows=ROWS,
-        neighbours=neighbours,
-        parameters=parameters,
-    )
+    planned = partial(SyntheticRun.of, name, epsilon=epsilon, delta=delta, neighbours=neighbours)
+    of_rows = partial(planned, rows=ROWS, parameters=parameters)
     shapes: tuple[tuple[int, int], ...] = _SHAPES
     try:
-        planned(dimension=shapes[0][0], classes=shapes[0][1])
+        of_rows(dimension=shapes[0][0], classes=shapes[0][1])
     except ParameterError:
         # What else is wrong with the arguments is said again here.
         shapes = _IMAGE_SHAPES
     for dimension, classes in shapes:
-        yield dimension, classes, planned(dimension=dimension, classes=classes)
-    if (table := _table_of(planned)) is not None:
-        yield _TABLE_NUMBERS, 2, table
-
-
-def _table_of(planned: Callable[..., SyntheticRun]) -> SyntheticRun | None:
-    """Return the run on a table whose columns are counted first; None of a system that counts none."""
+        yield dimension, classes, of_rows(dimension=dimension, classes=classes)
     columns = [Column(at=place, low=-1.0, high=1.0) for place in range(_TABLE_NUMBERS)]
-    of_table = partial(planned, dimension=_TABLE_NUMBERS, classes=2, columns=columns, rows=_TABLE_ROWS)
-    try:
-        run = of_table()
-    except ParameterError:
-        return None
-    if not run.plan.counts:
-        return None
-    return of_table(parameters={**planned.keywords["parameters"], "counts.bins": _BINS})
+    of_table = partial(planned, rows=_TABLE_ROWS, dimension=_TABLE_NUMBERS, classes=2, columns=columns)
+    # A system that counts no columns has no other runs on a table than on any rows.
+    if lookup("systems", name).table_normalisation is not None and of_table(parameters=parameters).plan.counts:
+        yield _TABLE_NUMBERS, 2, of_table(parameters={**parameters, "counts.bins": _BINS})
 
 
 def _alone(run: SyntheticRun) -> Iterable[PlannedRelease]:

@@ -232,7 +232,8 @@ def made_of_sums(
 
 def sent_along(plan: RunPlan, release: PlannedRelease) -> list[PlannedRelease | PlannedCombination]:
     """Return what a party is sent so that it sees its rows through what a release of a plan uses, in order."""
-    nodes, sent = plan.training, []
+    nodes = plan.training
+    sent: list[PlannedRelease | PlannedCombination] = []
     for key in release.upstream:
         node = nodes[key]
         sums = made_of_sums(node, nodes) if isinstance(node, PlannedCombination) else None

@@ -10,6 +10,7 @@ import pytest
 
 from dpalgos.algorithms import Algorithm
 from dpalgos.audit.experiment import AuditOptions, AuditReport, Effort, Verdict, audit_experiments
+from dpalgos.audit.ratios import run_watched
 from dpalgos.column_maps import LearntColumns
 from dpalgos.columns import Column
 from dpalgos.evaluators.column_histograms import ColumnHistograms
@@ -83,7 +84,7 @@ class _Exactly:
 
     def watched(self, algorithm: Algorithm, setting: Setting, noise: Any, rows: Any, other: Any, **more: Any) -> Any:
         if isinstance(algorithm, ColumnHistograms):
-            total = np.sum([algorithm.contribution(np.zeros(0), one, setting) for one in rows], axis=0)
+            total = np.sum([algorithm.contribution(np.zeros(0, dtype=np.int64), one, setting) for one in rows], axis=0)
             self.exact = algorithm.result(total, setting)
         return run_watched(algorithm, setting, noise, rows, other, **more)
 
@@ -92,7 +93,7 @@ class _Exactly:
         return honest(learnt, [self.exact], weights)
 
 
-run_watched, honest = synthetic_runs.run_watched, LearntColumns.combine
+honest = LearntColumns.combine
 
 
 def test_a_map_of_exact_counts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,7 @@ def require_charged_once(configs: Sequence[TrainingConfig]) -> None:
     assert verify_ledger() == []
 
 
-REQUESTS = ({}, {}, {"roc": True}, {"roc": True, "aim": "balanced"})
+REQUESTS: tuple[dict[str, Any], ...] = ({}, {}, {"roc": True}, {"roc": True, "aim": "balanced"})
 
 
 def test_counts_are_charged_once_whatever_is_measured(root: Path, tmp_path: Path) -> None:
