@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import ClassVar, TypedDict, cast
 
 import numpy as np
 
@@ -38,7 +38,36 @@ class ColumnMap(Aggregator[Statistic, RowFeatures]):
         """Return the number of features after the map, from the number before it: public before anything is counted."""
 
 
-def how_counted(counts: ColumnHistograms, setting: Setting) -> dict[str, Any]:
+class CountParameters(TypedDict):
+    """Parameters of :class:`~dpalgos.evaluators.column_histograms.ColumnHistograms`, but for columns and budget."""
+
+    bins: int
+    running: bool
+    mean_weight: float
+    label_range: list[float] | None
+
+
+class CountSetting(TypedDict):
+    """Fields of a :class:`~dpalgos.guarantees.Setting`."""
+
+    sizes: list[int]
+    dimension: int
+    classes: int
+    neighbours: str
+    trust: str
+    noise_factor: float
+    rows_per_person: int
+
+
+class HowCounted(TypedDict):
+    """How a release counted columns, as JSON."""
+
+    parameters: CountParameters
+    budget: dict[str, object]
+    setting: CountSetting
+
+
+def how_counted(counts: ColumnHistograms, setting: Setting) -> HowCounted:
     """Return as JSON how columns were counted: what :class:`LearntColumns` decodes a release of it by.
 
     Parameters
@@ -98,11 +127,11 @@ class LearntColumns(Bounded, ColumnMap):
     """
 
     level: str
-    columns: Sequence[Column | Mapping[str, Any]]
+    columns: Sequence[Column | Mapping[str, float]]
     dimension: int = field(metadata=COUNT)
     classes: int = field(metadata=COUNT)
     label_range: Sequence[float] | None = None
-    releases: Sequence[Mapping[str, Any]] = ()
+    releases: Sequence[HowCounted] = ()
 
     source: ClassVar[str] = "ours; van der Waerden 1952 (normal scores), Gram and Schmidt under the released masses"
 
@@ -151,20 +180,43 @@ class LearntColumns(Bounded, ColumnMap):
                 f"{len(artefacts)} releases are given and {len(self.releases)} described; the level {self.level} rests "
                 f"on {'one at least' if self.counted else 'none'}, each described by how_counted"
             )
-        counts = [self._decoded(one.values, how) for one, how in zip(artefacts, self.releases, strict=True)]
+        counts = [self.decoded(one.values, how) for one, how in zip(artefacts, self.releases, strict=True)]
         return combined(counts) if counts else None
 
     @property
     def _columns(self) -> tuple[Column, ...]:
         return cast("tuple[Column, ...]", self.columns)
 
-    def _decoded(self, values: Floats, how: Mapping[str, Any]) -> ColumnCounts:
-        given = dict(how["setting"])
-        setting = Setting(**{**given, "sizes": tuple(given["sizes"]), "neighbours": Neighbours(given["neighbours"])})
+    def decoded(self, values: Floats, how: HowCounted) -> ColumnCounts:
+        """Return the counts of a release that was made as :func:`how_counted` says.
+
+        Raises
+        ------
+        ParameterError
+            If it cannot be one.
+        """
+        facts, given = how["setting"], how["parameters"]
+        setting = Setting(
+            sizes=tuple(facts["sizes"]),
+            dimension=facts["dimension"],
+            classes=facts["classes"],
+            neighbours=Neighbours(facts["neighbours"]),
+            trust=facts["trust"],
+            noise_factor=facts["noise_factor"],
+            rows_per_person=facts["rows_per_person"],
+        )
         budget = loss_from_json(dict(how["budget"]))
         if not isinstance(budget, GaussianMu):
             raise ParameterError(f"the budget of counts is {budget}; column-histograms draws Gaussian noise of a mu")
-        counts = ColumnHistograms(budget=budget, columns=self._columns, **how["parameters"])
+        ends = given["label_range"]
+        counts = ColumnHistograms(
+            budget=budget,
+            columns=self._columns,
+            bins=given["bins"],
+            running=given["running"],
+            mean_weight=given["mean_weight"],
+            label_range=None if ends is None else (ends[0], ends[1]),
+        )
         expected = sum(counts.layout(setting).sizes)
         if values.shape != (expected,):
             raise ParameterError(f"a release has {values.shape} numbers; these columns have {expected}")

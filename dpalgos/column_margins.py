@@ -226,6 +226,11 @@ def class_shares(counts: ColumnCounts) -> Margins:
     return shares(counts.classes, _wider(counts) * counts.deviation)
 
 
+def category_shares(counts: ColumnCounts) -> list[Margins]:
+    """Return of each category the share of its values, and in the last place of none of them, (values + 1,)."""
+    return [shares(one, _wider(counts) * counts.deviation) for one in counts.categories]
+
+
 def means(counts: ColumnCounts) -> Margins:
     """Return the mean of each number's cells, clipped to their range and in shares of it, (lines,)."""
     present, of_present = _totals(counts)

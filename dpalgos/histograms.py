@@ -204,6 +204,8 @@ def combined(releases: Sequence[ColumnCounts]) -> ColumnCounts:
     if not releases:
         raise ParameterError("no release is given; give one at least")
     first = releases[0]
+    if len(releases) == 1:
+        return first
     for other in releases[1:]:
         if not _alike(first, other):
             raise ParameterError(

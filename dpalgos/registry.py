@@ -104,14 +104,19 @@ def construct(cls: type[_T], name: str, parameters: Mapping[str, object]) -> _T:
     Raises
     ------
     ParameterError
-        If a parameter is unknown or out of range.
+        If a parameter is unknown, missing or out of range.
     """
     assert dataclasses.is_dataclass(cls)
-    known = {field.name for field in dataclasses.fields(cls) if field.init}
+    given = [field for field in dataclasses.fields(cls) if field.init]
+    known = {field.name for field in given}
     for parameter in parameters:
         if parameter not in known:
             near = difflib.get_close_matches(parameter, sorted(known), n=3, cutoff=0.3) or sorted(known)
             raise ParameterError(f"{name} has no parameter {parameter!r}; it has: {', '.join(near) or 'no parameters'}")
+    none = dataclasses.MISSING
+    for field in given:
+        if field.name not in parameters and field.default is none and field.default_factory is none:
+            raise ParameterError(f"{name} needs the parameter {field.name!r}, which nothing says; give it, or another")
     return cls(**parameters)
 
 

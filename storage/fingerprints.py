@@ -46,9 +46,11 @@ def _nonzero(features: Any) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]
     if dense.all():
         starts = np.arange(len(dense) + 1, dtype=np.int64) * dense.shape[1]
         return starts, np.arange(dense.shape[1]), dense.reshape(-1)
-    rows, columns = np.nonzero(dense)
-    starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))]).astype(np.int64)
-    return starts, columns, dense[rows, columns]
+    # In one dimension, in which NumPy finds entries several times as fast as in two.
+    entries = dense.reshape(-1)
+    places, ends = np.flatnonzero(entries != 0), np.arange(len(dense) + 1) * dense.shape[1]
+    starts = np.searchsorted(places, ends)
+    return starts, places - np.repeat(ends[:-1], np.diff(starts)), entries[places]
 
 
 def _hashed(parts: Iterator[bytes], key: bytes, before: bytes = b"") -> _Prints:

@@ -293,6 +293,11 @@ class Schema:
         row[[place.at for place in self.places if place.values is None]] = 0.5
         return row
 
+    @property
+    def intercept(self) -> float:
+        """What the intercept's coordinate, a row's last feature under ``Scaling.CENTRED``, is in every row."""
+        return float(self._weights[-1])
+
     def examine(self, table: Table, columns: Sequence[Column]) -> list[Examined]:
         """Hold cells against the declarations of some columns; nothing is refused."""
         return [self._examined(column, [table.columns[name] for name in column.reads]) for column in columns]

@@ -1,21 +1,18 @@
-"""The benchmark of tables: that it runs and goes on where it was, and that its trial pays for what it counts."""
+"""The benchmark of tables: that it runs, goes on where it was, and chooses nothing by test rows."""
 
 from __future__ import annotations
 
 import importlib
 import itertools
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from dpalgos.columns import numbers_of, value_of
 from tests.support.data import REPOSITORY, real_data
-
-BINS = 8
 
 
 @pytest.fixture(autouse=True)
@@ -27,77 +24,28 @@ def module(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def moved(row: tuple[int, ...], other: tuple[int, ...], factor: NDArray[np.float64], numeric: int) -> float:
-    """Return the squared distance that replacing a row moves the release by: bins first, categories after them."""
-    total = 0.0
-    for place, (one, two) in enumerate(zip(row, other, strict=True)):
-        counts = np.zeros(len(factor))
-        counts[one] += 1.0
-        counts[two] -= 1.0
-        if place < numeric:
-            counts = np.convolve(factor, counts)[: len(factor)]
-        total += float(counts @ counts)
-    return total
+def test_what_is_chosen_on_held_out_rows_is_of_training_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNITBALL_DATA", str(real_data("tables").parent))
+    table = module("table_sets").load("banana")
+    held_out = table.held_out()
+    assert len(held_out.train) + len(held_out.test) == len(table.train)
+    rows = {tuple(row) for row in table.train.numbers}
+    assert {tuple(row) for row in held_out.test.numbers} <= rows
 
 
-@pytest.mark.parametrize("numeric", [1, 2])
-def test_the_sensitivity_of_the_counts_is_that_of_all_pairs_of_rows(numeric: int) -> None:
-    trial = module("table_trial")
-    rows = list(itertools.product(range(BINS), repeat=numeric))
-    rows = [(*bins, category, label) for bins in rows for category in (0, 1) for label in (0, 1)]
-    factor = trial.square_root_factor(BINS)
-    largest = max(moved(row, other, factor, numeric) for row, other in itertools.combinations(rows, 2))
-    stated = numeric * trial.squared_sensitivity(BINS) + 2.0 * (1 + 1)
-    assert largest == pytest.approx(stated, rel=1e-12)
-    # Without the class's count it would be less than what a row moves.
-    assert largest > numeric * trial.squared_sensitivity(BINS) + 2.0 + 1e-9
-
-
-def test_the_factor_squared_is_the_running_sum() -> None:
-    factor = module("table_trial").square_root_factor(BINS)
-    np.testing.assert_allclose(np.convolve(factor, factor)[:BINS], np.ones(BINS), rtol=1e-12)
-
-
-def test_counts_have_the_noise_that_is_paid_for() -> None:
-    trial, sets = module("table_trial"), module("table_sets")
-    part = sets.Part(np.zeros((50, 1)), np.zeros((50, 1), np.int64), np.zeros(50, np.int64))
-    table = sets.Table("made", np.array([[-1.0, 1.0]]), (3,), 2, (-1.0, 1.0), part, part)
-    counts = trial.released_counts(table, 0.5, BINS, np.random.default_rng(0))
-    expected = math.sqrt(trial.squared_sensitivity(BINS) + 2.0 * 2) / 0.5 / 50
-    assert counts.deviation == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_map_is_monotone_total_and_constant_where_nothing_differs() -> None:
-    trial = module("table_trial")
-    spread = trial.column_map(np.linspace(1 / BINS, 1.0, BINS))
-    assert (np.diff(spread.functions[0]) > 0).all()
-    # Two values leave nothing for a square and a cube.
-    two = trial.column_map(np.array([0.3] * (BINS - 1) + [1.0]))
-    assert two.functions[1] is None
-    assert two.functions[2] is None
-    alone = trial.column_map(np.ones(BINS))
-    assert np.isfinite(alone.linear).all()
-
-
-@pytest.mark.parametrize(
-    ("rows", "numbers", "sizes", "classes", "mu", "level"),
-    [
-        (30_000, 6, (7, 16, 7, 14, 6, 5, 2, 41), 2, 0.2, "cubic"),
-        (4_000, 15, (51, 3, 2, 2), 2, 0.03, "linear"),
-        (5_000, 166, (), 2, 0.03, "linear"),
-        (15_000, 16, (), 26, 0.03, "linear"),
-        (15_000, 16, (), 26, 0.2, "products"),
-        (7_000, 256, (), 10, 0.2, "linear"),
-        (5_000, 14, (), 1, 0.02, "scores"),
-        (18_000, 16, (), 1, 0.2, "cubic"),
-        (10_000, 0, (3, 5, 4, 4, 3, 2, 3, 3), 4, 0.03, "linear"),
-    ],
-)
-def test_the_rule_follows_from_public_numbers(
-    rows: int, numbers: int, sizes: tuple[int, ...], classes: int, mu: float, level: str
-) -> None:
-    rules = module("table_rules")
-    assert rules.choose(rules.TableFacts(rows, numbers, sizes, classes, mu)).level == level
+def test_cells_are_read_from_the_rows_that_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of the declared ranges, and one value of each category."""
+    monkeypatch.setenv("UNITBALL_DATA", str(real_data("tables").parent))
+    tables, table = module("tables"), module("table_sets").load("churn")
+    columns, cells = tables.of_table(table)
+    numbers = [column for column in columns if column.is_number]
+    rows = cells(table.test)
+    found, missing = numbers_of(rows, numbers)
+    low, high = table.ranges.T
+    assert found == pytest.approx(np.clip((table.test.numbers - low) / (high - low), 0, 1))
+    assert not missing.any()
+    for column, codes in zip(columns[len(numbers) :], table.test.codes.T, strict=True):
+        assert np.array_equal(value_of(rows, column), codes)
 
 
 def test_a_run_measures_each_cell_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

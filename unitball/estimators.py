@@ -718,7 +718,8 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
     There is no ``predict_proba``. The scores of a private model are no probabilities: clipping and noise change their
     scale, and calibrating them takes held-out rows, whose release is charged. ``unitball.train(…, roc=True)`` makes
     that release and returns probabilities. ``CalibratedClassifierCV`` would fit on the rows exactly, outside the
-    guarantee.
+    guarantee. Likewise an estimator trains on all of its rows and releases no measurement: how good a model is for each
+    value of a column is said by ``unitball.train(…, by="column")``, of held-out rows.
 
     Parameters
     ----------

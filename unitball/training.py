@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from dpalgos.accounting.spending import RESERVED
+from dpalgos.margins import is_measured
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, ROW, Cap
 from tasks.accounts.ledger import open_ledger
@@ -281,6 +282,21 @@ class TrainedModel:
             If the model takes no declared columns.
         """
         return effects_frame(self.says)
+
+    def by_group(self) -> pd.DataFrame:
+        """Return a line a group, of a run that was measured with ``by="column"``: its rates and their 95 % margins.
+
+        ``rows`` is noisy, as all numbers of private rows are; ``<rate>_low`` and ``<rate>_high`` are a margin's ends. A
+        rate that cannot be measured is missing: its margin says nothing.
+        """
+        of = self.result.by_group
+        if of is None:
+            raise InputError('this model was not measured by group: train a table with by="column"')
+        lines = {
+            group: {name: value for name, value in metrics.items() if is_measured(metrics, name)}
+            for group, metrics in of.metrics.items()
+        }
+        return pd.DataFrame.from_dict(lines, orient="index").rename_axis(of.column)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the run as one line: algorithm, spending and metrics."""

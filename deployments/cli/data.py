@@ -266,8 +266,8 @@ def draft(
 
 def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterator[str]:
     yield (
-        f"drawn: ranges {len(drawn.ranges)}, lists of values {len(drawn.values)}; epsilon {epsilon:g}, one charge to "
-        f"account {account}: bring the rows in under the same account"
+        f"drawn: ranges {len(drawn.ranges)}, lists of values {len(drawn.values)}; epsilon {epsilon:g} at most, one "
+        f"charge to account {account}: bring the rows in under the same account"
     )
     if drawn.values:
         yield (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
+from rich.markup import escape
 
 from deployments.cli.common import Answer, answered, options_of, progress, require_readable, table
 from deployments.cli.entry_point import app
@@ -127,9 +128,10 @@ def _epsilon(number: float | None) -> str:
 def lines_of(found: Description) -> Iterator[RenderableType]:
     """Yield a description for people."""
     yield from terms_lines(found.terms)
+    weighed = "" if found.terms.unit == "row" else "; of k rows of a person each counts as 1/k"
     yield (
-        "[low, high] is a 95 % margin of this data's own value, of noise and widths of bins; each holds by itself. All "
-        "rows that are in no test file are counted."
+        f"All rows are counted that are in no test file{weighed}. [low, high] is a 95 % margin of this data's own "
+        "value, of noise and widths of bins; each holds by itself."
     )
     for column in found.all:
         yield ""
@@ -176,7 +178,7 @@ def _histogram(bars: Sequence[Figure]) -> Iterator[str]:
         for one, value in zip(bars, values, strict=True)
     ]
     low, high = bars[0].of.split(" to ")[0], bars[-1].of.split(" to ")[1]
-    yield f"  |{''.join(glyphs)}|  {len(bars)} bars from {low} to {high}, each ± {math.ceil(reach)} rows at most"
+    yield f"  |{''.join(glyphs)}|  {len(bars)} bars from {low} to {high}, each ± {math.ceil(reach)} at most"
 
 
 def _counts(figures: Sequence[Figure]) -> Iterator[str]:
@@ -216,20 +218,21 @@ def margin(figure: Figure) -> str:
 
 def _rounded(number: float, digits: int, toward: int) -> str:
     """Return a number to so many digits behind the point, towards the next one below or above."""
-    turn = {-1: math.floor, 0: round, 1: math.ceil}[toward]
     digits = min(max(digits, -15), 12)
     scale = 10.0 ** abs(digits)
-    units = turn(number * scale if digits >= 0 else number / scale)
+    exact = number * scale if digits >= 0 else number / scale
+    units = math.floor(exact) if toward < 0 else math.ceil(exact) if toward > 0 else round(exact)
     return f"{units / scale if digits >= 0 else units * scale:.{max(digits, 0)}f}"
 
 
 def _compared(comparison: Comparison) -> Iterator[RenderableType]:
     rows = [
         [
-            column.name,
-            one.of if one.of == one.what else f"{one.what} {one.of}",
+            # Names and values are anybody's text, and a table's cells are Rich's.
+            escape(column.name),
+            escape(one.of if one.of == one.what else f"{one.what} {one.of}"),
             *map(_short, (one.here, one.there)),
-            margin(one),
+            escape(margin(one)),
             "*" if one.beyond else "",
         ]
         for column in comparison.columns

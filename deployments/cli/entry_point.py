@@ -78,7 +78,7 @@ _COMMANDS = (
     _Command(
         "describe",
         "deployments.cli.describing",
-        "Release what a table's columns hold: histograms, quartiles, means, class balance, each with its margin.",
+        "Release histograms, quartiles, means, missing shares and class balance of a table, each with its margin.",
     ),
     _Command("datasets", "deployments.cli.data", "List the data sets, or query a public one in SQL."),
     _Command("schema", "deployments.cli.data", "Draft a table's schema, and check it against the rows.", group=True),

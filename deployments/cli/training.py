@@ -110,10 +110,30 @@ def _explained(config: TrainingConfig) -> Answer:
     lines = [f"{plan.system} under trust {plan.trust}"]
     lines += [f"  - {reason}" for reason in plan.reasons or ("parts and parameters are those named, or defaults",)]
     for kind, part in parts.items():
-        parameters = ", ".join(f"{name}={value}" for name, value in part.items() if name != "name")
+        parameters = ", ".join(f"{name}={_brief(value)}" for name, value in part.items() if name != "name")
         lines.append(f"  {kind} {part['name']}" + (f": {parameters}" if parameters else ""))
-    explained = {"system": plan.system, "trust": plan.trust, "reasons": plan.reasons, "warning": plan.warning}
+    lines += [f"  measured by {plan.measured_by}"] if plan.measured_by else []
+    explained = {
+        "system": plan.system,
+        "trust": plan.trust,
+        "reasons": plan.reasons,
+        "warning": plan.warning,
+        "measured_by": plan.measured_by,
+    }
     return Answer({**explained, "parts": parts}, lines)
+
+
+def _brief(value: object) -> str:
+    """Return a parameter's value, or of a long list how long it is."""
+    text = str(value)
+    return text if len(text) <= _LONGEST_SHOWN or not isinstance(value, list | tuple) else f"({len(value)} of them)"
+
+
+def _kept(streamed: float, people: bool) -> str:
+    """Return where rows are between passes, of which so large a share, of people's at most, is not kept."""
+    if 0.0 < streamed < 1.0:
+        return f"rows of which {'at least ' if people else ''}{1.0 - streamed:.0%} are kept in memory"
+    return "rows read from disk" if streamed else "rows kept in memory"
 
 
 def _expectation(config: TrainingConfig) -> Answer:
@@ -129,15 +149,16 @@ def _expectation(config: TrainingConfig) -> Answer:
     lines = {
         "rows": f"{expected.rows:,}{people} × {expected.dimension} over {expected.parties} parties",
         "releases": f"{expected.releases}{tuned}, budget {budget}{charged}",
-        "passes": f"{expected.passes} over {'rows read from disk' if expected.streamed else 'rows kept in memory'}",
+        "passes": f"{expected.passes} over {_kept(expected.streamed, each > 1)}",
         "operations": f"{_span(expected.least_operations, expected.operations, '.2g')} floating-point operations in "
         "matrix products",
         "reading": f"{_span(expected.least_read_bytes / 2**20, expected.read_bytes / 2**20, ',.0f')} MiB of rows"
         + (anew if expected.mapping_seconds else ""),
         "memory": f"about {expected.memory_bytes / 2**20:,.0f} MiB" + (" at most" if each > 1 else ""),
         "seconds": f"about {_span(expected.least_seconds, expected.seconds, 'g')}, the engine's start included",
+        **({"measured by": expected.measured_by} if expected.measured_by else {}),
     }
-    return Answer(dataclasses.asdict(expected), [f"{name:<11}{line}" for name, line in lines.items()])
+    return Answer(dataclasses.asdict(expected), [f"{name:<12}{line}" for name, line in lines.items()])
 
 
 def _span(least: float, most: float, digits: str) -> str:
@@ -316,6 +337,8 @@ def _when(one: Schedule) -> str:
 
 _HEADINGS = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "mae": "mean absolute error", "r2": "R²"}
 _MOST_CLASSES = 20
+# Characters of a list that is shown whole.
+_LONGEST_SHOWN = 60
 # From this share of the most frequent class on others are rare, and up to this much above guessing hardly predicted.
 _RARE, _HARDLY = 0.8, 0.15
 _SECOND = ("balanced_accuracy", "r2")
@@ -377,6 +400,7 @@ def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> I
 
     yield results_table(results)
     yield from _guessing(results)
+    yield from _groups(results)
     for one in results:
         if one.claim and one.claim.get("flaw"):
             sound = f" Sound counterpart: {one.sound_counterpart}." if one.sound_counterpart else ""
@@ -428,6 +452,19 @@ def _guessing(results: Sequence[RunResult]) -> Iterator[str]:
         )
 
 
+def _groups(results: Sequence[RunResult]) -> Iterator[RenderableType]:
+    """Yield how each model does for each group, where runs were measured so."""
+    from tasks.tracking.results import about_groups, group_lines
+
+    measured = [one for one in results if one.by_group is not None]
+    for one in measured:
+        (headings, *lines) = group_lines(one)
+        title = f"By {one.by_group.column if one.by_group else ''}" + (f": {one.algorithm}" if len(results) > 1 else "")
+        yield table(headings, lines, title=title, right=headings[1:])
+    if measured:
+        yield about_groups(measured[0])
+
+
 def _spending(results: Sequence[RunResult]) -> Iterator[str]:
     """Yield, for private rows, what is left of their budget, at which delta, and how a model of them is measured."""
     from tasks.accounts.reports import budget_report
@@ -458,7 +495,7 @@ party.command(epilog="Example: unitball party ingest clinic --format csv --party
 _Dataset = Annotated[str, typer.Argument(help="The party's data set, ingested with one --party NAME=FILE.")]
 _Roster = Annotated[Path, typer.Option(help="YAML: parties: {NAME: FINGERPRINT}, brought by each party itself.")]
 _NOT_HERE = ("seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party")
-_NOR = ("parties", "deadline", "deadline_miss", "tune")
+_NOR = ("parties", "deadline", "deadline_miss", "tune", "by")
 _NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")
 
 

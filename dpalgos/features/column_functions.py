@@ -444,12 +444,12 @@ def column_functions(
 
 def _weights(found: Sequence[Term], level: str, tables: Floats, categories: int) -> Floats:
     """Return the weight of each feature: the root of its part of its block's share."""
-    there = tables.any(axis=2)
+    there = np.asarray(tables.any(axis=2))
     blocks = dict(LEVELS[level])
     # A category has one value; of pairs too.
     members: dict[str, float] = {"value": categories, "value-pair": categories * (categories - 1) // 2}
-    functions = {"linear": (0,), "score": (1,), "square": (2,), "cube": (3,)}
-    functions |= {"product": (1, 1), "cubic-product": (2, 1)}
+    functions: dict[str, tuple[int, ...]] = {"product": (1, 1), "cubic-product": (2, 1)}
+    functions |= {name: (kind,) for kind, name in enumerate(_OF_ONE)}
 
     def kept(term: Term) -> bool:
         of = functions[term.function]

@@ -217,7 +217,7 @@ def level_of(facts: PublicFacts, known: float) -> str:
     numbers = sum(column.is_number for column in facts.columns)
 
     def sure(level: str) -> float:
-        return known / functions(facts, level) ** (2.0 / 3.0)
+        return known / math.pow(functions(facts, level), 2.0 / 3.0)
 
     if facts.classes < 2:
         if numbers <= _MOST_NUMBERS and sure("cubic") >= _SURE_OF_CUBIC:

@@ -1,13 +1,14 @@
 """The audit of a registered system: many runs on synthetic neighbours, and a lower bound of its epsilon."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
 from dpalgos.algorithms import Algorithm
 from dpalgos.audit.experiment import USUAL, AuditOptions, AuditReport, Experiment, audit_experiments
 from dpalgos.audit.releases import audit_parameters, experiments_on, shape_of
+from dpalgos.columns import Column
 from dpalgos.guarantees import Neighbours
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup
@@ -19,6 +20,8 @@ from tasks.runtime.progress import report_runs
 # their classifiers are composed. A map of images needs as many features as an image of 8 x 8 pixels has.
 _SHAPES = ((2, 2), (40, 2), (2, 10))
 _IMAGE_SHAPES = ((64, 2),)
+# Rows of each party of a table, of which so many numbers are learnt, and bins of each: few, so that runs are quick.
+_TABLE_ROWS, _TABLE_NUMBERS, _BINS = 200, 1, 32
 
 
 def audit_system(name: str, options: AuditOptions = USUAL) -> AuditReport:
@@ -110,6 +113,21 @@ def _runs_of(
         shapes = _IMAGE_SHAPES
     for dimension, classes in shapes:
         yield dimension, classes, planned(dimension=dimension, classes=classes)
+    if (table := _table_of(planned)) is not None:
+        yield _TABLE_NUMBERS, 2, table
+
+
+def _table_of(planned: Callable[..., SyntheticRun]) -> SyntheticRun | None:
+    """Return the run on a table whose columns are counted first; None of a system that counts none."""
+    columns = [Column(at=place, low=-1.0, high=1.0) for place in range(_TABLE_NUMBERS)]
+    of_table = partial(planned, dimension=_TABLE_NUMBERS, classes=2, columns=columns, rows=_TABLE_ROWS)
+    try:
+        run = of_table()
+    except ParameterError:
+        return None
+    if not run.plan.counts:
+        return None
+    return of_table(parameters={**planned.keywords["parameters"], "counts.bins": _BINS})
 
 
 def _alone(run: SyntheticRun) -> Iterable[PlannedRelease]:

@@ -83,16 +83,19 @@ class Scale:
         """
         if not math.isfinite(share):
             return None
-        rounded = {-1: math.floor, 0: round, 1: math.ceil}[toward]
         if self.values:
             steps = len(self.values) - 1
-            # The first value that a margin from here on holds, or the last one below.
-            place = {-1: math.ceil((share - _ROUNDED) * steps), 1: math.ceil((share - _ROUNDED) * steps) - 1}
-            at = place.get(toward, round(share * steps)) if 0.0 < share < 1.0 else round(share * steps)
-            return self.values[min(max(at, 0), steps)]
-        assert self.numbers is not None
+            place = round(share * steps)
+            if toward and 0.0 < share < 1.0:
+                # The first value from here on, or the last one before here.
+                place = math.ceil((share - _ROUNDED) * steps) - (toward > 0)
+            return self.values[min(max(place, 0), steps)]
+        assert self.numbers is not None, "what has no values has numbers"
         number = float(self.numbers(np.array([share]))[0])
-        return number if self.kind != "date" else (_EPOCH + timedelta(days=rounded(number))).isoformat()
+        if self.kind != "date":
+            return number
+        days = math.floor(number) if toward < 0 else math.ceil(number) if toward > 0 else round(number)
+        return (_EPOCH + timedelta(days=days)).isoformat()
 
 
 _EPOCH = date(1970, 1, 1)

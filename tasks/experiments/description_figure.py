@@ -33,8 +33,8 @@ def draw_description(found: Description) -> bytes:
             axes.set_axis_off()
         terms = found.terms
         figure.suptitle(
-            f"{terms.dataset}: epsilon {terms.epsilon:g} at delta {terms.delta:g} for a {terms.unit}; whiskers are 95 % "
-            "margins"
+            f"{terms.dataset}: epsilon {terms.epsilon:g} at delta {terms.delta:g} for a {terms.unit}; whiskers are "
+            "95 % margins"
         )
         return png_of(figure, 120)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from dpalgos.columns import Column
+from storage.errors import InputError
 from storage.refs import DatasetRef
 from tasks.accounts.ledger import open_ledger
 from tasks.planning.nights import release_of
@@ -28,20 +29,33 @@ def paid_counts(account: str, version: str) -> list[PlannedRelease]:
     return list({planned.key: planned for planned in _paid(account, version)}.values())
 
 
-def described_columns(registered: DatasetRef) -> list[PlannedRelease]:
-    """Return the histograms of a registered version that a map of its columns may be made of: of the same columns.
+def described_columns(registered: DatasetRef, version: str | None = None) -> list[PlannedRelease]:
+    """Return the histograms that a map of a version's columns may be made of: of the same columns, on its account.
 
     Parameters
     ----------
     registered : DatasetRef
+    version : str, optional
+        An earlier one, whose histograms they are; its own where None.
+
+    Raises
+    ------
+    InputError
+        If a version is named, and there are none of it.
     """
     columns = [Column(**one.model_dump()).to_json() for one in registered.columns]
     ends = None if registered.label_range is None else list(registered.label_range)
-    return [
+    found = [
         one
-        for one in paid_counts(registered.account, registered.version)
+        for one in paid_counts(registered.account, version or registered.version)
         if (one.algorithm.parameters.get("columns"), one.algorithm.parameters.get("label_range")) == (columns, ends)
     ]
+    if version is not None and not found:
+        raise InputError(
+            f"account {registered.account} holds no histograms of these columns of version {version}: release them "
+            f"(unitball describe {registered.name} --version {version} --epsilon …), or leave --counts-of out"
+        )
+    return found
 
 
 def _paid(account: str, version: str) -> Iterator[PlannedRelease]:

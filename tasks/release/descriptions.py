@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from dpalgos.column_margins import (
     bars,
     by_chance,
     category_counts,
+    category_shares,
     class_shares,
     difference,
     means,
@@ -31,18 +31,20 @@ from dpalgos.column_margins import (
     quartiles,
     rare_together,
     share_differences,
-    shares,
     value_counts,
     value_share,
 )
 from dpalgos.guarantees import GaussianMu
 from dpalgos.histograms import ColumnCounts
+from dpalgos.rows import Floats
 from storage.columns.column import MissingRows
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
 from tasks.accounts.reports import budget_report
 from tasks.datasets.scales import Scale, Worth, label_of, same_columns, scales_of
-from tasks.release.column_counts import CountsPlan, counts_of, make_counts, paid_counts, plan_counts, version_of
+from tasks.planning.configuration import Json
+from tasks.preparation.paid_counts import paid_counts
+from tasks.release.column_counts import CountsPlan, counts_of, make_counts, plan_counts, version_of
 from tasks.runtime.stores import open_catalog
 
 UNMEASURED = "cannot be measured at this budget"
@@ -190,7 +192,7 @@ class Description:
     columns: tuple[DescribedColumn, ...]
     comparison: Comparison | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return a JSON object."""
         return asdict(self)
 
@@ -218,8 +220,8 @@ def terms_of(plan: CountsPlan, *, paid: bool) -> Terms:
         parties=planned.parties,
         trust=planned.trust.name,
         account=dataset.account,
-        cap_epsilon=account.cap and account.cap.epsilon,
-        cap_delta=account.cap and account.cap.delta,
+        cap_epsilon=None if account.cap is None else account.cap.epsilon,
+        cap_delta=None if account.cap is None else account.cap.delta,
         unit=str(dataset.unit),
         relation=str(account.relation),
         group_size=account.group_size,
@@ -264,7 +266,9 @@ def _other(plan: CountsPlan, version: str) -> tuple[DatasetRef, ColumnCounts]:
         raise InputError(
             f"column {name} is declared otherwise in version {version}: bins of other ranges or values are not the same"
         )
-    if not (released := paid_counts(other.account, other.version)):
+    # A run may have counted the rows that it trained on, and these alone.
+    released = [one for one in paid_counts(other.account, other.version) if one.setting.rows == other.rows]
+    if not released:
         price = plan_counts(other, plan.epsilon, delta=plan.planned.delta).planned
         raise RefusedError(
             f"no histograms of version {version} are paid for, and comparing reads its release: epsilon "
@@ -380,7 +384,7 @@ def _ends(scale: Scale, drawn: int) -> list[str]:
     return [f"{low} to {high}" for low, high in pairwise(texts)]
 
 
-def _of_category(scale: Scale, margins: Margins, rare: Any, other: Margins) -> Iterator[Figure]:
+def _of_category(scale: Scale, margins: Margins, rare: Floats, other: Margins) -> Iterator[Figure]:
     figures = list(_figures("count", (*scale.values, MISSING), margins))
     yield from (one for one, few in zip(figures, rare, strict=False) if not few)
     if few := int(rare.sum()):
@@ -394,15 +398,14 @@ def compared(dataset: DatasetRef, here: ColumnCounts, other: DatasetRef, there: 
     scales, label = scales_of(dataset), label_of(dataset)
     found, lines, at = [], iter(range(here.layout.lines)), iter(range(len(here.layout.categories)))
     mine, its = _Lines(here), _Lines(there)
+    of_categories = category_shares(here), category_shares(there)
     for place, scale in zip(dataset.columns, scales, strict=True):
         if place.values is None:
             figures = _differences(scale, mine, its, next(lines))
         else:
             category = next(at)
-            figures = _share_differences(
-                (*scale.values, MISSING),
-                *(shares(one.categories[category], one.deviation) for one in (here, there)),
-            )
+            figures = _share_differences((*scale.values, MISSING), *(of[category] for of in of_categories))
+            figures = (one for one in figures if scale.can_lack or one.of != MISSING)
         found.append(DescribedColumn(name=scale.name, kind=scale.kind, figures=tuple(figures)))
     if label.numbers is None:
         figures = _share_differences(label.values, class_shares(here), class_shares(there))
@@ -420,19 +423,29 @@ def compared(dataset: DatasetRef, here: ColumnCounts, other: DatasetRef, there: 
 
 
 def _share_differences(of: Sequence[str], here: Margins, there: Margins) -> Iterator[Difference]:
-    return _paired("share", of, here.values, there.values, difference(here, there))
+    return _paired("share", of, here.values.tolist(), there.values.tolist(), difference(here, there))
 
 
 def _paired(
-    what: str, of: Iterable[str], here: Any, there: Any, margins: Margins, unit: float = 1.0
+    what: str,
+    of: Iterable[str],
+    here: Sequence[Worth | None],
+    there: Sequence[Worth | None],
+    margins: Margins,
+    unit: float = 1.0,
 ) -> Iterator[Difference]:
     numbers = zip(of, here, there, margins.values, margins.low, margins.high, margins.measured, strict=True)
     for name, mine, its, value, low, high, measured in numbers:
-        value, low, high = (_said(one * unit, measured) for one in (value, low, high))
-        # One version's own number may be no measurement where the difference is none.
-        both = (mine, its) if measured else (None, None)
         yield Difference(
-            what=what, of=name, here=both[0], there=both[1], value=value, low=low, high=high, measured=bool(measured)
+            what=what,
+            of=name,
+            # What is measured of neither alone is not shown either.
+            here=mine if measured else None,
+            there=its if measured else None,
+            value=_said(unit * value, measured),
+            low=_said(unit * low, measured),
+            high=_said(unit * high, measured),
+            measured=bool(measured),
         )
 
 
@@ -444,15 +457,17 @@ def _differences(scale: Scale, here: _Lines, there: _Lines, line: int) -> Iterat
             yield from _share_differences([value], value_share(one, line, at), value_share(two, line, beside))
     elif drawn := min(here.drawn, there.drawn):
         pair = one.coarser(drawn), two.coarser(drawn)
-        both = [each.counts[line] / max(float(each.totals[line]), 1.0) for each in pair]
-        yield from _paired("share", _ends(scale, drawn), *both, _line(share_differences(*pair), line))
+        first, second = ((each.counts[line] / max(float(each.totals[line]), 1.0)).tolist() for each in pair)
+        yield from _paired("share", _ends(scale, drawn), first, second, _line(share_differences(*pair), line))
     if scale.numbers is not None and not scale.log:
         low, high = (float(end) for end in scale.numbers(np.array([0.0, 1.0])))
-        of_quartiles = [_line(each.quartiles, line) for each in (here, there)]
-        of_means = [_line(each.means, line) for each in (here, there)]
-        for what, names, margins in (("quartile", map(str, QUARTILES), of_quartiles), ("mean", ["mean"], of_means)):
-            worths = [[scale.worth(float(value)) for value in each.values] for each in margins]
-            yield from _paired(what, names, *worths, difference(*margins), high - low)
+        for what, names, margins in (
+            ("quartile", list(map(str, QUARTILES)), [_line(each.quartiles, line) for each in (here, there)]),
+            ("mean", ["mean"], [_line(each.means, line) for each in (here, there)]),
+        ):
+            first, second = ([scale.worth(float(value)) for value in each.values] for each in margins)
+            yield from _paired(what, names, first, second, difference(*margins), high - low)
     if line in one.layout.lacking:
         margins = [_line(each.missing, line) for each in (here, there)]
-        yield from _paired("missing", ["missing"], margins[0].values, margins[1].values, difference(*margins))
+        first, second = (each.values.tolist() for each in margins)
+        yield from _paired("missing", ["missing"], first, second, difference(*margins))

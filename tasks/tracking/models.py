@@ -80,7 +80,7 @@ class Lineage(BaseModel, frozen=True):
 def lineage_of(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, path: list[ReleaseRef]) -> Lineage:
     """Return the lineage of a model that a run has released."""
     keys = tuple(reference.key for reference in path)
-    paid = next((one for one in plan.evaluations if one.upstream == keys), None)
+    paid = next((one for one in plan.evaluations if one.reads_rows and one.seen_last == keys), None)
     measured = None
     if paid is not None:
         measured = ShardRef(dataset=dataset, partition=paid.partition, party=paid.parties[0], rows=paid.setting.rows)

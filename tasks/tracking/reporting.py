@@ -24,7 +24,7 @@ from tasks.preparation.normalisation import row_map
 from tasks.preparation.public_maps import stored_map
 from tasks.release.storing import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
-from tasks.runtime.plots import draw_measured
+from tasks.runtime.plots import draw_groups, draw_measured
 from tasks.runtime.settings import current_layout, current_root, flow_run_page
 from tasks.tracking.effect_figure import draw_effects
 from tasks.tracking.effects import EFFECTS, Effects, card_of, effects_of, of_columns
@@ -33,10 +33,14 @@ from tasks.tracking.results import (
     Chained,
     Proved,
     RunResult,
+    about_groups,
     append_result,
     at_threshold,
     by_class,
     epsilon_by_party,
+    group_lines,
+    group_metrics,
+    rates_by_group,
     shown_metric,
     shown_metrics,
 )
@@ -83,6 +87,7 @@ def model_card(
         "Claim": claim_of(result),
         "Spent and left": _spent(dataset, plan, result, elsewhere=elsewhere),
         "How good it is": _measured(dataset, result),
+        f"By {result.by_group.column if result.by_group else ''}": by_group_of(result),
         "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result, group)),
         "Reproduce": f"    {command}\n\n{_versions(dataset, result)}",
         # Last: MLflow cuts what is longer than it admits.
@@ -99,7 +104,7 @@ def _trained_on(config: PartitionSettings, dataset: DatasetRef, plan: RunPlan, *
     if elsewhere:
         kept = "study " + dataset.name + ", each with root and account of its own"
     labels = f"{len(dataset.classes)} classes" if dataset.classes else "a number"
-    held_out = sum(plan.evaluations[0].setting.sizes) if plan.evaluations else 0
+    held_out = next((sum(one.setting.sizes) for one in plan.evaluations if one.reads_rows), 0)
     aside = f"; {held_out:,} {dataset.unit.several} were held out to measure it" if held_out else ""
     chosen = f"\n\nChosen from public facts: {'; '.join(plan.reasons)}." if plan.reasons else ""
     return (
@@ -203,6 +208,16 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
         f"{parts} The held-out {dataset.unit.several} train no model: the measurement was charged to them, as "
         f"the training was to the others. The training lost nothing but these {dataset.unit.several}."
     )
+
+
+def by_group_of(result: RunResult) -> str:
+    """Return how a model does for each group of rows as Markdown; empty where it was not measured so."""
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in group_lines(result)]
+    if not lines:
+        return ""
+    ruled = [lines[0], ["---", *["--:"] * (len(lines[0]) - 1)], *lines[1:]]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in ruled)
+    return "\n\n".join(filter(None, (table, about_groups(result))))
 
 
 def _accuracy(result: RunResult) -> str:
@@ -315,11 +330,14 @@ def describe(
         if name not in ("dataset", "algorithm", "trust", "parameters") and value is not None
     }
     params["delta"] = config.stated_delta
-    for release in plan.releases:
+    for release in (*plan.projections, *plan.models, *(one for one in plan.evaluations if one.reads_rows)):
         # What runs, defaults included: whoever compares runs later cannot look up what the defaults were.
         algorithm = release.build()
         for name in (field.name for field in dataclasses.fields(algorithm) if field.init and field.name != "budget"):
-            params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", getattr(algorithm, name))
+            value = getattr(algorithm, name)
+            # Each of a table's columns stands in the release's manifest, and a wide table's are too long a text here.
+            told = len(value) if name == "columns" and value is not None else value
+            params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", told)
     numbers = {
         "epsilon_spent": result.epsilon_spent,
         "delta_spent": result.delta_spent,
@@ -327,6 +345,7 @@ def describe(
         "seconds": result.seconds,
         "releasing_seconds": result.releasing_seconds,
         **shown_metrics(result.metrics),
+        **group_metrics(result),
     }
     proved, flow_run = result.proved, result.prefect_flow_run_id
     return RunReport(
@@ -411,6 +430,10 @@ def figure_files(result: RunResult, effects: Effects | None = None) -> dict[str,
         figures["confusion_matrix.png"] = draw_measured(result.classes, result.confusion, (), str(result.measured_on))
     if result.roc:
         figures["roc.png"] = draw_measured(result.classes, (), result.roc, str(result.measured_on))
+    if result.by_group is not None:
+        figures["by_group.png"] = draw_groups(
+            result.by_group.column, result.by_group.metrics, rates_by_group(result), str(result.measured_on)
+        )
     return figures
 
 

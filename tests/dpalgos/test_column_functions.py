@@ -147,6 +147,10 @@ def test_what_has_no_variance_of_its_own_is_left_out_and_keeps_its_place() -> No
         [False, False, False],
     ]
     assert np.diff(tables[0, 1]).min() > 0
+    # A spike of 97 %: too little varies for the score to be scaled up to 1.
+    spike = functions_of(np.array([np.repeat([0.0, 0.97, 1.0], [1, 40, 24])]))[0, 1]
+    low, high = scipy.stats.norm.ppf([0.485, 0.985])
+    assert [spike[0], spike[40]] == pytest.approx([-0.03 * (high - low) / 0.3**0.5, 0.97 * (high - low) / 0.3**0.5])
     for name in ("rows_of", "spread"):
         rows = rows_of() if name == "rows_of" else featured(np.random.default_rng(0).random((500, 8)))
         for level in COUNTED:
@@ -278,11 +282,12 @@ def test_pairs_of_values_stand_beside_where_nothing_is_counted() -> None:
     made = column_functions(CATEGORIES, "categories")
     assert [term.values for term in made.terms() if term.function == "value-pair"] == [(0, 0), (1, 0), (2, 0)]
     assert not any(term.function == "other" for term in made.terms())
-    cells = np.zeros((3, 8))
-    cells[0, [5, 7]] = cells[1, 4] = 1.0
+    cells = np.zeros((4, 8))
+    cells[0, [5, 7]] = cells[1, 5] = cells[3, 7] = 1.0
     found = raw(made, featured(cells))
-    assert found[Term("value-pair", (0, 1), (1, 0))] == pytest.approx([1.0, 0.0, 0.0])
+    assert found[Term("value-pair", (0, 1), (1, 0))] == pytest.approx([1.0, 0.0, 0.0, 0.0])
     assert not found[Term("value-pair", (0, 1), (0, 0))].any(), "a missing one has no pair"
+    assert np.flatnonzero(made.transform(featured(cells))[3]).tolist() == [3, 7], "the value and the constant"
     assert made.transform(featured(cells))[2].tolist() == pytest.approx([0.0] * 7 + [1.0]), "the constant is left"
 
 
