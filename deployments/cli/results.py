@@ -246,7 +246,7 @@ def effect_lines(found: Effects) -> Iterator[str]:
             counted = "" if part.rows is None else "  {:,.0f} [{:,.0f}, {:,.0f}] ".format(*part.rows) + found.unit
             yield f"  {part.of.ljust(longest)}  {scores}{counted}"
         if len(shown) < len(single):
-            yield f"  … and {len(single) - len(shown)} values with smaller counts (--json has all)"
+            yield f"  … and {len(single) - len(shown)} more, with smaller counts (--json has all)"
     if found.pairs:
         yield ""
         yield "pairs of columns by the weight of their products"

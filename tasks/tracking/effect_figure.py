@@ -75,7 +75,7 @@ def _draw_values(axes: Axes, column: ColumnEffect, scores: tuple[str, ...]) -> N
     left = len(column.parts) - len(parts)
     axes.set_xticks(places, names, rotation=60, ha="right", fontsize="x-small")
     if left:
-        axes.set_xlabel(f"{left} values with smaller counts", fontsize="x-small")
+        axes.set_xlabel(f"{left} more, with smaller counts", fontsize="x-small")
 
 
 def _colour(scores: tuple[str, ...], place: int) -> str:
