@@ -44,6 +44,8 @@ from dpalgos.rows import Floats
 POINTS = 64
 """Parts of a number's range at most: a power of two."""
 _BARS = 32
+# Numbers of made-up rows that are scored at a time: rows of many hashed columns are wide.
+_ENTRIES = 2**22
 
 
 @dataclass(frozen=True)
@@ -185,10 +187,23 @@ def effects(
     return found
 
 
+def _made_up(score: Score, row: Floats, count: int, put: Callable[[Floats, int], None]) -> Floats:
+    """Return the scores of so many rows like one, in which ``put`` writes what differs from a place on, (count, K)."""
+    step, found = max(_ENTRIES // len(row), 1), []
+    for start in range(0, count, step):
+        rows = np.tile(row, (min(step, count - start), 1))
+        put(rows, start)
+        found.append(np.asarray(score(rows)))
+    return np.concatenate(found)
+
+
 def _along(score: Score, row: Floats, column: Column, shares: Floats) -> Floats:
-    rows = np.tile(row, (len(shares), 1))
-    rows[:, column.at] = column.low + shares * (column.high - column.low)
-    return np.asarray(score(rows))
+    cells = column.low + shares * (column.high - column.low)
+
+    def put(rows: Floats, start: int) -> None:
+        rows[:, column.at] = cells[start : start + len(rows)]
+
+    return _made_up(score, row, len(shares), put)
 
 
 def _of_range(
@@ -244,9 +259,12 @@ def _of_values(
     missing: Floats | None,
 ) -> Effect:
     values = int(column.values or 0)
-    rows = np.tile(row, (values, 1))
-    rows[:, column.at : column.at + values] = column.high * np.eye(values)
-    scores = np.asarray(score(rows))
+
+    def put(rows: Floats, start: int) -> None:
+        rows[:, column.at : column.at + values] = 0.0
+        rows[np.arange(len(rows)), column.at + start + np.arange(len(rows))] = column.high
+
+    scores = _made_up(score, row, values, put)
     if counts is None:
         return _effect(column, scores, np.ones(values), missing=missing)
     found = category_counts(counts)[group]

@@ -134,7 +134,7 @@ class Bounds:
 
     def middle(self) -> Floats:
         """Return the encoded row in the middle of all bounds, (p + 1,)."""
-        return self(((self.low + self.high) / 2.0)[None])[0]
+        return np.asarray(self(((self.low + self.high) / 2.0)[None])[0])
 
     def unscaled(self, weights: Floats) -> tuple[Floats, Floats]:
         """Return coefficients and intercepts for raw rows within bounds, from weights (k, p + 1) of encoded ones."""

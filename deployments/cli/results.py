@@ -33,6 +33,8 @@ _ERRORS = "SELECT run_key, metric, value FROM metrics WHERE party = 'all' AND me
 _NARROWEST = 8
 # Curves and matrices are for --json and figures.
 _LONGEST = 400
+# Values of one column that are printed.
+_MOST_VALUES = 40
 
 
 @app.command(
@@ -237,11 +239,14 @@ def effect_lines(found: Effects) -> Iterator[str]:
             of = [part.scores[place] for part in ranged]
             ends = f"{worth_text(ranged[0].low)} to {worth_text(ranged[-1].high)}"
             yield f"  |{heights(of, min(of), max(of))}|  {name}: {min(of):+.3g} to {max(of):+.3g}, from {ends}"
-        longest = max((len(part.of) for part in single), default=0)
-        for part in single:
+        shown = sorted(single, key=rows_of, reverse=True)[:_MOST_VALUES] if len(single) > _MOST_VALUES else single
+        longest = max((len(part.of) for part in shown), default=0)
+        for part in shown:
             scores = "  ".join(f"{score:+.3f}" for score in part.scores)
             counted = "" if part.rows is None else "  {:,.0f} [{:,.0f}, {:,.0f}] ".format(*part.rows) + found.unit
             yield f"  {part.of.ljust(longest)}  {scores}{counted}"
+        if len(shown) < len(single):
+            yield f"  … and {len(single) - len(shown)} more, with smaller counts (--json has all)"
     if found.pairs:
         yield ""
         yield "pairs of columns by the weight of their products"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -52,10 +52,11 @@ def _draw_range(axes: Axes, column: ColumnEffect, scores: tuple[str, ...]) -> No
     if column.bars:
         rows = np.array([rows_of(part) for part in parts]).reshape(column.bars, -1).sum(axis=1)
         width = many / column.bars
-        _draw_rows(axes, np.arange(column.bars) * width, rows, width, "edge", parts)
+        _draw_rows(axes, width * np.arange(column.bars, dtype=np.float64), rows, width, "edge", parts)
     edges = np.arange(many + 1)
     for place, name in enumerate(scores[:_MOST_SCORES]):
-        axes.stairs([part.scores[place] for part in parts], edges, baseline=None, label=name, **_line(scores, place))
+        of = [part.scores[place] for part in parts]
+        axes.stairs(of, edges.tolist(), baseline=None, label=name, color=_colour(scores, place), linewidth=1.4)
     ends = [parts[0].low, *(part.high for part in parts)]
     ticks = [round(many * share) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
     axes.set_xticks(ticks, [worth_text(ends[tick], 4) for tick in ticks], fontsize="x-small")
@@ -68,17 +69,17 @@ def _draw_values(axes: Axes, column: ColumnEffect, scores: tuple[str, ...]) -> N
     if column.bars:
         _draw_rows(axes, places, np.array([rows_of(part) for part in parts]), 0.8, "center", parts)
     for place, name in enumerate(scores[:_MOST_SCORES]):
-        line = {**_line(scores, place), "linestyle": "none", "marker": "_", "markersize": 14, "markeredgewidth": 2}
-        axes.plot(places, [part.scores[place] for part in parts], label=name, **line)
+        of = [part.scores[place] for part in parts]
+        axes.scatter(places, of, marker="_", s=200, linewidths=2, label=name, color=_colour(scores, place))
     names = [part.of if len(part.of) <= 14 else f"{part.of[:13]}…" for part in parts]
     left = len(column.parts) - len(parts)
     axes.set_xticks(places, names, rotation=60, ha="right", fontsize="x-small")
     if left:
-        axes.set_xlabel(f"{left} values with smaller counts", fontsize="x-small")
+        axes.set_xlabel(f"{left} more, with smaller counts", fontsize="x-small")
 
 
-def _line(scores: tuple[str, ...], place: int) -> dict[str, Any]:
-    return {"color": BLUE if len(scores) == 1 else f"C{place}", "linewidth": 1.4}
+def _colour(scores: tuple[str, ...], place: int) -> str:
+    return BLUE if len(scores) == 1 else f"C{place}"
 
 
 def _draw_rows(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from storage.encoder import TableEncoder
 from storage.errors import InputError
 from storage.refs import OnViolation, ReleaseRef
 from tasks.datasets.scales import Scale, Worth, scales_under
+from tasks.planning.configuration import Json
 from tasks.release.storing import read_release
 from tasks.runtime.stores import open_releases
 
@@ -145,7 +146,7 @@ class Effects:
     columns: tuple[ColumnEffect, ...]
     pairs: tuple[Pair, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return it as JSON."""
         return asdict(self)
 
@@ -188,7 +189,8 @@ def counts_behind(path: Sequence[ReleaseRef]) -> ColumnCounts | None:
         combines = lookup(made["algorithm"]["kind"], made["algorithm"]["name"])
         if issubclass(combines, LearntColumns):
             used = [read_release(ReleaseRef(key=key, kind="", party="")) for key in made["upstream"]]
-            return combines(**made["algorithm"]["parameters"]).counts_of(used)
+            learnt: LearntColumns = combines(**made["algorithm"]["parameters"])
+            return learnt.counts_of(used)
     return None
 
 

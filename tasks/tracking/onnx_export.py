@@ -12,10 +12,11 @@ import itertools
 import json
 from collections.abc import Sequence
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
 from sklearn.decomposition import TruncatedSVD
 from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import Normalizer
@@ -32,6 +33,8 @@ from tasks.tracking.sklearn_export import NotExportableError
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
+# An output's name, its type and its shape.
+_Output = tuple[str, str, list[object]]
 _OPSET, _IR = 17, 9
 # By how much of its range a cell is moved up before it is put into a bin, as dpalgos.columns has it.
 _UP = 2.0**-21
@@ -42,10 +45,10 @@ class Graph:
     """Nodes and constants of a graph, in order, each result by a name of its own."""
 
     def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
+        self.nodes: list[object] = []
+        self.constants: list[object] = []
 
-    def op(self, kind: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
+    def op(self, kind: str, *inputs: str, name: str | None = None, **attributes: object) -> str:
         """Add a node and return the name of its result."""
         from onnx import helper
 
@@ -53,7 +56,7 @@ class Graph:
         self.nodes.append(helper.make_node(kind, list(inputs), [made], **attributes))
         return made
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value: ArrayLike) -> str:
         """Add a constant and return its name."""
         from onnx import numpy_helper
 
@@ -128,7 +131,7 @@ def to_onnx(pipeline: Pipeline) -> bytes:
     model = helper.make_model(
         made, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR, producer_name="unitball"
     )
-    known: dict[str, Any] = {"classes": [str(name) for name in getattr(pipeline, "classes_", ())]}
+    known: dict[str, object] = {"classes": [str(name) for name in getattr(pipeline, "classes_", ())]}
     if encoder is not None:
         known |= {"features": list(encoder.declared.feature_names), "schema": encoder.schema}
         known |= {"on_violation": str(encoder.on_violation)}
@@ -137,7 +140,7 @@ def to_onnx(pipeline: Pipeline) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _outputs(step: Any, graph: Graph, rows: str) -> list[tuple[str, str, list[Any]]]:
+def _outputs(step: BaseEstimator, graph: Graph, rows: str) -> list[_Output]:
     """Add the last step, and return the outputs: name, type, shape."""
     if isinstance(step, LinearRegression):
         weights = np.asarray(step.coef_, dtype=np.float64)[:, None]
@@ -154,7 +157,7 @@ def _outputs(step: Any, graph: Graph, rows: str) -> list[tuple[str, str, list[An
     else:
         place = graph.op("ArgMax", scores, axis=1, keepdims=0)
     graph.op("Gather", names, place, name=PREDICTION)
-    outputs = [(PREDICTION, "STRING", ["rows"]), (SCORES, "DOUBLE", ["rows", len(step.coef_)])]
+    outputs: list[_Output] = [(PREDICTION, "STRING", ["rows"]), (SCORES, "DOUBLE", ["rows", len(step.coef_)])]
     if isinstance(step, CalibratedClassifier):
         # Sigmoid by its definition: in double precision, which runtimes need not have of it.
         moved = graph.op("Mul", only, graph.constant(-float(step.slope_)))
@@ -165,7 +168,7 @@ def _outputs(step: Any, graph: Graph, rows: str) -> list[tuple[str, str, list[An
     return outputs
 
 
-def _linear(graph: Graph, rows: str, weights: Any, intercept: Any, name: str | None = None) -> str:
+def _linear(graph: Graph, rows: str, weights: ArrayLike, intercept: ArrayLike, name: str | None = None) -> str:
     product = graph.op("MatMul", rows, graph.constant(np.ascontiguousarray(weights, dtype=np.float64)))
     return graph.op("Add", product, graph.constant(np.asarray(intercept, dtype=np.float64)), name=name)
 
@@ -178,7 +181,7 @@ def _unknown(what: object) -> NotExportableError:
 
 
 @singledispatch
-def step_nodes(step: Any, graph: Graph, rows: str) -> str:
+def step_nodes(step: object, graph: Graph, rows: str) -> str:
     """Add the nodes of a pipeline's step, and return the name of what comes out.
 
     Raises
@@ -214,7 +217,7 @@ def _(step: ReleasedMap, graph: Graph, rows: str) -> str:
 
 
 @singledispatch
-def map_nodes(artefact: Any, graph: Graph, rows: str) -> str:
+def map_nodes(artefact: object, graph: Graph, rows: str) -> str:
     """Add the nodes of a released map, and return the name of what comes out.
 
     Raises

@@ -144,6 +144,26 @@ def test_nothing_but_released_counts_and_weights_is_looked_at() -> None:
     assert any(not np.array_equal(one.scores, other.scores) for one, other in zip(page, other_page, strict=True))
 
 
+@pytest.mark.parametrize("entries", [1, 8 * 5])
+def test_rows_are_made_up_a_few_at_a_time(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashed columns make rows wide: never more numbers at a time, or one row; the scores are the same."""
+    counts = made()
+    functions = made_of("cubic", counts)
+    model = LinearModel(weights=np.random.default_rng(0).normal(size=(2, functions.dimension)))
+    seen: list[int] = []
+
+    def score(cells: Floats) -> Floats:
+        seen.append(cells.size)
+        return model.apply(functions.transform(cells))
+
+    whole = effects(score, COLUMNS, MISSING, counts)
+    seen.clear()
+    monkeypatch.setattr("dpalgos.effects._ENTRIES", entries)
+    parts = effects(score, COLUMNS, MISSING, counts)
+    assert max(seen) <= max(entries, 8)
+    assert all(np.array_equal(one.scores, other.scores) for one, other in zip(whole, parts, strict=True))
+
+
 def test_fourier_features_have_curves_too() -> None:
     counts = made()
     functions, fourier = made_of("scores", counts), RandomFourier(frequencies=8)

@@ -20,7 +20,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.results import Chained
 
-LABELS = {
+LABELS: dict[str, dict[str, object]] = {
     "two": {"classes": ["well", "ill"]},
     "three": {"classes": ["well", "ill", "unclear"]},
     "real": {"range": [0, 100]},
@@ -50,7 +50,7 @@ def table_of(label: str, count: int, seed: int = 0) -> pd.DataFrame:
     ward = random.choice(["north", "south", "east"], count, p=[0.5, 0.3, 0.2]).astype(object)
     ward[0] = "west"
     score = score + 0.5 * (ward == "north")
-    outcome: object = np.where(score > 0.5, "ill", "well")
+    outcome: Any = np.where(score > 0.5, "ill", "well")
     if label == "three":
         outcome = np.where(score > 0.9, "unclear", outcome)
     elif label == "real":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_a_graph_with_another_table_is_another_model() -> None:
     content = to_onnx(model_of([functions], 8))
     moved = functions.tables.copy()
     moved[:, 1] += 0.01
-    other = type(functions)(**{**functions.arrays(), "tables": moved})
+    other = replace(functions, tables=moved)
     scores = model_of([other], 8).decision_function(rows_of())
     assert np.abs(run(content, rows_of())["scores"][:, 0] - scores).max() > 1e-6
 
