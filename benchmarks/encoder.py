@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,9 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=NETS)
     parser.add_argument("--pairs", type=int, help="of synthetic images, for every map")
     parser.add_argument("--weights", type=float, nargs="+", default=[0.7])
+    parser.add_argument(
+        "--shares", type=float, nargs="+", help="the encoder's directions for each of today's, 400 at most; 0.5 in colour"
+    )
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
     # As the door has it.
@@ -131,6 +135,7 @@ def main() -> None:
             mirror=None if given.mirror is None else given.mirror == "yes",
         )  # fmt: skip
         choices.append((facts, recommend(facts).arrangement))
+    shares = given.shares or [0.5 if shape is not None and len(shape) == 3 and shape[0] == 3 else 1.0]
     widest = max((one.projection for _, one in choices), key=lambda spec: spec.parameters["components"])
     fewer = {} if given.pairs is None else {"images": given.pairs}
     today, seconds = _mapped(widest.with_parameters(**fewer), rows, given.keep)
@@ -161,14 +166,13 @@ def main() -> None:
         alone, taken = _mapped(AlgorithmSpec("projections", "encoder", parameters), rows, given.keep)
         alone = alone.astype(np.float64)
         say(f"encoder ({net}) alone", lambda k, alone=alone: alone, taken)
-        for weight in given.weights:
-            say(
-                f"today's beside {weight:g} x the encoder ({net})",
-                lambda k, alone=alone, weight=weight: unit_rows(
-                    np.hstack([unit_rows(today[:, :k].astype(np.float64)), weight * alone])
-                ),
-                seconds + taken,
-            )
+        for weight, share in product(given.weights, shares):
+
+            def both(k: int, weight: float = weight, share: float = share, alone: Any = alone) -> Any:
+                own = unit_rows(alone[:, : min(alone.shape[1], max(1, int(share * k)))])
+                return unit_rows(np.hstack([unit_rows(today[:, :k].astype(np.float64)), weight * own]))
+
+            say(f"today's beside {weight:g} x {share:g} k of the encoder's ({net})", both, seconds + taken)
 
 
 if __name__ == "__main__":
