@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import time
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from dpalgos.normalisation import UnitNorm
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import ArrayRows, unit_rows
 from dpalgos.systems.recommended import recommend, signal
-from dpalgos.systems.system import PublicFacts
+from dpalgos.systems.system import Arrangement, PublicFacts
 from storage.source import ReadOptions, read_source
 
 NETS = ("big, mirror", "big", "small, mirror", "small")
@@ -69,6 +70,14 @@ def _read(source: Any, part: str) -> tuple[Any, Any]:
     return UnitNorm()(np.concatenate([np.asarray(one, dtype=np.float64) for one in dense])), labels
 
 
+def _without_encoder(arrangement: Arrangement) -> Arrangement:
+    """Return what is recommended with the encoder's part of the map left out."""
+    maps = arrangement.projection.parameters.get("maps")
+    if maps is None:
+        return arrangement
+    return replace(arrangement, projection=AlgorithmSpec("projections", "public-whitening", maps["public-whitening"]))
+
+
 def _mapped(spec: AlgorithmSpec, rows: Any, keep: Path | None) -> tuple[Any, float]:
     """Return the rows seen through a map, and the processor's seconds that mapping them took."""
     name = hashlib.sha256(json.dumps([spec.name, dict(spec.parameters), rows.shape, float(rows[:64].sum())],
@@ -104,7 +113,10 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, help="of synthetic images, for every map")
     parser.add_argument("--weights", type=float, nargs="+", default=[0.7])
     parser.add_argument(
-        "--shares", type=float, nargs="+", help="the encoder's directions for each of today's, 400 at most; 0.5 in colour"
+        "--shares",
+        type=float,
+        nargs="+",
+        help="the encoder's directions for each of today's, 400 at most; 0.5 in colour",
     )
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
@@ -134,7 +146,7 @@ def main() -> None:
             neighbours=Neighbours.REPLACE_ONE, trust="central", image_shape=shape, noise_factor=1.0,
             mirror=None if given.mirror is None else given.mirror == "yes",
         )  # fmt: skip
-        choices.append((facts, recommend(facts).arrangement))
+        choices.append((facts, _without_encoder(recommend(facts).arrangement)))
     shares = given.shares or [0.5 if shape is not None and len(shape) == 3 and shape[0] == 3 else 1.0]
     widest = max((one.projection for _, one in choices), key=lambda spec: spec.parameters["components"])
     fewer = {} if given.pairs is None else {"images": given.pairs}

@@ -183,7 +183,8 @@ def test_images_of_one_channel_and_of_three_get_a_map_each() -> None:
     # What is declared goes before the rule, and the reasons say so.
     for shape, declared in (((28, 28), True), ((3, 32, 32), False)):
         facts = dataclasses.replace(FACTS, image_shape=shape, dimension=int(np.prod(shape)), mirror=declared)
-        assert recommend(facts).arrangement.projection.parameters["mirror"] is declared  # type: ignore[union-attr]
+        parameters: Any = recommend(facts).arrangement.projection.parameters  # type: ignore[union-attr]
+        assert parameters.get("maps", {"public-whitening": parameters})["public-whitening"]["mirror"] is declared
         assert ("not averaged" in recommend(facts).reasons[0]) is not declared
         assert "as declared" in recommend(facts).reasons[0]
     assert chosen((1, 28, 28)) == {**grey, "shape": [1, 28, 28]}
