@@ -752,6 +752,7 @@ def test_a_year_of_digits(root: Path, tmp_path: Path) -> None:
     assert early + 0.05 < middle < late - 0.02, (early, middle, late)
 
 
+@pytest.mark.nightly
 def test_each_night_is_seen_through_the_encoder_beside_another_map(root: Path, tmp_path: Path) -> None:
     """The map is made on the first night; rows of the first are not seen again on the second."""
     rows = lines(40, tmp_path / "rows")
