@@ -246,7 +246,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         bool | None,
         Field(
             description="Whether an image and its mirror image are the same thing (photographs, clothes; not letters "
-            "or digits), so that features are averaged over both; if empty, in colour only."
+            "or digits), so that features are averaged over both; if empty, in colour only. Where it is declared, "
+            "unitball puts an encoder beside its map that overlooks mirror images."
         ),
     ] = None
     counts_of: Annotated[

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Work
 from dpalgos.features.public_map import RowFeatures
@@ -77,7 +78,7 @@ class Speeds:
 
 
 def measure_speeds() -> Speeds:
-    """Measure the machine for a fifth of a second."""
+    """Measure the machine for a fifth of a second; products on one thread, as the door has them."""
     matrix = np.ones((400, 400))
 
     def loop() -> None:
@@ -85,7 +86,8 @@ def measure_speeds() -> Speeds:
         for number in range(500_000):
             total += number
 
-    product, looped = (min(timeit.repeat(work, number=1, repeat=3)) for work in (lambda: matrix @ matrix, loop))
+    with threadpool_limits(limits=1, user_api="blas"):
+        product, looped = (min(timeit.repeat(work, number=1, repeat=3)) for work in (lambda: matrix @ matrix, loop))
     return Speeds(operations=2 * 400**3 / product, interpreted=_REFERENCE_LOOP / looped, cores=cores())
 
 
@@ -282,7 +284,7 @@ def _asked(
 def _encoding(step: FeatureStep, rows: int, speeds: Speeds) -> float:
     """Return the seconds that rows take through a map before everything else; of a file's, those of one product."""
     if step.algorithm is None or step.public is not None:
-        return 4.0 * rows * step.takes * step.dimension / speeds.operations / speeds.cores
+        return 2.0 * rows * step.takes * step.dimension / speeds.operations / speeds.cores
     algorithm = step.algorithm.build()
     works = [
         algorithm.work(Setting(sizes=(size,), dimension=step.takes, classes=step.classes)) for size in (rows + 1, 1)
@@ -291,7 +293,7 @@ def _encoding(step: FeatureStep, rows: int, speeds: Speeds) -> float:
         works[0].operations - works[1].operations,
         works[0].small_operations - works[1].small_operations,
     )
-    return float((2.0 * operations / speeds.operations + small * _SMALL / speeds.interpreted) / speeds.cores)
+    return float((operations / speeds.operations + small * _SMALL / speeds.interpreted) / speeds.cores)
 
 
 def _mapping(release: PlannedRelease, speeds: Speeds) -> float:
@@ -356,8 +358,7 @@ def _seconds(release: PlannedRelease, work: Work, speeds: Speeds, streamed: floa
     reads = work.passes if streamed and work.kept else 1
     handled = _numbers(release) * (reads * _READ + _encodings(work, streamed) * _ENCODE)
     interpreted = handled + work.small_operations * _SMALL
-    # Products of few columns reach about half the speed of square ones.
-    busy = interpreted / speeds.interpreted + 2.0 * work.operations / speeds.operations
+    busy = interpreted / speeds.interpreted + work.operations / speeds.operations
     return _RELEASE + busy / speeds.cores
 
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from dpalgos.features.whitening import PublicWhitening
 from dpalgos.guarantees import Setting
@@ -15,7 +16,7 @@ from storage.confined import kept_memory
 from storage.errors import InputError
 from tasks.planning.configuration import TrainingConfig
 from tasks.release import expectation
-from tasks.release.expectation import _NEW_ROOT, Expectation, Speeds, expect, expect_run
+from tasks.release.expectation import _NEW_ROOT, Expectation, Speeds, expect, expect_run, measure_speeds
 from tests.dpalgos.parameters import PARAMETERS
 from tests.support.chains import charges
 from tests.support.plans import dataset_of, planned, shards_of
@@ -129,6 +130,20 @@ def test_a_new_root_takes_as_much_longer_as_its_databases_are_made(monkeypatch: 
         monkeypatch.setattr(expectation, "has_databases", lambda root, there=there: there)
         seconds[there] = expected(algorithm="noisy-gd", parameters={"iterations": 10}).seconds
     assert seconds[False] == pytest.approx(seconds[True] + _NEW_ROOT)
+
+
+def test_speed_is_that_of_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was that of all threads, and divided by the cores once more."""
+    seen = []
+
+    def repeat(*_: object, **__: object) -> list[float]:
+        seen.append({one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"})
+        return [1.0]
+
+    monkeypatch.setattr("timeit.repeat", repeat)
+    with threadpool_limits(limits=2, user_api="blas"):
+        assert measure_speeds().operations == 2 * 400**3
+    assert seen == [{1}, {1}]
 
 
 _HOLDING = {
