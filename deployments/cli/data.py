@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tasks.release.ranges import ColumnContents
 
 
+_MOST_NAMED = 50
 _COUNTS = ("read", "kept", "incomplete", "outside", "clipped", "dropped", "null")
 
 
@@ -95,9 +96,11 @@ def ingest(
     for party, path in request.parties.items():
         require_readable(path, f"--party {party}")
     visibility = Visibility.PRIVATE if private else Visibility.PUBLIC
-    schedule = schedule_of(name)
+    schedule, left_out = schedule_of(name), list[str]()
     with progress(f"ingest {name}"):
-        reference = registration.ingest(request.model_copy(update={"name": name, "visibility": visibility}))
+        reference = registration.ingest(
+            request.model_copy(update={"name": name, "visibility": visibility}), left_out.append
+        )
     report = registration.report_of(reference)
     units = reference.unit.several
     tests = f" and {reference.test_rows} test {units}" if reference.test_rows else ""
@@ -106,8 +109,10 @@ def ingest(
         f"account {reference.account}",
         *_accounted(report, reference, open_catalog().account_of(reference.name).group_size),
     ]
-    if (left_out := rows_left_out(name, reference)) is not None:
-        night, rows = left_out
+    # Which they are is for the owner alone, and kept nowhere.
+    lines += [*left_out[:_MOST_NAMED], *([f"and {more} more"] if (more := len(left_out) - _MOST_NAMED) > 0 else [])]
+    if (waiting := rows_left_out(name, reference)) is not None:
+        night, rows = waiting
         which = f"night {night} of the horizon" if night else "no night of the horizon: nobody is new"
         lines.append(f"{which}; {rows} new rows of people who came before are in no night yet (for you alone to know)")
     if (compared := rows_there_before(name, reference)) is not None:
