@@ -372,7 +372,8 @@ def _predicted_pictures(pipeline: Any, rows: Any) -> pd.Series:
     from storage.readers.picture_files import asked_pictures
     from tasks.tracking.flavor import predictions_of
 
-    encoder, index, paths = pipeline[0], getattr(rows, "index", None), None
+    encoder, paths = pipeline[0], None
+    index = rows.index if isinstance(rows, (pd.DataFrame, pd.Series)) else None
     if isinstance(rows, (str, os.PathLike)):
         asked = list(asked_pictures(Path(rows), 4096))
         index, paths = [name for one in asked for name in one.names], [path for one in asked for path in one.paths]

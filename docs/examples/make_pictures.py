@@ -22,10 +22,10 @@ def drawn(number: int, side: int, shift: tuple[float, float], random: np.random.
     across, down = np.meshgrid(np.linspace(-1, 1, side), np.linspace(-1, 1, side))
     across, down = across - shift[0], down - shift[1]
     angle, distance = np.arctan2(down, across), np.hypot(across, down)
-    # As many corners, turned and deep as the number says; the ground's colour says the rest.
+    # As many corners as the number says, turned by it, on a ground of a colour of its own.
     corners, turn = 3 + number % 5, 0.6 * (number // 5 % 3)
     inside = distance < 0.55 + 0.2 * np.cos(corners * (angle + turn))
-    ground = 0.5 + 0.35 * np.cos(2.1 * (number // 15) + np.array([0.0, 2.1, 4.2]))
+    ground = 0.5 + 0.35 * np.cos(2.4 * number + np.array([0.0, 2.1, 4.2]))
     picture = np.where(inside[:, :, None], 0.95 - 0.6 * ground, ground)
     return np.clip(picture * random.uniform(0.7, 1.0) + random.normal(0, 0.04, picture.shape), 0, 1)
 

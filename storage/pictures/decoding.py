@@ -49,13 +49,15 @@ def open_picture(path: Path | str) -> IO[bytes]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise PictureError("is a link" if Path(path).is_symlink() else f"{error.strerror or error}") from None
-    file = os.fdopen(descriptor, "rb")
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= _MOST_BYTES:
-        file.close()
-        what = f"has {status.st_size} bytes" if stat.S_ISREG(status.st_mode) else "is no file"
-        raise PictureError(f"{what}; a picture has 1 to {_MOST_BYTES}")
-    return file
+        os.close(descriptor)
+        raise PictureError(
+            f"has {status.st_size} bytes; a picture has 1 to {_MOST_BYTES}"
+            if stat.S_ISREG(status.st_mode)
+            else "is no file"
+        )
+    return os.fdopen(descriptor, "rb")
 
 
 def read_picture(file: IO[bytes], declared: Pictures) -> NDArray[np.float64]:

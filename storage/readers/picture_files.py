@@ -394,6 +394,8 @@ def asked_pictures(source: Path, rows: int, column: str | None = None) -> Iterat
         places = [str(source / name) for name in found]
     elif is_picture(source.name):
         found, places = [source.name], [str(source)]
+    elif not source.exists():
+        raise InputError(f"{source} does not exist; name a folder of pictures, one, or a table of their paths")
     else:
         raise InputError(f"{source}: this model takes pictures; give a folder of them, one, or a table of their paths")
     for first in range(0, len(found), rows):

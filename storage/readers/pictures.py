@@ -88,10 +88,10 @@ class _Reading:
                 continue
             yield block if self.keeps or block.null is None else replace(block.kept(~block.null), null=None)
         if faults:
-            more = "; further ones were not looked at" if len(faults) >= _NAMED else ""
+            few = "" if len(faults) < _NAMED else "at least "
             raise InputError(
-                f"{self.place}: {len(faults)} pictures cannot be taken, so that nothing was brought in{more}; correct "
-                "or remove them, or let --on-violation drop leave them out: " + "; ".join(faults[:_NAMED])
+                f"{self.place}: {few}{len(faults)} pictures cannot be taken, so that nothing was brought in; correct or "
+                "remove them, or let --on-violation drop leave them out: " + "; ".join(faults[:_NAMED])
             )
 
     def _block(self, files: Sequence[PictureFile]) -> tuple[Block, list[str]]:
