@@ -349,10 +349,12 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
                     f"parties {first_name!r} and {name!r} differ in {what.replace('_', ' ')}: {ours} and {theirs}; "
                     "declare one for all"
                 )
+        if first.table != source.table and "pictures" in (first.table or {}):
+            raise InputError(f"parties {first_name!r} and {name!r} differ in what a pixel is; declare it with --pixels")
         if first.table != source.table:
             raise InputError(
-                f"parties {first_name!r} and {name!r} differ in the columns that the schema's patterns take: list the "
-                "names, or give all files the same columns. Pictures differ in what a pixel is: declare --pixels"
+                f"parties {first_name!r} and {name!r} differ in the columns that the schema's patterns take; list the "
+                "names, or give all files the same columns"
             )
         counted = dict(source.tallies)
         if "test" in source.parts and source.parts["test"] not in tests:

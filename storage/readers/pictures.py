@@ -90,8 +90,8 @@ class _Reading:
         if faults:
             few = "" if len(faults) < _NAMED else "at least "
             raise InputError(
-                f"{self.place}: {few}{len(faults)} pictures cannot be taken, so that nothing was brought in; correct or "
-                "remove them, or let --on-violation drop leave them out: " + "; ".join(faults[:_NAMED])
+                f"{self.place}: {few}{len(faults)} pictures cannot be taken, so that nothing was brought in; correct "
+                "or remove them, or let --on-violation drop leave them out: " + "; ".join(faults[:_NAMED])
             )
 
     def _block(self, files: Sequence[PictureFile]) -> tuple[Block, list[str]]:
