@@ -127,6 +127,8 @@ def ingest(
         epsilon = schedule.config.epsilon
         lines.append(f"a new version starts federated-training/{name} where it is served: epsilon {epsilon}")
     counted = {"counts": report.counts, "taken": report.taken, "duplicates": asdict(report.duplicates)}
+    if left_out:
+        counted |= {"left_out": left_out}
     return Answer({**reference.model_dump(mode="json"), **counted}, lines)
 
 

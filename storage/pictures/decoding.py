@@ -8,6 +8,7 @@ import math
 import os
 import stat
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +28,8 @@ _MOST_BYTES = 8 * _MOST_PIXELS
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "PPM")
 # Pixels whose integers are made at once.
 _STRIP = 1 << 20
+# Of red, green and blue, in thousandths (ITU-R BT.601).
+_LUMA = np.array([[299], [587], [114]])
 
 # Larger ones are refused here, and without a line on the screen.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -194,8 +197,7 @@ def _values(image: Image.Image, declared: Pictures) -> NDArray[Any]:
     if values.ndim == 2:
         values = values[:, :, None]
     if kind is Pixels.GREY and values.shape[2] == 3:
-        red, green, blue = (values[:, :, channel].astype(np.int32) for channel in range(3))
-        return ((299 * red + 587 * green + 114 * blue + 500) // 1000)[:, :, None]
+        return _by_strips(values, lambda rows: (rows.astype(np.int64) @ _LUMA + 500) // 1000)
     return np.broadcast_to(values, (*values.shape[:2], kind.channels))
 
 
@@ -216,10 +218,22 @@ def _opaque(image: Image.Image, alpha: Alpha) -> Image.Image:
     if image.mode.startswith("I"):
         raise PictureError("has 16 bits and a transparent value; --alpha ignore takes it as opaque")
     grey = image.mode in ("1", "L", "LA")
-    pixels = np.asarray(image.convert("LA" if grey else "RGBA")).astype(np.int64)
-    opacity, ground = pixels[:, :, -1:], 255 if alpha is Alpha.WHITE else 0
-    laid = ((pixels[:, :, :-1] * opacity + ground * (255 - opacity) + 127) // 255).astype(np.uint8)
-    return Image.fromarray(laid[:, :, 0] if grey else laid)
+    ground = 255 if alpha is Alpha.WHITE else 0
+
+    def laid(rows: NDArray[np.uint8]) -> Values:
+        pixels = rows.astype(np.int64)
+        opacity = pixels[:, :, -1:]
+        return np.asarray((pixels[:, :, :-1] * opacity + ground * (255 - opacity) + 127) // 255)
+
+    opaque = _by_strips(np.asarray(image.convert("LA" if grey else "RGBA")), laid)
+    return Image.fromarray(opaque[:, :, 0] if grey else opaque)
+
+
+def _by_strips(pixels: NDArray[np.uint8], function: Callable[[NDArray[np.uint8]], Values]) -> NDArray[np.uint8]:
+    """Return what a function makes of some rows at a time: its integers take eight times as much memory."""
+    step = max(1, _STRIP // pixels.shape[1])
+    strips = [function(pixels[row : row + step]).astype(np.uint8) for row in range(0, len(pixels), step)]
+    return np.concatenate(strips)
 
 
 def _averaged(values: NDArray[Any], axis: int, start: int, length: int, side: int) -> Values:
