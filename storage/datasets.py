@@ -41,7 +41,9 @@ from storage.people import (
     save_people,
     save_seen,
 )
+from storage.pictures.declaration import Pictures
 from storage.pictures.places import Known, PlacesByParty, content_of, known_after, load_known, save_known
+from storage.pictures.summaries import summaries_of
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import (
     NULL_CLASS,
@@ -563,6 +565,7 @@ def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> 
             root_secret(layout),
             columns="parent" not in body,
             cells=None if schema is None else schema.cells,
+            summaries=_summaries_of(None if "parent" in body else body["table"]),
             folder=layout.dataset(version),
         )
         for part in _PARTS:
@@ -579,6 +582,11 @@ def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> 
 def _schema_of(table: Mapping[str, Any] | None, place: str) -> Schema | None:
     """Return the schema of rows that were a table's; None of others, whose numbers are stored as they were read."""
     return None if table is None or "schema" not in table else parse_schema(table["schema"], place)
+
+
+def _summaries_of(table: Mapping[str, Any] | None) -> Callable[[Any], Any] | None:
+    """Return what summaries rows of pictures are recognised by; None of others."""
+    return None if table is None or "pictures" not in table else summaries_of(Pictures.from_document(table["pictures"]))
 
 
 def _counted_blocks(
@@ -649,6 +657,7 @@ def staged_dataset(
             root_secret(layout) if compared else b"",
             patterns=compared,
             cells=None if schema is None else schema.cells,
+            summaries=_summaries_of(source.table),
             folder=stage.path,
         )
         ingested = {

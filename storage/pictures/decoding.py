@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from storage.errors import InputError
 from storage.pictures.declaration import Alpha, Fit, Palettes, Pictures, Pixels
@@ -125,7 +125,7 @@ def _opened(file: IO[bytes]) -> Image.Image:
 
 
 def _unreadable(error: Exception) -> PictureError:
-    if isinstance(error, Image.UnidentifiedImageError):
+    if isinstance(error, UnidentifiedImageError):
         return PictureError("is no PNG, JPEG, BMP, TIFF, PPM or PGM")
     return PictureError(f"cannot be read ({type(error).__name__}: {str(error)[:120]}); it may be truncated or damaged")
 
@@ -161,7 +161,8 @@ def _depth(image: Image.Image, file: IO[bytes]) -> tuple[int, int]:
         return max(bits), len(bits)
     if image.format == "PPM":
         # A maximum that is not the depth's is in the decoder's arguments; without one it is the mode's.
-        said = [argument[1] for *_, argument in image.tile if isinstance(argument, tuple) and len(argument) == 2]
+        tiles = image.tile if isinstance(image, ImageFile.ImageFile) else []
+        said = [argument[1] for *_, argument in tiles if isinstance(argument, tuple) and len(argument) == 2]
         deep = said[0] > 255 if said else image.mode == "I"
         return 16 if deep else 8, 3 if image.mode == "RGB" else 1
     return 8, len(image.getbands())

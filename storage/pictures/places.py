@@ -67,7 +67,7 @@ def known_after(earlier: Known, places: PlacesByParty) -> dict[str, dict[str, Se
 
 def save_known(path: Path, known: Known) -> str:
     """Write paths; return the digest of what was written."""
-    groups = [[party, part, list(paths)] for party, parts in known.items() for part, paths in parts.items() if paths]
+    groups = [(party, part, list(paths)) for party, parts in known.items() for part, paths in parts.items() if paths]
     # No path holds a zero byte.
     joined = b"\0".join(name for *_, paths in groups for name in paths)
     index = json.dumps([[party, part, len(paths)] for party, part, paths in groups]).encode()

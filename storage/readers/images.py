@@ -166,13 +166,13 @@ def read_idx(path: str | Path, options: ReadOptions) -> Source:
     shapes = {part: _sizes(images, 3)[1:] for part, (images, _) in files.items()}
     if len(set(shapes.values())) > 1:
         raise InputError(f"{folder}: training and test images differ in size: {shapes}")
-    axes = shapes["train"]
-    shape, last = _shape_of(axes)
+    sizes = shapes["train"]
+    shape, last = _shape_of(sizes)
     called = options.classes
     if called is not None and all(name.lstrip("+-").isdecimal() for name in called):
         called = None
     names = (str(value) for _, labels in files.values() for value in np.unique(_labels(labels)))
-    dimension, classes, discovered = settle(options, str(folder), dimension=math.prod(axes), labels=names)
+    dimension, classes, discovered = settle(options, str(folder), dimension=math.prod(sizes), labels=names)
     return Source(
         format="idx",
         place=str(folder),

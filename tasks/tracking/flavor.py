@@ -118,8 +118,8 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
     (it refuses whole numbers where ``double`` is declared, numbers where ``long`` is, and days and pandas' categories
     where ``string`` is), while a data frame's own types depend on which rows it holds and on where it came from; the
     pipeline's encoder holds each cell against its declaration. A served model reads such rows as JSON; MLflow's server
-    refuses CSV for them. A model of pictures takes the bytes of their files in one column (:data:`PICTURE`), in JSON as
-    base64. What comes out is a data frame, see :class:`Scorer`.
+    refuses CSV for them. A model of pictures takes the bytes of their files in one column, in JSON as base64
+    (:data:`storage.encoder.PICTURE`). What comes out is a data frame, see :class:`Scorer`.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema, TensorSpec

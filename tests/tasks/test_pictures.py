@@ -10,10 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.datasets import ingestion_report, is_complete, lost_history, open_dataset, open_people, transform_dataset
+from storage.datasets import (
+    ingestion_report,
+    is_complete,
+    lost_history,
+    open_dataset,
+    open_people,
+    remake_fingerprints,
+    transform_dataset,
+)
 from storage.encoder import PictureEncoder, encoder_of
 from storage.errors import DamagedError, InputError, RefusedError
-from storage.layout import PLACES
+from storage.layout import PATTERNS, PLACES
 from storage.readers import picture_files
 from storage.refs import DatasetRef, Visibility
 from storage.shards import open_shard
@@ -27,7 +35,7 @@ from tasks.preparation.rows import make_rows
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 from tests.support.data import gathered
-from tests.support.pictures import halves, write_pictures
+from tests.support.pictures import encoded, halves, write_pictures
 from tests.support.rows import divided
 
 write = partial(write_pictures, make=halves)
@@ -337,3 +345,40 @@ def test_the_encoder_reads_what_ingestion_read(root: Path, tmp_path: Path) -> No
     ):
         with pytest.raises(InputError, match=message):
             encoder.transform(wrong)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"side": 12}, {"side": 4, "person_from": r"(\d+)\.png"}, {"side": 8, "fit": "pad"}]
+)
+def test_pictures_of_another_side_are_known_again(
+    changes: dict[str, Any], root: Path, tmp_path: Path, random: np.random.Generator
+) -> None:
+    """The attack: the same pictures, brought to another side, under another account: their budget would be new."""
+    made = {}
+    for place in range(40):
+        made[f"{CLASSES[place % 2]}/{place:02d}.png"] = encoded(random.integers(0, 256, (48, 48), dtype=np.uint8))
+    for folder, names in (("set", made), ("other", {name: made[name] for name in list(made)[:4]})):
+        for name, content in names.items():
+            path = tmp_path / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    known = bring_in(tmp_path / "set", side=8, delta_cap=1e-3)
+    assert known.rows == 40
+    with pytest.raises(RefusedError, match="animals"):
+        bring_in(tmp_path / "set", "again", delta_cap=1e-3, **changes)
+    # Some of them are enough, and what is remade of stored rows knows them as well.
+    layout = current_layout()
+    before = (layout.dataset(known.version) / PATTERNS).read_bytes()
+    assert remake_fingerprints(layout, known.version)
+    assert (layout.dataset(known.version) / PATTERNS).read_bytes() == before
+    with pytest.raises(RefusedError, match="animals"):
+        bring_in(tmp_path / "other", "again", delta_cap=1e-3, **changes)
+
+
+def test_other_pictures_are_others(root: Path, tmp_path: Path, random: np.random.Generator) -> None:
+    for name in ("one", "other"):
+        for place in range(60):
+            path = tmp_path / name / CLASSES[place % 2] / f"{place:02d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encoded(random.integers(0, 256, (16, 16), dtype=np.uint8)))
+        bring_in(tmp_path / name, name, side=8, delta_cap=1e-3)
