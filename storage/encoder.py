@@ -354,7 +354,7 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
         if X.ndim != 2 or X.shape[1] != width:
             raise InputError(f"the pictures have shape {X.shape}; as numbers the model takes (m, {width})")
         features = np.asarray(X, dtype=np.float64)
-        sound: NDArray[np.bool_] = np.isfinite(features).all(axis=1)
+        sound = np.asarray(np.isfinite(features).all(axis=1))
         return Encoding(
             np.where(sound[:, None], features, 0.0),
             tuple(None if one else "a number of the picture is missing or not finite" for one in sound.tolist()),

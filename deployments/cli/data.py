@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -126,7 +126,7 @@ def ingest(
     if schedule is not None and schedule.on_new_version:
         epsilon = schedule.config.epsilon
         lines.append(f"a new version starts federated-training/{name} where it is served: epsilon {epsilon}")
-    counted = {"counts": report.counts, "taken": report.taken, "duplicates": asdict(report.duplicates)}
+    counted: dict[str, Any] = {"counts": report.counts, "taken": report.taken, "duplicates": asdict(report.duplicates)}
     if left_out:
         counted |= {"left_out": left_out}
     return Answer({**reference.model_dump(mode="json"), **counted}, lines)

@@ -65,7 +65,8 @@ def pictures(values: Sequence[int], cats: Mapping[int, bool] | None = None, pref
 def told_by(rows: Any) -> list[int]:
     """Return the values of stored pictures, whatever their rows were scaled by."""
     features = gathered(rows)[0]
-    return np.rint(255 * features[:, 0] / (features[:, 0] + features[:, 1])).astype(int).tolist()
+    values = np.rint(255 * features[:, 0] / (features[:, 0] + features[:, 1]))
+    return [int(value) for value in values]
 
 
 def values_of(ref: DatasetRef, part: str = "train") -> list[int]:
@@ -194,7 +195,7 @@ def test_two_versions_at_once_do_not_share_a_place(root: Path, tmp_path: Path, m
     """The attack: another version is registered between the order that was decided and its registration."""
     bring_in(write(tmp_path / "set", pictures(range(1, 21))))
     write(tmp_path / "set", {"cat/x.png": 50})
-    honest, busy = picture_files.folder_files, []
+    honest, busy = picture_files.folder_files, list[bool]()
 
     def meanwhile(folder: Path) -> list[Any]:
         if not busy:
@@ -309,7 +310,13 @@ def test_no_path_leaves_the_owner_s_screen(root: Path, tmp_path: Path) -> None:
 
 def test_public_pictures_have_one_version_in_every_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "set", pictures(range(1, 21)))
-    public = {"visibility": Visibility.PUBLIC, "epsilon_cap": None, "delta_cap": None, "classes": None, "pixels": None}
+    public: dict[str, Any] = {
+        "visibility": Visibility.PUBLIC,
+        "epsilon_cap": None,
+        "delta_cap": None,
+        "classes": None,
+        "pixels": None,
+    }
     versions = []
     for name in ("one", "two"):
         monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / name))
