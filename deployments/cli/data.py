@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -65,7 +65,9 @@ def datasets(
         "versions",
     )
     cells = ([entry[heading.replace(" ", "_")] for heading in headings] for entry in entries)
-    return Answer({"datasets": entries}, [table(headings, cells, title="Data sets")])
+    named = cast(list[str], entries[0]["class_names"]) if name is not None else []
+    classes = [f"classes: {', '.join(named)}"] if named else []
+    return Answer({"datasets": entries}, [table(headings, cells, title="Data sets"), *classes])
 
 
 @app.command(
