@@ -379,6 +379,8 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
     model : str
         ``NAME`` for the newest version, ``NAME@champion`` or ``NAME/version``, as in ``digits.noisy-gd``.
     rows : data frame of the table's columns, or array (m, d) where the set has no schema
+        Of pictures: the path of a folder, a list of paths, a data frame whose column ``picture`` holds the bytes of
+        files, or an array of numbers in [0, 1].
     root : path, optional
 
     Raises
@@ -396,9 +398,11 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
 def predicted(pipeline: Any, rows: Any) -> pd.Series:
     """Return a prediction for each row, and warn of cells that the schema does not admit and that were clipped."""
     # With scikit-learn, which whoever asks for a budget does without.
-    from storage.encoder import TableEncoder
+    from storage.encoder import PictureEncoder, TableEncoder
     from tasks.tracking.flavor import predictions_of
 
+    if isinstance(pipeline[0], PictureEncoder):
+        return _predicted_pictures(pipeline, rows)
     if isinstance(pipeline[0], TableEncoder) and len(rows):
         encoding = pipeline[0].encode_or_raise(rows)
         predictions = pipeline[1:].predict(encoding.features)
@@ -414,6 +418,26 @@ def predicted(pipeline: Any, rows: Any) -> pd.Series:
     else:
         predictions = predictions_of(pipeline, rows)
     return pd.Series(predictions, index=getattr(rows, "index", None), name="prediction")
+
+
+def _predicted_pictures(pipeline: Any, rows: Any) -> pd.Series:
+    """Return a prediction for each picture, of files under their paths."""
+    from storage.readers.picture_files import asked_pictures
+    from tasks.tracking.flavor import predictions_of
+
+    encoder, paths = pipeline[0], None
+    index = rows.index if isinstance(rows, (pd.DataFrame, pd.Series)) else None
+    if isinstance(rows, (str, os.PathLike)):
+        asked = list(asked_pictures(Path(rows), 4096))
+        index, paths = [name for one in asked for name in one.names], [path for one in asked for path in one.paths]
+    elif isinstance(rows, (list, tuple)) and rows and all(isinstance(one, (str, os.PathLike)) for one in rows):
+        index = paths = [str(one) for one in rows]
+    if paths is None:
+        return pd.Series(predictions_of(pipeline, rows), index=index, name="prediction")
+    encoding = encoder.encode_files(paths)
+    if (bad := next((place for place, why in enumerate(encoding.refusals) if why is not None), None)) is not None:
+        raise InputError(f"{paths[bad]}: {encoding.refusals[bad]}")
+    return pd.Series(predictions_of(pipeline[1:], encoding.features), index=index, name="prediction")
 
 
 @spoken_in_python()

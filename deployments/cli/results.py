@@ -370,7 +370,12 @@ def withdraw_audits(
 @answered
 def predict(
     model: Annotated[str, typer.Option(help=_MODEL)],
-    source: Annotated[Path, typer.Option("--input", help="CSV or Parquet with the table's columns.")],
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--input", help="CSV or Parquet with the table's columns; of pictures a folder, or a table of paths."
+        ),
+    ],
     output: Annotated[Path, typer.Option(help="Parquet file to write, readable by you alone.")],
     id_column: Annotated[str | None, typer.Option("--id", help="A column of the input that is kept.")] = None,
     threshold: Annotated[

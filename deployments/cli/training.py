@@ -137,9 +137,11 @@ def _kept(streamed: float, people: bool) -> str:
 
 
 def _expectation(config: TrainingConfig) -> Answer:
+    from storage.columns.declarations import shown
+    from tasks.datasets.registration import find_dataset
     from tasks.release.expectation import expect_run
 
-    expected = expect_run(config)
+    expected, classes = expect_run(config), find_dataset(config.dataset).classes
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {expected.delta:.2g}"
     tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
     charged = f"; {expected.charged} of them charged before, at no further cost" if expected.charged else ""
@@ -148,6 +150,7 @@ def _expectation(config: TrainingConfig) -> Answer:
     people = f" people of at most {each} {'row' if each == 1 else 'rows'} each" if expected.person else ""
     lines = {
         "rows": f"{expected.rows:,}{people} × {expected.dimension} over {expected.parties} parties",
+        **({"classes": f"{len(classes)}: {shown(classes)}"} if classes else {}),
         "releases": f"{expected.releases}{tuned}, budget {budget}{charged}",
         "passes": f"{expected.passes} over {_kept(expected.streamed, each > 1)}",
         "operations": f"{_span(expected.least_operations, expected.operations, '.2g')} floating-point operations in "
@@ -158,7 +161,8 @@ def _expectation(config: TrainingConfig) -> Answer:
         "seconds": f"about {_span(expected.least_seconds, expected.seconds, 'g')}, the engine's start included",
         **({"measured by": expected.measured_by} if expected.measured_by else {}),
     }
-    return Answer(dataclasses.asdict(expected), [f"{name:<12}{line}" for name, line in lines.items()])
+    machine = {**dataclasses.asdict(expected), "classes": list(classes)}
+    return Answer(machine, [f"{name:<12}{line}" for name, line in lines.items()])
 
 
 def _span(least: float, most: float, digits: str) -> str:

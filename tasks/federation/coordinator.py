@@ -21,7 +21,7 @@ from dpalgos.parameters import ParameterError
 from dpalgos.rows import Ints
 from dpalgos.secure.rounds import AGREEMENT, SUM, Stage, run_rounds
 from storage.documents import parse_json
-from storage.encoder import TableEncoder
+from storage.encoder import encoder_of
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import DatasetRef, ReleaseRef
 from storage.rounds import RoundStore
@@ -197,8 +197,7 @@ class _Asking:
         schema = parse_json(table, "a schema") if table else None
         if (identity(table=schema) if table else "") != self._found[0].table:
             raise RefusedError(f"party {self._roster.names[0]} has sent another schema than the one that it has signed")
-        encoder = TableEncoder(schema["schema"], schema["on_violation"]) if schema is not None else None
-        self.columns = Columns(self._found[0].dimension, encoder)
+        self.columns = Columns(self._found[0].dimension, encoder_of(schema))
 
     # ── before anything is charged ───────────────────────────────────────────────────────────────────────────────────
 

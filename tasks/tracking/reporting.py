@@ -13,7 +13,7 @@ from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.score_curves import Calibration
 from storage.datasets import declared_table
-from storage.encoder import TableEncoder
+from storage.encoder import Encoder, encoder_of
 from storage.refs import DatasetRef
 from tasks.accounts.pricing import epsilon_of_person
 from tasks.accounts.reports import budget_report
@@ -303,12 +303,12 @@ class Columns:
     ----------
     dimension : int
         Features a row.
-    encoder : TableEncoder or None
-        How columns of a declared table become them (:func:`storage.datasets.declared_table`).
+    encoder : TableEncoder, PictureEncoder or None
+        How columns of a declared table, or pictures, become them (:func:`storage.datasets.declared_table`).
     """
 
     dimension: int
-    encoder: TableEncoder | None
+    encoder: Encoder | None
 
 
 def describe(
@@ -466,9 +466,7 @@ def _model_report(config: DataSettings, run: Chained, columns: Columns | None, l
     normalisation: str | RowMap = dataset.normalisation
     if columns is None:
         registered = find_dataset(config.dataset)
-        table = declared_table(current_layout(), registered)
-        encoder = None if table is None else TableEncoder(table["schema"], table["on_violation"])
-        columns = Columns(registered.dimension, encoder)
+        columns = Columns(registered.dimension, encoder_of(declared_table(current_layout(), registered)))
         if not lookup("normalisations", dataset.normalisation).row_local:
             normalisation = row_map(registered, dataset.normalisation)
     pipeline = to_sklearn(

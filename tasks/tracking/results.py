@@ -250,8 +250,10 @@ def by_class(result: RunResult, most: int) -> list[str]:
     """Return sentences on each class: its recall, and for how many rows it is predicted at most."""
     metrics = result.metrics
     names = [name.removeprefix("recall_") for name in metrics if name.startswith("recall_")]
-    names = [name for name in names if not is_limit(f"_{name}")][:most]
-    recalls = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in names]
+    names = [name for name in names if not is_limit(f"_{name}")]
+    more = [f"{len(names) - most} more with the run in MLflow"] if len(names) > most else []
+    names = names[:most]
+    recalls = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in names] + more
     most_often = {name: metrics[of] for name in names if (of := f"predicted_{name}_high") in metrics}
     limits = [f"`{name}` for at most {100 * share:.3g} %" for name, share in most_often.items()]
     return ([f"Recall by class: {'; '.join(recalls)}."] if recalls else []) + (
