@@ -405,8 +405,7 @@ def clipping_range(counts: ColumnCounts) -> tuple[float, float]:
 
 def _between(below: Floats, tail: float) -> tuple[int, int]:
     """Return the first and the last bin between two ranks, of shares below each edge."""
-    side = "right" if tail == 0.0 else "left"
-    first = int(np.searchsorted(below[1:], tail, side=side))
+    first = int(np.searchsorted(below[1:], tail, side="right" if tail == 0.0 else "left"))
     last = int(np.searchsorted(below[1:], 1.0 - tail))
     return min(first, len(below) - 2), min(last, len(below) - 2)
 

@@ -1,7 +1,7 @@
 """Faults of a configuration: each part and each of its parameters looked at alone, all of them told at once."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.parameters import ParameterError
@@ -68,7 +68,7 @@ def check_parts(config: TrainingConfig, dataset: DatasetRef, faults: Faults) -> 
             faults.of(lambda field=field, value=value: _check_parameters(bare, dataset, {field: value}))  # type: ignore[misc]  # bound now
 
 
-def _check_parameters(config: TrainingConfig, dataset: DatasetRef, parameters: dict[str, Any]) -> bool:
+def _check_parameters(config: TrainingConfig, dataset: DatasetRef, parameters: dict[str, object]) -> bool:
     """Build the parts with some of the parameters, and return true."""
     given = config.model_copy(update={"parameters": parameters})
     for part in resolve(given, dataset).parts.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from dpalgos.features.column_functions import (
 from dpalgos.guarantees import GaussianMu, Setting
 from dpalgos.histograms import ColumnCounts
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.models import decode, opened, require_planned
+from dpalgos.models import Statistic, decode, opened, require_planned
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, sanitise
 
@@ -352,6 +353,6 @@ def test_a_label_s_range_that_is_far_too_wide_is_cut_to_where_labels_are() -> No
         for seed in range(10):
             rows = ArrayRows(np.zeros((len(labels), 1)), labels)
             released = fit(algorithm, [rows], setting, KeyedNoise(public_secret(seed), "counts"))
-            low, high = clipping_range(ColumnCounts.of_release(released.values, algorithm, setting))
+            low, high = clipping_range(ColumnCounts.of_release(cast(Statistic, released).values, algorithm, setting))
             assert -most / 2.0 <= low < -0.5
             assert 0.5 < high <= most / 2.0
