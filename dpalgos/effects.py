@@ -6,7 +6,8 @@ Whatever the map is, its scores there are evaluated, not simulated: of Fourier f
 
 *The reference* is a made-up row: where columns were counted, each number at its released median and each category at
 its most frequent value by the noisy counts; where nothing was counted, numbers at the middle of their declared range
-and categories at none of their values.
+and categories at their first declared value. There all other numbers are about 0, so that rows are short before they
+are brought to norm 1 and one number moves the score far.
 
 *A number's curve* has equal parts of the declared range. A part's score is the mean over the bins in it by their
 released masses, so that a part of which most cells are one value says what the model makes of that value. A number of a
@@ -86,7 +87,7 @@ class Effect:
 def reference_shares(columns: Sequence[Column], counts: ColumnCounts | None) -> list[float]:
     """Return where the reference lies on each column.
 
-    Shares of a number's range; of a category the place of a value, or −1 for none of them.
+    Shares of a number's range; of a category the place of a value.
 
     Raises
     ------
@@ -94,7 +95,7 @@ def reference_shares(columns: Sequence[Column], counts: ColumnCounts | None) -> 
         If the counts are of other columns.
     """
     if counts is None:
-        return [0.5 if column.is_number else -1.0 for column in columns]
+        return [0.5 if column.is_number else 0.0 for column in columns]
     layout = counts.layout
     numbers = [column for column in columns if column.is_number]
     categories = [column for column in columns if not column.is_number]
@@ -132,7 +133,7 @@ def reference_row(columns: Sequence[Column], missing: Floats, counts: ColumnCoun
             row[column.missing] = 0.0
         if column.is_number:
             row[column.at] = column.low + share * (column.high - column.low)
-        elif share >= 0:
+        else:
             row[column.at + int(share)] = column.high
     return row
 

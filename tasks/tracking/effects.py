@@ -43,8 +43,8 @@ _NOTE = (
 )
 _COUNTED = "the other columns at their released medians (categories: their most frequent value, by noisy counts)"
 _DECLARED = (
-    "the other columns in the middle of their declared ranges (categories: none of their values): nothing was counted, "
-    "so there are no medians"
+    "the other columns in the middle of their declared ranges (categories: their first declared value): nothing was "
+    "counted, so there are no medians, and next to so short a row one number counts for much"
 )
 
 
@@ -292,7 +292,7 @@ def _column(effect: Effect, scale: Scale, share: float) -> ColumnEffect:
         parts = _values(effect, scale)
         steps = len(scale.values) - 1 if effect.column.is_number else 1
         at = round(share * steps)
-        reference = NONE if share < 0 else OTHER if effect.rare[at] else scale.values[at]
+        reference = OTHER if effect.rare[at] else scale.values[at]
     if effect.missing is not None and (effect.column.is_number or scale.can_lack):
         of = MISSING if effect.column.is_number else NONE
         parts.append(Part(of, None, None, _scores(effect.missing), None))
