@@ -91,6 +91,9 @@ class Pictures:
         if not 1 <= self.side <= LARGEST_SIDE:
             raise InputError(f"side is {self.side}: declare at least 1 and at most {LARGEST_SIDE} pixels")
 
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value is not None)
+
     @property
     def kind(self) -> Pixels:
         """What a pixel is, once that is known."""

@@ -149,7 +149,7 @@ def test_classes_and_pixels_of_private_pictures_are_declared(tmp_path: Path) -> 
         read(folder, on_violation=OnViolation.CLIP)
     with pytest.raises(InputError, match="a label range is declared"):
         read(folder, classes=None, label_range=(0.0, 1.0))
-    with pytest.raises(InputError, match=r"format idx takes no pictures"):
+    with pytest.raises(InputError, match=r"format idx takes no pictures \(given: side 4, pixels grey, fit middle"):
         read_source("idx", folder, PRIVATE)
     with pytest.raises(InputError, match=r"format csv takes no people"):
         read_source("csv", folder, ReadOptions(people=People("x")))
@@ -351,6 +351,18 @@ def test_a_table_says_whose_pictures_they_are(tmp_path: Path) -> None:
         read(table, person_from=r"(.)\.png")
     with pytest.raises(InputError, match=r"line 2, cat/b\.png is nobody's: '' in person"):
         read(write_table(tmp_path, "cat/b.png,cat,", "dog/a.png,dog,1", head="path,label,person"), DROPPED)
+
+
+def test_lists_in_parquet_name_people_by_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"features": [[1.0], [2.0]], "label": ["a", "b"], "who": [7, 8]}), path)
+    options: dict[str, Any] = {"dimension": 1, "classes": ("a", "b")}
+    source = read_source("parquet", path, ReadOptions(people=People("who"), **options))
+    assert people(source) == ["7", "8"]
+    with pytest.raises(InputError, match="nothing says whose rows they are; name the column with --person"):
+        read_source("parquet", path, ReadOptions(people=People(""), **options))
+    with pytest.raises(InputError, match="a schema says itself whose rows they are"):
+        read_source("parquet", path, ReadOptions(people=People("who"), schema=Path("adult")))
 
 
 def test_parties_pictures_are_placed_each_in_its_own_folder(tmp_path: Path) -> None:
