@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from dpalgos.columns import Column
+from dpalgos.guarantees import Neighbours
 from storage.errors import InputError
 from storage.refs import DatasetRef
 from tasks.accounts.ledger import open_ledger
@@ -29,12 +30,19 @@ def paid_counts(account: str, version: str) -> list[PlannedRelease]:
     return list({planned.key: planned for planned in _paid(account, version)}.values())
 
 
-def described_columns(registered: DatasetRef, version: str | None = None) -> list[PlannedRelease]:
+def described_columns(
+    registered: DatasetRef, relation: Neighbours, version: str | None = None
+) -> list[PlannedRelease]:
     """Return the histograms that a map of a version's columns may be made of: of the same columns, on its account.
+
+    What is proved of them under one relation is no part of what a run guarantees under another: a sum of one-sided
+    cells may move further where a row becomes null than where it is replaced, and a replacement is two such steps.
 
     Parameters
     ----------
     registered : DatasetRef
+    relation : Neighbours
+        In force for the run.
     version : str, optional
         An earlier one, whose histograms they are; its own where None.
 
@@ -49,11 +57,13 @@ def described_columns(registered: DatasetRef, version: str | None = None) -> lis
         one
         for one in paid_counts(registered.account, version or registered.version)
         if (one.algorithm.parameters.get("columns"), one.algorithm.parameters.get("label_range")) == (columns, ends)
+        and one.setting.neighbours == relation
     ]
     if version is not None and not found:
         raise InputError(
-            f"account {registered.account} holds no histograms of these columns of version {version}: release them "
-            f"(unitball describe {registered.name} --version {version} --epsilon …), or leave --counts-of out"
+            f"account {registered.account} holds no histograms of these columns of version {version} that are proved "
+            f"under {relation}: release them (unitball describe {registered.name} --version {version} --epsilon …, "
+            "under the account's own relation), or leave --counts-of out"
         )
     return found
 
