@@ -18,8 +18,10 @@ NAME = "column-histograms"
 def paid_counts(account: str, version: str) -> list[PlannedRelease]:
     """Return the stored releases of columns' histograms that describe a data version and are charged to an account.
 
-    In the order of their charges, each as it was planned: public facts alone. A release that describes a version is
-    charged by itself; counts that a run makes for its own model are charged together with that, and are nobody else's.
+    In the order in which they were made, each as it was planned: public facts alone. (What was charged before another,
+    and is made after it, comes last: a run that was charged in between rested on the other alone.) A release that
+    describes a version is charged by itself; counts that a run makes for its own model are charged together with that,
+    and are nobody else's, drawn again or not.
 
     Parameters
     ----------
@@ -27,7 +29,9 @@ def paid_counts(account: str, version: str) -> list[PlannedRelease]:
     version : str
         Of the registered rows.
     """
-    return list({planned.key: planned for planned in _paid(account, version)}.values())
+    found = {planned.key: planned for planned in _paid(account, version)}
+    made = [key for key in open_ledger().outputs(account) if key in found]
+    return [found[key] for key in made]
 
 
 def described_columns(
@@ -71,7 +75,8 @@ def described_columns(
 def _paid(account: str, version: str) -> Iterator[PlannedRelease]:
     store = open_releases()
     for charge in open_ledger().charges(account):
-        if charge.plan.releases != (charge.key,) or not store.exists(charge.key):
+        # What is charged once more is a plan of its own, whatever it was charged with first.
+        if charge.plan.recharge or charge.plan.releases != (charge.key,) or not store.exists(charge.key):
             continue
         manifest = store.manifest(charge.key)
         if manifest.get("dataset") != version or manifest.get("algorithm", {}).get("name") != NAME:
