@@ -253,7 +253,8 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
             f"counts_of names version {config.counts_of}, and no map of columns is made here: that is for tables with "
             "declared columns under algorithm unitball, without a horizon; leave it out"
         )
-    counted = described_columns(registered, config.counts_of) if normalised.rows.columns else []
+    relation = config.neighbours or references.relation
+    counted = described_columns(registered, relation, config.counts_of) if normalised.rows.columns else []
     return _over_counts(config, references, counted)
 
 
