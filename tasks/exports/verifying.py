@@ -41,6 +41,7 @@ from tasks.federation.protocol import Evidence, federated_manifest
 from tasks.planning.nights import NightIdentity, NightPlan, PlannedNight, combination_of, release_of
 from tasks.planning.plans import RunIdentity, RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
+from tasks.planning.resolution import covers
 from tasks.release.storing import manifest_of
 from tasks.runtime.stores import open_ledger_database
 from tasks.tracking.results import Proved, RunResult, proved_of
@@ -428,6 +429,8 @@ def _run(contents: _Contents) -> str:
         described and (plan.column_map is None or not described <= set(plan.column_map.upstream)),
         "it rests on releases that its map of columns is not made of",
     )
+    more = {str(one.setting.trust) for one in plan.counts if not covers(plan.trust, one.setting.trust)}
+    _refute_if(more, f"it rests on counts under trust {', '.join(sorted(more))}, and states {plan.trust}")
     relations = {str(one.setting.neighbours) for one in contents.charged().values()}
     _refute_if(
         len(relations) > 1,

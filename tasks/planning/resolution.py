@@ -414,6 +414,13 @@ def _arranged(config: AlgorithmSettings, projection: type[Algorithm] | None, tru
     )
 
 
+def covers(trust: str, other: str) -> bool:
+    """Whether parties who trust as ``trust`` says have trusted enough for what was released under ``other``."""
+    # From nobody, over whoever forms masked sums, to a curator.
+    order = list(Trust)
+    return order.index(Trust(other)) <= order.index(Trust(trust))
+
+
 def resolve_trust(config: SystemSettings, name: str) -> AlgorithmSpec:
     """Return a run's trust model with its settings: those of ``secure``, and parameters named ``trust.…``.
 

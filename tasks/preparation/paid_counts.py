@@ -9,6 +9,7 @@ from storage.refs import DatasetRef
 from tasks.accounts.ledger import open_ledger
 from tasks.planning.nights import release_of
 from tasks.planning.releases import PlannedRelease
+from tasks.planning.resolution import covers
 from tasks.runtime.stores import open_releases
 
 NAME = "column-histograms"
@@ -35,18 +36,21 @@ def paid_counts(account: str, version: str) -> list[PlannedRelease]:
 
 
 def described_columns(
-    registered: DatasetRef, relation: Neighbours, version: str | None = None
+    registered: DatasetRef, relation: Neighbours, trust: str, version: str | None = None
 ) -> list[PlannedRelease]:
     """Return the histograms that a map of a version's columns may be made of: of the same columns, on its account.
 
     What is proved of them under one relation is no part of what a run guarantees under another: a sum of one-sided
-    cells may move further where a row becomes null than where it is replaced, and a replacement is two such steps.
+    cells may move further where a row becomes null than where it is replaced, and a replacement is two such steps. And
+    a run says whom its parties trust: they have trusted nobody more for its counts.
 
     Parameters
     ----------
     registered : DatasetRef
     relation : Neighbours
         In force for the run.
+    trust : str
+        The run's.
     version : str, optional
         An earlier one, whose histograms they are; its own where None.
 
@@ -62,12 +66,13 @@ def described_columns(
         for one in paid_counts(registered.account, version or registered.version)
         if (one.algorithm.parameters.get("columns"), one.algorithm.parameters.get("label_range")) == (columns, ends)
         and one.setting.neighbours == relation
+        and covers(trust, one.setting.trust)
     ]
     if version is not None and not found:
         raise InputError(
             f"account {registered.account} holds no histograms of these columns of version {version} that are proved "
-            f"under {relation}: release them (unitball describe {registered.name} --version {version} --epsilon …, "
-            "under the account's own relation), or leave --counts-of out"
+            f"under {relation} and trust {trust}: release them (unitball describe {registered.name} --version "
+            f"{version} --epsilon …, which is under the account's own relation), or leave --counts-of out"
         )
     return found
 

@@ -24,7 +24,7 @@ from tasks.planning.nights import ArrivedRows, plan_night, planned_night
 from tasks.planning.parts import Faults, check_parts
 from tasks.planning.plans import RunPlan, is_gaussian, plan_run
 from tasks.planning.releases import PlannedCombination, PlannedRelease
-from tasks.planning.resolution import resolve_normalisation
+from tasks.planning.resolution import resolve_normalisation, resolve_system
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, RowNode, Shards
 from tasks.preparation.grouping import plan_groups
 from tasks.preparation.nightly_rows import plan_nights, record_tonight
@@ -253,8 +253,10 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
             f"counts_of names version {config.counts_of}, and no map of columns is made here: that is for tables with "
             "declared columns under algorithm unitball, without a horizon; leave it out"
         )
-    relation = config.neighbours or references.relation
-    counted = described_columns(registered, relation, config.counts_of) if normalised.rows.columns else []
+    counted: Sequence[PlannedRelease] = []
+    if normalised.rows.columns:
+        relation, (_, _, trust, _) = config.neighbours or references.relation, resolve_system(config)
+        counted = described_columns(registered, relation, trust, config.counts_of)
     return _over_counts(config, references, counted)
 
 

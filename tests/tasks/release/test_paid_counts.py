@@ -14,10 +14,14 @@ import pytest
 from dpalgos.accounting.composition import compose
 from flows.federated_training import chain_inline
 from storage.errors import InputError, StorageError
+from storage.refs import DatasetRef
+from tasks.accounts.ledger import restore_ledger, verify_ledger
 from tasks.datasets.registration import find_dataset
 from tasks.exports.archive import CHARGES, RUN, export_run, read, release_member
 from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.releases import PlannedRelease
+from tasks.preparation.paid_counts import paid_counts
 from tasks.preparation.prepare import Prepared, prepare
 from tasks.release import checkpoints
 from tasks.release.column_counts import make_counts, plan_counts
@@ -77,10 +81,14 @@ def prepared_losses(archive: Path) -> list[Any]:
     """Return the losses of all releases of an archive that training rows paid for, as charged."""
     from dpalgos.guarantees import Guarantee
 
-    entries = [json.loads(one["content"]) for one in json.loads(read(archive).members[CHARGES])["entries"]
-               if one["kind"] == "charge"]
-    return [loss for one in entries if one["parties"] != ["test"]
-            for loss in Guarantee.from_json(one["guarantee"]).losses]
+    entries = [
+        json.loads(one["content"])
+        for one in json.loads(read(archive).members[CHARGES])["entries"]
+        if one["kind"] == "charge"
+    ]
+    return [
+        loss for one in entries if one["parties"] != ["test"] for loss in Guarantee.from_json(one["guarantee"]).losses
+    ]
 
 
 def _counts_key(members: dict[str, bytes]) -> str:
@@ -147,8 +155,8 @@ def test_a_forged_description_is_noticed(
     archive: Path, tmp_path: Path, forge: Callable[[dict[str, bytes]], None], fails: str
 ) -> None:
     """Whoever mends every digest that takes no key of the ledger's, and signs anew, is caught."""
-    failed = {check.what for check in verify(changed(archive, tmp_path / "forged.zip", forge)).checks if check.holds is False}
-    assert fails in failed
+    found = verify(changed(archive, tmp_path / "forged.zip", forge))
+    assert fails in {check.what for check in found.checks if check.holds is False}
 
 
 def test_what_was_charged_before_and_finished_after_changes_no_run(root: Path, tmp_path: Path) -> None:
@@ -179,3 +187,64 @@ def test_damaged_descriptions_are_said_and_charge_nothing(root: Path, tmp_path: 
     with pytest.raises(StorageError, match=key[:12]):
         chain_inline(asked())
     assert charges() == paid
+
+
+@pytest.mark.parametrize(("counted", "run", "again"), [
+    ("central", "local", False),
+    ("central", "secagg", False),
+    ("central", "central", True),
+    ("secagg", "local", False),
+    ("local", "secagg", True),
+    ("local", "central", True),
+])  # fmt: skip
+def test_a_run_does_not_say_less_trust_than_its_counts_took(
+    root: Path, tmp_path: Path, counted: str, run: str, again: bool
+) -> None:
+    bring_in(tmp_path, parties=2)
+    make_counts(plan_counts(find_dataset("clinic"), 8.0, trust=counted))
+    plan = prepare(TrainingConfig(dataset="clinic", epsilon=4.0, trust=run)).whole
+    assert bool(plan.before) == again
+    assert str(plan.trust) == run
+
+
+@pytest.mark.parametrize("settings", [{"trust": "local"}, {"neighbours": "replace-special"}])
+def test_a_root_that_rests_on_more_than_it_says_is_refuted(
+    settings: dict[str, Any], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant: counts are taken whatever relation and trust they are under; who verifies tells."""
+
+    def any_counts(registered: DatasetRef, *_: object) -> list[PlannedRelease]:
+        return paid_counts(registered.account, registered.version)
+
+    monkeypatch.setattr("tasks.preparation.prepare.described_columns", any_counts)
+    # What an account of replace-one admits of releases under replace-special is priced twice.
+    bring_in(tmp_path, parties=2)
+    make_counts(plan_counts(find_dataset("clinic"), 8.0, trust="central"))
+    config: dict[str, Any] = {"epsilon": 4.0, "trust": "central", "evaluation": False, **settings}
+    result = chain_inline(TrainingConfig(dataset="clinic", **config)).result
+    append_result(TrainingConfig(dataset="clinic", **config), result)
+    (tmp_path / "run.zip").write_bytes(export_run(result.run_key)[0])
+    (check,) = [one for one in verify(tmp_path / "run.zip").checks if one.what == "run"]
+    assert check.holds is False
+    assert "relations" in check.detail or "counts under trust central" in check.detail
+
+
+def test_a_description_that_an_older_ledger_forgot_is_charged_again(root: Path, tmp_path: Path) -> None:
+    """As releases of a run are; else no run could rest on it, and the ledger and the releases would never agree."""
+    bring_in(tmp_path)
+    ledger = current_layout().ledger
+    old = ledger.read_bytes()
+    plan = plan_counts(find_dataset("clinic"), 2.0)
+    first = make_counts(plan)
+    data = (current_layout().release(first.key) / "arrays.npz").read_bytes()
+    ledger.write_bytes(old)
+    assert not plan.paid
+    with pytest.raises(StorageError, match="older back-up"):
+        make_counts(plan)
+    restore_ledger("disk lost", None, None)
+    assert not plan.paid
+    assert make_counts(plan) == first
+    assert plan.paid
+    assert (current_layout().release(first.key) / "arrays.npz").read_bytes() == data
+    assert verify_ledger() == []
+    assert prepared().whole.before == (first.key,)
