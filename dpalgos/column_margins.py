@@ -8,6 +8,11 @@ at once. All deviations are those that are stated and half a row in 1.96 more, f
 refuted for which |p − r q| is at most 1.96 times its deviation, which lie between the roots of a quadratic (Fieller
 1954). Where q itself is within its noise there are no such ends, and nothing is said.
 
+*Some declared values together*, those whose noisy counts are small: which these are the noise decides, so that
+± 1.96 σ √m of m of them would hold less often. Of M declared values with noise σ z the noise of any subset, however it
+was chosen, lies between −σ Σ z⁻ and σ Σ z⁺, so ± b σ holds, b the 97.5 % point of Σ z⁺ over all M (:func:`_of_any`):
+1.96 of one value, 0.40 M + 1.14 √M of many.
+
 *Means* are of cells clipped to their range: from their own sums, or, where these are not there, from the middles of
 bins, half a bin's width more on both sides.
 
@@ -34,8 +39,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from dpalgos.histograms import ColumnCounts
@@ -111,6 +118,49 @@ def category_counts(counts: ColumnCounts) -> list[Margins]:
     return [_of_counts(one, _wider(counts) * counts.deviation, counts.rows) for one in counts.categories]
 
 
+@cache
+def _of_any(values: int) -> float:
+    """Return the 97.5 % point of a sum of so many independent max(z, 0), z standard normal; rounded up."""
+    step = 0.01
+    # Each is rounded up to a whole number of steps: the sum is never made smaller.
+    edges = np.arange(0, 9.0 + step, step)
+    mass = np.diff(scipy.stats.norm.cdf(edges), prepend=0.0)
+    size = 1 << int(np.ceil(np.log2((0.45 * values + 8.0 * np.sqrt(values) + 10.0) / step)))
+    law = np.fft.irfft(np.fft.rfft(mass, size) ** values, size)
+    return float(step * np.searchsorted(np.cumsum(law), 0.975))
+
+
+def value_counts(counts: ColumnCounts, line: int, places: Sequence[int]) -> Margins:
+    """Return the counts of the bins of a line in which the values of a column with few of them lie, (values,)."""
+    chosen = list(places)
+    deviations = _wider(counts) * counts.count_deviations()[chosen]
+    return _of_counts(counts.counts[line, chosen], deviations, counts.rows)
+
+
+def value_share(counts: ColumnCounts, line: int, place: int) -> Margins:
+    """Return the share of a line's cells that lie in one bin, (1,)."""
+    present, of_present = _totals(counts)
+    covariance = counts.covariance * _wider(counts) ** 2
+    cell = np.zeros(counts.bins)
+    cell[place] = 1.0
+    if place:
+        cell[place - 1] = -1.0
+    seen = covariance @ cell
+    part = np.array([cell @ counts.sums[line]])
+    return ratios(
+        part, present[line : line + 1], np.array([cell @ seen]), np.array([of_present]), seen[-1:], (0.0, 1.0)
+    )
+
+
+def rare_together(counts: ColumnCounts) -> list[Margins]:
+    """Return of each category how many rows have one of the values that are shown as "other", (1,) each."""
+    found = []
+    for rare, one in zip(counts.rare(), counts.categories, strict=True):
+        deviation = _wider(counts) * counts.deviation * _of_any(len(rare)) / TWO_SIDED
+        found.append(_of_counts(np.array([float(rare @ one[:-1])]), deviation, counts.rows))
+    return found
+
+
 def ratios(
     part: Floats, whole: Floats, of_part: Floats, of_whole: Floats, of_both: Floats, ends: tuple[float, float]
 ) -> Margins:
@@ -174,6 +224,11 @@ def shares(counts: Floats, deviation: float) -> Margins:
 def class_shares(counts: ColumnCounts) -> Margins:
     """Return the share of each class, (K,)."""
     return shares(counts.classes, _wider(counts) * counts.deviation)
+
+
+def category_shares(counts: ColumnCounts) -> list[Margins]:
+    """Return of each category the share of its values, and in the last place of none of them, (values + 1,)."""
+    return [shares(one, _wider(counts) * counts.deviation) for one in counts.categories]
 
 
 def means(counts: ColumnCounts) -> Margins:

@@ -36,6 +36,7 @@ def _require_own_packages() -> None:
 _require_own_packages()
 
 if TYPE_CHECKING:
+    from unitball.describing import describe
     from unitball.estimators import BudgetError, PrivateClassifier, PrivateRegressor
     from unitball.training import TrainedModel, budget, frontier, open_account, plot, predict, results, train
 
@@ -45,6 +46,7 @@ __all__ = [
     "PrivateRegressor",
     "TrainedModel",
     "budget",
+    "describe",
     "frontier",
     "open_account",
     "plot",
@@ -53,6 +55,7 @@ __all__ = [
     "train",
 ]
 _PLACES = {
+    "describing": ("describe",),
     "estimators": ("BudgetError", "PrivateClassifier", "PrivateRegressor"),
     "training": ("TrainedModel", "budget", "frontier", "open_account", "plot", "predict", "results", "train"),
 }

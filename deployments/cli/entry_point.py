@@ -75,6 +75,11 @@ _COMMANDS = (
         "Query the results in SQL (DuckDB); a query sees these views and no file.",
     ),
     _Command("ingest", "deployments.cli.data", "Bring rows in: validated, stored, registered under an account."),
+    _Command(
+        "describe",
+        "deployments.cli.describing",
+        "Release histograms, quartiles, means, missing shares and class balance of a table, each with its margin.",
+    ),
     _Command("datasets", "deployments.cli.data", "List the data sets, or query a public one in SQL."),
     _Command("schema", "deployments.cli.data", "Draft a table's schema, and check it against the rows.", group=True),
     _Command(

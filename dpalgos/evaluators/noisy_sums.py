@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+import scipy
 
 from dpalgos.algorithms import (
     ApproximateAlgorithm,
@@ -539,12 +540,106 @@ class LaplaceErrorSums(ErrorSums, LaplaceSums):
         return 6.0
 
 
-@register("evaluators", "bin-counts")
 @dataclass(frozen=True, kw_only=True)
-class BinCounts(LaplaceSums):
-    """Count, for each column, how many rows lie in each of some public bins, and add discrete Laplace noise.
+class BinCounts(NoisySums):
+    """Counts of the rows in each of some public bins of each column; subclasses say which noise, in which norm.
 
     A row's features are the numbers of its bins, one a column; what is no such number is counted nowhere.
+
+    Parameters
+    ----------
+    bins : int
+        At least 2.
+    columns : int or None
+        The first so many features; all where None.
+    """
+
+    bins: int = field(default=2, metadata=at_least(2))
+    columns: int | None = None
+    fewest_classes: ClassVar[int] = 1
+
+    def check(self, setting: Setting) -> None:
+        """Raise where there are not so many columns."""
+        super().check(setting)
+        if not 1 <= self._columns(setting) <= setting.dimension:
+            raise ParameterError(f"columns is {self.columns}; it must lie between 1 and {setting.dimension}")
+
+    @abstractmethod
+    def threshold(self, setting: Setting) -> float:
+        """Return what a count must exceed to be told from none: noise in all bins of a column does with 1 % at most."""
+
+    def _columns(self, setting: Setting) -> int:
+        return setting.dimension if self.columns is None else self.columns
+
+    def moved(self, setting: Setting) -> int:
+        """Return the number of counts that one record moves by one: two a column, one against a null record."""
+        return setting.neighbours.records * self._columns(setting)
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return (columns, bins)."""
+        return self._columns(setting), self.bins
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return a row in the first bin of every column against one in the second: two counts a column move."""
+        return one_row_apart(setting, np.zeros(setting.dimension), np.ones(setting.dimension))
+
+    def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
+        """Return the exact counts (columns, bins)."""
+        columns, _ = shape = self.sum_shape(setting)
+        bins = features[:, :columns]
+        inside = (bins >= 0) & (bins < self.bins)
+        cells = np.where(inside, bins, 0).astype(np.int64) + self.bins * np.arange(columns)[None, :]
+        return _counted(cells[inside], np.broadcast_to(parts[:, None], inside.shape)[inside], shape)
+
+
+@register("evaluators", "bin-counts")
+@dataclass(frozen=True, kw_only=True)
+class GaussianBinCounts(BinCounts, GaussianSums):
+    """Count, for each column, how many rows lie in each of some public bins, and add rounded Gaussian noise.
+
+    Guarantee
+    ---------
+    mu-GDP, exact. A row is counted at most once in each of d columns: replace-one takes one count away and adds one in
+    each, an l2 change of at most sqrt(2 d); a null record is not counted, so replace-special changes at most d counts
+    by one, sqrt(d). A person's rows add a point of the convex hull of zero and what records add, so that two persons
+    are no further apart. Rounded Gaussian noise of scale ``sensitivity / mu`` on each count (see
+    ``mechanisms.distributions``).
+
+    Parameters
+    ----------
+    budget : GaussianMu
+    bins : int
+        At least 2.
+    columns : int or None
+        The first so many features; all where None.
+
+    References
+    ----------
+    Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
+    """
+
+    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
+    measured: ClassVar[str] = "counts, l2"
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return the root of the number of counts that one record moves by one."""
+        return math.sqrt(self.moved(setting))
+
+    def threshold(self, setting: Setting) -> float:
+        """Return the (1 - 0.01 / bins) point of the noise: round(g) > t is g > t - 1/2, and so has at most 0.01 / bins.
+
+        A union bound over the empty bins of a column.
+        """
+        sigma = self.distribution(setting).sigma
+        return (sigma * -float(scipy.special.ndtri(_BY_NOISE / self.bins)) + 0.5) / self.units(setting)
+
+
+@register("evaluators", "laplace-bin-counts")
+@dataclass(frozen=True, kw_only=True)
+class LaplaceBinCounts(BinCounts, LaplaceSums):
+    """Count, for each column, how many rows lie in each of some public bins, and add discrete Laplace noise.
+
+    Where the account has no delta that Gaussian noise could be stated at.
 
     Guarantee
     ---------
@@ -565,60 +660,42 @@ class BinCounts(LaplaceSums):
     Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
     """
 
-    bins: int = field(default=2, metadata=at_least(2))
-    columns: int | None = None
     people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
-    fewest_classes: ClassVar[int] = 1
     measured: ClassVar[str] = "counts, l1"
-
-    def check(self, setting: Setting) -> None:
-        """Raise where there are not so many columns."""
-        super().check(setting)
-        if not 1 <= self._columns(setting) <= setting.dimension:
-            raise ParameterError(f"columns is {self.columns}; it must lie between 1 and {setting.dimension}")
-
-    def _columns(self, setting: Setting) -> int:
-        return setting.dimension if self.columns is None else self.columns
 
     def sensitivity(self, setting: Setting) -> float:
         """Return the number of counts that one record moves by one."""
-        return float(setting.neighbours.records * self._columns(setting))
+        return float(self.moved(setting))
 
-    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
-        """Return (columns, bins)."""
-        return self._columns(setting), self.bins
+    def threshold(self, setting: Setting) -> float:
+        """Return ``scale ln(bins / 0.01)``: P(k > t) <= p^t = exp(-t / scale) for whole t, p = exp(-1 / scale).
 
-    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
-        """Return a row in the first bin of every column against one in the second: two counts a column move."""
-        return one_row_apart(setting, np.zeros(setting.dimension), np.ones(setting.dimension))
-
-    def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
-        """Return the exact counts (columns, bins)."""
-        columns, _ = shape = self.sum_shape(setting)
-        bins = features[:, :columns]
-        inside = (bins >= 0) & (bins < self.bins)
-        cells = np.where(inside, bins, 0).astype(np.int64) + self.bins * np.arange(columns)[None, :]
-        return _counted(cells[inside], np.broadcast_to(parts[:, None], inside.shape)[inside], shape)
+        A union bound over the empty bins of a column.
+        """
+        return self.distribution(setting).scale * math.log(self.bins / _BY_NOISE) / self.units(setting)
 
 
-def occupied(counts: Floats, scale: float) -> tuple[int, int] | None:
-    """Return the first and the last bin of a column that hold rows, from its noisy counts.
+# With which probability noise in any empty bin of a column passes its threshold, at most.
+_BY_NOISE = 0.01
 
-    Post-processing. A bin passes above t = ``scale * ln(100 bins)``: that noise takes any empty bin of a column
-    beyond it has probability at most 0.01, since P(k > t) <= p^t = exp(-t / scale) in each (p = exp(-1 / scale)).
+
+def occupied(counts: Floats, threshold: float) -> tuple[int, int] | None:
+    """Return the first and the last bin of a column that hold rows, from its noisy counts: those above a threshold.
+
+    Post-processing.
 
     Parameters
     ----------
     counts : array (bins,)
-    scale : float
-        Of the discrete Laplace noise.
+    threshold : float
+        See :meth:`BinCounts.threshold`.
 
     Returns
     -------
     (int, int) or None
         None where no bin passes.
     """
-    passing = np.flatnonzero(counts > scale * math.log(100 * len(counts)))
+    passing = np.flatnonzero(counts > threshold)
     return (int(passing[0]), int(passing[-1])) if len(passing) else None
 
 

@@ -141,6 +141,20 @@ def require_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:
         ledger.require_affordable(_request(readers, plan.system, ledger))
 
 
+def require_room(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, run: str) -> None:
+    """Refuse what :func:`admit` would refuse of releases, from references alone; nothing is charged.
+
+    Raises
+    ------
+    RefusedError, ParameterError
+        As :func:`admit` does.
+    """
+    ledger = open_ledger()
+    readers = _admissible(ledger, releases, shards, run, None)
+    if readers:
+        ledger.require_affordable(_request(readers, run, ledger))
+
+
 def runs_that_fit(plan: RunPlan) -> int | None:
     """Return how many more runs like this one would be admitted, each charged; None where nothing has a cap."""
     readers = {release.key: release for release in plan.releases if release.reads_rows}

@@ -1,21 +1,23 @@
 """Private ranges of columns that have no schema yet: ranges and lists of values as one charged plan."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
+from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.algorithms import require_people
 from dpalgos.evaluators.noisy_sums import BinCounts, occupied
-from dpalgos.guarantees import ApproximateDP, Loss, PureEpsilon, Setting, Trust
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
 from storage.errors import InputError
 from storage.readers.drafts import BINS, WIDTH, drafted_columns, range_of_bins, text_of
 from storage.refs import DatasetRef, ShardRef
 from storage.schema import read_declaration
-from tasks.accounts.terms import relation_of
+from tasks.accounts.terms import gaussian_delta, relation_of
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
@@ -61,10 +63,20 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
 
     The rows are registered as the numbers of public bins and the bytes of texts, under a name of their own and the
     account that the rows will belong to, which is charged once for everything before anything is drawn. *Ranges*: how
-    many rows lie in each bin, with discrete Laplace noise (:class:`dpalgos.evaluators.noisy_sums.BinCounts`), from
-    the first to the last bin that stands out of it. *Values*: by optimal partition selection
+    many rows lie in each bin, with Gaussian noise (:class:`dpalgos.evaluators.noisy_sums.GaussianBinCounts`), from the
+    first to the last bin that stands out of it. *Values*: by optimal partition selection
     (:class:`dpalgos.evaluators.noisy_sums.KeySelection`). Where both are drawn, each has half of epsilon. Asked
     again for the same rows it is the same release, and costs nothing.
+
+    *How much noise*, in d columns, of which a record moves 2 d counts by one (d under replace-special). Laplace noise
+    for epsilon has the scale 2 d / epsilon and the deviation sqrt(2) 2 d / epsilon; Gaussian noise for mu the deviation
+    sqrt(2 d) / mu. They are equal at mu = epsilon / (2 sqrt(d)), at which ranges are found as well, while a filter of
+    Gaussian losses adds mu² for it, where the pure loss enters as -2 Φ⁻¹(1 / (1 + e^epsilon)): at epsilon = 0.5 these
+    are 0.25 / sqrt(d) and 0.62. (Under replace-special it is epsilon / sqrt(2 d).) That mu is taken, but never more
+    than what alone is (epsilon, delta)-DP, which is what was asked for. Of few columns that is less (of up to four at
+    epsilon = 0.5 and a cap's delta of 10⁻⁶), and noise is then more than Laplace's, at a smaller price still. Under a
+    cap without delta there are no Gaussian losses, and discrete Laplace noise is what is left
+    (:class:`dpalgos.evaluators.noisy_sums.LaplaceBinCounts`).
 
     Parameters
     ----------
@@ -73,8 +85,9 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
     epsilon : float
         For all columns together, above 0.
     delta : float or None
-        Below 1/n: what the values spend, and at which the account states its cost; ranges spend none. If None a
-        hundredth of the cap's: values are selected at a true delta without any Gaussian-DP, so filters add it up.
+        Below 1/n: what the values spend, and at which the account states its cost; ranges spend none. If None what a
+        run of Gaussian losses alone takes where there are no values, and otherwise a hundredth of the cap's: values are
+        selected at a true delta without any Gaussian-DP, so filters add it up.
 
     Raises
     ------
@@ -95,16 +108,17 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
     of_cap = 1.0 if cap is None else cap.delta
     if texts and not (delta or of_cap):
         raise InputError(f"values of categories are drawn with a delta only, and the cap of {dataset.account} has none")
-    delta = delta or of_cap / _OF_CAP or _UNSPENT
+    delta = delta or (of_cap / _OF_CAP if texts else gaussian_delta(of_cap)) or _UNSPENT
     shard = _shard(dataset, delta)
+    name, loss = _of_ranges(share, delta, len(numbers), relation_of(dataset.name), gaussian=of_cap > 0)
     of_texts = {"columns": len(texts), "width": WIDTH, "first": len(numbers), "most": _MOST_VALUES}
     wanted: dict[str, tuple[tuple[str, ...], str, dict[str, int], Loss]] = {
-        "ranges": (numbers, "bin-counts", {"bins": BINS, "columns": len(numbers)}, PureEpsilon(share)),
+        "ranges": (numbers, name, {"bins": BINS, "columns": len(numbers)}, loss),
         "values": (texts, "key-selection", of_texts, ApproximateDP(share, delta)),
     }
     planned = {
-        what: _planned(f"the {what} of columns", name, parameters, budget, shard, delta)
-        for what, (columns, name, parameters, budget) in wanted.items()
+        what: _planned(f"the {what} of columns", evaluator, parameters, budget, shard, delta)
+        for what, (columns, evaluator, parameters, budget) in wanted.items()
         if columns
     }
     admit(list(planned.values()), [shard], run="what the columns hold")
@@ -114,14 +128,23 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
     return ColumnContents(ranges, values, full, delta if texts else 0.0, of_cap)
 
 
+def _of_ranges(epsilon: float, delta: float, columns: int, relation: Neighbours, *, gaussian: bool) -> tuple[str, Loss]:
+    """Return the evaluator of some columns' ranges and its budget."""
+    if not gaussian or not columns:
+        return "laplace-bin-counts", PureEpsilon(epsilon)
+    # Deviations: sqrt(2) r d / epsilon of Laplace noise, sqrt(r d) / mu of Gaussian noise, r counts a column.
+    equal = epsilon / math.sqrt(2.0 * relation.records * columns)
+    return "bin-counts", GaussianMu(min(equal, mu_from_epsilon_delta(epsilon, delta)))
+
+
 def _released(planned: PlannedRelease, shard: ShardRef) -> Floats:
     return np.asarray(read_release(make_release(planned, [shard])).values)
 
 
 def _ranges(names: tuple[str, ...], planned: PlannedRelease, shard: ShardRef) -> dict[str, tuple[float, float] | None]:
     counts = cast(BinCounts, planned.build())
-    scale = counts.distribution(planned.setting).scale / counts.units(planned.setting)
-    ranges = [occupied(column, scale) for column in _released(planned, shard)]
+    threshold = counts.threshold(planned.setting)
+    ranges = [occupied(column, threshold) for column in _released(planned, shard)]
     return {name: None if ends is None else range_of_bins(*ends) for name, ends in zip(names, ranges, strict=True)}
 
 

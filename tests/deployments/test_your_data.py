@@ -50,6 +50,21 @@ def test_the_walk_up_to_its_rows(commands: CommandLine, tmp_path: Path, monkeypa
     ):
         assert line in out
         assert line in PAGE
+    # What is drawn afresh is another number, and another bar, each time; of categories only those that stand out.
+    assert "    $ unitball describe visits --epsilon 0.5\n" in PAGE
+    told = " ".join(PAGE.split())
+    described = commands("describe", "visits", "--epsilon", 0.5).out
+    assert "it is epsilon 0.5 at delta 8.20312e-07 (mu 0.1228) for a person (column Patient)" in described
+    for line in described.splitlines()[1:4]:
+        assert line in told
+    for line in (
+        "Wiederkehr (classes)",
+        "Alter (number)",
+        "Raucher (category)",
+        "  (cells clipped to the declared range)",
+    ):
+        assert line in described
+        assert line in PAGE
 
 
 SECTION = PAGE[PAGE.index("## A hospital's encounters") : PAGE.index("## The schema")]

@@ -12,7 +12,11 @@ _IMAGE = {"shape": [2, 3]}
 
 # Rows have six features (dpalgos.testing), so six directions are k = d.
 PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
-    ("evaluators", "bin-counts"): [{"budget": EPSILON, "bins": 3}, {"budget": EPSILON, "bins": 3, "columns": 1}],
+    ("evaluators", "bin-counts"): [{"budget": MU, "bins": 3}, {"budget": MU, "bins": 3, "columns": 1}],
+    ("evaluators", "laplace-bin-counts"): [
+        {"budget": EPSILON, "bins": 3},
+        {"budget": EPSILON, "bins": 3, "columns": 1},
+    ],
     ("evaluators", "column-histograms"): [
         {"budget": MU, "bins": 4},
         {"budget": MU, "bins": 8, "running": False, "mean_weight": 0.5, "label_range": (0.0, 1.0)},

@@ -231,6 +231,7 @@ def _one_sided(blocks: Iterable[Block], clean: Any, width: int, scale: float, **
 _BLOCKS = ArrayRows.blocks
 WEIGHED = {
     "bin-counts": "evaluators",
+    "laplace-bin-counts": "evaluators",
     "class-means": "trainers",
     "column-histograms": "evaluators",
     "confusion-matrix": "evaluators",

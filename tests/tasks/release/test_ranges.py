@@ -12,20 +12,23 @@ import pytest
 from typer.testing import CliRunner
 
 from deployments.cli.entry_point import app, import_all
-from dpalgos.evaluators.noisy_sums import BinCounts, occupied
-from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PureEpsilon, Setting, Trust
+from dpalgos.accounting.profiles import gaussian_epsilon, mu_from_epsilon_delta, mu_of_pure
+from dpalgos.evaluators.noisy_sums import GaussianBinCounts, LaplaceBinCounts, occupied
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.mechanisms.distributions import DiscreteLaplace
 from dpalgos.parameters import ParameterError
+from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows
 from storage.errors import InputError, RefusedError
 from storage.readers.drafts import BINS, bins_of, encode_keys, range_of_bins, text_of
 from storage.schema import Schema, parse_schema
 from storage.source import ReadOptions, read_source
 from tasks.accounts.ledger import open_ledger
+from tasks.accounts.terms import gaussian_delta
 from tasks.datasets.drafts import draft_schema, fill_draft
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
-from tasks.release.ranges import private_contents
+from tasks.release.ranges import _of_ranges, private_contents
 from tasks.runtime.settings import current_layout
 
 
@@ -49,7 +52,8 @@ def test_bins_are_powers_of_two_of_either_sign() -> None:
 @pytest.mark.parametrize("relation", [Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL])
 def test_counts_and_what_one_row_moves(relation: Neighbours) -> None:
     setting = Setting(sizes=(6,), dimension=2, classes=1, neighbours=relation, trust=Trust.CENTRAL)
-    algorithm = BinCounts(budget=PureEpsilon(0.5), bins=3)
+    algorithm = LaplaceBinCounts(budget=PureEpsilon(0.5), bins=3)
+    gaussian = GaussianBinCounts(budget=GaussianMu(0.5), bins=3)
     rows = np.array([[0, 2], [0, 3], [-1, 2], [1, 1], [2, 2], [np.nan, 0]])
     counts = algorithm.statistic(ArrayRows(rows, np.zeros(6)), setting)
     assert counts.tolist() == [[2, 1, 1], [0, 1, 3]]
@@ -58,6 +62,52 @@ def test_counts_and_what_one_row_moves(relation: Neighbours) -> None:
     # By hand: a column loses one count and gains another, or only loses one against a null record.
     assert moved == algorithm.sensitivity(setting) == (4 if relation is Neighbours.REPLACE_ONE else 2)
     assert algorithm.distribution(setting).scale == pytest.approx(moved / 0.5)
+    assert gaussian.statistic(ArrayRows(rows, np.zeros(6)), setting).tolist() == counts.tolist()
+    sides = [gaussian.statistic(side, setting) for side in (pair.left, pair.right)]
+    assert np.linalg.norm(sides[0] - sides[1]) == gaussian.sensitivity(setting) == math.sqrt(moved)
+    assert gaussian.distribution(setting).sigma == pytest.approx(math.sqrt(moved) / 0.5)
+
+
+@pytest.mark.parametrize("relation", [Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL])
+@pytest.mark.parametrize("columns", [10, 20, 400])
+def test_gaussian_ranges_have_the_error_of_laplace_noise_at_a_lower_price(relation: Neighbours, columns: int) -> None:
+    """At epsilon = 0.5: 0.25/sqrt(d), where the pure loss enters a filter at 0.62."""
+    setting = Setting(sizes=(1000,), dimension=columns, classes=1, neighbours=relation, trust=Trust.CENTRAL)
+    name, loss = _of_ranges(0.5, gaussian_delta(1e-6), columns, relation, gaussian=True)
+    assert isinstance(loss, GaussianMu)
+    drawn = lookup("evaluators", name)(budget=loss, bins=BINS)
+    pure = LaplaceBinCounts(budget=PureEpsilon(0.5), bins=BINS)
+    # Continuous Laplace noise has the deviation sqrt(2) times its scale; rounded noise of either kind a little another.
+    assert drawn.distribution(setting).sigma == pytest.approx(
+        math.sqrt(2) * pure.distribution(setting).scale, rel=1e-12
+    )
+    assert drawn.deviation(setting) == pytest.approx(pure.deviation(setting), rel=1e-3)
+    assert loss.mu == pytest.approx(
+        (0.25 if relation is Neighbours.REPLACE_ONE else 0.5 / math.sqrt(2)) / math.sqrt(columns)
+    )
+    assert mu_of_pure(0.5) == pytest.approx(0.6239, abs=1e-4)
+    assert drawn.threshold(setting) < pure.threshold(setting)
+
+
+@pytest.mark.parametrize(("epsilon", "columns"), [(0.5, 1), (2.0, 3), (0.5, 100), (8.0, 2)])
+def test_ranges_never_cost_more_than_was_asked_for(epsilon: float, columns: int) -> None:
+    delta = gaussian_delta(1e-6)
+    _, loss = _of_ranges(epsilon, delta, columns, Neighbours.REPLACE_ONE, gaussian=True)
+    assert isinstance(loss, GaussianMu)
+    assert gaussian_epsilon(loss.mu, delta) <= epsilon * (1 + 1e-9)
+    assert _of_ranges(epsilon, delta, columns, Neighbours.REPLACE_ONE, gaussian=False)[1] == PureEpsilon(epsilon)
+
+
+def test_gaussian_noise_alone_rarely_passes_its_threshold(random: np.random.Generator) -> None:
+    """At most 1 % of columns by the union bound; P(X >= 57 of 2,000) at 1 % is below 1e-9. Twice the noise passes."""
+    setting = Setting(sizes=(1000,), dimension=3, classes=1, trust=Trust.CENTRAL)
+    algorithm = GaussianBinCounts(budget=GaussianMu(0.3), bins=BINS)
+    sigma, threshold = algorithm.distribution(setting).sigma, algorithm.threshold(setting)
+    noise = np.rint(sigma * random.standard_normal((2000, BINS)))
+    assert sum(occupied(column, threshold) is not None for column in noise) < 57
+    assert sum(occupied(2 * column, threshold) is not None for column in noise) > 57
+    noise[:, 50] += 200
+    assert sum(occupied(column, threshold) == (50, 50) for column in noise) > 1900
 
 
 def test_an_empty_bin_rarely_counts_as_occupied(random: np.random.Generator) -> None:
@@ -67,7 +117,9 @@ def test_an_empty_bin_rarely_counts_as_occupied(random: np.random.Generator) -> 
     """
     scale, bins = 4.0, 103
     p = math.exp(-1 / scale)
-    threshold = scale * math.log(bins / 0.01)
+    setting = Setting(sizes=(1000,), dimension=1, classes=1, trust=Trust.CENTRAL)
+    threshold = LaplaceBinCounts(budget=PureEpsilon(0.5), bins=bins).threshold(setting)
+    assert threshold == pytest.approx(scale * math.log(bins / 0.01), rel=1e-12)
     chance = 1 - (1 - p ** (math.floor(threshold) + 1) / (1 + p)) ** bins
     assert chance < 0.01
     law = DiscreteLaplace(scale)
@@ -75,10 +127,10 @@ def test_an_empty_bin_rarely_counts_as_occupied(random: np.random.Generator) -> 
     noise = magnitudes[0] - magnitudes[1]
     assert abs(noise.var() - 2 * p / (1 - p) ** 2) < 1.0
     assert law.scale == scale
-    passed = sum(occupied(column.astype(float), scale) is not None for column in noise)
+    passed = sum(occupied(column.astype(float), threshold) is not None for column in noise)
     assert passed < 57
     noise[:, 50] += 200
-    assert sum(occupied(column.astype(float), scale) == (50, 50) for column in noise) > 1900
+    assert sum(occupied(column.astype(float), threshold) == (50, 50) for column in noise) > 1900
 
 
 def _rows(folder: Path, count: int = 2000) -> Path:
@@ -94,10 +146,11 @@ def _rows(folder: Path, count: int = 2000) -> Path:
 def strict_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask three times the threshold of a bin: by design one column in a hundred shows a bin that is noise alone.
 
-    Noise is drawn anew in every run, as it is for private rows. At three times t the chance of a bin beyond it is at
-    most 103 (10,300)^-3, below 1e-10 a column, and every bin that holds rows here has more than twice that count.
+    Noise is drawn anew in every run, as it is for private rows. At three times t, 11 deviations and more of Gaussian
+    noise, the chance of a bin beyond it is below 1e-20 a column, and every bin that holds rows here has more than that
+    by seven deviations and more.
     """
-    monkeypatch.setattr("tasks.release.ranges.occupied", lambda counts, scale: occupied(counts, 3 * scale))
+    monkeypatch.setattr("tasks.release.ranges.occupied", lambda counts, threshold: occupied(counts, 3 * threshold))
 
 
 def _request(draft: Path, path: Path, cap: float = 3.0) -> IngestRequest:
@@ -120,7 +173,9 @@ def test_ranges_are_charged_once_and_written_into_the_draft(root: Path, tmp_path
     assert private_contents(_request(draft, path), 2.0, 1e-9).ranges == found
     charges = open_ledger().charges("people")
     assert len(charges) == 1
-    assert Guarantee.from_json(dict(charges[0].guarantee)).losses == (PureEpsilon(2.0),)
+    (loss,) = Guarantee.from_json(dict(charges[0].guarantee)).losses
+    # Three columns at two counts each: less than 2 / (2 sqrt(3)), for that would be more than epsilon 2.
+    assert loss == GaussianMu(mu_from_epsilon_delta(2.0, 1e-9))
     fill_draft(draft, found, (-1.0, 1.0))
     lines = draft.read_text().splitlines()
     assert '  - {name: "age", type: numeric, range: [16, 128]}' in lines
@@ -129,7 +184,7 @@ def test_ranges_are_charged_once_and_written_into_the_draft(root: Path, tmp_path
         in lines
     )
     with pytest.raises(RefusedError, match=r"cap|left"):
-        private_contents(_request(draft, path), 1.5, 1e-9)
+        private_contents(_request(draft, path), 3.0, None)
     assert len(open_ledger().charges("people")) == 1
 
 
@@ -218,7 +273,7 @@ def test_values_and_ranges_are_one_charge_and_written_into_the_draft(root: Path,
     charges = open_ledger().charges("people")
     assert len({charge.plan.sequence for charge in charges}) == 1
     losses = [Guarantee.from_json(dict(charge.guarantee)).losses for charge in charges]
-    assert losses == [(PureEpsilon(2.0),), (ApproximateDP(2.0, 1e-7),)]
+    assert losses == [(GaussianMu(mu_from_epsilon_delta(2.0, 1e-7)),), (ApproximateDP(2.0, 1e-7),)]
     fill_draft(draft, found.ranges, (-1.0, 1.0), found.values)
     lines = draft.read_text("utf-8").splitlines()
     assert '  - {name: "ward", type: category, values: ["Süd", "nord"]}' in lines
@@ -243,7 +298,7 @@ def test_a_plan_that_exceeds_the_cap_draws_neither(root: Path, tmp_path: Path) -
     path.write_text("ward,age,y\n" + "".join(f"a,{row},0\n" for row in range(300)))
     draft_schema(path, draft, numeric=["age"], categories=["ward"])
     with pytest.raises(RefusedError, match=r"cap|left"):
-        private_contents(_request(draft, path, cap=1.9), 2.0, 1e-7)
+        private_contents(_request(draft, path, cap=1.9), 4.0, 1e-7)
     assert open_ledger().charges("people") == []
 
 

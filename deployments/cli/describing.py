@@ -1,0 +1,257 @@
+"""``unitball describe``: what the columns of a table hold, released once and charged to its account."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.markup import escape
+
+from deployments.cli.common import Answer, answered, options_of, progress, require_readable, table
+from deployments.cli.entry_point import app
+from deployments.cli.given import given_options, refuse_beside
+from storage.atomic import write_bytes
+from storage.errors import InputError
+from storage.refs import Visibility
+from tasks.datasets.request import IngestRequest
+
+if TYPE_CHECKING:
+    from tasks.release.descriptions import Comparison, DescribedColumn, Description, Difference, Figure, Terms
+
+_OWN = ("--epsilon", "--delta", "--trust", "--version", "--against", "--plan", "--plot", "--root", "--json")
+_BARS, _WIDTH = " ▁▂▃▄▅▆▇█", 20
+
+
+@app.command(epilog="Example: unitball describe clinic --epsilon 0.2")
+@options_of(
+    IngestRequest,
+    without=["name", "visibility", "test_path", "people"],
+    named={"schema_path": "--schema", "parties": "--party"},
+)
+@answered
+def describe(
+    request: IngestRequest,
+    name: Annotated[str, typer.Argument(metavar="DATASET", help="A registered data set, or a new one with --path.")],
+    epsilon: Annotated[float, typer.Option(help="Epsilon of the release, for each row or person.")],
+    delta: Annotated[
+        float | None, typer.Option(help="At which epsilon is; if empty, 105/128 of the cap's, 1e-5 on public rows.")
+    ] = None,
+    trust: Annotated[
+        str | None, typer.Option(help="Trust model of several parties' own files (local, secagg, central).")
+    ] = None,
+    version: Annotated[str | None, typer.Option(help="A version of the data set; the newest if empty.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Another version, whose release is paid, to compare shares with.")
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what it would cost; nothing is charged.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Write the histograms as a figure (PNG) too.")] = None,
+    private: Annotated[
+        bool, typer.Option("--private/--public", help=IngestRequest.model_fields["visibility"].description)
+    ] = True,
+) -> Answer:
+    """Release histograms, quartiles, means, missing shares and class balance of a table, each with its margin."""
+    from tasks.release import column_counts, descriptions
+
+    refuse_beside("--plan", "charges nothing and reads no row", ["--plot", "--against"])
+    if plot is not None and plot.exists():
+        raise InputError(f"{plot} exists; name another file, or remove it first")
+    _bring_in(request.model_copy(update={"name": name}), private=private)
+    planned = column_counts.plan_counts(column_counts.version_of(name, version), epsilon, delta=delta, trust=trust)
+    if plan:
+        column_counts.require_affordable(planned)
+        terms = descriptions.terms_of(planned, paid=planned.paid)
+        return Answer(asdict(terms), terms_lines(terms, planned=True))
+    with progress(f"describe {name}"):
+        found = descriptions.describe(planned, against)
+    if plot is not None:
+        from tasks.experiments.description_figure import draw_description
+
+        write_bytes(plot, draw_description(found), mode=0o644)
+    return Answer(found.to_json(), lines_of(found))
+
+
+def _bring_in(request: IngestRequest, *, private: bool) -> None:
+    """Bring rows in that come with the command, as `unitball ingest` does."""
+    of_rows = [option for option in given_options() if option not in _OWN]
+    if request.path is None and not request.parties:
+        if of_rows:
+            raise InputError(
+                f"{', '.join(of_rows)} is of rows that are brought in: give --path or --party too, or leave it out"
+            )
+        return
+    from tasks.datasets.registration import ingest
+
+    if request.path is not None:
+        require_readable(request.path, "--path")
+    for party, path in request.parties.items():
+        require_readable(path, f"--party {party}")
+    visibility = Visibility.PRIVATE if private else Visibility.PUBLIC
+    with progress(f"ingest {request.name}"):
+        ingest(request.model_copy(update={"visibility": visibility}))
+
+
+def terms_lines(terms: Terms, *, planned: bool = False) -> Iterator[str]:
+    """Yield what a release costs and who pays."""
+    parties = len(terms.parties)
+    several = f", {parties} parties under {terms.trust}, each of whom pays" if parties > 1 else ""
+    yield (
+        f"{terms.dataset}, version {terms.version}: {terms.rows} {_several(terms.unit)}, {terms.columns} counted "
+        f"columns in {terms.bins} bins{several}"
+    )
+    when = "would be" if planned else "is"
+    price = f"epsilon {terms.epsilon:g} at delta {terms.delta:g} (mu {terms.mu:.4g}) for a {terms.unit}"
+    if terms.group_size > 1:
+        price += f"; of {terms.group_size} rows a person the account counts what these lose together"
+    yield f"one release, which {when} there already and costs nothing more" if terms.paid else f"it {when} {price}"
+    if terms.cap_epsilon is None:
+        yield f"account {terms.account}: the rows are public, and nothing is charged"
+        return
+    yield (
+        f"account {terms.account}: cap epsilon {terms.cap_epsilon:g} at delta {terms.cap_delta:g}, unit "
+        f"{terms.unit}, relation {terms.relation}; spent {_epsilon(terms.spent)}, left {_epsilon(terms.left)}"
+    )
+
+
+def _several(unit: str) -> str:
+    return "rows" if unit == "row" else "people"
+
+
+def _epsilon(number: float | None) -> str:
+    return "∞" if number is None else f"{number:.4g}"
+
+
+def lines_of(found: Description) -> Iterator[RenderableType]:
+    """Yield a description for people."""
+    yield from terms_lines(found.terms)
+    weighed = "" if found.terms.unit == "row" else "; of k rows of a person each counts as 1/k"
+    yield (
+        f"All rows are counted that are in no test file{weighed}. [low, high] is a 95 % margin of this data's own "
+        "value, of noise and widths of bins; each holds by itself."
+    )
+    for column in found.all:
+        yield ""
+        yield from column_lines(column)
+    if found.comparison is not None:
+        yield ""
+        yield from _compared(found.comparison)
+
+
+def column_lines(column: DescribedColumn) -> Iterator[str]:
+    """Yield what is said of one column."""
+    yield f"{column.name} ({column.kind})"
+    yield from _histogram(column.of("bar"))
+    yield from _counts(column.of("count", "other"))
+    shares = column.of("share")
+    if column.kind == "boolean":
+        yield f"  share of {shares[0].of}: {margin(shares[0])}"
+    else:
+        yield from _counts(shares)
+    if quarters := column.of("quartile"):
+        yield "  quartiles: " + " · ".join(map(margin, quarters))
+    for one in column.of("mean", "missing"):
+        yield f"  {'share missing' if one.what == 'missing' else one.what}: {margin(one)}"
+    for note in column.notes:
+        yield f"  ({note})"
+
+
+def _unmeasured() -> str:
+    from tasks.release.descriptions import UNMEASURED
+
+    return UNMEASURED
+
+
+def _histogram(bars: Sequence[Figure]) -> Iterator[str]:
+    if not bars:
+        return
+    if not any(one.measured for one in bars):
+        yield f"  histogram: {_unmeasured()}"
+        return
+    values = [float(one.value or 0.0) for one in bars]
+    reach = max((float(one.high or 0.0) - float(one.low or 0.0)) / 2 for one in bars if one.measured)
+    glyphs = [
+        _BARS[min(math.ceil(8 * value / max(*values, 1e-9)), 8)] if one.measured else "?"
+        for one, value in zip(bars, values, strict=True)
+    ]
+    low, high = bars[0].of.split(" to ")[0], bars[-1].of.split(" to ")[1]
+    yield f"  |{''.join(glyphs)}|  {len(bars)} bars from {low} to {high}, each ± {math.ceil(reach)} at most"
+
+
+def _counts(figures: Sequence[Figure]) -> Iterator[str]:
+    if not figures:
+        return
+    if not any(one.measured for one in figures):
+        yield f"  {len(figures)} values: {_unmeasured()}"
+        return
+    longest = max(len(one.of) for one in figures)
+    most = max(max(float(one.value or 0.0) for one in figures), 1e-9)
+    for one in figures:
+        filled = round(8 * _WIDTH * float(one.value or 0.0) / most)
+        bar = ("█" * (filled // 8) + _BARS_ACROSS[filled % 8]).ljust(_WIDTH)
+        yield f"  {one.of.ljust(longest)}  {bar}  {margin(one)}"
+
+
+_BARS_ACROSS = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
+
+
+def margin(figure: Figure) -> str:
+    """Return a number with its margin, to two digits of it: the value rounded, the ends outward."""
+    if not figure.measured:
+        return _unmeasured()
+    value, low, high = figure.value, figure.low, figure.high
+    if isinstance(value, str):
+        return f"at most {high}" if low is None else f"at least {low}" if high is None else f"{value} [{low}, {high}]"
+    ends = [float(end) for end in (low, value, high) if end is not None]
+    width = max(ends) - min(ends)
+    digits = 1 - math.floor(math.log10(width / 2)) if width > 0 else 6
+    if low is None:
+        return f"at most {_rounded(float(high or 0.0), digits, 1)}"
+    if high is None:
+        return f"at least {_rounded(float(low), digits, -1)}"
+    texts = _rounded(float(value or 0.0), digits, 0), _rounded(float(low), digits, -1), _rounded(float(high), digits, 1)
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]"
+
+
+def _rounded(number: float, digits: int, toward: int) -> str:
+    """Return a number to so many digits behind the point, towards the next one below or above."""
+    digits = min(max(digits, -15), 12)
+    scale = 10.0 ** abs(digits)
+    exact = number * scale if digits >= 0 else number / scale
+    units = math.floor(exact) if toward < 0 else math.ceil(exact) if toward > 0 else round(exact)
+    return f"{units / scale if digits >= 0 else units * scale:.{max(digits, 0)}f}"
+
+
+def _compared(comparison: Comparison) -> Iterator[RenderableType]:
+    rows = [
+        [
+            # Names and values are anybody's text, and a table's cells are Rich's.
+            escape(column.name),
+            escape(one.of if one.of == one.what else f"{one.what} {one.of}"),
+            *map(_short, (one.here, one.there)),
+            escape(margin(one)),
+            "*" if one.beyond else "",
+        ]
+        for column in comparison.columns
+        for one in _differences(column)
+        if one.measured
+    ]
+    headings = ("column", "of", "here", "there", "difference", "beyond")
+    yield table(headings, rows, title=f"Against version {comparison.version}", right=("here", "there"))
+    yield (
+        f"{comparison.measured} differences are measured, and the margins of {comparison.beyond} do not hold 0 (*); "
+        f"about {comparison.by_chance:.3g} would not by chance where nothing differs, for each holds by itself alone"
+    )
+
+
+def _differences(column: DescribedColumn) -> list[Difference]:
+    from tasks.release.descriptions import Difference
+
+    return [one for one in column.figures if isinstance(one, Difference)]
+
+
+def _short(number: float | str | None) -> str | None:
+    return number if number is None or isinstance(number, str) else f"{number:.4g}"

@@ -1,0 +1,472 @@
+"""What released histograms say of a table, in the columns' own units, each number with its 95 % margin or nothing.
+
+All is post-processing of :class:`~dpalgos.histograms.ColumnCounts` and public facts: nothing here sees a row. Margins
+are of this data's own value (:mod:`dpalgos.column_margins`), each by itself. Bins are equal parts of a column's range
+on the scale on which its numbers become features: their edges are mapped back, which is monotone, so that a margin
+holds in the column's units as it holds in shares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from dpalgos.column_margins import (
+    QUARTILES,
+    Margins,
+    bars,
+    by_chance,
+    category_counts,
+    category_shares,
+    class_shares,
+    difference,
+    means,
+    missing_shares,
+    most_bars,
+    quartiles,
+    rare_together,
+    share_differences,
+    value_counts,
+    value_share,
+)
+from dpalgos.guarantees import GaussianMu
+from dpalgos.histograms import ColumnCounts
+from dpalgos.rows import Floats
+from storage.columns.column import MissingRows
+from storage.errors import InputError, RefusedError
+from storage.refs import DatasetRef
+from tasks.accounts.reports import budget_report
+from tasks.datasets.scales import Scale, Worth, label_of, same_columns, scales_of
+from tasks.planning.configuration import Json
+from tasks.release.column_counts import CountsPlan, counts_of, make_counts, paid_counts, plan_counts, version_of
+from tasks.runtime.stores import open_catalog
+
+UNMEASURED = "cannot be measured at this budget"
+MISSING = "(none of them, or missing)"
+"""In the place of a category's value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A number of a column and its 95 % margin.
+
+    Parameters
+    ----------
+    what : str
+        ``bar``, ``count`` and ``other`` (rows), ``share`` and ``missing`` (of rows), ``quartile``, ``mean``.
+    of : str
+        Of what: a value, a class, the ends of a bar, which quartile.
+    value, low, high : float, str or None
+        In the column's units, a day as text; None where nothing is measured. An end that is None beside a value is
+        open: the value lies in the part of the range at that end, or beyond it.
+    measured : bool
+        Whether anything is said.
+    """
+
+    what: str
+    of: str
+    value: Worth | None
+    low: Worth | None
+    high: Worth | None
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference(Figure):
+    """A number of one version less that of another, and both."""
+
+    here: Worth | None
+    there: Worth | None
+
+    @property
+    def beyond(self) -> bool:
+        """Whether no difference lies outside its margin."""
+        return self.measured and not (float(self.low or 0.0) <= 0.0 <= float(self.high or 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedColumn:
+    """What is said of one column, or of the label.
+
+    Parameters
+    ----------
+    name, kind : str
+    figures : tuple of Figure
+    notes : tuple of str
+        What the numbers are of, where that is not their name alone.
+    """
+
+    name: str
+    kind: str
+    figures: tuple[Figure, ...]
+    notes: tuple[str, ...] = ()
+
+    def of(self, *what: str) -> list[Figure]:
+        """Return the figures of some kinds."""
+        return [one for one in self.figures if one.what in what]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a release costs, and the account that pays.
+
+    Parameters
+    ----------
+    epsilon, delta, mu : float
+        Of the release, for one row or person.
+    rows, columns, bins : int
+        n; d, all counted columns, the label among them; T.
+    unit, trust : str
+    parties : tuple of str
+        Each of whom pays.
+    account : str
+    cap_epsilon, cap_delta : float or None
+        None of public rows, which pay nothing.
+    unit, relation : str
+    group_size : int
+    spent, left : float or None
+        Of the account's epsilon, as `unitball budget` says it.
+    key : str
+        The release's.
+    paid : bool
+        Whether it was there before, so that asking costs nothing.
+    """
+
+    dataset: str
+    version: str
+    epsilon: float
+    delta: float
+    mu: float
+    rows: int
+    columns: int
+    bins: int
+    parties: tuple[str, ...]
+    trust: str
+    account: str
+    cap_epsilon: float | None
+    cap_delta: float | None
+    unit: str
+    relation: str
+    group_size: int
+    spent: float | None
+    left: float | None
+    key: str
+    paid: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One version beside another.
+
+    Parameters
+    ----------
+    version : str
+        The other one.
+    columns : tuple of DescribedColumn
+        Of :class:`Difference`: this version's less the other's.
+    measured, beyond : int
+        Differences that are measured, and those of them whose margin does not hold 0.
+    by_chance : float
+        How many would not where nothing differs, on average.
+    """
+
+    version: str
+    columns: tuple[DescribedColumn, ...]
+    measured: int
+    beyond: int
+    by_chance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a release says of a table."""
+
+    terms: Terms
+    label: DescribedColumn
+    columns: tuple[DescribedColumn, ...]
+    comparison: Comparison | None = None
+
+    def to_json(self) -> Json:
+        """Return a JSON object."""
+        return asdict(self)
+
+    @property
+    def all(self) -> tuple[DescribedColumn, ...]:
+        """The label, and then the columns."""
+        return (self.label, *self.columns)
+
+
+def terms_of(plan: CountsPlan, *, paid: bool) -> Terms:
+    """Return what a plan costs and who pays; nothing is charged."""
+    planned, dataset = plan.planned, plan.dataset
+    account, report = open_catalog().account_of(dataset.name), budget_report(dataset.name)
+    assert isinstance(planned.budget, GaussianMu), "counts take Gaussian noise"
+    parameters = planned.algorithm.parameters
+    return Terms(
+        dataset=dataset.name,
+        version=dataset.version,
+        epsilon=plan.epsilon,
+        delta=planned.delta,
+        mu=planned.budget.mu,
+        rows=dataset.rows,
+        columns=len(dataset.columns) + 1,
+        bins=int(str(parameters["bins"])),
+        parties=planned.parties,
+        trust=planned.trust.name,
+        account=dataset.account,
+        cap_epsilon=None if account.cap is None else account.cap.epsilon,
+        cap_delta=None if account.cap is None else account.cap.delta,
+        unit=str(dataset.unit),
+        relation=str(account.relation),
+        group_size=account.group_size,
+        spent=report["epsilon_spent"],
+        left=report["epsilon_left"],
+        key=planned.key,
+        paid=paid,
+    )
+
+
+def describe(plan: CountsPlan, against: str | None = None) -> Description:
+    """Release a version's histograms, unless they are, and say what they hold.
+
+    Parameters
+    ----------
+    plan : CountsPlan
+    against : str, optional
+        Another version of the data set, whose own release must be paid.
+
+    Raises
+    ------
+    RefusedError
+        If the account has no room, or the other version's release is not paid; nothing is charged then.
+    """
+    other = None if against is None else _other(plan, against)
+    paid = plan.paid
+    make_counts(plan)
+    counts = counts_of(plan.planned)
+    label, columns = described(plan.dataset, counts)
+    comparison = None if other is None else compared(plan.dataset, counts, *other)
+    return Description(terms=terms_of(plan, paid=paid), label=label, columns=columns, comparison=comparison)
+
+
+def _other(plan: CountsPlan, version: str) -> tuple[DatasetRef, ColumnCounts]:
+    """Return another version and its counts, of the least noise where several were paid."""
+    other = version_of(plan.dataset.name, version)
+    if other.version == plan.dataset.version:
+        raise InputError(f"--against {version} is the version that is described; name another one")
+    if other.classes != plan.dataset.classes or other.label_range != plan.dataset.label_range:
+        raise InputError(f"the label of version {version} has other classes or another range; nothing can be compared")
+    if (name := same_columns(scales_of(plan.dataset), scales_of(other))) is not None:
+        raise InputError(
+            f"column {name} is declared otherwise in version {version}: bins of other ranges or values are not the same"
+        )
+    # A run may have counted the rows that it trained on, and these alone.
+    released = [one for one in paid_counts(other.account, other.version) if one.setting.rows == other.rows]
+    if not released:
+        price = plan_counts(other, plan.epsilon, delta=plan.planned.delta).planned
+        raise RefusedError(
+            f"no histograms of version {version} are paid for, and comparing reads its release: epsilon "
+            f"{plan.epsilon:g} at delta {price.delta:g}, charged to account {other.account}; "
+            f"unitball describe {other.name} --version {version} --epsilon {plan.epsilon:g}"
+        )
+    return other, min((counts_of(one) for one in released), key=lambda counts: counts.deviation)
+
+
+def described(dataset: DatasetRef, counts: ColumnCounts) -> tuple[DescribedColumn, tuple[DescribedColumn, ...]]:
+    """Return what counts say of a version's label and of its columns."""
+    scales, label = scales_of(dataset), label_of(dataset)
+    of_categories = zip(category_counts(counts), counts.rare(), rare_together(counts), strict=True)
+    lines, found, said = iter(range(counts.layout.lines)), [], _Lines(counts)
+    for place, scale in zip(dataset.columns, scales, strict=True):
+        figures = (
+            _of_number(scale, said, next(lines)) if place.values is None else _of_category(scale, *next(of_categories))
+        )
+        notes = tuple(_notes(scale))
+        found.append(DescribedColumn(name=scale.name, kind=scale.kind, figures=tuple(figures), notes=notes))
+    if label.numbers is None:
+        figures = _figures("share", label.values, class_shares(counts))
+        return DescribedColumn(name=label.name, kind="classes", figures=tuple(figures)), tuple(found)
+    figures = _of_number(label, said, next(lines))
+    return DescribedColumn(name=label.name, kind="number", figures=tuple(figures), notes=_LABEL), tuple(found)
+
+
+_LABEL = ("the label; numbers beyond its range are clipped to it",)
+
+
+def _notes(scale: Scale) -> Iterator[str]:
+    if scale.kind in ("number", "date"):
+        yield "cells clipped to the declared range"
+    if scale.log:
+        yield "the mean is that of the logarithmic scale, mapped back"
+    if scale.kind == "hashed":
+        yield "bins of hashed values, which have no names here"
+    if scale.missing is MissingRows.CONSTANT and scale.kind not in ("category", "hashed"):
+        yield "a missing cell lies in the middle of the range, or at the declared centre, and is not told apart"
+
+
+def _said(number: float, measured: bool) -> float | None:
+    return float(number) if measured and math.isfinite(number) else None
+
+
+def _figures(
+    what: str, of: Iterable[str], margins: Margins, worth: Callable[[float, int], Worth | None] | None = None
+) -> Iterator[Figure]:
+    """Yield margins of one dimension as figures, in a column's units."""
+    numbers = zip(of, margins.values, margins.low, margins.high, margins.measured, strict=True)
+    for name, value, low, high, measured in numbers:
+        ends: tuple[Worth | None, ...] = tuple(
+            None if not measured else _said(one, True) if worth is None else worth(float(one), toward)
+            for one, toward in ((value, 0), (low, -1), (high, 1))
+        )
+        yield Figure(what=what, of=name, value=ends[0], low=ends[1], high=ends[2], measured=bool(measured))
+
+
+class _Lines:
+    """What is said of all numbers of a release, each computed once."""
+
+    def __init__(self, counts: ColumnCounts) -> None:
+        self.counts = counts
+        self.drawn = most_bars(counts)
+
+    @cached_property
+    def bars(self) -> Margins:
+        """Of ``drawn`` bars."""
+        return bars(self.counts.coarser(self.drawn))
+
+    @cached_property
+    def quartiles(self) -> Margins:
+        return quartiles(self.counts)
+
+    @cached_property
+    def means(self) -> Margins:
+        return means(self.counts)
+
+    @cached_property
+    def missing(self) -> Margins:
+        return missing_shares(self.counts)
+
+
+def _line(margins: Margins, line: int) -> Margins:
+    """Return one line of margins, as one dimension."""
+    parts = (margins.values, margins.low, margins.high, margins.measured)
+    values, low, high, measured = (np.atleast_1d(one[line]) for one in parts)
+    return replace(margins, values=values, low=low, high=high, measured=measured)
+
+
+def _of_number(scale: Scale, lines: _Lines, line: int) -> Iterator[Figure]:
+    counts = lines.counts
+    if places := scale.places(counts.bins):
+        yield from _figures("count", scale.values, value_counts(counts, line, places))
+    elif lines.drawn:
+        yield from _figures("bar", _ends(scale, lines.drawn), _line(lines.bars, line))
+    else:
+        yield Figure(what="bar", of="histogram", value=None, low=None, high=None, measured=False)
+    if scale.kind == "boolean":
+        yield from _figures("share", scale.values[1:], value_share(counts, line, counts.bins - 1))
+    else:
+        yield from _figures("quartile", map(str, QUARTILES), _line(lines.quartiles, line), scale.worth)
+    if not scale.discrete:
+        yield from _figures("mean", ["mean"], _line(lines.means, line), scale.worth)
+    if line in counts.layout.lacking:
+        yield from _figures("missing", ["missing"], _line(lines.missing, line))
+
+
+def _ends(scale: Scale, drawn: int) -> list[str]:
+    """Return the ends of bars, for people."""
+    edges = [scale.worth(place / drawn) for place in range(drawn + 1)]
+    texts = [edge if isinstance(edge, str) else f"{edge:.6g}" for edge in edges]
+    return [f"{low} to {high}" for low, high in pairwise(texts)]
+
+
+def _of_category(scale: Scale, margins: Margins, rare: Floats, other: Margins) -> Iterator[Figure]:
+    figures = list(_figures("count", (*scale.values, MISSING), margins))
+    yield from (one for one, few in zip(figures, rare, strict=False) if not few)
+    if few := int(rare.sum()):
+        yield from _figures("other", [f"other ({few} value{'s' * (few > 1)})"], other)
+    if scale.can_lack:
+        yield figures[-1]
+
+
+def compared(dataset: DatasetRef, here: ColumnCounts, other: DatasetRef, there: ColumnCounts) -> Comparison:
+    """Return a version's shares, quartiles and means less another's, at common bins."""
+    scales, label = scales_of(dataset), label_of(dataset)
+    found, lines, at = [], iter(range(here.layout.lines)), iter(range(len(here.layout.categories)))
+    mine, its = _Lines(here), _Lines(there)
+    of_categories = category_shares(here), category_shares(there)
+    for place, scale in zip(dataset.columns, scales, strict=True):
+        if place.values is None:
+            figures = _differences(scale, mine, its, next(lines))
+        else:
+            category = next(at)
+            figures = _share_differences((*scale.values, MISSING), *(of[category] for of in of_categories))
+            figures = (one for one in figures if scale.can_lack or one.of != MISSING)
+        found.append(DescribedColumn(name=scale.name, kind=scale.kind, figures=tuple(figures)))
+    if label.numbers is None:
+        figures = _share_differences(label.values, class_shares(here), class_shares(there))
+    else:
+        figures = _differences(label, mine, its, next(lines))
+    columns = (DescribedColumn(name=label.name, kind="label", figures=tuple(figures)), *found)
+    said = [one for column in columns for one in column.figures if isinstance(one, Difference) and one.measured]
+    return Comparison(
+        version=other.version,
+        columns=columns,
+        measured=len(said),
+        beyond=sum(one.beyond for one in said),
+        by_chance=by_chance(len(said)),
+    )
+
+
+def _share_differences(of: Sequence[str], here: Margins, there: Margins) -> Iterator[Difference]:
+    return _paired("share", of, here.values.tolist(), there.values.tolist(), difference(here, there))
+
+
+def _paired(
+    what: str,
+    of: Iterable[str],
+    here: Sequence[Worth | None],
+    there: Sequence[Worth | None],
+    margins: Margins,
+    unit: float = 1.0,
+) -> Iterator[Difference]:
+    numbers = zip(of, here, there, margins.values, margins.low, margins.high, margins.measured, strict=True)
+    for name, mine, its, value, low, high, measured in numbers:
+        yield Difference(
+            what=what,
+            of=name,
+            # What is measured of neither alone is not shown either.
+            here=mine if measured else None,
+            there=its if measured else None,
+            value=_said(unit * value, measured),
+            low=_said(unit * low, measured),
+            high=_said(unit * high, measured),
+            measured=bool(measured),
+        )
+
+
+def _differences(scale: Scale, here: _Lines, there: _Lines, line: int) -> Iterator[Difference]:
+    one, two = here.counts, there.counts
+    if mine := scale.places(one.bins):
+        its = scale.places(two.bins) or mine
+        for value, at, beside in zip(scale.values, mine, its, strict=True):
+            yield from _share_differences([value], value_share(one, line, at), value_share(two, line, beside))
+    elif drawn := min(here.drawn, there.drawn):
+        pair = one.coarser(drawn), two.coarser(drawn)
+        first, second = ((each.counts[line] / max(float(each.totals[line]), 1.0)).tolist() for each in pair)
+        yield from _paired("share", _ends(scale, drawn), first, second, _line(share_differences(*pair), line))
+    if scale.numbers is not None and not scale.log:
+        low, high = (float(end) for end in scale.numbers(np.array([0.0, 1.0])))
+        for what, names, margins in (
+            ("quartile", list(map(str, QUARTILES)), [_line(each.quartiles, line) for each in (here, there)]),
+            ("mean", ["mean"], [_line(each.means, line) for each in (here, there)]),
+        ):
+            first, second = ([scale.worth(float(value)) for value in each.values] for each in margins)
+            yield from _paired(what, names, first, second, difference(*margins), high - low)
+    if line in one.layout.lacking:
+        margins = [_line(each.missing, line) for each in (here, there)]
+        first, second = (each.values.tolist() for each in margins)
+        yield from _paired("missing", ["missing"], first, second, difference(*margins))

@@ -1,0 +1,106 @@
+"""What a table's columns hold, as a data frame."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from storage.errors import InputError
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
+from tasks.release.column_counts import plan_counts, version_of
+from tasks.release.descriptions import DescribedColumn, terms_of
+from tasks.release.descriptions import describe as described
+from unitball.training import using_root
+from unitball.wording import spoken_in_python
+
+
+@spoken_in_python()
+def describe(
+    dataset: str,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    trust: str | None = None,
+    version: str | None = None,
+    against: str | None = None,
+    plan: bool = False,
+    plot: str | os.PathLike[str] | None = None,
+    root: str | os.PathLike[str] | None = None,
+    **rows: Any,
+) -> pd.DataFrame:
+    """Release what the columns of a table hold, charge it once to its account, and return it; as ``unitball describe``.
+
+    Asked again for the same version, budget and trust model it is the same release, and costs nothing.
+
+    Parameters
+    ----------
+    dataset : str
+        A registered data set, or the name of a new one whose rows are given.
+    epsilon : float
+        Of the release, for each row or person, above 0.
+    delta : float, optional
+        105/128 of the cap's by default; 1e-5 on public rows.
+    trust : str, optional
+        Of several parties' own files: ``local`` by default, ``secagg``, ``central``.
+    version : str, optional
+        The newest by default.
+    against : str, optional
+        Another version, whose own release is paid: the frame is then of differences, this version's less the other's.
+    plan : bool
+        Release and charge nothing: the frame is empty, and its ``attrs`` say what it would cost.
+    plot : path, optional
+        A PNG file to write the histograms to.
+    root : path, optional
+        ``UNITBALL_ROOT`` or the user's own by default.
+    **rows
+        Of :class:`tasks.datasets.request.IngestRequest`, for rows that are brought in first: ``path``, ``format``,
+        ``schema_path``, ``epsilon_cap``, ``delta_cap``, ….
+
+    Returns
+    -------
+    data frame
+        A line a number: ``column``, ``kind``, ``what`` (bar, count, other, share, quartile, mean, missing), ``of``,
+        ``value``, the ends ``low`` and ``high`` of its 95 % margin in the column's units, and ``measured``: where that
+        is false nothing can be said at this budget. An end that is None beside a value is open. Of differences also
+        ``here`` and ``there``. Its ``attrs`` hold what the release cost and who paid, and of a comparison ``measured``,
+        ``beyond`` and ``by_chance``: how many differences are measured, how many leave their margin, and about how many
+        would where nothing differs.
+
+    Raises
+    ------
+    storage.errors.RefusedError
+        If the account's cap would be exceeded, or the other version's release is not paid; nothing is charged then.
+    storage.errors.InputError, dpalgos.parameters.ParameterError, pydantic.ValidationError
+        For what does not fit.
+    """
+    place = None if plot is None else Path(plot)
+    if place is not None and place.exists():
+        raise InputError(f"{place} exists; name another file, or remove it first")
+    with using_root(root):
+        if rows:
+            ingest(IngestRequest(name=dataset, **rows))
+        planned = plan_counts(version_of(dataset, version), epsilon, delta=delta, trust=trust)
+        if plan:
+            return _framed((), asdict(terms_of(planned, paid=planned.paid)))
+        found = described(planned, against)
+    if place is not None:
+        from tasks.experiments.description_figure import draw_description
+
+        place.write_bytes(draw_description(found))
+    if (comparison := found.comparison) is None:
+        return _framed(found.all, asdict(found.terms))
+    numbers = {name: getattr(comparison, name) for name in ("measured", "beyond", "by_chance")}
+    return _framed(comparison.columns, {**asdict(found.terms), "against": comparison.version, **numbers})
+
+
+def _framed(columns: tuple[DescribedColumn, ...], terms: dict[str, Any]) -> pd.DataFrame:
+    names = ["column", "kind", "what", "of", "value", "low", "high", "measured"]
+    lines = [{"column": one.name, "kind": one.kind, **asdict(figure)} for one in columns for figure in one.figures]
+    frame = pd.DataFrame(lines, columns=None if lines else names)
+    frame.attrs |= terms
+    return frame
