@@ -202,7 +202,12 @@ class _Contents:
         """The run's plan, as its releases make it; its key is the digest of what it names."""
         identity = RunIdentity.model_validate(self.run["identity"])
         models = [one for one in (self.planned[key] for key in identity.models) if isinstance(one, PlannedRelease)]
-        streams = {one.charged_as for one in self.charged().values()}
+        last = {*identity.models, identity.model, *identity.evaluation[1]}
+        before = [one for key, one in self.planned.items() if key not in last]
+        counts = [one for one in before if type(one) is PlannedRelease and one.algorithm.kind == "evaluators"]
+        # Of rows that were divided in no parts, or in others.
+        reused = [one.key for one in counts if one.partition != models[0].partition]
+        streams = {one.charged_as for key, one in self.charged().items() if key not in reused}
         nightly = streams != {""} and bool(streams)
         if nightly:
             identity = NightIdentity.model_validate(self.run["identity"])
@@ -210,13 +215,10 @@ class _Contents:
             nightly and len(streams) > 1,
             "its releases are of several streams, or some are of none",
         )
-        last = {*identity.models, identity.model, *identity.evaluation[1]}
-        before = [one for key, one in self.planned.items() if key not in last]
         made = [one for one in before if isinstance(one, PlannedCombination)]
         column_map = next((one for one in made if isinstance(one.build(), ColumnMap)), None)
         basis = next((one for one in made if one is not column_map), None)
         _refute_if(len(made) > (column_map is not None) + (basis is not None), "it names more than it is made of")
-        counts = [one for one in before if type(one) is PlannedRelease and one.algorithm.kind == "evaluators"]
         return (NightPlan if nightly else RunPlan).model_validate(
             {
                 "identity": identity,
@@ -226,8 +228,7 @@ class _Contents:
                 "normalisation": identity.dataset.normalisation,
                 # Of a stream's nights each one's guarantee is that of all of them.
                 "counts": counts,
-                # Of rows that were divided in no parts, or in others.
-                "before": [one.key for one in counts if one.partition != models[0].partition],
+                "before": reused,
                 "column_map": column_map,
                 "projections": [one for one in before if type(one) is PlannedRelease and one not in counts],
                 "basis": basis,
@@ -415,13 +416,15 @@ def _run(contents: _Contents) -> str:
     reached = [*identity.models, *([] if identity.model is None else [identity.model]), *identity.evaluation[1]]
     for key in reached:
         reached += [one for one in contents.planned[key].upstream if one not in reached]
-    # A night's model is made of the nights before, which other runs made, or this one where they had been left out.
+    # A night's model is made of the nights before, which other runs made, or this one where they had been left out;
+    # and a map of columns may be of histograms that were released before.
     earlier = {key for key, one in contents.charged().items() if one.charged_as and key not in identity.models}
+    earlier |= set(plan.before)
     _refute_if(
         set(reached) != set(contents.planned) or not set(reached) - earlier <= set(contents.named) <= set(reached),
         "the run's key names other releases than the archive holds",
     )
-    places = {(one.dataset, one.partition) for one in contents.planned.values()}
+    places = {(one.dataset, one.partition) for key, one in contents.planned.items() if key not in plan.before}
     _refute_if(
         len(places) > 1 and not isinstance(identity, NightIdentity),
         "its releases are of several versions or partitions of rows",
