@@ -424,7 +424,7 @@ def fix_terms(
         counted=tuple(counted),
     )
     counts, column_map = draft.column_map({})
-    dimension, upstream = dataset.dimension, ()
+    dimension, upstream = dataset.dimension, tuple[str, ...]()
     if column_map is not None:
         dimension, upstream = cast(ColumnMap, column_map.build()).output_dimension(dimension), (column_map.key,)
     projection = _public_map(draft, dimension, upstream)

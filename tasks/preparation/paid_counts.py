@@ -38,6 +38,8 @@ def paid_counts(account: str, version: str) -> list[PlannedRelease]:
 def described_columns(registered: DatasetRef, version: str | None = None) -> list[PlannedRelease]:
     """Return the histograms that a map of a version's columns may be made of: of the same columns, on its account.
 
+    Of people such as count as many rows of each.
+
     Parameters
     ----------
     registered : DatasetRef
@@ -55,6 +57,7 @@ def described_columns(registered: DatasetRef, version: str | None = None) -> lis
         one
         for one in paid_counts(registered.account, version or registered.version)
         if (one.algorithm.parameters.get("columns"), one.algorithm.parameters.get("label_range")) == (columns, ends)
+        and one.setting.rows_per_person == registered.rows_per_person
     ]
     if version is not None and not found:
         raise InputError(

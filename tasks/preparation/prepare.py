@@ -171,8 +171,9 @@ class Tonight:
         plan = plan_night(
             nights.terms, config, tonight.night, tonight.shards, tonight.versions, nights.arrived, tonight.features
         )
-        public = [*([] if plan.column_map is None else [plan.column_map]), *plan.projections]
-        nodes: dict[str, PlanNode] = {one.key: one for one in public}
+        nodes: dict[str, PlanNode] = {one.key: one for one in plan.projections}
+        if plan.column_map is not None:
+            nodes = {plan.column_map.key: plan.column_map, **nodes}
         for night in nights.unreleased:
             release = planned_night(nights.terms, night.night, night.shards, night.versions)
             arrived = night.arrived(release)
