@@ -428,18 +428,26 @@ def learning_of_nights(facts: PublicFacts, strength: float) -> Learning:
     its range stays as declared, and house_16H falls below the mean); univariate functions where ν ≥ 70 p, scores where
     ν ≥ 70 p of theirs. *Without numbers*: linear columns.
 
-    *Where it was chosen*: on a fifth of the training rows of named sets, held out, second moments at the noise of the
-    last of 365 nights (2.95 times one release's), δ = 10⁻⁶, replace-one, three seeds (two of phoneme, pendigits,
-    letter, churn, ring, ijcnn1) (``benchmarks/nights.py tables``). Linear columns → what this rule takes, accuracy of
-    classes and R² of real labels, at histograms of q = 0.03:
+    *Where it was chosen*: on a fifth of the training rows of twelve named sets, held out: second moments at the noise
+    of the last of 365 nights (2.95 times one release's), δ = 10⁻⁶, replace-one, one curator, three seeds
+    (``benchmarks/nightly_tables.py``; ``benchmarks/results/nightly-tables.json`` has each cell). Classes: Adult, churn,
+    ijcnn1, letter, page_blocks, pendigits, phoneme, ring, satimage; real labels: cpu_act, house_16H, wind. Means over
+    sets, linear columns → this rule, by histograms of two qualities:
 
-    ============  ======================  ======================  ======================  ======================
-    ε             0.3                     1                       3                       10
-    ============  ======================  ======================  ======================  ======================
-    @TABLE@
-    ============  ======================  ======================  ======================  ======================
+    ======================  =============  =============  =============  =============  =============
+    ε of the horizon        0.1            0.3            1              3              10
+    ======================  =============  =============  =============  =============  =============
+    accuracy, q = 0.03      0.605 → 0.624  0.689 → 0.716  0.763 → 0.819  0.785 → 0.844  0.796 → 0.867
+    accuracy, q = 0.1       0.605 → 0.620  0.689 → 0.711  0.763 → 0.807  0.785 → 0.837  0.796 → 0.858
+    AUC, q = 0.03           0.705 → 0.720  0.794 → 0.822  0.848 → 0.910  0.878 → 0.933  0.888 → 0.946
+    AUC, q = 0.1            0.705 → 0.714  0.794 → 0.805  0.848 → 0.899  0.878 → 0.924  0.888 → 0.939
+    R², q = 0.03            as linear      as linear      as linear      0.320 → 0.325  0.421 → 0.595
+    ======================  =============  =============  =============  =============  =============
 
-    @WORDS@
+    No set loses more than 0.002 in accuracy but ijcnn1 at ε = 0.1, 0.011; AUC falls on Adult at ε = 0.1 by up to 0.032
+    (its accuracy gains 0.03) and on ijcnn1 at ε = 0.3 by up to 0.043. Looser rules gain on wind and cpu_act and let
+    house_16H fall below the mean; with labels in the range as declared it does so at ε = 3 by this rule too, and wind
+    has 0.1 less. Cubic products were not measured.
 
     Parameters
     ----------
