@@ -371,6 +371,13 @@ def fix_terms(
 ) -> StreamTerms:
     """Return what a horizon releases, from its first night's public facts.
 
+    *Of a map of columns.* Histograms are releases of their own, paid before the horizon began. Given them, the map is a
+    constant: the same for both neighbours and in all nights, since the terms are fixed with the first. Rows are clipped
+    to the unit ball behind it, so that a row moves its night's sum by what it would move it without a map, and the
+    horizon costs what it did. Histograms and nights of the same rows add up (adaptive composition): a model's printed
+    guarantee composes both, for all parties, whoever's rows were counted; the ledger has charged each by itself. Were
+    the map made anew of what is described later, frozen sums would be of other features than new ones.
+
     A real label is clipped to the range that histograms say holds nearly all, in the sums of all nights and in what is
     made of them: which range it is changes no guarantee, since labels are scaled to [−1, 1] by any.
 
