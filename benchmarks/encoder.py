@@ -13,6 +13,8 @@ import argparse
 import hashlib
 import json
 import time
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from dpalgos.normalisation import UnitNorm
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import ArrayRows, unit_rows
 from dpalgos.systems.recommended import recommend, signal
-from dpalgos.systems.system import PublicFacts
+from dpalgos.systems.system import Arrangement, PublicFacts
 from storage.source import ReadOptions, read_source
 
 NETS = ("big, mirror", "big", "small, mirror", "small")
@@ -68,6 +70,14 @@ def _read(source: Any, part: str) -> tuple[Any, Any]:
     return UnitNorm()(np.concatenate([np.asarray(one, dtype=np.float64) for one in dense])), labels
 
 
+def _without_encoder(arrangement: Arrangement) -> Arrangement:
+    """Return what is recommended with the encoder's part of the map left out."""
+    maps = arrangement.projection.parameters.get("maps")
+    if maps is None:
+        return arrangement
+    return replace(arrangement, projection=AlgorithmSpec("projections", "public-whitening", maps["public-whitening"]))
+
+
 def _mapped(spec: AlgorithmSpec, rows: Any, keep: Path | None) -> tuple[Any, float]:
     """Return the rows seen through a map, and the processor's seconds that mapping them took."""
     name = hashlib.sha256(json.dumps([spec.name, dict(spec.parameters), rows.shape, float(rows[:64].sum())],
@@ -102,6 +112,12 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=NETS)
     parser.add_argument("--pairs", type=int, help="of synthetic images, for every map")
     parser.add_argument("--weights", type=float, nargs="+", default=[0.7])
+    parser.add_argument(
+        "--shares",
+        type=float,
+        nargs="+",
+        help="the encoder's directions for each of today's, 400 at most; 0.5 in colour",
+    )
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
     # As the door has it.
@@ -130,7 +146,8 @@ def main() -> None:
             neighbours=Neighbours.REPLACE_ONE, trust="central", image_shape=shape, noise_factor=1.0,
             mirror=None if given.mirror is None else given.mirror == "yes",
         )  # fmt: skip
-        choices.append((facts, recommend(facts).arrangement))
+        choices.append((facts, _without_encoder(recommend(facts).arrangement)))
+    shares = given.shares or [0.5 if shape is not None and len(shape) == 3 and shape[0] == 3 else 1.0]
     widest = max((one.projection for _, one in choices), key=lambda spec: spec.parameters["components"])
     fewer = {} if given.pairs is None else {"images": given.pairs}
     today, seconds = _mapped(widest.with_parameters(**fewer), rows, given.keep)
@@ -161,14 +178,13 @@ def main() -> None:
         alone, taken = _mapped(AlgorithmSpec("projections", "encoder", parameters), rows, given.keep)
         alone = alone.astype(np.float64)
         say(f"encoder ({net}) alone", lambda k, alone=alone: alone, taken)
-        for weight in given.weights:
-            say(
-                f"today's beside {weight:g} x the encoder ({net})",
-                lambda k, alone=alone, weight=weight: unit_rows(
-                    np.hstack([unit_rows(today[:, :k].astype(np.float64)), weight * alone])
-                ),
-                seconds + taken,
-            )
+        for weight, share in product(given.weights, shares):
+
+            def both(k: int, weight: float = weight, share: float = share, alone: Any = alone) -> Any:
+                own = unit_rows(alone[:, : min(alone.shape[1], max(1, int(share * k)))])
+                return unit_rows(np.hstack([unit_rows(today[:, :k].astype(np.float64)), weight * own]))
+
+            say(f"today's beside {weight:g} x {share:g} k of the encoder's ({net})", both, seconds + taken)
 
 
 if __name__ == "__main__":

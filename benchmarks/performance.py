@@ -50,8 +50,10 @@ from dpalgos.keystream import KeyedNoise
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
 from dpalgos.mechanisms.distributions import RoundedGaussian
+from dpalgos.projections.centring import CentredRows
 from dpalgos.registry import lookup
-from dpalgos.rows import ArrayRows
+from dpalgos.resources import memory_limit, set_memory_limit
+from dpalgos.rows import ArrayRows, MappedRows
 from dpalgos.smo.solver import SecondOrder, solve
 from storage.datasets import write_dataset
 from storage.layout import Layout
@@ -60,7 +62,8 @@ from storage.ledger.database import Memory, open_database
 from storage.ledger.ledger import Ledger
 from storage.readers.csv import read_csv
 from storage.readers.libsvm import read_libsvm
-from storage.refs import Visibility
+from storage.refs import Labels, Visibility
+from storage.rowfiles import RowFormat, RowWriter, StoredRows
 from storage.source import ReadOptions
 from tasks.planning.configuration import TrainingConfig
 
@@ -150,6 +153,52 @@ row("gradient-wide", "one gradient sum, 20,000 × 1,296 × 10")(lambda folder: _
 
 
 row("gradient-long", "one gradient sum, 100,000 × 50 × 10")(lambda folder: _gradient(100_000, 50))
+
+
+# Categories of each column of a hospital's table, and its numbers; its rows, and whose they are.
+_CATEGORIES, _NUMBERS, _VISITS, _PATIENTS = (72, 70, 68, 60, 60, 30, 26, 21, 17, 10, 10, *[3] * 25), 8, 101_766, 71_518
+
+
+def _one_hot_rows(folder: Path) -> StoredRows:
+    """Store rows of one category of each column and some numbers, of people with up to six rows, and open them."""
+    random = np.random.default_rng(14)
+    whose = np.sort(np.concatenate([np.arange(_PATIENTS), random.integers(0, _PATIENTS, _VISITS - _PATIENTS)]))
+    each = np.bincount(whose)[whose].astype(np.int32)
+    ends = np.cumsum(_CATEGORIES)
+    layout = RowFormat(int(ends[-1]) + _NUMBERS, Labels.CLASSES, shares=True)
+    writer = RowWriter(folder, layout)
+    for start in range(0, _VISITS, layout.block_rows):
+        count = min(layout.block_rows, _VISITS - start)
+        features = np.zeros((count, layout.dimension))
+        for size, end in zip(_CATEGORIES, ends, strict=True):
+            # Some categories are rare.
+            features[np.arange(count), end - size + (size * random.random(count) ** 2).astype(int)] = 1.0
+        features[:, ends[-1] :] = random.random((count, _NUMBERS))
+        features /= np.linalg.norm(features, axis=1, keepdims=True)
+        writer.write(layout.encode(features, random.integers(0, 3, count), each[start : start + count]))
+    return StoredRows.open(folder, layout, writer.close(), records=_PATIENTS)
+
+
+@row("wide-people", "20 steps of noisy-gd on 101,766 × 527 centred one-hot rows of 71,518 people, 2 GB for rows")
+def _wide_people(folder: Path) -> Beside:
+
+    stored = _one_hot_rows(folder / "rows")
+    dimension = stored.dimension
+    centred = MappedRows(stored, [CentredRows(mean=np.full(dimension, 0.02)).transform], dimension)
+    setting = Setting(sizes=(_PATIENTS,), dimension=dimension, classes=3, rows_per_person=64)
+    algorithm = lookup("trainers", "noisy-gd")(budget=GaussianMu(0.2), iterations=20, mean_weight=1.0)
+    noise, found = KeyedNoise(b"k" * 32, "benchmark"), {}
+
+    def fitted(memory: int) -> None:
+        limit = memory_limit()
+        set_memory_limit(memory)
+        try:
+            found[memory] = fit(algorithm, [centred], setting, noise, TrustedSummation(noise)).weights
+        finally:
+            set_memory_limit(limit)
+        assert np.array_equal(found[memory], found.setdefault(0, found[memory])), "kept or not: the same model"
+
+    return Beside(lambda: fitted(2 * 10**9), {"encoded anew at every step": lambda: fitted(0)})
 
 
 @row("covariance", "covariance of 70,000 × 784 stored rows")

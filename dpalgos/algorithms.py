@@ -58,7 +58,7 @@ class Work:
     small_operations : float
         Numbers that go through element-wise functions (exponentials, clipping, rounding) besides each row's encoding.
     kept : int
-        Bytes that are kept between the passes; where they do not fit, rows are read from disk at every pass.
+        Bytes that are kept between the passes; of rows that do not fit, some are read from disk at every pass.
     held : int
         Bytes of rows, and of numbers for each of them, that are held from beginning to end whether or not they fit.
     sums : int

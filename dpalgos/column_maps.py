@@ -160,18 +160,28 @@ class LearntColumns(Bounded, ColumnMap):
         ParameterError
             If there are more or fewer releases than the parameters describe, or none where columns are counted.
         """
+        return column_functions(
+            self._columns,
+            self.level,
+            self.counts_of(artefacts),
+            () if self.classes > 1 or self.label_range is None else self.label_range,
+        )
+
+    def counts_of(self, artefacts: Sequence[Statistic]) -> ColumnCounts | None:
+        """Return the counts that the map is made of, of all releases together; None where it rests on none.
+
+        Raises
+        ------
+        ParameterError
+            If there are more or fewer releases than the parameters describe, or none where columns are counted.
+        """
         if len(artefacts) != len(self.releases) or bool(artefacts) != self.counted:
             raise ParameterError(
                 f"{len(artefacts)} releases are given and {len(self.releases)} described; the level {self.level} rests "
                 f"on {'one at least' if self.counted else 'none'}, each described by how_counted"
             )
         counts = [self.decoded(one.values, how) for one, how in zip(artefacts, self.releases, strict=True)]
-        return column_functions(
-            self._columns,
-            self.level,
-            combined(counts) if counts else None,
-            () if self.classes > 1 or self.label_range is None else self.label_range,
-        )
+        return combined(counts) if counts else None
 
     @property
     def _columns(self) -> tuple[Column, ...]:

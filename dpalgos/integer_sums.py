@@ -17,10 +17,11 @@ from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.mechanisms.distributions import pack
 from dpalgos.parameters import ParameterError
-from dpalgos.resources import Reserved, reserve
+from dpalgos.resources import Reserved, memory_limit, reserve, reserve_some
 from dpalgos.rows import (
     Array,
     Block,
+    ChosenRows,
     Features,
     Floats,
     Ints,
@@ -31,6 +32,7 @@ from dpalgos.rows import (
     for_each,
     null_labels,
     pieces,
+    rows_after,
     sanitise,
 )
 
@@ -575,14 +577,23 @@ class EncodedBlock:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """A party's encoded rows, kept in memory that is reserved while they are."""
+    """Parties' encoded rows, kept in memory that is reserved while they are.
+
+    Parameters
+    ----------
+    blocks : tuple of EncodedBlock
+    memory : tuple of Reserved
+    rest : tuple of Rows
+        The rows that there was no room for: read and encoded again at every pass.
+    """
 
     blocks: tuple[EncodedBlock, ...]
     memory: tuple[Reserved, ...]
+    rest: tuple[Rows, ...] = ()
 
     @property
-    def count(self) -> int:
-        """Number of rows."""
+    def kept(self) -> int:
+        """Number of rows that are kept."""
         return sum(len(block.units) for block in self.blocks)
 
     def shares(self, entries: int) -> Iterator[tuple[EncodedBlock, slice[int, int, None]]]:
@@ -593,10 +604,12 @@ class EncodedRows:
                 yield block, slice(part.start, min(part.stop, rows))
 
     def where(self, chosen: NDArray[np.bool_]) -> EncodedRows:
-        """Return some of the rows, (count,) of them marked."""
+        """Return some of a party's rows, all of them marked or not in ``chosen``."""
         starts = np.cumsum([0, *(len(block.units) for block in self.blocks)])
         kept = (block.where(chosen[start:]) for block, start in zip(self.blocks, starts, strict=False))
-        return EncodedRows(blocks=tuple(kept), memory=())
+        later = chosen[self.kept :]
+        rest = (ChosenRows(rows, lambda start, stop: later[start:stop], int(later.sum())) for rows in self.rest)
+        return EncodedRows(blocks=tuple(kept), memory=(), rest=tuple(rest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -667,22 +680,49 @@ class GradientSums:
         """Return the bytes of some rows encoded: units, targets, norm and weight in float32, a limit in float64."""
         return 4 * rows * (sum(self.task.shape(setting)) + 4)
 
-    def prepare(
-        self, rows: Rows, setting: Setting, seen: Callable[[Block], Block] = lambda block: block
-    ) -> Rows | EncodedRows:
-        """Encode a party's rows once, each block as it is ``seen``, unless too little memory is left to keep them."""
-        memory = reserve(self._kept(rows.count * setting.rows_per_person, setting))
+    def prepare(self, rows: Rows, setting: Setting, seen: Callable[[Block], Block] | None = None) -> Rows | EncodedRows:
+        """Encode a party's rows once, each block as it is ``seen``: as many of the first ones as there is room to keep.
+
+        That is all of them, where all that the parties may have fit the limit on memory and this party's fit what is
+        free, and otherwise a share of what is free. How many follows from public numbers alone: from how many records
+        there are, the most rows of each and the features, and neither from what rows hold nor from how many there are.
+        The rows that come after those are read at every pass. Without room for a row they come back as they are.
+        """
+        memory, room = self._room(rows, setting)
         if memory is None:
             return rows
         encoded: dict[int, EncodedBlock] = {}
+        kept, whole = 0, True
+
+        def fitting() -> Iterator[tuple[int, Block]]:
+            nonlocal kept, whole
+            for number, block in enumerate(rows.blocks()):
+                # What sees them may count: in this thread alone, and all of them.
+                features, labels, shares = block if seen is None else seen(block)
+                own = slice(0, room - kept)
+                whole = whole and len(labels) <= own.stop
+                if own.stop > 0:
+                    kept += len(labels[own])
+                    yield number, (features[own], labels[own], None if shares is None else shares[own])
+                elif seen is None:
+                    break
 
         def encode(numbered: tuple[int, Block]) -> None:
             number, block = numbered
             encoded[number] = self._encoded(block, rows.count, setting)
 
-        # What has seen them may count: in this thread alone.
-        for_each(encode, enumerate(map(seen, rows.blocks())))
-        return EncodedRows(tuple(block for _, block in sorted(encoded.items())), (memory,))
+        for_each(encode, fitting())
+        rest = () if whole else (rows_after(rows, kept),)
+        return EncodedRows(tuple(block for _, block in sorted(encoded.items())), (memory,), rest)
+
+    def _room(self, rows: Rows, setting: Setting) -> tuple[Reserved | None, int]:
+        """Reserve memory for a party's rows; return the reservation and for how many rows it is."""
+        most = rows.count * setting.rows_per_person
+        if self._kept(setting.most_rows, setting) <= memory_limit():
+            memory = reserve(self._kept(most, setting))
+            if memory is not None:
+                return memory, most
+        return reserve_some(self._kept(1, setting), most, min(1.0, rows.count / max(setting.rows, 1)))
 
     @staticmethod
     def merge(parties: Sequence[Rows | EncodedRows]) -> list[Rows | EncodedRows]:
@@ -691,7 +731,8 @@ class GradientSums:
         merged: list[Rows | EncodedRows] = [rows for rows in parties if not isinstance(rows, EncodedRows)]
         if encoded:
             blocks = tuple(_joined(block for rows in encoded for block in rows.blocks))
-            merged.append(EncodedRows(blocks, tuple(held for rows in encoded for held in rows.memory)))
+            memory = tuple(held for rows in encoded for held in rows.memory)
+            merged.append(EncodedRows(blocks, memory, tuple(later for rows in encoded for later in rows.rest)))
         return merged
 
     def total(self, weights: Floats, rows: Rows | EncodedRows, setting: Setting) -> Ints:
@@ -718,16 +759,20 @@ class GradientSums:
                 )
                 total += outer_products(slopes, block.units, part, compiled=compiled)
 
-        def read(total: Ints, block: Block) -> None:
-            encoded = self._encoded(block, rows.count, setting)
-            add(total, (encoded, slice(0, len(encoded.units))))
-
         def zero() -> Ints:
             return np.zeros(weights.shape, dtype=np.int64)
 
-        if isinstance(rows, EncodedRows):
-            return np.asarray(sum(accumulate(zero, add, rows.shares(_SHARE_ENTRIES))))
-        return np.asarray(sum(accumulate(zero, read, rows.blocks())))
+        def read(party: Rows) -> list[Ints]:
+            def encode(total: Ints, block: Block) -> None:
+                encoded = self._encoded(block, party.count, setting)
+                add(total, (encoded, slice(0, len(encoded.units))))
+
+            return accumulate(zero, encode, party.blocks())
+
+        if not isinstance(rows, EncodedRows):
+            return np.asarray(sum(read(rows)))
+        totals = accumulate(zero, add, rows.shares(_SHARE_ENTRIES))
+        return np.asarray(sum([*totals, *(total for party in rows.rest for total in read(party))]))
 
     def encoded_slopes(
         self, scores: Floats, block: EncodedBlock, part: slice[int, int, None], *, weighed: bool, compiled: bool

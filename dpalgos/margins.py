@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, GaussianSums, LaplaceSums, NoisySums
 from dpalgos.guarantees import Setting
-from dpalgos.metrics import correlation, correlation_coefficient, metrics_of_confusion, recalls
+from dpalgos.metrics import correlation, correlation_coefficient, metrics_of_confusion, rates_of_group, recalls
 from dpalgos.rows import Floats
 
 
 def metrics_of_noisy_confusion(
-    counts: Floats, rows: int, deviation: float, noise: Noise, classes: Sequence[str] = ()
+    counts: Floats, rows: int | None, deviation: float, noise: Noise, classes: Sequence[str] = ()
 ) -> dict[str, float]:
     """Return the metrics of a confusion matrix with independent noise of mean zero on each of its counts.
 
@@ -36,8 +36,9 @@ def metrics_of_noisy_confusion(
     ----------
     counts : array (K, K)
         True class by predicted class, noisy.
-    rows : int
-        Rows that were held out, null records included; public.
+    rows : int or None
+        Rows that were held out, null records included; public. None of a part of them, whose number is not: N is the
+        noisy total then, whatever K.
     deviation : float
         sigma, of the noise of each count.
     noise : callable
@@ -46,8 +47,9 @@ def metrics_of_noisy_confusion(
         Names; no class has numbers of its own without them, or where there are more than twenty.
     """
     size, total, hits = len(counts), float(counts.sum()), float(np.trace(counts))
-    all_counted = size > 2 and total >= rows - 3.0 * size * deviation
-    counted = max(float(rows) if all_counted else total, 1.0)
+    known = rows if rows is not None and size > 2 and total >= rows - 3.0 * size * deviation else None
+    all_counted = known is not None
+    counted = max(total if known is None else float(known), 1.0)
     accuracy = min(max(hits / counted, 0.0), 1.0)
     cells = size if all_counted else size * (1 - accuracy) ** 2 + size * (size - 1) * accuracy**2
     metrics = metrics_of_confusion(counts) | {"accuracy": accuracy}
@@ -72,8 +74,35 @@ def metrics_of_noisy_confusion(
     return {
         **with_margins(metrics | named, margins),
         "accuracy_noise": math.sqrt(cells) * deviation / counted,
-        "held_out_rows": float(rows),
+        **({} if rows is None else {"held_out_rows": float(rows)}),
     }
+
+
+def metrics_of_noisy_group(counts: Floats, deviation: float, noise: Noise, classes: Sequence[str]) -> dict[str, float]:
+    """Return the rates of one group of the held-out rows, each with its 95 % margin; how many rows it has is not known.
+
+    Those of :func:`dpalgos.metrics.rates_of_group`. ``rows`` is the noisy number of them, which may be negative; its
+    margin, ``rows_low`` and ``rows_high``, is by the noise alone, and the lower end is never below 0. Whether a rate
+    was measured (:func:`is_measured`) follows from its margin, and so from the noise and the noisy counts alone: a
+    group that is small beside the noise says nothing. The share of its rows that a class is predicted for is not
+    measured where the margin of their number reaches 0: of no rows there is none.
+
+    Parameters
+    ----------
+    counts : array (K, K)
+        True class by predicted class of the rows of the group, noisy.
+    deviation, noise, classes
+        As of :func:`metrics_of_noisy_confusion`.
+    """
+    found = metrics_of_noisy_confusion(counts, None, deviation, noise, classes)
+    names = rates_of_group(counts, classes)
+    rows, margin = float(counts.sum()), TWO_SIDED * len(counts) * deviation
+    ends = {"rows_low": max(rows - margin, 0.0), "rows_high": max(rows + margin, 0.0)}
+    if ends["rows_low"] <= 0:
+        shares_of = [name for name in names if name.startswith("predicted_")]
+        found |= {f"{name}{end}": limit for name in shares_of for end, limit in (("_low", 0.0), ("_high", 1.0))}
+    kept = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+    return {**{name: found[name] for name in kept if name in found}, "rows": rows, **ends}
 
 
 def with_margins(values: Mapping[str, float], margins: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -161,6 +190,18 @@ def simulated(algorithm: NoisySums, setting: Setting) -> Noise:
     assert isinstance(algorithm, GaussianSums)
     sigma = algorithm.distribution(setting).sigma
     return lambda random, shape: scale * np.rint(random.standard_normal(shape) * sigma)
+
+
+def of_sum(noise: Noise, parts: int) -> Noise:
+    """Return the noise of a sum of so many parts, each of which has that noise, independent of the others'."""
+
+    def summed(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        total = noise(random, shape)
+        for _ in range(parts - 1):
+            total = total + noise(random, shape)
+        return total
+
+    return summed
 
 
 def _says_nothing(low: float, high: float, guess: float) -> bool:

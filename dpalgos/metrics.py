@@ -72,15 +72,33 @@ def metrics_of_confusion(counts: Floats) -> dict[str, float]:
     }
 
 
+def safe_name(name: str) -> str:
+    """Return a name that may be part of a metric's."""
+    return re.sub(_NOT_OF_NAMES, "_", name)
+
+
 def recalls(counts: Floats, classes: Sequence[str]) -> dict[str, float]:
     """Return the recall of each class by name, as ``recall_<class>``; none where there are more than twenty."""
     if len(classes) > _MOST_RECALLS:
         return {}
     recalls_by_class = per_class(counts)[1]
-    names = (re.sub(_NOT_OF_NAMES, "_", name) for name in classes)
+    names = (safe_name(name) for name in classes)
     # Not to be taken for the limits of another number's margin.
     safe = (f"{name}_class" if name.endswith(("low", "high")) else name for name in names)
     return {f"recall_{name}": float(of) for name, of in zip(safe, recalls_by_class, strict=True)}
+
+
+def rates_of_group(counts: Floats, classes: Sequence[str]) -> dict[str, float]:
+    """Return what is said of one group of rows: rates of its (noisy) confusion matrix, and how many rows it has.
+
+    ``rows``, ``accuracy``, ``balanced_accuracy``, ``majority_rate``, and of each class ``recall_<class>`` and
+    ``predicted_<class>``, the share of the group's rows that it is predicted for.
+    """
+    known, metrics, named = np.maximum(counts, 0.0), metrics_of_confusion(counts), recalls(counts, classes)
+    shares = ratio(known.sum(axis=0), np.full(len(counts), known.sum()))
+    predicted = {f"predicted{name.removeprefix('recall')}": float(of) for name, of in zip(named, shares, strict=False)}
+    several = {name: metrics[name] for name in ("accuracy", "balanced_accuracy", "majority_rate")}
+    return {"rows": float(counts.sum()), **several, **named, **predicted}
 
 
 def roc_auc(labels: Ints, scores: Floats, weights: Floats | None = None) -> float:

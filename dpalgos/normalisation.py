@@ -21,6 +21,8 @@ class Normalisation(ABC):
     """Whether each row is mapped by itself; what looks at other rows is refused on private data."""
     unit_ball: ClassVar[bool]
     """Whether the result lies in the unit ball."""
+    scales_rows: ClassVar[bool] = False
+    """Whether each row comes out as a positive multiple of itself: zeros stay zeros, and ratios what they were."""
 
     @abstractmethod
     def learn(self, blocks: Iterable[Floats]) -> RowMap:
@@ -47,6 +49,8 @@ class RowLocal(Normalisation):
 class UnitNorm(RowLocal):
     """Scale every row to l2 norm 1; zero rows, and rows that are not finite, become zero."""
 
+    scales_rows: ClassVar[bool] = True
+
     def __call__(self, features: Floats) -> Floats:
         """Return rows of norm 1."""
         finite = np.where(np.isfinite(features).all(axis=1, keepdims=True), features, 0.0)
@@ -62,6 +66,8 @@ class UnitNorm(RowLocal):
 class Clip(RowLocal):
     """Scale rows of norm above 1 to norm 1 and leave the others."""
 
+    scales_rows: ClassVar[bool] = True
+
     def __call__(self, features: Floats) -> Floats:
         """Return rows of norm at most 1."""
         return clip_to_unit_ball(features)
@@ -73,6 +79,7 @@ class Unchanged(RowLocal):
     """Leave rows as they are; private algorithms clip them to the unit ball themselves."""
 
     unit_ball: ClassVar[bool] = False
+    scales_rows: ClassVar[bool] = True
 
     def __call__(self, features: Floats) -> Floats:
         """Return the rows."""

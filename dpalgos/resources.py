@@ -15,6 +15,10 @@ def machine_memory() -> int:
         return 2**32
 
 
+# Of what is free, for rows that do not all fit.
+_SHARE_OF_FREE = 0.5
+
+
 class _Account:
     """Bytes that are kept by reservation and claimed for a while; whoever changes them holds ``changed``."""
 
@@ -22,7 +26,11 @@ class _Account:
         self.limit = machine_memory() // 4
         self.held = 0
         self.claimed = 0
+        # Re-entrant, because a reservation may be forgotten, and given back, while its thread makes another.
         self.changed = threading.Condition()
+
+    def free(self) -> int:
+        return max(0, self.limit - self.held - self.claimed)
 
 
 _account = _Account()
@@ -40,9 +48,34 @@ def reserve(size: int) -> Reserved | None:
     Whether they are kept changes no result, only how often they are read.
     """
     with _account.changed:
-        if _account.held + _account.claimed + size > _account.limit:
+        if size > _account.free():
             return None
-        _account.held += size
+        return _reserved(size)
+
+
+def reserve_some(size: int, most: int, share: float) -> tuple[Reserved | None, int]:
+    """Reserve bytes for some of ``most`` rows of ``size`` bytes each; return the reservation and the number of rows.
+
+    Theirs is half of what is free, times ``share``, in whole rows: whoever comes next finds as much again. Without room
+    for a row there is no reservation.
+    """
+    with _account.changed:
+        rows = min(most, int(_SHARE_OF_FREE * _account.free() * share) // size)
+        return (_reserved(rows * size), rows) if rows > 0 else (None, 0)
+
+
+def room_for(size: int, limit: int) -> int:
+    """Return how many of ``size`` bytes of rows are kept where nothing else is: all, or half of what there is room for.
+
+    Parameters
+    ----------
+    size, limit : int
+    """
+    return size if size <= limit else int(_SHARE_OF_FREE * limit)
+
+
+def _reserved(size: int) -> Reserved:
+    _account.held += size
     reserved = Reserved()
     weakref.finalize(reserved, _give_back, size)
     return reserved

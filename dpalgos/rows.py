@@ -307,9 +307,56 @@ class MappedRows:
             else:
                 yield np.full((len(labels), self.dimension), np.nan), labels, shares
 
+    def after(self, first: int) -> MappedRows:
+        """Return the rows after the first ones, which are not mapped."""
+        return MappedRows(LaterRows(self._rows, first), self._maps, self.dimension)
+
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return that of the rows before the maps, which are part of the release's identity already."""
         return self._rows.fingerprint()
+
+
+@dataclass(frozen=True, slots=True)
+class LaterRows:
+    """A party's rows without the first ones of them, read block by block; its count is that of the whole party.
+
+    Parameters
+    ----------
+    rows : Rows
+        The whole party's.
+    first : int
+        How many are left out.
+    """
+
+    rows: Rows
+    first: int
+
+    @property
+    def count(self) -> int:
+        """Number of records of the party."""
+        return self.rows.count
+
+    @property
+    def dimension(self) -> int:
+        """Features a row."""
+        return self.rows.dimension
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield blocks of the rows from ``first`` on."""
+        before = 0
+        for features, labels, shares in self.rows.blocks():
+            start, before = max(0, self.first - before), before + len(labels)
+            if start < len(labels):
+                yield features[start:], labels[start:], None if shares is None else shares[start:]
+
+    def fingerprint(self) -> NDArray[np.uint8]:
+        """Return the digest of all rows."""
+        return self.rows.fingerprint()
+
+
+def rows_after(rows: Rows, first: int) -> Rows:
+    """Return a party's rows without the first ones, which no map sees; the count is that of the whole party."""
+    return rows.after(first) if isinstance(rows, MappedRows) else LaterRows(rows, first)
 
 
 def fingerprints(parties: Sequence[Rows]) -> NDArray[np.uint8]:

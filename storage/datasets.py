@@ -6,7 +6,7 @@ import secrets as randomness
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from storage.columns.coding import codes_of
 from storage.columns.declarations import shown
 from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
-from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, SEEN, Layout, path_component
+from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, PLACES, SEEN, Layout, path_component
 from storage.objects import objects_of, row_objects
 from storage.people import (
     TEST,
@@ -41,6 +41,9 @@ from storage.people import (
     save_people,
     save_seen,
 )
+from storage.pictures.declaration import Pictures
+from storage.pictures.places import Known, PlacesByParty, content_of, known_after, load_known, save_known
+from storage.pictures.summaries import summaries_of
 from storage.refs import DatasetRef, Labels, TableColumn, Visibility
 from storage.rowfiles import (
     NULL_CLASS,
@@ -51,7 +54,7 @@ from storage.rowfiles import (
     WrittenRows,
     ahead,
 )
-from storage.schema import parse_schema
+from storage.schema import Schema, parse_schema
 from storage.secrets import root_secret
 from storage.source import Block, Source, Tally, most_rows, undeclared
 
@@ -352,6 +355,7 @@ class StagedDataset:
     _body: dict[str, Any]
     _prints: Fingerprints | None
     _passing: Passing | None = None
+    _places: PlacesByParty = field(default_factory=dict)
 
     @property
     def people(self) -> People | None:
@@ -362,6 +366,11 @@ class StagedDataset:
     def private(self) -> bool:
         """Whether the rows are private."""
         return self.visibility is Visibility.PRIVATE
+
+    @property
+    def placed(self) -> bool:
+        """Whether the places of the rows follow from those of earlier versions."""
+        return bool(self._places)
 
     def overlapping_accounts(self) -> tuple[str, ...]:
         """Return the accounts under which more than 1 % of these rows, or of their own, are stored as private rows."""
@@ -413,6 +422,13 @@ class StagedDataset:
         if self._passing is not None:
             register, seen = _came_before(self.layout, previous, str(body["account"]))
             body |= self._with_people(self._passing, seen, register)
+        if self._places:
+            known = known_after(places_before(self.layout, previous), self._places)
+            body["places"] = {
+                **body["places"],
+                "known": sum(len(paths) for parts in known.values() for paths in parts.values()),
+                "digest": save_known(self._stage.path / PLACES, known),
+            }
         return _publish(self.layout, self._stage, randomness.token_hex(16), body, self._prints)
 
     def _is_stored_as(self, version: str, mac: str) -> bool:
@@ -499,6 +515,24 @@ def _came_before(layout: Layout, versions: Sequence[DatasetRef], account: str) -
     return load_people(folder / PEOPLE, people["digest"]).register, load_seen(folder / SEEN, people["seen"])
 
 
+def places_before(layout: Layout, versions: Sequence[DatasetRef]) -> Known:
+    """Return the paths that versions of private folders of pictures have held, in the order of their places.
+
+    Raises
+    ------
+    StorageError
+        If what the last of them holds of it is lost: places once given could not be kept.
+    """
+    folders = [
+        (one.version, said) for one in versions if (said := _load(layout, one.version).get("places")) is not None
+    ]
+    if not folders:
+        return {}
+    # Each knows all that the version before it knew.
+    version, newest = max(folders, key=lambda each: int(each[1]["known"]))
+    return load_known(layout.dataset(version) / PLACES, newest["digest"])
+
+
 def open_people(layout: Layout, ref: DatasetRef) -> StoredPeople | None:
     """Return the people behind a version's rows; None where each row is a record of its own.
 
@@ -526,12 +560,12 @@ def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> 
     try:
         body = _load(layout, version)
         # What was derived keeps the declaration of the table that it was derived from.
-        table = None if "parent" in body else body["table"]
-        schema = None if table is None else parse_schema(table["schema"], version)
+        schema = _schema_of(None if "parent" in body else body["table"], version)
         prints = Fingerprints(
             root_secret(layout),
             columns="parent" not in body,
             cells=None if schema is None else schema.cells,
+            summaries=_summaries_of(None if "parent" in body else body["table"]),
             folder=layout.dataset(version),
         )
         for part in _PARTS:
@@ -543,6 +577,16 @@ def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> 
         return False
     prints.save(layout.dataset(version), exact=exact)
     return True
+
+
+def _schema_of(table: Mapping[str, Any] | None, place: str) -> Schema | None:
+    """Return the schema of rows that were a table's; None of others, whose numbers are stored as they were read."""
+    return None if table is None or "schema" not in table else parse_schema(table["schema"], place)
+
+
+def _summaries_of(table: Mapping[str, Any] | None) -> Callable[[Any], Any] | None:
+    """Return what summaries rows of pictures are recognised by; None of others."""
+    return None if table is None or "pictures" not in table else summaries_of(Pictures.from_document(table["pictures"]))
 
 
 def _counted_blocks(
@@ -605,7 +649,7 @@ def staged_dataset(
     labels = Labels.CLASSES if source.label_range is None else Labels.REAL
     row_format = RowFormat(source.dimension, labels, source.sparse and source.dimension >= _SPARSE_FROM)
     compared = private or bool(private_versions(layout))
-    schema = parse_schema(source.table["schema"], source.place) if compared and source.table else None
+    schema = _schema_of(source.table, source.place) if compared else None
     # Public rows are the same version in every root, so that whose they are is keyed with nobody's secret.
     passing = None if source.people is None else Passing(source.people, root_secret(layout) if private else b"")
     with staging(layout.datasets) as stage, writing(stage.path):
@@ -613,6 +657,7 @@ def staged_dataset(
             root_secret(layout) if compared else b"",
             patterns=compared,
             cells=None if schema is None else schema.cells,
+            summaries=_summaries_of(source.table),
             folder=stage.path,
         )
         ingested = {
@@ -660,7 +705,11 @@ def staged_dataset(
             body["image_shape"] = list(source.image_shape)
         if passing is not None:
             body["people"] = {**asdict(passing.people), "content": passing.content}
-        yield StagedDataset(layout, visibility, source.place, stage, body, prints if compared else None, passing)
+        if source.places:
+            body["places"] = {"content": content_of(source.places)}
+        yield StagedDataset(
+            layout, visibility, source.place, stage, body, prints if compared else None, passing, source.places
+        )
 
 
 def write_dataset(
@@ -691,7 +740,17 @@ def write_dataset(
 
 def _content(body: Mapping[str, Any]) -> str:
     """Return the digest of what a version holds, whatever it is called."""
-    public = ("format", "classes", "label_range", "normalisation", "origins", "image_shape", "people", "columns")
+    public = (
+        "format",
+        "classes",
+        "label_range",
+        "normalisation",
+        "origins",
+        "image_shape",
+        "people",
+        "columns",
+        "places",
+    )
     rows = {part: written["content"] for part, written in body["parts"].items()}
     return documents.digest({"rows": rows, **{what: body[what] for what in (*public, "table") if what in body}})
 
@@ -757,8 +816,9 @@ def is_complete(layout: Layout, version: str) -> bool:
         body = _load(layout, version)
         for part in body["parts"]:
             _open_part(layout, version, body, part)
-        if "people" in body:
-            documents.verify_file(layout.dataset(version) / PEOPLE, body["people"]["digest"])
+        for what, name in (("people", PEOPLE), ("places", PLACES)):
+            if what in body:
+                documents.verify_file(layout.dataset(version) / name, body[what]["digest"])
     except FormatVersionError:
         # What another Unitball wrote is not ours to judge, and least of all to replace.
         raise
@@ -800,7 +860,7 @@ def require_files(layout: Layout, version: str) -> None:
 
 
 def lost_history(layout: Layout, version: str) -> list[str]:
-    """Return which files are lost that say who is behind a version's rows and which rows came with it.
+    """Return which files are lost that say who is behind a version's rows, which rows came with it, in which places.
 
     They are what one ingestion after another made of it, so that no file that is ingested again makes them again.
     """
@@ -810,10 +870,11 @@ def lost_history(layout: Layout, version: str) -> list[str]:
         raise
     except StorageError:
         return []
-    people, folder, lost = body.get("people"), layout.dataset(version), []
-    if people is None or "parent" in body:
+    people, places, folder, lost = body.get("people", {}), body.get("places", {}), layout.dataset(version), []
+    if "parent" in body:
         return []
-    for name, digest in ((PEOPLE, people["digest"]), (SEEN, people.get("seen"))):
+    files = ((PEOPLE, people.get("digest")), (SEEN, people.get("seen")), (PLACES, places.get("digest")))
+    for name, digest in files:
         try:
             if digest is not None:
                 documents.verify_file(folder / name, digest)
@@ -878,9 +939,9 @@ def owners_of(layout: Layout, ref: DatasetRef, part: str) -> dict[str, list[tupl
 
 
 def declared_table(layout: Layout, ref: DatasetRef) -> Mapping[str, Any] | None:
-    """Return what decides how raw rows of a table become features: its ``schema``'s document and ``on_violation``.
+    """Return what decides how raw rows become features, as :attr:`storage.source.Source.table` has it.
 
-    None where rows had no declared schema. It is declared and says nothing of rows.
+    None where rows were numbers already. It is declared and says nothing of rows.
     """
     return cast(Mapping[str, Any] | None, _load(layout, ref.version)["table"])
 
@@ -1003,7 +1064,8 @@ def transform_dataset(
         }
         if "people" in body:
             write_bytes(stage.path / PEOPLE, (layout.dataset(ref.version) / PEOPLE).read_bytes(), mode=0o600)
-        kept = {key: value for key, value in body.items() if key != "content_mac"}
+        # Places are of what was brought in.
+        kept = {key: value for key, value in body.items() if key not in ("content_mac", "places")}
         return _publish(layout, stage, target.version, {**kept, **changed}, prints)
 
 

@@ -1,8 +1,9 @@
-"""Rows of a table as they came, encoded as a declared schema says: the first step of a model that takes raw columns.
+"""Rows as they came, encoded as is declared: the first step of a model that takes raw columns, or pictures.
 
-Stored models name this class by its path, so the module and its names stay where they are.
+Stored models name these classes by their path, so the module and their names stay where they are.
 """
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from storage.cells import column_name
 from storage.columns.person import Person
 from storage.errors import InputError
+from storage.pictures.declaration import Pictures
+from storage.pictures.decoding import PictureError, open_picture, read_picture
 from storage.refs import OnViolation
 from storage.schema import Schema, Table, parse_schema
 
@@ -239,3 +242,149 @@ def columns_of(table: Any) -> dict[str, list[Any]]:
     for place, name in named:
         places.setdefault(column_name(name), []).append(place)
     return places
+
+
+PICTURE = "picture"
+"""The column of pictures' files, each its bytes."""
+
+
+class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Read pictures as the ingestion of a data set did; it learns nothing: everything is declared.
+
+    Parameters
+    ----------
+    pictures : mapping
+        The document of :class:`storage.pictures.declaration.Pictures`.
+    """
+
+    def __init__(self, pictures: dict[str, Any] | None = None) -> None:
+        self.pictures = pictures
+
+    @property
+    def declared(self) -> Pictures:
+        """The declaration."""
+        return Pictures.from_document(self.pictures or {})
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """There is nothing to learn."""
+        return True
+
+    @property
+    def n_features_in_(self) -> int:
+        """How many columns it reads."""
+        return 1
+
+    @property
+    def feature_names_in_(self) -> NDArray[np.object_]:
+        """The column it reads; others are not looked at."""
+        return np.array([PICTURE], dtype=object)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.declared.dimension
+
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
+        """Return the features' names: pixels, channel by channel, row by row."""
+        return np.array([f"pixel {place}" for place in range(self._n_features_out)], dtype=object)
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Learn nothing."""
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float64]:
+        """Return pictures as numbers.
+
+        Parameters
+        ----------
+        X : data frame with the column "picture", sequence of bytes, or array (m, d)
+            Each cell the bytes of a file. An array is of numbers already, in [0, 1]. No path is opened: whoever asks a
+            served model would choose among the files of the machine that serves it.
+
+        Returns
+        -------
+        array (m, d)
+
+        Raises
+        ------
+        InputError
+            For the first picture that cannot be taken, naming its row (from 1) and why.
+        """
+        return self.encode_or_raise(X).features
+
+    def encode_or_raise(self, X: Any) -> Encoding:
+        """Read pictures all of which can be taken; raises as :meth:`transform` does."""
+        encoding = self.encode(X)
+        for row, refusal in enumerate(encoding.refusals, start=1):
+            if refusal is not None:
+                raise InputError(f"row {row}, {refusal}")
+        return encoding
+
+    def encode(self, X: Any) -> Encoding:
+        """Read pictures one by one: one that is refused does not stop the others."""
+        if isinstance(X, np.ndarray) and X.dtype.kind in "fiu":
+            return self._numbers(X)
+        declared = self.declared
+        cells = _pictures_of(X)
+        features = np.zeros((len(cells), declared.dimension))
+        refusals: list[str | None] = [None] * len(cells)
+        for row, cell in enumerate(cells):
+            try:
+                if not isinstance(cell, (bytes, bytearray, memoryview)):
+                    raise PictureError(f"is a {type(cell).__name__} and not the bytes of a file")
+                features[row] = read_picture(io.BytesIO(cell), declared)
+            except PictureError as error:
+                refusals[row] = f"the picture {error}"
+        return Encoding(features, tuple(refusals))
+
+    def encode_files(self, paths: Sequence[str]) -> Encoding:
+        """Read pictures from files, one by one."""
+        declared = self.declared
+        features = np.zeros((len(paths), declared.dimension))
+        refusals: list[str | None] = [None] * len(paths)
+        for row, path in enumerate(paths):
+            try:
+                with open_picture(path) as content:
+                    features[row] = read_picture(content, declared)
+            except PictureError as error:
+                refusals[row] = f"the picture {error}"
+        return Encoding(features, tuple(refusals))
+
+    def _numbers(self, X: NDArray[Any]) -> Encoding:
+        width = self.declared.dimension
+        if X.ndim != 2 or X.shape[1] != width:
+            raise InputError(f"the pictures have shape {X.shape}; as numbers the model takes (m, {width})")
+        features = np.asarray(X, dtype=np.float64)
+        sound = np.asarray(np.isfinite(features).all(axis=1))
+        return Encoding(
+            np.where(sound[:, None], features, 0.0),
+            tuple(None if one else "a number of the picture is missing or not finite" for one in sound.tolist()),
+        )
+
+
+def _pictures_of(X: Any) -> list[Any]:
+    """Return the cells of the column of pictures, or of a sequence of them."""
+    if isinstance(X, pd.DataFrame):
+        names = {column_name(name): name for name in X.columns}
+        if PICTURE not in names:
+            raise InputError(f"the rows have no column {PICTURE!r}; they have: {', '.join(names)}")
+        return list(X[names[PICTURE]])
+    if isinstance(X, (str, bytes)):
+        raise InputError(f"one {type(X).__name__} was given; give a list, each the bytes of a picture's file")
+    if isinstance(X, Mapping):
+        return list(X[PICTURE])
+    return list(X)
+
+
+Encoder = TableEncoder | PictureEncoder
+
+
+def encoder_of(declared: Mapping[str, Any] | None) -> Encoder | None:
+    """Return what encodes raw rows as a stored version's were (:func:`storage.datasets.declared_table`).
+
+    None of rows that were numbers already.
+    """
+    if declared is None:
+        return None
+    if "pictures" in declared:
+        return PictureEncoder(dict(declared["pictures"]))
+    return TableEncoder(dict(declared["schema"]), declared["on_violation"])

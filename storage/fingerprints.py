@@ -46,9 +46,11 @@ def _nonzero(features: Any) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]
     if dense.all():
         starts = np.arange(len(dense) + 1, dtype=np.int64) * dense.shape[1]
         return starts, np.arange(dense.shape[1]), dense.reshape(-1)
-    rows, columns = np.nonzero(dense)
-    starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))]).astype(np.int64)
-    return starts, columns, dense[rows, columns]
+    # In one dimension, in which NumPy finds entries several times as fast as in two.
+    entries = dense.reshape(-1)
+    places, ends = np.flatnonzero(entries != 0), np.arange(len(dense) + 1) * dense.shape[1]
+    starts = np.searchsorted(places, ends)
+    return starts, places - np.repeat(ends[:-1], np.diff(starts)), entries[places]
 
 
 def _hashed(parts: Iterator[bytes], key: bytes, before: bytes = b"") -> _Prints:
@@ -177,6 +179,8 @@ class Fingerprints:
         Whether columns are, too.
     cells : callable, optional
         Of a table's rows: gives what patterns are made of (:meth:`storage.schema.Schema.cells`).
+    summaries : callable, optional
+        Gives what further patterns are made of, by which rows are recognised that were made otherwise.
     folder : Path, optional
         Where they are written as they pass, into files without a name; without, they are held in memory.
     """
@@ -188,14 +192,15 @@ class Fingerprints:
         patterns: bool = True,
         columns: bool = True,
         cells: Callable[[Any], Any] | None = None,
+        summaries: Callable[[Any], Any] | None = None,
         folder: Path | None = None,
     ) -> None:
         self._key = key
         self._compared = patterns
-        self._cells = cells
+        self._cells, self._summaries = cells, summaries
         self.columns = ColumnSketches() if patterns and columns else None
         self._order = ColumnOrder(key) if patterns and columns else None
-        self._exact, self._patterns, self._whose = (_Spool(folder) for _ in range(3))
+        self._exact, self._patterns, self._further, self._whose = (_Spool(folder) for _ in range(4))
         self._kept: NDArray[np.bool_] | None = None
 
     def add(self, features: Any, whose: _Prints | None = None) -> _Prints:
@@ -209,6 +214,8 @@ class Fingerprints:
         if self._compared:
             cells = known if self._cells is None else np.nan_to_num(self._cells(features))
             self._patterns.add(row_patterns(cells, self._key))
+            if self._summaries is not None:
+                self._further.add(row_patterns(self._summaries(known), self._key))
         if self.columns is not None:
             self.columns.add(features)
         if whose is not None:
@@ -245,14 +252,17 @@ class Fingerprints:
     def kinds(self) -> tuple[_Prints, _Prints]:
         """Return the distinct exact fingerprints and the distinct patterns, sorted; of people each one's least.
 
-        So a person is at most one of either kind, as a row is: whether a table overlaps with another depends on
-        somebody with many rows no more than on somebody with one. In two tables the same person has the same least one
-        with the probability that a row of theirs, of either table, is in both.
+        So a person is at most one of either kind, as a row is (two of patterns, where there are further ones): whether
+        a table overlaps with another depends on somebody with many rows no more than on somebody with one. In two
+        tables the same person has the same least one with the probability that a row of theirs, of either table, is in
+        both.
         """
-        whose, *kinds = (kind.prints() for kind in (self._whose, self._exact, self._patterns))
+        whose, *kinds = (kind.prints() for kind in (self._whose, self._exact, self._patterns, self._further))
         if self._kept is not None:
             whose, *kinds = (each[self._kept] if len(each) else each for each in (whose, *kinds))
-        exact, patterns = (_distinct(kind, whose) for kind in kinds)
+        exact, patterns, further = (_distinct(kind, whose) for kind in kinds)
+        if len(further):
+            patterns = np.union1d(patterns, further)
         return exact, patterns[patterns != _PLAIN]
 
     def duplicates(self) -> Duplicates:

@@ -284,6 +284,20 @@ class Schema:
         blocks = (numbers > 0) + (groups > 0)
         return np.asarray(np.array(weights) / np.sqrt(blocks + _INTERCEPT**2))
 
+    def missing_row(self) -> NDArray[np.float64]:
+        """Return the features of a row whose cells are all missing, (dimension,), as indicators would say it."""
+        row = np.zeros(self.dimension)
+        row[len(self._names) :] = 1.0
+        if self.scaling is Scaling.CENTRED:
+            return np.asarray(row * self._weights)
+        row[[place.at for place in self.places if place.values is None]] = 0.5
+        return row
+
+    @property
+    def intercept(self) -> float:
+        """What the intercept's coordinate, a row's last feature under ``Scaling.CENTRED``, is in every row."""
+        return float(self._weights[-1])
+
     def examine(self, table: Table, columns: Sequence[Column]) -> list[Examined]:
         """Hold cells against the declarations of some columns; nothing is refused."""
         return [self._examined(column, [table.columns[name] for name in column.reads]) for column in columns]

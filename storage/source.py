@@ -10,7 +10,7 @@ import math
 import pkgutil
 import zlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -25,6 +25,8 @@ from storage.cells import canonical_text
 from storage.errors import InputError, RefusedError
 from storage.layout import path_component
 from storage.people import People
+from storage.pictures.declaration import Pictures
+from storage.pictures.places import PlacesByParty
 from storage.refs import OnViolation, Scaling, TableColumn
 
 LARGEST_DIMENSION = 1 << 24
@@ -56,7 +58,16 @@ class ReadOptions:
     image_shape : tuple of int, optional
         (height, width) or (channels, height, width) where rows are images.
     people : People, optional
-        Of rows without a schema: the people behind them, and the column that names these.
+        Of rows without a schema: the people behind them, and the column that names these; without a name, the column
+        that the format itself has for them.
+    pictures : Pictures, optional
+        How pictures are read.
+    person_from : str, optional
+        A regular expression whose one group is the person in the name of a picture's file.
+    earlier : mapping of part to sequence of bytes
+        Of a folder of pictures, the paths that earlier versions held (:mod:`storage.pictures.places`).
+    told : callable
+        Is told of each picture that is left out, and why: for the owner's screen alone.
     """
 
     dimension: int | None = None
@@ -69,6 +80,10 @@ class ReadOptions:
     scaling: Scaling | None = None
     image_shape: tuple[int, ...] | None = None
     people: People | None = None
+    pictures: Pictures | None = None
+    person_from: str | None = None
+    earlier: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    told: Callable[[str], object] = lambda line: None
 
     def __post_init__(self) -> None:
         if self.dimension is not None and not 1 <= self.dimension <= LARGEST_DIMENSION:
@@ -178,14 +193,18 @@ class Source:
         Whether blocks are CSR matrices.
     tallies : mapping of part to Tally
     table : mapping, optional
-        Of a table with a declared schema, what decides how raw rows become features, as JSON: the schema's document,
-        and what happens to rows outside it.
+        What decides how raw rows become features, as JSON: the document of a table's ``schema`` or the declaration of
+        ``pictures``, and what happens to rows outside it (``on_violation``).
     image_shape : tuple of int or None
         (height, width) or (channels, height, width) where rows are images, channel by channel, row by row.
     people : People, optional
         What is declared of the people behind rows; each row is a record of its own where nothing is.
     columns : tuple of TableColumn
         Which features are which declared column's; empty where none are declared.
+    expected : mapping of part to int
+        How many rows there will be, where that is known before they are read.
+    places : mapping of party to part to Places
+        Of a private folder's pictures.
     """
 
     format: str
@@ -201,6 +220,8 @@ class Source:
     image_shape: tuple[int, ...] | None = None
     people: People | None = None
     columns: tuple[TableColumn, ...] = ()
+    expected: Mapping[str, int] = field(default_factory=dict)
+    places: PlacesByParty = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shape = self.image_shape
@@ -282,7 +303,7 @@ def confirm(
 
 def undeclared(names: Iterable[str], place: str) -> RefusedError:
     """Return the refusal to learn ``names`` from private rows."""
-    ways = {"dimension": "--dimension", "classes": "--classes (or --label-range)"}
+    ways = {"dimension": "--dimension", "classes": "--classes (or --label-range)", "pixels": "--pixels"}
     missing = sorted(names)
     return RefusedError(
         f"{place} is private and its {' and '.join(missing)} would be learnt from the rows; "
@@ -331,6 +352,8 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
                     f"parties {first_name!r} and {name!r} differ in {what.replace('_', ' ')}: {ours} and {theirs}; "
                     "declare one for all"
                 )
+        if first.table != source.table and "pictures" in (first.table or {}):
+            raise InputError(f"parties {first_name!r} and {name!r} differ in what a pixel is; declare it with --pixels")
         if first.table != source.table:
             raise InputError(
                 f"parties {first_name!r} and {name!r} differ in the columns that the schema's patterns take; list the "
@@ -353,6 +376,10 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
         found=frozenset().union(*(source.found for source in sources.values())),
         sparse=any(source.sparse for source in sources.values()),
         tallies=tallies,
+        expected={"train": sum(one.expected["train"] for one in sources.values())}
+        if all("train" in one.expected for one in sources.values())
+        else {},
+        places={party: parts for party, source in sources.items() for parts in source.places.values()},
     )
 
 
@@ -361,7 +388,7 @@ Read = Callable[[str | Path, ReadOptions], Source]
 
 _READERS: dict[str, tuple[Read, frozenset[str]]] = {}
 """By name what reads a format, and which of the optional options it understands; others are refused, not ignored."""
-_OPTIONAL = ("test", "schema", "on_violation", "scaling")
+_OPTIONAL = ("test", "schema", "on_violation", "scaling", "people", "pictures", "person_from")
 
 
 def register_reader(name: str, *, takes: tuple[str, ...] = ()) -> Callable[[Read], Read]:

@@ -23,7 +23,7 @@ from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
 from dpalgos.models import LinearModel
 from dpalgos.projections.covariance import AnalyzeGauss
-from dpalgos.resources import claim, memory_limit, reserve, set_memory_limit
+from dpalgos.resources import claim, memory_limit, reserve, reserve_some, set_memory_limit
 from storage.confined import kept_memory
 from storage.refs import Labels
 from storage.rowfiles import RowFormat, RowWriter, StoredRows, WrittenRows
@@ -49,7 +49,7 @@ def _taken(folder: Path, *, keep: bool) -> dict[str, int]:
     few, many = (_opened(folder / name) for name in ("few", "many"))
     dpalgos_rows.cores = lambda: 2
     if keep:
-        memory.reserve = GradientSums.prepare.__globals__["reserve"] = lambda size: memory.Reserved()
+        setattr(GradientSums, "_room", lambda self, rows, setting: (memory.Reserved(), rows.count))  # noqa: B010
     set_memory_limit(kept_memory())
     setting = Setting(sizes=(_ROWS,), dimension=_FEATURES, classes=_CLASSES, neighbours=Neighbours.REPLACE_ONE)
     covariance = AnalyzeGauss(budget=GaussianMu(1.0))
@@ -162,6 +162,21 @@ def test_claims_take_turns_and_leave_nothing_to_keep() -> None:
     with claim(1000):
         assert reserve(1) is None
     assert reserve(100) is not None
+
+
+@pytest.mark.usefixtures("_small")
+def test_some_rows_take_their_share_of_half_of_what_is_free() -> None:
+    first, rows = reserve_some(3, 100, 1.0)
+    assert (first is None, rows) == (False, 16), "48 of 100 bytes"
+    second, rows = reserve_some(3, 100, 0.5)
+    assert (second is None, rows) == (False, 4), "half of half of 52"
+    assert reserve_some(3, 1, 1.0)[1] == 1, "no more than there are"
+    assert reserve(41) is None
+    del first
+    assert reserve(41) is not None, "given back"
+    with claim(60):
+        assert reserve_some(15, 100, 1.0) == (None, 0)
+    assert reserve_some(3, 100, 0.0) == (None, 0)
 
 
 @pytest.mark.usefixtures("_small")

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 from itertools import count, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from sklearn.svm import SVC
@@ -16,21 +18,28 @@ from threadpoolctl import threadpool_limits
 
 from dpalgos import integer_sums
 from dpalgos.accounting.spending import RESERVED
+from dpalgos.columns import Column
+from dpalgos.evaluators.column_histograms import ColumnHistograms
+from dpalgos.features.column_functions import column_functions
 from dpalgos.features.encoder.network import EncoderFeatures, load, one_thread
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting
+from dpalgos.histograms import ColumnCounts
 from dpalgos.integer_sums import GradientSums
 from dpalgos.kernels import GaussianKernel
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
+from dpalgos.models import LinearModel
 from dpalgos.projections.covariance import AnalyzeGauss
 from dpalgos.rows import ArrayRows, cores
 from dpalgos.smo.solver import SecondOrder, solve
+from storage.encoder import TableEncoder
 from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
 from storage.ledger.database import Memory, open_database
 from storage.ledger.ledger import Ledger
 from storage.refs import Labels
 from storage.rowfiles import RowFormat, RowWriter, StoredRows
 from tasks.accounts.pricing import AccountingPolicy
+from tasks.tracking.sklearn_export import to_sklearn
 from tests.support.untraced import untraced
 
 
@@ -156,3 +165,38 @@ def test_smo_costs_no_more_than_libsvm() -> None:
         return solve(kernel, features, signs, cost=1.0, tolerance=1e-3, rule=rule, shrinking=True)
 
     assert ratio(ours, lambda: SVC(C=1.0, gamma=1 / 22, tol=1e-3).fit(features, signs), bound=1.0) <= 1.0
+
+
+@pytest.mark.nightly
+def test_functions_of_columns_cost_at_most_three_times_linear_columns() -> None:
+    """Prediction from raw columns by the model as it is logged: six numbers and eight categories, as Adult has them."""
+    random, rows = np.random.default_rng(6), 50_000
+    sizes = (8, 16, 7, 14, 6, 5, 2, 41)
+    columns: list[dict[str, object]] = [
+        {"name": f"n{at}", "type": "numeric", "range": [0, 1000], "missing": "refuse"} for at in range(6)
+    ]
+    columns += [
+        {"name": f"c{at}", "type": "category", "values": [f"v{value}" for value in range(size)]}
+        for at, size in enumerate(sizes)
+    ]
+    encoder = TableEncoder({"columns": [*columns, {"name": "y", "type": "label", "classes": ["no", "yes"]}]})
+    table = pd.DataFrame(
+        {f"n{at}": random.integers(0, 1001, rows) for at in range(6)}
+        | {f"c{at}": [f"v{value}" for value in random.integers(0, size, rows)] for at, size in enumerate(sizes)}
+    )
+    width, places = encoder.declared.dimension, [Column(**one.model_dump()) for one in encoder.declared.places]
+    histograms = ColumnHistograms(budget=GaussianMu(1.0), bins=1024, columns=places)
+    setting = Setting(sizes=(rows,), dimension=width, classes=2)
+    party = ArrayRows(encoder.transform(table), np.zeros(rows, dtype=np.int64))
+    counted = histograms.result(histograms.contribution(histograms.initial(setting), party, setting), setting)
+    functions = column_functions(places, "cubic", ColumnCounts.of_release(counted.values, histograms, setting))
+
+    def predicting(normalisation: str, maps: list[Any], features: int) -> Callable[[], object]:
+        model = LinearModel(random.normal(size=(1, features)))
+        given: dict[str, Any] = {"normalisation": normalisation, "maps": maps, "model": model, "encoder": encoder}
+        pipeline = to_sklearn(**given, classes=("no", "yes"), dimension=width)
+        # As files are predicted.
+        return lambda: [pipeline.predict(table[start : start + 4096]) for start in range(0, rows, 4096)]
+
+    mapped = predicting("none", [functions], functions.dimension)
+    assert ratio(mapped, predicting("unit-norm", [], width), bound=3.0) <= 3.0

@@ -8,7 +8,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, cast
@@ -25,8 +25,11 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpalgos.algorithms import fit
+from dpalgos.column_maps import LearntColumns
+from dpalgos.columns import Column
 from dpalgos.features.unit_rows import UnitRows
 from dpalgos.guarantees import Numerics, PureEpsilon
+from dpalgos.histograms import ColumnCounts
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import AffineMap, LinearModel
 from dpalgos.normalisation import RowMap
@@ -46,6 +49,7 @@ from storage.refs import DatasetRef, OnViolation, ShardRef, TableColumn, Visibil
 from storage.several import patterned, settled
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
+from tasks.datasets.scales import Scale, scales_under
 from tasks.planning.configuration import BudgetSettings, TrainingConfig, faults
 from tasks.planning.graph import materialise
 from tasks.planning.plans import RunPlan
@@ -56,6 +60,7 @@ from tasks.release.preflight import require_feasible
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
+from tasks.tracking.effects import counts_behind, described_effects
 from tasks.tracking.results import Proved, proved_of
 from unitball.training import PROCESS, budget, charged_root, other_process
 from unitball.wording import in_python
@@ -118,10 +123,27 @@ class Bounds:
         ends = (self.high - self.low) / 2.0 * self._scale
         return tuple(TableColumn(at=at, low=-end, high=end) for at, end in enumerate(ends.tolist()) if end > 0)
 
+    def scales(self, names: Sequence[Any] | None) -> tuple[Scale, ...]:
+        """Return the numbers' own units, by their names or their places."""
+        ends = zip(self.low.tolist(), self.high.tolist(), strict=True)
+        return tuple(
+            Scale(f"x{at}" if names is None else str(names[at]), "number", numbers=partial(_between, low, high))
+            for at, (low, high) in enumerate(ends)
+            if low < high
+        )
+
+    def middle(self) -> Floats:
+        """Return the encoded row in the middle of all bounds, (p + 1,)."""
+        return np.asarray(self(((self.low + self.high) / 2.0)[None])[0])
+
     def unscaled(self, weights: Floats) -> tuple[Floats, Floats]:
         """Return coefficients and intercepts for raw rows within bounds, from weights (k, p + 1) of encoded ones."""
         coefficients = weights[:, :-1] * self._scale
         return coefficients, weights[:, -1] * _CONSTANT - coefficients @ ((self.low + self.high) / 2.0)
+
+
+def _between(low: float, high: float, shares: Floats) -> Floats:
+    return np.asarray(low + np.asarray(shares) * (high - low))
 
 
 NOT_COVERED = (
@@ -304,6 +326,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         except ValidationError as error:
             raise ParameterError(in_python("; ".join(faults(error, {name: name for name in fields})))) from None
         self._normalisation = resolve_normalisation(config, None, table=bool(self._places))
+        self._counts: ColumnCounts | None = None
+        self._people = grouped is not None
         train = self._in_memory if self.public else self._through_the_door
         plan, artefacts, account = train(config, features, target, grouped)
         self.guarantee_, self.charges_ = FitGuarantee(proved_of(plan)), _charges(plan, account)
@@ -375,6 +399,9 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
         outputs = materialise(plan.training, make, at_hand=plan.partitions)
         (path,) = plan.paths().values()
+        learnt = None if plan.column_map is None else plan.column_map.build()
+        if isinstance(learnt, LearntColumns) and plan.column_map is not None:
+            self._counts = learnt.counts_of([outputs[key] for key in plan.column_map.upstream])
         return plan, [outputs[key] for key in path], "none: the rows are public"
 
     def _through_the_door(
@@ -425,6 +452,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                     chained = chain(prepared)
                 (references,) = chained.models.values()
                 artefacts = [read_release(reference) for reference in references]
+                self._counts = counts_behind(references)
         except RefusedError as refusal:
             raise BudgetError(in_python(str(refusal))) from None
         except (ParameterError, InputError) as error:
@@ -619,10 +647,45 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         if self.schema is None:
             # A delivery may be empty, and so is what is said of it.
             X = validate_data(self, X, reset=False, dtype=np.float64, ensure_min_samples=0)
-        seen = _row_map(self._normalisation)(np.asarray(self._encoding(X)))
+        return self._scores_of(np.asarray(self._encoding(X)))
+
+    def _scores_of(self, encoded: Floats) -> Floats:
+        seen = _row_map(self._normalisation)(encoded)
         for one in self._maps:
             seen = one.apply(seen)
         return np.asarray(self._model.scores(seen))
+
+    def effects(self) -> pd.DataFrame:
+        """Return what the model says about each column: its scores along it, from weights and released counts alone.
+
+        No row is looked at, so it costs nothing. The data frame is that of :meth:`unitball.TrainedModel.effects`.
+
+        Raises
+        ------
+        InputError
+            If no column has a declared range or values.
+        """
+        check_is_fitted(self)
+        if self.schema is None:
+            known, scales = self._encoding.places, self._encoding.scales(getattr(self, "feature_names_in_", None))
+            missing = self._encoding.middle()
+        else:
+            declared = self._columns.declared
+            known, missing = declared.places, declared.missing_row()
+            scales = scales_under(declared, clips=OnViolation(self.on_violation).clips)
+        if not known:
+            raise InputError(
+                "effects are of declared columns, each with a range or its values; declare bounds or a schema"
+            )
+        columns = [Column(**place.model_dump()) for place in known]
+        path = [*self._maps, self._model]
+        names = self._score_names()
+        return described_effects(
+            self._scores_of, names, columns, scales, missing, self._counts, path, people=self._people
+        ).to_frame()
+
+    def _score_names(self) -> tuple[str, ...]:
+        return ("prediction",)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -655,7 +718,8 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
     There is no ``predict_proba``. The scores of a private model are no probabilities: clipping and noise change their
     scale, and calibrating them takes held-out rows, whose release is charged. ``unitball.train(…, roc=True)`` makes
     that release and returns probabilities. ``CalibratedClassifierCV`` would fit on the rows exactly, outside the
-    guarantee.
+    guarantee. Likewise an estimator trains on all of its rows and releases no measurement: how good a model is for each
+    value of a column is said by ``unitball.train(…, by="column")``, of held-out rows.
 
     Parameters
     ----------
@@ -840,6 +904,10 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
             np.array([places[label] for label in known], dtype=np.int64),
             classes=tuple(str(index) for index in range(len(self.classes_))),
         )
+
+    def _score_names(self) -> tuple[str, ...]:
+        known = self.classes_.tolist()
+        return tuple(f"score {name}" for name in (known[1:] if len(known) == 2 else known))
 
     def decision_function(self, X: Any) -> Floats:
         """Return scores: (m,) for two classes, positive for the second; (m, K) otherwise."""

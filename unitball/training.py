@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from dpalgos.accounting.spending import RESERVED
+from dpalgos.margins import is_measured
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, ROW, Cap
 from tasks.accounts.ledger import open_ledger
@@ -35,6 +36,8 @@ from unitball.wording import spoken_in_python
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from tasks.tracking.effects import Effects
 
 PROCESS = secrets.token_hex(16)
 """Names this process, so that what was made in another one is known to be."""
@@ -225,10 +228,13 @@ class TrainedModel:
         Spent, proved, claimed, measured; ``result.metrics`` has all numbers.
     pipeline : sklearn.pipeline.Pipeline or None
         From rows as they came to classes or numbers; None where each party has a model that scikit-learn cannot hold.
+    says : Effects or None
+        What it says about each column of a declared table; see :meth:`effects`.
     """
 
     result: RunResult
     pipeline: Any
+    says: Effects | None = None
 
     @property
     def guarantee(self) -> Proved | None:
@@ -256,6 +262,41 @@ class TrainedModel:
         # A delivery may be empty.
         probabilities = self.pipeline.predict_proba(rows) if len(rows) else np.empty((0, len(self.pipeline.classes_)))
         return pd.DataFrame(probabilities, columns=list(self.pipeline.classes_), index=getattr(rows, "index", None))
+
+    def effects(self) -> pd.DataFrame:
+        """Return what the model says about each column: its scores along it, from weights and released counts alone.
+
+        No row is looked at, so it costs nothing.
+
+        Returns
+        -------
+        data frame
+            A line a part of a number's range, or a value: ``column``, ``kind``, ``of``, ``low``, ``high``, ``rows``
+            (noisy; a 95 % margin from ``rows_low`` to ``rows_high``) and the model's scores there, the other columns at
+            a reference. Columns with the largest effects come first. Its ``attrs`` hold ``note`` (how to read it),
+            ``reference`` and ``pairs`` of columns by the weight of their products.
+
+        Raises
+        ------
+        storage.errors.InputError
+            If the model takes no declared columns.
+        """
+        return effects_frame(self.says)
+
+    def by_group(self) -> pd.DataFrame:
+        """Return a line a group, of a run that was measured with ``by="column"``: its rates and their 95 % margins.
+
+        ``rows`` is noisy, as all numbers of private rows are; ``<rate>_low`` and ``<rate>_high`` are a margin's ends. A
+        rate that cannot be measured is missing: its margin says nothing.
+        """
+        of = self.result.by_group
+        if of is None:
+            raise InputError('this model was not measured by group: train a table with by="column"')
+        lines = {
+            group: {name: value for name, value in metrics.items() if is_measured(metrics, name)}
+            for group, metrics in of.metrics.items()
+        }
+        return pd.DataFrame.from_dict(lines, orient="index").rename_axis(of.column)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the run as one line: algorithm, spending and metrics."""
@@ -314,7 +355,19 @@ def train(
                 config, run = prepared.config, federated_training.chain(prepared)
                 run = run._replace(result=recorded or record(config, *run))
             model = run_report(config, run).model
-    return TrainedModel(result=run.result, pipeline=None if model is None else model.pipeline)
+    if model is None:
+        return TrainedModel(result=run.result, pipeline=None)
+    return TrainedModel(result=run.result, pipeline=model.pipeline, says=model.effects)
+
+
+def effects_frame(found: Effects | None) -> pd.DataFrame:
+    """Return effects as a data frame; InputError where a model has none."""
+    if found is None:
+        raise InputError(
+            "effects are of declared columns, each with a range or its values, and this model takes none: declare a "
+            "schema"
+        )
+    return found.to_frame()
 
 
 @spoken_in_python()
@@ -326,6 +379,8 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
     model : str
         ``NAME`` for the newest version, ``NAME@champion`` or ``NAME/version``, as in ``digits.noisy-gd``.
     rows : data frame of the table's columns, or array (m, d) where the set has no schema
+        Of pictures: the path of a folder, a list of paths, a data frame whose column ``picture`` holds the bytes of
+        files, or an array of numbers in [0, 1].
     root : path, optional
 
     Raises
@@ -343,9 +398,11 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
 def predicted(pipeline: Any, rows: Any) -> pd.Series:
     """Return a prediction for each row, and warn of cells that the schema does not admit and that were clipped."""
     # With scikit-learn, which whoever asks for a budget does without.
-    from storage.encoder import TableEncoder
+    from storage.encoder import PictureEncoder, TableEncoder
     from tasks.tracking.flavor import predictions_of
 
+    if isinstance(pipeline[0], PictureEncoder):
+        return _predicted_pictures(pipeline, rows)
     if isinstance(pipeline[0], TableEncoder) and len(rows):
         encoding = pipeline[0].encode_or_raise(rows)
         predictions = pipeline[1:].predict(encoding.features)
@@ -361,6 +418,26 @@ def predicted(pipeline: Any, rows: Any) -> pd.Series:
     else:
         predictions = predictions_of(pipeline, rows)
     return pd.Series(predictions, index=getattr(rows, "index", None), name="prediction")
+
+
+def _predicted_pictures(pipeline: Any, rows: Any) -> pd.Series:
+    """Return a prediction for each picture, of files under their paths."""
+    from storage.readers.picture_files import asked_pictures
+    from tasks.tracking.flavor import predictions_of
+
+    encoder, paths = pipeline[0], None
+    index = rows.index if isinstance(rows, (pd.DataFrame, pd.Series)) else None
+    if isinstance(rows, (str, os.PathLike)):
+        asked = list(asked_pictures(Path(rows), 4096))
+        index, paths = [name for one in asked for name in one.names], [path for one in asked for path in one.paths]
+    elif isinstance(rows, (list, tuple)) and rows and all(isinstance(one, (str, os.PathLike)) for one in rows):
+        index = paths = [str(one) for one in rows]
+    if paths is None:
+        return pd.Series(predictions_of(pipeline, rows), index=index, name="prediction")
+    encoding = encoder.encode_files(paths)
+    if (bad := next((place for place, why in enumerate(encoding.refusals) if why is not None), None)) is not None:
+        raise InputError(f"{paths[bad]}: {encoding.refusals[bad]}")
+    return pd.Series(predictions_of(pipeline[1:], encoding.features), index=index, name="prediction")
 
 
 @spoken_in_python()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tasks.release.ranges import ColumnContents
 
 
+_MOST_NAMED = 50
 _COUNTS = ("read", "kept", "incomplete", "outside", "clipped", "dropped", "null")
 
 
@@ -64,7 +65,9 @@ def datasets(
         "versions",
     )
     cells = ([entry[heading.replace(" ", "_")] for heading in headings] for entry in entries)
-    return Answer({"datasets": entries}, [table(headings, cells, title="Data sets")])
+    named = cast(list[str], entries[0]["class_names"]) if name is not None else []
+    classes = [f"classes: {', '.join(named)}"] if named else []
+    return Answer({"datasets": entries}, [table(headings, cells, title="Data sets"), *classes])
 
 
 @app.command(
@@ -95,9 +98,11 @@ def ingest(
     for party, path in request.parties.items():
         require_readable(path, f"--party {party}")
     visibility = Visibility.PRIVATE if private else Visibility.PUBLIC
-    schedule = schedule_of(name)
+    schedule, left_out = schedule_of(name), list[str]()
     with progress(f"ingest {name}"):
-        reference = registration.ingest(request.model_copy(update={"name": name, "visibility": visibility}))
+        reference = registration.ingest(
+            request.model_copy(update={"name": name, "visibility": visibility}), left_out.append
+        )
     report = registration.report_of(reference)
     units = reference.unit.several
     tests = f" and {reference.test_rows} test {units}" if reference.test_rows else ""
@@ -106,8 +111,10 @@ def ingest(
         f"account {reference.account}",
         *_accounted(report, reference, open_catalog().account_of(reference.name).group_size),
     ]
-    if (left_out := rows_left_out(name, reference)) is not None:
-        night, rows = left_out
+    # Which they are is for the owner alone, and kept nowhere.
+    lines += [*left_out[:_MOST_NAMED], *([f"and {more} more"] if (more := len(left_out) - _MOST_NAMED) > 0 else [])]
+    if (waiting := rows_left_out(name, reference)) is not None:
+        night, rows = waiting
         which = f"night {night} of the horizon" if night else "no night of the horizon: nobody is new"
         lines.append(f"{which}; {rows} new rows of people who came before are in no night yet (for you alone to know)")
     if (compared := rows_there_before(name, reference)) is not None:
@@ -121,7 +128,9 @@ def ingest(
     if schedule is not None and schedule.on_new_version:
         epsilon = schedule.config.epsilon
         lines.append(f"a new version starts federated-training/{name} where it is served: epsilon {epsilon}")
-    counted = {"counts": report.counts, "taken": report.taken, "duplicates": asdict(report.duplicates)}
+    counted: dict[str, Any] = {"counts": report.counts, "taken": report.taken, "duplicates": asdict(report.duplicates)}
+    if left_out:
+        counted |= {"left_out": left_out}
     return Answer({**reference.model_dump(mode="json"), **counted}, lines)
 
 
@@ -266,8 +275,8 @@ def draft(
 
 def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterator[str]:
     yield (
-        f"drawn: ranges {len(drawn.ranges)}, lists of values {len(drawn.values)}; epsilon {epsilon:g}, one charge to "
-        f"account {account}: bring the rows in under the same account"
+        f"drawn: ranges {len(drawn.ranges)}, lists of values {len(drawn.values)}; epsilon {epsilon:g} at most, one "
+        f"charge to account {account}: bring the rows in under the same account"
     )
     if drawn.values:
         yield (

@@ -30,7 +30,7 @@ _BARS, _WIDTH = " ▁▂▃▄▅▆▇█", 20
 @app.command(epilog="Example: unitball describe clinic --epsilon 0.2")
 @options_of(
     IngestRequest,
-    without=["name", "visibility", "test_path", "people"],
+    without=["name", "visibility", "test_path", "people", "columns"],
     named={"schema_path": "--schema", "parties": "--party"},
 )
 @answered

@@ -1,11 +1,13 @@
 """``unitball results``, ``algorithms``, ``model`` and ``predict``: what there is, and what it says of new rows."""
 
+from __future__ import annotations
+
 import json as json_module
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -18,6 +20,10 @@ from storage.atomic import write_bytes
 from storage.errors import InputError
 from tasks.runtime.settings import current_root
 
+if TYPE_CHECKING:
+    from tasks.tracking.effects import Effects
+    from tasks.tracking.models import RegisteredModel
+
 Record = dict[str, Any]
 _FACTS = ("algorithm", "dataset", "trust", "config_epsilon", "epsilon_spent", "delta_spent")
 _SHOWN = (*_FACTS, "accuracy", "accuracy_low", "accuracy_high", "mae", "r2", "seconds")
@@ -27,6 +33,8 @@ _ERRORS = "SELECT run_key, metric, value FROM metrics WHERE party = 'all' AND me
 _NARROWEST = 8
 # Curves and matrices are for --json and figures.
 _LONGEST = 400
+# Values of one column that are printed.
+_MOST_VALUES = 40
 
 
 @app.command(
@@ -174,17 +182,99 @@ _MODEL = "NAME, NAME@champion or NAME/VERSION; a name alone is its newest versio
 @answered
 def show(
     model: Annotated[str, typer.Argument(help=_MODEL)],
+    effects: Annotated[
+        bool, typer.Option("--effects", help="What the model says about each column of its table, instead of the card.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="With --effects: write them as a figure (PNG) too.")] = None,
 ) -> Answer:
     """Show the model card: trained on what, guaranteed, spent, how good, what is not covered, how to reproduce."""
     from rich.markdown import Markdown
 
     from tasks.tracking.models import find_model
 
+    if plot is not None and not effects:
+        raise InputError("--plot draws what the model says about each column; add --effects")
     version = find_model(current_root(), model)
+    if effects:
+        return _effects(version, plot)
     text = version.card or "This version was logged without a model card."
     return Answer(
         {"model": version.name, "version": version.version, "card": version.card},
         [f"{version.name} version {version.version}", Markdown(text) if console().is_terminal else text],
+    )
+
+
+def _effects(version: RegisteredModel, plot: Path | None) -> Answer:
+    """Return what a model says about each column, for free; as a figure, too, where a file is named."""
+    from tasks.tracking.models import effects_of_model
+
+    if plot is not None and plot.exists():
+        raise InputError(f"{plot} exists; name another file, or remove it first")
+    found = effects_of_model(current_root(), version)
+    if plot is not None:
+        from tasks.tracking.effect_figure import draw_effects
+
+        write_bytes(plot, draw_effects(found), mode=0o644)
+    heading = f"{version.name} version {version.version}: what it says about each column"
+    return Answer(
+        {"model": version.name, "version": version.version, **found.to_json()},
+        [heading, found.note, *effect_lines(found)],
+    )
+
+
+def effect_lines(found: Effects) -> Iterator[str]:
+    """Yield a model's effects for people: a curve of each number, a line for each value."""
+    from tasks.tracking.effects import heights, rows_of, worth_text
+
+    for column in found.columns:
+        yield ""
+        yield f"{column.name} ({column.kind}), spread {column.spread:.3g}, reference {column.reference}"
+        ranged = [part for part in column.parts if part.high is not None]
+        single = [part for part in column.parts if part.high is None]
+        if ranged and column.bars:
+            width = len(ranged) // column.bars
+            bars = [sum(map(rows_of, ranged[at : at + width])) for at in range(0, len(ranged), width)]
+            yield f"  |{''.join(one * width for one in heights(bars, 0.0, max(bars)))}|  {found.unit}, noisy"
+        for place, name in enumerate(found.scores if ranged else ()):
+            of = [part.scores[place] for part in ranged]
+            ends = f"{worth_text(ranged[0].low)} to {worth_text(ranged[-1].high)}"
+            yield f"  |{heights(of, min(of), max(of))}|  {name}: {min(of):+.3g} to {max(of):+.3g}, from {ends}"
+        shown = sorted(single, key=rows_of, reverse=True)[:_MOST_VALUES] if len(single) > _MOST_VALUES else single
+        longest = max((len(part.of) for part in shown), default=0)
+        for part in shown:
+            scores = "  ".join(f"{score:+.3f}" for score in part.scores)
+            counted = "" if part.rows is None else "  {:,.0f} [{:,.0f}, {:,.0f}] ".format(*part.rows) + found.unit
+            yield f"  {part.of.ljust(longest)}  {scores}{counted}"
+        if len(shown) < len(single):
+            yield f"  … and {len(single) - len(shown)} more, with smaller counts (--json has all)"
+    if found.pairs:
+        yield ""
+        yield "pairs of columns by the weight of their products"
+        for pair in found.pairs:
+            yield f"  {pair.weight:.3g}  {' × '.join(pair.columns)}"
+
+
+@models.command(epilog="Example: unitball model onnx clinic.unitball -o clinic.onnx")
+@answered
+def onnx(
+    model: Annotated[str, typer.Argument(help=_MODEL)],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")],
+) -> Answer:
+    """Write a model as an ONNX graph, from encoded rows through its maps to predictions (extra unitball[onnx])."""
+    from tasks.tracking.models import find_model, guaranteed, load_model
+    from tasks.tracking.onnx_export import to_onnx
+
+    if out.exists():
+        raise InputError(f"{out} exists; name another file, or remove it first")
+    version = find_model(current_root(), model)
+    pipeline = load_model(current_root(), version)
+    content = to_onnx(pipeline)
+    write_bytes(out, content, mode=0o644)
+    promise = guaranteed(current_root(), version)
+    says = f"{out}: {version.name} version {version.version}, {len(content):,} bytes; its metadata name the features"
+    return Answer(
+        {"model": version.name, "version": version.version, "output": str(out), "guaranteed": promise},
+        [says, *filter(None, [promise])],
     )
 
 
@@ -280,7 +370,12 @@ def withdraw_audits(
 @answered
 def predict(
     model: Annotated[str, typer.Option(help=_MODEL)],
-    source: Annotated[Path, typer.Option("--input", help="CSV or Parquet with the table's columns.")],
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--input", help="CSV or Parquet with the table's columns; of pictures a folder, or a table of paths."
+        ),
+    ],
     output: Annotated[Path, typer.Option(help="Parquet file to write, readable by you alone.")],
     id_column: Annotated[str | None, typer.Option("--id", help="A column of the input that is kept.")] = None,
     threshold: Annotated[

@@ -112,7 +112,14 @@ def _explained(config: TrainingConfig) -> Answer:
     for kind, part in parts.items():
         parameters = ", ".join(f"{name}={_brief(value)}" for name, value in part.items() if name != "name")
         lines.append(f"  {kind} {part['name']}" + (f": {parameters}" if parameters else ""))
-    explained = {"system": plan.system, "trust": plan.trust, "reasons": plan.reasons, "warning": plan.warning}
+    lines += [f"  measured by {plan.measured_by}"] if plan.measured_by else []
+    explained = {
+        "system": plan.system,
+        "trust": plan.trust,
+        "reasons": plan.reasons,
+        "warning": plan.warning,
+        "measured_by": plan.measured_by,
+    }
     return Answer({**explained, "parts": parts}, lines)
 
 
@@ -122,10 +129,19 @@ def _brief(value: object) -> str:
     return text if len(text) <= _LONGEST_SHOWN or not isinstance(value, list | tuple) else f"({len(value)} of them)"
 
 
+def _kept(streamed: float, people: bool) -> str:
+    """Return where rows are between passes, of which so large a share, of people's at most, is not kept."""
+    if 0.0 < streamed < 1.0:
+        return f"rows of which {'at least ' if people else ''}{1.0 - streamed:.0%} are kept in memory"
+    return "rows read from disk" if streamed else "rows kept in memory"
+
+
 def _expectation(config: TrainingConfig) -> Answer:
+    from storage.columns.declarations import shown
+    from tasks.datasets.registration import find_dataset
     from tasks.release.expectation import expect_run
 
-    expected = expect_run(config)
+    expected, classes = expect_run(config), find_dataset(config.dataset).classes
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {expected.delta:.2g}"
     tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
     charged = f"; {expected.charged} of them charged before, at no further cost" if expected.charged else ""
@@ -134,16 +150,19 @@ def _expectation(config: TrainingConfig) -> Answer:
     people = f" people of at most {each} {'row' if each == 1 else 'rows'} each" if expected.person else ""
     lines = {
         "rows": f"{expected.rows:,}{people} × {expected.dimension} over {expected.parties} parties",
+        **({"classes": f"{len(classes)}: {shown(classes)}"} if classes else {}),
         "releases": f"{expected.releases}{tuned}, budget {budget}{charged}",
-        "passes": f"{expected.passes} over {'rows read from disk' if expected.streamed else 'rows kept in memory'}",
+        "passes": f"{expected.passes} over {_kept(expected.streamed, each > 1)}",
         "operations": f"{_span(expected.least_operations, expected.operations, '.2g')} floating-point operations in "
         "matrix products",
         "reading": f"{_span(expected.least_read_bytes / 2**20, expected.read_bytes / 2**20, ',.0f')} MiB of rows"
         + (anew if expected.mapping_seconds else ""),
         "memory": f"about {expected.memory_bytes / 2**20:,.0f} MiB" + (" at most" if each > 1 else ""),
         "seconds": f"about {_span(expected.least_seconds, expected.seconds, 'g')}, the engine's start included",
+        **({"measured by": expected.measured_by} if expected.measured_by else {}),
     }
-    return Answer(dataclasses.asdict(expected), [f"{name:<11}{line}" for name, line in lines.items()])
+    machine = {**dataclasses.asdict(expected), "classes": list(classes)}
+    return Answer(machine, [f"{name:<12}{line}" for name, line in lines.items()])
 
 
 def _span(least: float, most: float, digits: str) -> str:
@@ -385,6 +404,7 @@ def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> I
 
     yield results_table(results)
     yield from _guessing(results)
+    yield from _groups(results)
     for one in results:
         if one.claim and one.claim.get("flaw"):
             sound = f" Sound counterpart: {one.sound_counterpart}." if one.sound_counterpart else ""
@@ -436,6 +456,19 @@ def _guessing(results: Sequence[RunResult]) -> Iterator[str]:
         )
 
 
+def _groups(results: Sequence[RunResult]) -> Iterator[RenderableType]:
+    """Yield how each model does for each group, where runs were measured so."""
+    from tasks.tracking.results import about_groups, group_lines
+
+    measured = [one for one in results if one.by_group is not None]
+    for one in measured:
+        (headings, *lines) = group_lines(one)
+        title = f"By {one.by_group.column if one.by_group else ''}" + (f": {one.algorithm}" if len(results) > 1 else "")
+        yield table(headings, lines, title=title, right=headings[1:])
+    if measured:
+        yield about_groups(measured[0])
+
+
 def _spending(results: Sequence[RunResult]) -> Iterator[str]:
     """Yield, for private rows, what is left of their budget, at which delta, and how a model of them is measured."""
     from tasks.accounts.reports import budget_report
@@ -466,7 +499,7 @@ party.command(epilog="Example: unitball party ingest clinic --format csv --party
 _Dataset = Annotated[str, typer.Argument(help="The party's data set, ingested with one --party NAME=FILE.")]
 _Roster = Annotated[Path, typer.Option(help="YAML: parties: {NAME: FINGERPRINT}, brought by each party itself.")]
 _NOT_HERE = ("seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party")
-_NOR = ("parties", "deadline", "deadline_miss", "tune")
+_NOR = ("parties", "deadline", "deadline_miss", "tune", "by")
 _NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")
 
 

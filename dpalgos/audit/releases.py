@@ -30,6 +30,7 @@ from dpalgos.audit.experiment import (
 )
 from dpalgos.audit.neighbours import audited_pairs
 from dpalgos.audit.ratios import is_gaussian, log_ratio, observed_ratio, run_watched
+from dpalgos.columns import Column
 from dpalgos.guarantees import Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise
 from dpalgos.mechanisms.distributions import (
@@ -53,6 +54,8 @@ _REGULARISATION = 1.0
 # (features, classes): few numbers make strong tests, noise a coordinate shows in many, several classifiers may not
 # be composed.
 _SHAPES = ((2, 2), (40, 2), (2, 10))
+# Features of a number that can be missing and of two categories.
+_ALL_KINDS = 6
 # Distributions whose draws are independent of each other, so that those of many runs are one long draw; others take
 # so many times as long.
 _INDEPENDENT = (RoundedGaussian, DiscreteGaussian, DiscreteLaplace)
@@ -159,11 +162,12 @@ def audit_algorithm(
 def _settings(kind: str, cls: type[Algorithm], neighbours: Neighbours) -> Iterator[Setting]:
     trust = Trust.CENTRAL if Trust.CENTRAL in cls.trusts else cls.trusts[0]
     for dimension, classes in _SHAPES:
-        # An evaluator's features are decision values: one for two classes.
+        # An evaluator's features are decision values, one for two classes, if they are not the cells of columns.
         values = 1 if classes == 2 else classes
+        scores = kind == "evaluators" and "columns" not in _fields_of(cls)
         yield Setting(
             sizes=(cls.audited_rows,),
-            dimension=values if kind == "evaluators" else dimension,
+            dimension=values if scores else dimension,
             classes=classes,
             neighbours=neighbours,
             trust=trust,
@@ -171,11 +175,30 @@ def _settings(kind: str, cls: type[Algorithm], neighbours: Neighbours) -> Iterat
 
 
 def audit_parameters(cls: type[Algorithm], dimension: int) -> dict[str, object]:
-    """Return what an audit sets beside the budget, of the fields that there are: few steps, all directions."""
-    fields = {field.name for field in dataclasses.fields(cls)}
-    wanted: dict[str, object] = {"components": dimension, "nights": _STEPS}
+    """Return what an audit sets beside the budget, of the fields that there are: few steps, all directions.
+
+    Of columns there are a number that can be missing, and where there are features for more of them two categories, of
+    three values and of one, and numbers.
+    """
+    fields = _fields_of(cls)
+    wanted: dict[str, object] = {"components": dimension, "nights": _STEPS, "columns": audited_columns(dimension)}
     wanted |= {"iterations": _STEPS} if "iterations" in fields else {"regularisation": _REGULARISATION}
     return {name: value for name, value in wanted.items() if name in fields}
+
+
+def _fields_of(cls: type[Algorithm]) -> set[str]:
+    return {field.name for field in dataclasses.fields(cls)}
+
+
+def audited_columns(dimension: int) -> tuple[Column, ...]:
+    """Return columns of a table of so many features: of each kind, where there is room, and numbers of the rest."""
+    if dimension < 2:
+        return (Column(at=0),)
+    lacking = Column(at=0, missing=1)
+    if dimension < _ALL_KINDS:
+        return (lacking, *(Column(at=place) for place in range(2, dimension)))
+    categories = (Column(at=2, values=3), Column(at=5, values=1))
+    return (lacking, *categories, *(Column(at=place) for place in range(_ALL_KINDS, dimension)))
 
 
 def experiments_on(algorithm: Algorithm, setting: Setting, *, salt: str, noise: Noise = KeyedNoise) -> list[Experiment]:

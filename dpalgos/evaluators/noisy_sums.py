@@ -121,7 +121,7 @@ class LaplaceSums(PureAlgorithm, NoisySums):
         return math.sqrt(2.0 * math.exp(-inverse)) / -math.expm1(-inverse) / self.units(setting)
 
 
-def _counted(cells: Ints, parts: Ints, shape: tuple[int, ...]) -> Ints:
+def counted_cells(cells: Ints, parts: Ints, shape: tuple[int, ...]) -> Ints:
     """Return how often each cell of an array of this shape occurs, the i-th time for so many units."""
     # Sums of whole numbers, exact in float64 below 2^53.
     return np.bincount(cells.ravel(), parts, math.prod(shape)).astype(np.int64).reshape(shape)
@@ -140,7 +140,7 @@ class CountedPairs(NoisySums):
         classes, _ = shape = self.sum_shape(setting)
         # A score too many is the last class's: whatever the model, a row is counted in one of the cells.
         predicted = np.minimum(predicted_classes(features), classes - 1)
-        return _counted(np.asarray(labels, dtype=np.int64) * classes + predicted, parts, shape)
+        return counted_cells(np.asarray(labels, dtype=np.int64) * classes + predicted, parts, shape)
 
 
 @register("evaluators", "confusion-matrix")
@@ -310,7 +310,7 @@ class ScoreDistribution(GaussianSums):
         bins = np.searchsorted(edges(self.bins, self.scale), known)
         positive = truth[:, None] == (1 if scores == 1 else np.arange(scores))
         cells = (2 * np.arange(scores) + positive) * self.bins + bins
-        return _counted(cells, np.repeat(parts, scores), self.sum_shape(setting))
+        return counted_cells(cells, np.repeat(parts, scores), self.sum_shape(setting))
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the party's exact counts through the factor of each line."""
@@ -589,7 +589,7 @@ class BinCounts(NoisySums):
         bins = features[:, :columns]
         inside = (bins >= 0) & (bins < self.bins)
         cells = np.where(inside, bins, 0).astype(np.int64) + self.bins * np.arange(columns)[None, :]
-        return _counted(cells[inside], np.broadcast_to(parts[:, None], inside.shape)[inside], shape)
+        return counted_cells(cells[inside], np.broadcast_to(parts[:, None], inside.shape)[inside], shape)
 
 
 @register("evaluators", "bin-counts")

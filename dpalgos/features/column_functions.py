@@ -56,6 +56,9 @@ _MIDDLE, _OUTER, _DEVIATIONS, _NARROWEST = 0.5, (0.05, 0.95), 3.29, 0.005
 _RANKS = 1e-6
 # Tails that may be clipped off a real label, and the share of its variance that may be lost.
 _TAILS, LABEL_LOSS, _FEWEST_BINS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05), 0.03, 8
+# A declared range is loose where the middle nine tenths of the labels lie within so much of it; its tails hold nothing
+# below so many deviations: the more, the fewer labels they are.
+LOOSE, _BY_NOISE, _FEW = 0.1, (1.5, 3.0), 0.02
 # Rows that are mapped at a time: their functions stay in a core's cache, or nearly.
 _ROWS, _ENTRIES = 4096, 2**17
 
@@ -145,6 +148,16 @@ class ColumnFunctions(RowFeatures):
         """T."""
         return int(self.tables.shape[2])
 
+    @property
+    def blocks(self) -> Mapping[str, float]:
+        """Which functions it has, and of each block its share of a row's squared norm (:data:`LEVELS`)."""
+        return LEVELS[_NAMES[int(self.level[0])]]
+
+    @property
+    def counted(self) -> bool:
+        """Whether columns are counted, so that values may be rare."""
+        return bool(self.level[1])
+
     def described(self) -> tuple[list[Column], list[Column]]:
         """Return the numbers and the categories."""
         columns = [
@@ -162,8 +175,7 @@ class ColumnFunctions(RowFeatures):
 
     def terms(self) -> list[Term]:
         """Return what each feature is, in order."""
-        place, counted = (int(entry) for entry in self.level)
-        return terms(*self.described(), _NAMES[place], counted=bool(counted))
+        return terms(*self.described(), _NAMES[int(self.level[0])], counted=self.counted)
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, D), rows of norm 1; NaN where a row has a number that is none."""
@@ -204,8 +216,7 @@ class ColumnFunctions(RowFeatures):
 
     def _of_numbers(self, features: Floats, numbers: Sequence[Column]) -> Floats:
         """Return functions of numbers times their weights, and then indicators, (D', m)."""
-        blocks = LEVELS[_NAMES[int(self.level[0])]]
-        count, rows = len(numbers), len(features)
+        blocks, count, rows = self.blocks, len(numbers), len(features)
         cells, missing = numbers_of(features, numbers)
         places = np.ascontiguousarray(bins_of(cells, self.bins).T)
         lacking = [line for line, column in enumerate(numbers) if column.missing is not None]
@@ -239,7 +250,7 @@ class ColumnFunctions(RowFeatures):
         self, features: Floats, categories: Sequence[Column], start: int
     ) -> list[tuple[Ints, Ints, Floats]]:
         """Return of each category, and pair, the rows that say a value, its feature there, and all rows' weights."""
-        blocks, counted = LEVELS[_NAMES[int(self.level[0])]], bool(self.level[1])
+        blocks, counted = self.blocks, self.counted
         found, values, used = [], [], 0
         for category in categories:
             size = int(category.values or 0)
@@ -351,6 +362,13 @@ def clipping_range(counts: ColumnCounts) -> tuple[float, float]:
     loses at most 3 % when labels are clipped there: t from a public list, no less than one deviation of a count as a
     share of the rows, and eight bins apart at least. The declared range where there is none, or nothing is known.
 
+    Where the middle nine tenths of the labels lie within a tenth of the declared range, that is far too wide, and what
+    noise alone puts into its tails would outweigh all labels: there a tail of less than one and a half deviations of
+    its running sum, or of up to three where these are 2 % of the labels at most, holds none. (On held-out rows, the
+    range made 25 times as wide, R² at ε = 1 is 0.44 for −6.8 on cpu_act and 0.45 on house_16H; on wind, with fewer
+    rows, it is below 0 all the same. Where ranges are not loose, labels of real tails would be lost: 0.64 for 0.85 on
+    cpu_act.)
+
     Parameters
     ----------
     counts : ColumnCounts
@@ -367,18 +385,40 @@ def clipping_range(counts: ColumnCounts) -> tuple[float, float]:
     below, bins = counts.shares_below()[-1], counts.bins
     width = (high - low) / bins
     edges = low + np.arange(bins + 1) * width
+    first, last = _between(below, 0.05)
+    first_held, last_held = 0, bins - 1
+    if last + 1 - first < LOOSE * bins:
+        below = _without_noise(below, np.sqrt(np.diagonal(counts.covariance)) / max(counts.rows, 1))
+        first_held, last_held = _between(below, 0.0)
     middles, masses = edges[:-1] + width / 2.0, np.diff(below)
     variance = float(masses @ (middles - masses @ middles) ** 2)
     least = counts.deviation / max(counts.rows, 1)
-    best = low, high
+    best = float(edges[first_held]), float(edges[last_held + 1])
     for tail in (one for one in _TAILS if one >= least):
-        first = int(np.searchsorted(below[1:], tail))
-        last = min(int(np.searchsorted(below[1:], 1.0 - tail)), bins - 1)
+        first, last = _between(below, tail)
         ends = float(edges[first]), float(edges[last + 1])
         lost = float(masses @ (middles - np.clip(middles, *ends)) ** 2)
         if lost <= LABEL_LOSS * variance and last + 1 - first > _FEWEST_BINS:
             best = ends
-    return best
+    return best if best[1] - best[0] > _FEWEST_BINS * width else (low, high)
+
+
+def _between(below: Floats, tail: float) -> tuple[int, int]:
+    """Return the first and the last bin between two ranks, of shares below each edge."""
+    first = int(np.searchsorted(below[1:], tail, side="right" if tail == 0.0 else "left"))
+    last = int(np.searchsorted(below[1:], 1.0 - tail))
+    return min(first, len(below) - 2), min(last, len(below) - 2)
+
+
+def _without_noise(below: Floats, deviations: Floats) -> Floats:
+    """Return shares below each edge whose tails hold nothing that noise of their sums could be."""
+    # Three deviations where these are few labels: the largest of a thousand sums' noise is about that.
+    times = float(np.clip(_FEW / max(deviations[-1], 1e-12), *_BY_NOISE))
+    noise = times * np.concatenate([[0.0], deviations])
+    lower, upper = np.maximum(below - noise, 0.0), np.minimum(below + noise, 1.0)
+    held = np.where(below <= 0.5, lower, upper)
+    held[-1] = 1.0
+    return np.asarray(np.maximum.accumulate(held))
 
 
 def column_functions(

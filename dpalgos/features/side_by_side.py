@@ -153,9 +153,14 @@ class SideBySide(ImageMap):
         return tuple(one for name, own in maps.items() for one in AlgorithmSpec("projections", name, own).classes())
 
     def work(self, setting: Setting) -> Work:
-        """Return that of all maps."""
+        """Return that of all maps, which are made one after the other."""
         works = [one.work(setting) for one in self.parts()]
-        return Work(operations=sum(work.operations for work in works), row=sum(work.row for work in works))
+        return Work(
+            operations=sum(work.operations for work in works),
+            small_operations=sum(work.small_operations for work in works),
+            held=max(work.held for work in works),
+            row=sum(work.row for work in works),
+        )
 
     def parts(self) -> list[PublicMap]:
         """Return the maps."""

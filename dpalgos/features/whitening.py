@@ -257,7 +257,7 @@ def moved_to_zero(images: Floats) -> Floats:
 # pixel's features, and of drawing and changing a synthetic pixel.
 _DECOMPOSITION = 8.0
 _FEATURES = 6.0
-_DRAWING = 20.0
+DRAWING = 20.0
 # Rows whose features before the whitening are held at once.
 _AT_ONCE = 1024
 # Directions that are kept at least, for runs that ask for fewer.
@@ -365,7 +365,7 @@ class PublicWhitening(ImageMap):
             operations=_DECOMPOSITION * float(features) ** 3
             + 1.5 * images_drawn * float(features) ** 2
             + every * mapped,
-            small_operations=float(setting.dimension) * (_FEATURES * mapped + _DRAWING * images_drawn),
+            small_operations=float(setting.dimension) * (_FEATURES * mapped + DRAWING * images_drawn),
             row=8 * self.components,
             # Square matrices and what decomposing them takes; a block of synthetic images and their features.
             held=8 * (10 * features**2 + 3 * _AT_ONCE * (features + setting.dimension)),

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
+from dpalgos.features.encoder.beside import beside
 from dpalgos.guarantees import Neighbours, Trust
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
@@ -204,10 +205,13 @@ def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> t
     seen = ", each averaged over the image and its mirror image," if mirror else ""
     if facts.mirror is not None:
         seen = f"{seen or ', not averaged over mirror images,'} as declared,"
-    return (
-        AlgorithmSpec("projections", "public-whitening", {**own_parameters, "components": components}),
+    today = AlgorithmSpec("projections", "public-whitening", {**own_parameters, "components": components})
+    chosen, encoder = beside(today, mirror=facts.mirror, strength=strength, asked=facts.components is not None)
+    if (chosen != today) and facts.components:
+        why = f"{why}, the encoder's among them"
+    return chosen, (
         f"map: images of {size}, so {' and '.join(maps)}{seen} whitened by synthetic images "
-        f"({' and '.join(own.processes)}), which costs nothing; {components} directions ({why})",
+        f"({' and '.join(own.processes)}), which costs nothing; {components} directions ({why}); {encoder}"
     )
 
 

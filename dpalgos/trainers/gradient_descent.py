@@ -196,11 +196,6 @@ class ClassedRows:
         first: Ints = sum((party.class_sums for party in parties[1:]), start=parties[0].class_sums)
         return [cls(np.zeros_like(first) if index else first, part) for index, part in enumerate(rows)]
 
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return self.rows.count
-
 
 @dataclass(frozen=True, slots=True)
 class DescentState:

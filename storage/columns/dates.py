@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +22,8 @@ from storage.errors import InputError
 _PARTS = ("days", "year", "month", "weekday")
 _MONTHS = tuple(f"{month:02d}" for month in range(1, 13))
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+CALENDAR = MappingProxyType({"month": _MONTHS, "weekday": _WEEKDAYS})
+"""The values of the parts of a date that are one-hot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +73,10 @@ class Date(Column):
     @property
     def features(self) -> tuple[str, ...]:
         """Those of its parts."""
-        several = {"month": _MONTHS, "weekday": _WEEKDAYS}
         return tuple(
             f"{self.name} {part}{end}"
             for part in self.parts
-            for end in ([f"={value}" for value in several[part]] if part in several else [""])
+            for end in ([f"={value}" for value in CALENDAR[part]] if part in CALENDAR else [""])
         )
 
     @property
@@ -85,8 +87,7 @@ class Date(Column):
     @property
     def groups(self) -> tuple[int, ...]:
         """Month and weekday."""
-        sizes = {"month": len(_MONTHS), "weekday": len(_WEEKDAYS)}
-        return tuple(sizes[part] for part in self.parts if part in sizes)
+        return tuple(len(CALENDAR[part]) for part in self.parts if part in CALENDAR)
 
     def read(self, cells: Any, decimal: str = ".") -> pa.StringArray | Floats:
         """Return days."""

@@ -6,8 +6,8 @@ quotation mark that stays open or stands after a space, a carriage return that e
 line. pyarrow gets whole rows, reads them in the thread that calls it, and must find as many of them.
 """
 
+import codecs
 import re
-from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
 from storage.errors import InputError
-from storage.schema import Schema, Table
+from storage.schema import Schema, Table, layout_of
 from storage.source import (
     LONGEST_LINE,
     bounded_blocks,
     bounded_lines,
     count_lines,
     lone_return,
+    open_binary,
     open_text,
     reading,
 )
@@ -71,6 +72,35 @@ def first_row(path: Path, schema: Schema) -> tuple[int, list[str]] | None:
                 )
                 return int(lines[0]), [name.strip() for name in named.column_names]
     return None
+
+
+_DELIMITERS = (",", ";", "\t", "|")
+_MARKS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, "utf-8"))
+
+
+def sniffed_layout(path: Path) -> tuple[Schema, list[str]]:
+    """Return how a text is laid out as far as its first line tells, and the cells of that line.
+
+    Raises
+    ------
+    InputError
+        If it has no line.
+    """
+    with reading(path), open_binary(path) as file:
+        first = file.readline(LONGEST_LINE)
+    encoding = next((name for mark, name in _MARKS if first.startswith(mark)), "")
+    if not encoding:
+        try:
+            first.decode("utf-8")
+            encoding = "utf-8"
+        except UnicodeDecodeError:
+            encoding = "cp1252"
+    line = first.decode(encoding, errors="replace")
+    layout = layout_of({"delimiter": max(_DELIMITERS, key=line.count), "encoding": encoding}, str(path))
+    names = first_row(path, layout)
+    if names is None:
+        raise InputError(f"{path} holds no line of column names")
+    return layout, names[1]
 
 
 def delimited_rows(path: Path, schema: Schema, names: Sequence[str], rows: int) -> Iterator[Table]:
@@ -134,10 +164,10 @@ def _buffer(text: bytes) -> Any:
     It lies in memory of Arrow's: a thread of Arrow's looks ahead of the one that reads, and if it were the last to let
     go of something of Python's while the interpreter ends, the process would be aborted.
     """
-    marked = len(BOM_UTF8) if text.startswith(BOM_UTF8) else 0
+    marked = len(codecs.BOM_UTF8) if text.startswith(codecs.BOM_UTF8) else 0
     buffer = pa.allocate_buffer(marked + len(text))
     memory = memoryview(buffer).cast("B")
-    memory[:marked], memory[marked:] = BOM_UTF8[:marked], text
+    memory[:marked], memory[marked:] = codecs.BOM_UTF8[:marked], text
     return pa.BufferReader(buffer)
 
 
@@ -190,7 +220,7 @@ def _uncommented(path: Path, blocks: Iterator[tuple[int, bytes]], schema: Schema
         if not text.isascii():
             _require_utf8(path, number, text)
         if number == 1:
-            text = text.removeprefix(BOM_UTF8)
+            text = text.removeprefix(codecs.BOM_UTF8)
         if not text.endswith(b"\n"):
             text += b"\n"
         newlines = _places(text, _NEWLINE)

@@ -1,9 +1,9 @@
-"""Readers of binary image files: IDX (MNIST's format) and CIFAR-10."""
+"""Readers of binary image files: IDX (MNIST's format) and CIFAR's."""
 
 import math
 import pickle
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -90,21 +90,52 @@ def _labels(path: Path) -> NDArray[np.uint8]:
     return np.concatenate([np.zeros((0, 1), dtype=np.uint8), *_values(path, 1)])[:, 0]
 
 
-def _images(images: Path, labels: Path) -> Iterator[Block]:
-    """Yield the images of one file with the labels of another."""
+def _images(images: Path, labels: Path, names: Sequence[str] | None, last: bool) -> Iterator[Block]:
+    """Yield the images of one file with the labels of another.
+
+    Parameters
+    ----------
+    images, labels : Path
+    names : sequence of str, optional
+        What labels from 0 on are called.
+    last : bool
+        Whether channels are the last axis; rows have them first.
+    """
     count, named = _sizes(images, 3)[0], _sizes(labels, 1)[0]
     if count != named:
         raise InputError(f"{images} has {count} images and {labels} has {named} labels; fetch both again")
     classes, start = _labels(labels), 0
+    if names is not None and (beyond := np.flatnonzero(classes >= len(names))).size:
+        row = int(beyond[0])
+        raise InputError(
+            f"{labels}, row {row + 1}: label {classes[row]}, and {len(names)} classes are declared, the first of which "
+            "is 0; declare all with --classes"
+        )
+    called = classes if names is None else np.array(names, dtype=object)[classes]
+    channels = _sizes(images, 3)[-1]
     for pixels in _values(images, 3):
         stop = start + len(pixels)
-        yield Block(pixels.astype(np.float32) / np.float32(255), classes[start:stop], place=str(images))
+        if last:
+            pixels = pixels.reshape(len(pixels), -1, channels).transpose(0, 2, 1).reshape(len(pixels), -1)
+        yield Block(pixels.astype(np.float32) / np.float32(255), called[start:stop], place=str(images))
         start = stop
 
 
-def _find(folder: Path, prefix: str, kind: str, axes: int) -> Path | None:
-    places = (folder / f"{prefix}-{kind}{mark}idx{axes}-ubyte{end}" for mark in "-." for end in ("", ".gz"))
+def _find(folder: Path, prefix: str, kind: str, *axes: int) -> Path | None:
+    ends = [f"idx{number}-ubyte{end}" for number in axes for end in ("", ".gz")]
+    places = (folder / f"{prefix}-{kind}{mark}{end}" for mark in "-." for end in ends)
     return next(filter(Path.is_file, places), None)
+
+
+def _shape_of(axes: tuple[int, ...]) -> tuple[tuple[int, ...] | None, bool]:
+    """Return the shape of images by their axes, None where these are none, and whether channels are the last axis."""
+    if len(axes) == 2:
+        return axes, False
+    if len(axes) == 3 and axes[0] in (1, 3):
+        return axes, False
+    if len(axes) == 3 and axes[2] in (1, 3):
+        return (axes[2], *axes[:2]), True
+    return None, False
 
 
 @register_reader("idx")
@@ -114,7 +145,10 @@ def read_idx(path: str | Path, options: ReadOptions) -> Source:
     Parameters
     ----------
     path : path
-        Folder with ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, and perhaps ``t10k-…`` as test rows.
+        Folder with ``train-images-idx3-ubyte`` (or ``idx4``) and ``train-labels-idx1-ubyte``, and perhaps ``t10k-…`` as
+        test rows. Images have two axes, or three with one channel or three as the first or the last.
+    options : ReadOptions
+        Declared classes that are whole numbers are labels; others are the names of the labels 0, 1, ….
     """
     folder = Path(path)
     if options.label_range is not None:
@@ -123,7 +157,7 @@ def read_idx(path: str | Path, options: ReadOptions) -> Source:
         raise InputError(f"{folder} is not a folder; name the folder that holds train-images-idx3-ubyte[.gz]")
     files: dict[str, tuple[Path, Path]] = {}
     for part, prefix in _PREFIXES.items():
-        images, labels = _find(folder, prefix, "images", 3), _find(folder, prefix, "labels", 1)
+        images, labels = _find(folder, prefix, "images", 3, 4), _find(folder, prefix, "labels", 1)
         if images is not None and labels is not None:
             files[part] = images, labels
         elif images is not None or labels is not None or part == "train":
@@ -132,24 +166,27 @@ def read_idx(path: str | Path, options: ReadOptions) -> Source:
     shapes = {part: _sizes(images, 3)[1:] for part, (images, _) in files.items()}
     if len(set(shapes.values())) > 1:
         raise InputError(f"{folder}: training and test images differ in size: {shapes}")
-    shape = shapes["train"]
+    sizes = shapes["train"]
+    shape, last = _shape_of(sizes)
+    called = options.classes
+    if called is not None and all(name.lstrip("+-").isdecimal() for name in called):
+        called = None
     names = (str(value) for _, labels in files.values() for value in np.unique(_labels(labels)))
-    dimension, classes, discovered = settle(options, str(folder), dimension=math.prod(shape), labels=names)
+    dimension, classes, discovered = settle(options, str(folder), dimension=math.prod(sizes), labels=names)
     return Source(
         format="idx",
         place=str(folder),
         dimension=dimension,
         classes=classes,
-        parts={part: Rows(_images, both) for part, both in files.items()},
+        parts={part: Rows(_images, (*both, called, last)) for part, both in files.items()},
         found=discovered,
-        image_shape=shape if len(shape) == 2 else None,
+        image_shape=shape,
     )
 
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 DIMENSION = 3 * 32 * 32
 _ROWS = 512
-_RECORD = 1 + DIMENSION
 
 Pixels = NDArray[np.uint8]
 
@@ -204,43 +241,56 @@ def _python_blocks(path: Path) -> Iterator[tuple[Pixels, NDArray[Any]]]:
         yield pixels[start : start + _ROWS], np.asarray(labels[start : start + _ROWS])
 
 
-def _binary_blocks(path: Path) -> Iterator[tuple[Pixels, NDArray[Any]]]:
-    done = 0
+def _records(path: Path, labels: int) -> Iterator[tuple[Pixels, NDArray[Any]]]:
+    """Yield the images of records that begin with some label bytes, and the last of these: the finest label."""
+    done, size = 0, labels + DIMENSION
     with reading(path), path.open("rb") as file:
-        while data := file.read(_ROWS * _RECORD):
-            if len(data) % _RECORD:
+        while data := file.read(_ROWS * size):
+            if len(data) % size:
                 raise InputError(
-                    f"{path} is truncated: {done + len(data)} bytes are no multiple of the {_RECORD} of a record; "
+                    f"{path} is truncated: {done + len(data)} bytes are no multiple of the {size} of a record; "
                     "fetch the file again"
                 )
             done += len(data)
-            records = np.frombuffer(data, dtype=np.uint8).reshape(-1, _RECORD)
-            yield records[:, 1:], records[:, 0]
+            records = np.frombuffer(data, dtype=np.uint8).reshape(-1, size)
+            yield records[:, labels:], records[:, labels - 1]
 
 
-def _batches(files: Sequence[Path], blocks: Callable[[Path], Iterator[tuple[Pixels, NDArray[Any]]]]) -> Iterator[Block]:
+def _binary_blocks(path: Path) -> Iterator[tuple[Pixels, NDArray[Any]]]:
+    return _records(path, 1)
+
+
+def _fine_blocks(path: Path) -> Iterator[tuple[Pixels, NDArray[Any]]]:
+    return _records(path, 2)
+
+
+def _batches(
+    files: Sequence[Path], blocks: Callable[[Path], Iterator[tuple[Pixels, NDArray[Any]]]], classes: Sequence[str]
+) -> Iterator[Block]:
     """Yield the images of some batches."""
     for path in files:
         row = 1
         for pixels, numbers in blocks(path):
-            if numbers.dtype.kind not in "ui" or (numbers < 0).any() or (numbers >= len(CLASSES)).any():
-                bad = next(place for place, value in enumerate(numbers.tolist()) if value not in range(len(CLASSES)))
+            if numbers.dtype.kind not in "ui" or (numbers < 0).any() or (numbers >= len(classes)).any():
+                bad = next(place for place, value in enumerate(numbers.tolist()) if value not in range(len(classes)))
                 raise InputError(
-                    f"{path}, row {row + bad}: label {numbers[bad]}; expected 0 to {len(CLASSES) - 1}; "
-                    "fetch the file again"
+                    f"{path}, row {row + bad}: label {numbers[bad]}; expected 0 to {len(classes) - 1}; "
+                    "declare as many names as there are classes with --classes, or fetch the file again"
                 )
             row += len(numbers)
-            yield Block(pixels.astype(np.float32) / np.float32(255), np.array(CLASSES)[numbers], place=str(path))
+            yield Block(pixels.astype(np.float32) / np.float32(255), np.array(classes)[numbers], place=str(path))
 
 
 @register_reader("cifar10")
 def read_cifar10(path: str | Path, options: ReadOptions) -> Source:
-    """Read CIFAR-10, binary or python batches; pixels 0 to 255 become 0 to 1, the red plane first.
+    """Read CIFAR-10 or others in its form, binary or python batches; pixels 0 to 255 become 0 to 1, red first.
 
     Parameters
     ----------
     path : path
         The folder of ``data_batch_1`` … ``data_batch_5`` and ``test_batch`` (with ``.bin`` for the binary version).
+    options : ReadOptions
+        Declared classes are the names of the labels 0, 1, …, up to 256; CIFAR-10's by default.
 
     Notes
     -----
@@ -258,16 +308,57 @@ def read_cifar10(path: str | Path, options: ReadOptions) -> Source:
         if train != expected:
             missing = next(file for file in expected if file not in train)
             raise InputError(f"{missing} does not exist; fetch all batches")
-        parts = {"train": Rows(_batches, (tuple(require_file(file) for file in train), blocks))}
+        files = {"train": tuple(require_file(file) for file in train)}
         if (folder / f"test_batch{end}").exists():
-            parts["test"] = Rows(_batches, ((require_file(folder / f"test_batch{end}"),), blocks))
-        confirm(options, str(folder), dimension=DIMENSION, classes=CLASSES, label_range=None)
-        return Source(
-            format="cifar10",
-            place=str(folder),
-            dimension=DIMENSION,
-            classes=CLASSES,
-            parts=parts,
-            image_shape=(3, 32, 32),
-        )
+            files["test"] = (require_file(folder / f"test_batch{end}"),)
+        return _source("cifar10", folder, options, files, blocks, options.classes or CLASSES)
     raise InputError(f"{folder} holds neither data_batch_1.bin nor data_batch_1; name the folder of the batches")
+
+
+_FINE_NAMES = "fine_label_names.txt"
+
+
+@register_reader("cifar100")
+def read_cifar100(path: str | Path, options: ReadOptions) -> Source:
+    """Read CIFAR-100 or others in its binary form with their fine labels; pixels 0 to 255 become 0 to 1, red first.
+
+    Parameters
+    ----------
+    path : path
+        The folder of ``train.bin``, perhaps ``test.bin``, and ``fine_label_names.txt`` unless classes are declared.
+    options : ReadOptions
+        Declared classes are the names of the fine labels 0, 1, ….
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; name the folder that holds train.bin")
+    classes = options.classes
+    if classes is None:
+        names = require_file(folder / _FINE_NAMES)
+        with reading(names):
+            classes = ReadOptions(classes=tuple(names.read_text("utf-8").split())).classes or ()
+    files = {"train": (require_file(folder / "train.bin"),)}
+    if (folder / "test.bin").exists():
+        files["test"] = (require_file(folder / "test.bin"),)
+    return _source("cifar100", folder, options, files, _fine_blocks, classes)
+
+
+def _source(
+    name: str,
+    folder: Path,
+    options: ReadOptions,
+    files: Mapping[str, tuple[Path, ...]],
+    blocks: Callable[[Path], Iterator[tuple[Pixels, NDArray[Any]]]],
+    classes: tuple[str, ...],
+) -> Source:
+    if len(classes) > 256:
+        raise InputError(f"{folder}: {len(classes)} classes are declared; a label is one byte, so that 256 can be")
+    confirm(options, str(folder), dimension=DIMENSION, classes=classes, label_range=None)
+    return Source(
+        format=name,
+        place=str(folder),
+        dimension=DIMENSION,
+        classes=classes,
+        parts={part: Rows(_batches, (batches, blocks, classes)) for part, batches in files.items()},
+        image_shape=(3, 32, 32),
+    )

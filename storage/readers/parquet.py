@@ -121,6 +121,10 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
         A file, or a folder of .parquet files.
     """
     place = Path(path)
+    if options.people is not None and options.schema is not None:
+        raise InputError(f"{place}: a schema says itself whose rows they are (type: person); leave --person out")
+    if options.people is not None and not options.people.column:
+        raise InputError(f"{place}: nothing says whose rows they are; name the column with --person")
     if options.schema is not None:
 
         def files(schema: Schema) -> dict[str, tuple[Path, ...]]:

@@ -25,7 +25,7 @@ from tasks.auditing.systems import parts_of
 from tasks.auditing.traces import fields_of, observe, told_before
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.planning.configuration import TrainingConfig, TrustSettings
+from tasks.planning.configuration import SystemSettings, TrainingConfig
 from tasks.runtime.progress import report_runs
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import Chained, Proved
@@ -34,6 +34,8 @@ Chain = Callable[[TrainingConfig], Chained]
 """Runs the whole chain without an engine: ``flows.federated_training.chain_inline``."""
 _NAME = "synthetic"
 _ROWS, _TEST_ROWS, _FEATURES = 40, 12, 4
+# To train on where a system looks at columns first: at epsilon 1 enough that it counts them.
+_TABLE_ROWS = 600
 _CLASSES = ("no", "yes")
 _PARTIES = 2
 # The column of people, and rows of one who has many.
@@ -48,7 +50,7 @@ Tables = Mapping[str, pd.DataFrame]
 """The rows to train on, ``train``, and those held out, ``test``: features in (−1, 1), a label at the end."""
 
 
-def synthetic_tables(neighbours: Neighbours, part: str) -> tuple[Tables, Tables]:
+def synthetic_tables(neighbours: Neighbours, part: str, rows: int = _ROWS) -> tuple[Tables, Tables]:
     """Return two private data sets that differ in one record: a row far from all others against the relation's other.
 
     Under ``replace-one`` that is the opposite row of the other class, under ``replace-special`` a null record: a row
@@ -59,9 +61,11 @@ def synthetic_tables(neighbours: Neighbours, part: str) -> tuple[Tables, Tables]
     neighbours : Neighbours
     part : {"train", "test", "person"}
         Where the record is, or that it is a person who trains.
+    rows : int
+        To train on.
     """
     random = np.random.default_rng(7)
-    base = {"train": _crowd(_ROWS, random), "test": _crowd(_TEST_ROWS, random)}
+    base = {"train": _crowd(rows, random), "test": _crowd(_TEST_ROWS, random)}
     whose: list[object] = []
     if part == _PERSON:
         part = "train"
@@ -140,7 +144,7 @@ def audit_chain(name: str, options: AuditOptions = USUAL, *, chain: Chain) -> Ch
     reports = {}
     for number, part in enumerate(parts):
         seen: list[list[dict[str, Value]]] = [[], []]
-        pair = synthetic_tables(neighbours, part)
+        pair = synthetic_tables(neighbours, part, rows_of(name))
         # In turn, so that whatever drifts meets both worlds alike.
         for trial in range(trials):
             for world, tables in enumerate(pair):
@@ -171,6 +175,12 @@ def audit_chain(name: str, options: AuditOptions = USUAL, *, chain: Chain) -> Ch
 
 
 _PAIRS = {"train": "training record", "test": "held-out record", _PERSON: f"person with {_HEAVY} rows"}
+
+
+def rows_of(name: str) -> int:
+    """Return how many rows a system is audited on."""
+    system: System = lookup("systems", name)
+    return _ROWS if system.table_normalisation is None else _TABLE_ROWS
 
 
 def chain_config(name: str, epsilon: float, delta: float, neighbours: Neighbours) -> TrainingConfig:
@@ -207,7 +217,7 @@ def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _request(config: TrustSettings, tables: Tables, folder: Path) -> IngestRequest:
+def _request(config: SystemSettings, tables: Tables, folder: Path) -> IngestRequest:
     schema = folder / "schema.yaml"
     classes = ", ".join(f'"{one}"' for one in _CLASSES)
     types = {_PERSON: "person", "y": f"label, classes: [{classes}]"}
@@ -227,7 +237,7 @@ def _request(config: TrustSettings, tables: Tables, folder: Path) -> IngestReque
         schema_path=schema,
         visibility=Visibility.PRIVATE,
         epsilon_cap=_CAP,
-        delta_cap=0.5 / _ROWS,
+        delta_cap=0.5 / rows_of(str(config.algorithm)),
         on_violation=OnViolation.DROP,
         allow_idealised=True,
         relation=config.neighbours,

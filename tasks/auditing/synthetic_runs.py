@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from typing import Self, cast
 
@@ -15,13 +15,14 @@ from dpalgos.audit.experiment import (
     one_by_one,
 )
 from dpalgos.audit.ratios import WatchedRun, observed_ratio, run_watched
+from dpalgos.columns import Column
 from dpalgos.guarantees import Neighbours
 from dpalgos.keystream import KeyedNoise
 from dpalgos.models import AffineMap, Artefact, LinearModel, RowMap
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints
-from storage.refs import DatasetRef, ShardRef, Visibility
+from storage.refs import DatasetRef, ShardRef, TableColumn, Visibility
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.planning.plans import RunPlan
@@ -88,9 +89,12 @@ class SyntheticRun:
     Parameters
     ----------
     plan : RunPlan
+    rows : int
+        Of each party; rows, or people.
     """
 
     plan: RunPlan
+    rows: int = ROWS
     _maps: dict[str, Artefact] = field(default_factory=dict)
 
     @cached_property
@@ -119,8 +123,11 @@ class SyntheticRun:
         neighbours: Neighbours = Neighbours.REPLACE_ONE,
         parameters: Mapping[str, object] | None = None,
         rows_per_person: int | None = None,
+        columns: Sequence[Column] = (),
     ) -> Self:
         """Plan a system over two parties (one, where all rows are read together) of ``rows`` rows, or people, each.
+
+        Rows with ``columns`` are those of a table whose features are known to be these declared columns'.
 
         Raises
         ------
@@ -147,13 +154,14 @@ class SyntheticRun:
             classes=tuple(f"class {index}" for index in range(classes)),
             person="" if rows_per_person is None else "person",
             rows_per_person=rows_per_person or 1,
+            columns=tuple(TableColumn(**asdict(column)) for column in columns),
         )
         shards = [ShardRef(dataset=dataset, partition=_NAME, party=party, rows=rows) for party in _PARTIES]
         plan = prepare_over(config, AllRows(training=shards)).whole
         for release in plan.releases:
             if dataset.person and release.reads_rows:
                 require_people(lookup(release.algorithm.kind, release.name))
-        return cls(plan)
+        return cls(plan, rows)
 
     @property
     def stated(self) -> Stated:
@@ -263,14 +271,14 @@ def neighbouring_rows(run: SyntheticRun, dimension: int, neighbours: Neighbours)
         setting = release.setting
         if release.reads_rows and setting.dimension == dimension:
             pair = release.build().neighbouring_pair(setting)
-            others = partitioned(np.zeros((2 * ROWS, dimension)), np.full(2 * ROWS, NULL_LABEL))
+            others = partitioned(np.zeros((2 * run.rows, dimension)), np.full(2 * run.rows, NULL_LABEL))
             own, name = release.parties[pair.party], f"the worst pair of {release.name}'s proof"
             pairs.append(Neighbouring(name, {**others, own: pair.left}, {**others, own: pair.right}))
     random = np.random.default_rng(7)
 
     def crowd() -> ArrayRows:
-        labels = np.arange(ROWS) % 2
-        features = 0.15 * random.standard_normal((ROWS, dimension))
+        labels = np.arange(run.rows) % 2
+        features = 0.15 * random.standard_normal((run.rows, dimension))
         features[:, 0] += np.where(labels == 1, 0.5, -0.5)
         return ArrayRows(features / np.maximum(1.0, np.linalg.norm(features, axis=1, keepdims=True)), labels)
 

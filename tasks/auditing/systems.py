@@ -8,6 +8,7 @@ from functools import partial
 from dpalgos.algorithms import Algorithm
 from dpalgos.audit.experiment import USUAL, AuditOptions, AuditReport, Experiment, audit_experiments
 from dpalgos.audit.releases import audit_parameters, experiments_on, shape_of
+from dpalgos.columns import Column
 from dpalgos.guarantees import Neighbours
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup
@@ -19,6 +20,8 @@ from tasks.runtime.progress import report_runs
 # their classifiers are composed. A map of images needs as many features as an image of 8 x 8 pixels has.
 _SHAPES = ((2, 2), (40, 2), (2, 10))
 _IMAGE_SHAPES = ((64, 2),)
+# Rows of each party of a table, of which so many numbers are learnt, and bins of each: few, so that runs are quick.
+_TABLE_ROWS, _TABLE_NUMBERS, _BINS = 200, 1, 32
 
 
 def audit_system(name: str, options: AuditOptions = USUAL) -> AuditReport:
@@ -93,23 +96,21 @@ def _runs_of(
     # What an audit of a trainer sets beside its budget.
     found = audit_parameters(parts_of(name)[0], 0)
     parameters = {f"trainer.{field}": value for field, value in found.items() if field != "components"}
-    planned = partial(
-        SyntheticRun.of,
-        name,
-        epsilon=epsilon,
-        delta=delta,
-        rows=ROWS,
-        neighbours=neighbours,
-        parameters=parameters,
-    )
+    planned = partial(SyntheticRun.of, name, epsilon=epsilon, delta=delta, neighbours=neighbours)
+    of_rows = partial(planned, rows=ROWS, parameters=parameters)
     shapes: tuple[tuple[int, int], ...] = _SHAPES
     try:
-        planned(dimension=shapes[0][0], classes=shapes[0][1])
+        of_rows(dimension=shapes[0][0], classes=shapes[0][1])
     except ParameterError:
         # What else is wrong with the arguments is said again here.
         shapes = _IMAGE_SHAPES
     for dimension, classes in shapes:
-        yield dimension, classes, planned(dimension=dimension, classes=classes)
+        yield dimension, classes, of_rows(dimension=dimension, classes=classes)
+    columns = [Column(at=place, low=-1.0, high=1.0) for place in range(_TABLE_NUMBERS)]
+    of_table = partial(planned, rows=_TABLE_ROWS, dimension=_TABLE_NUMBERS, classes=2, columns=columns)
+    # A system that counts no columns has no other runs on a table than on any rows.
+    if lookup("systems", name).table_normalisation is not None and of_table(parameters=parameters).plan.counts:
+        yield _TABLE_NUMBERS, 2, of_table(parameters={**parameters, "counts.bins": _BINS})
 
 
 def _alone(run: SyntheticRun) -> Iterable[PlannedRelease]:

@@ -1,6 +1,5 @@
 """Drafts of schemas: a table's columns by name, with what is to be declared, and proposals filled in."""
 
-import codecs
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -11,14 +10,11 @@ from storage.cells import column_name
 from storage.columns.declarations import named_twice
 from storage.errors import InputError
 from storage.readers.arrow_batches import open_parquet
-from storage.readers.delimited import first_row
+from storage.readers.delimited import sniffed_layout
 from storage.readers.raw_tables import PARQUET
-from storage.schema import Schema, layout_of
-from storage.source import LONGEST_LINE, open_binary, reading, require_file
+from storage.source import require_file
 from tasks.datasets.proposals import Proposal, entry, proposed, public_proposals, together
 
-_DELIMITERS = (",", ";", "\t", "|")
-_MARKS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, "utf-8"))
 _HEAD = """\
 # Schema of {file}, drafted from {source}.
 # Write a type for every column instead of "todo", with what it needs, then see what is left:
@@ -110,7 +106,8 @@ def draft_schema(
         names = _parquet_names(place)
         text = _HEAD.format(source=f"its names and types{_UNREAD if not public else _READ}", **known)
     else:
-        layout, names = _text_layout(place)
+        layout, cells = sniffed_layout(place)
+        names = [(cell, "todo") for cell in cells]
         if header:
             _require_names(place, names)
         else:
@@ -183,26 +180,6 @@ def fill_draft(
     write_bytes(output, text.encode(), mode=0o644)
     proposals = {name: proposed(occurring) for name, occurring in (values or {}).items() if occurring}
     _propose(output, proposals, dict.fromkeys(proposals, "category"))
-
-
-def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:
-    """Return how a text is laid out as far as its first line tells, and the cells of that line."""
-    with reading(path), open_binary(path) as file:
-        first = file.readline(LONGEST_LINE)
-    encoding = next((name for mark, name in _MARKS if first.startswith(mark)), "")
-    if not encoding:
-        try:
-            first.decode("utf-8")
-            encoding = "utf-8"
-        except UnicodeDecodeError:
-            encoding = "cp1252"
-    line = first.decode(encoding, errors="replace")
-    delimiter = max(_DELIMITERS, key=line.count)
-    layout = layout_of({"delimiter": delimiter, "encoding": encoding}, str(path))
-    names = first_row(path, layout)
-    if names is None:
-        raise InputError(f"{path} holds no line of column names")
-    return layout, [(cell, "todo") for cell in names[1]]
 
 
 def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:

@@ -1,5 +1,6 @@
 """Data sets of a root: bringing rows in under an account, and what there is to say of them, public text and numbers."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from dpalgos.accounting.spending import RESERVED
@@ -13,12 +14,14 @@ from storage.datasets import (
     dataset_ref,
     fingerprints_digest,
     ingestion_report,
+    places_before,
     staged_dataset,
     unregistered_versions,
 )
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.ledger.charges import Cap, require_cap, require_small_delta
+from storage.pictures.places import Known
 from storage.readers.by_name import BUNDLED
 from storage.readers.raw_tables import expected_rows
 from storage.refs import DatasetRef, Visibility
@@ -37,7 +40,7 @@ BUNDLED_FORMAT = "sklearn"
 _ONE_ROW_A_LINE = ("csv", "libsvm", "parquet")
 
 
-def _source(request: IngestRequest) -> Source:
+def _source(request: IngestRequest, earlier: Known, told: Callable[[str], object]) -> Source:
     if request.path is not None and request.parties:
         raise InputError(
             f"rows come from --path {request.path} or from the parties' files (--party), and both are given; leave one "
@@ -57,24 +60,37 @@ def _source(request: IngestRequest) -> Source:
         scaling=request.scaling,
         test=request.test_path,
         image_shape=request.image_shape,
-        people=request.people,
+        people=request.declared_people(),
+        pictures=request.declared_pictures(),
+        person_from=request.person_from,
+        earlier=earlier.get("", {}),
+        told=told,
     )
     if request.parties:
-        source = concatenate({name: read_source(format_name, path, options) for name, path in request.parties.items()})
+        each = {name: replace(options, earlier=earlier.get(name, {})) for name in request.parties}
+        source = concatenate(
+            {name: read_source(format_name, path, each[name]) for name, path in request.parties.items()}
+        )
     else:
         source = read_source(format_name, request.path or request.name, options)
     files = [*request.parties.values()] if request.parties else [request.path] if request.path else []
     expected = [expected_rows(file) for file in files] if format_name in _ONE_ROW_A_LINE else []
-    rows = sum(filter(None, expected)) if expected and None not in expected else None
+    known = {"train": sum(filter(None, expected))} if expected and None not in expected else source.expected
     parts = {
-        part: Counted(blocks, lambda block: len(block.labels), f"reading {part}", rows if part == "train" else None)
+        part: Counted(blocks, lambda block: len(block.labels), f"reading {part}", known.get(part))
         for part, blocks in source.parts.items()
     }
     return replace(source, parts=parts, columns=request.columns or source.columns)
 
 
-def ingest(request: IngestRequest) -> DatasetRef:
+def ingest(request: IngestRequest, told: Callable[[str], object] = lambda line: None) -> DatasetRef:
     """Read rows, check them, store them as a version and register it; nothing half-made is left behind.
+
+    Parameters
+    ----------
+    request : IngestRequest
+    told : callable
+        Is told of each picture that is left out, and why: for the owner's screen alone.
 
     Raises
     ------
@@ -103,15 +119,23 @@ def ingest(request: IngestRequest) -> DatasetRef:
         admitted_normalisation(request.normalisation, request.name, private=request.visibility is Visibility.PRIVATE)
     account = request.account or (known[-1].account if known else request.name)
     previous = [dataset_ref(layout, version.version) for version in known]
+    earlier = places_before(layout, previous)
     with (
         limited(rows=request.max_rows, size=request.max_bytes),
         staged_dataset(
-            layout, _source(request), name=request.name, account=account, visibility=request.visibility
+            layout,
+            _source(request, earlier, told),
+            name=request.name,
+            account=account,
+            visibility=request.visibility,
         ) as staged,
         # Compared, published and registered under one lock: of two that bring in the same rows, one finds the other's.
         locked_directory(layout.private),
     ):
         overlapping = _overlapping(catalog, request, account, staged)
+        if staged.placed and len(catalog.registrations(request.name)) != len(known):
+            # New pictures have their places after those of all versions that there are.
+            raise InputError(f"another version of {request.name} was registered meanwhile; ingest this one again")
         stored = staged.publish(previous)
         try:
             arrival = arrival_of(layout, catalog, request.name, stored)

@@ -11,7 +11,8 @@ from pydantic import BaseModel, Field, PositiveInt
 
 from storage.errors import InputError
 from storage.ledger.charges import Cap
-from storage.people import People
+from storage.people import MOST_ROWS, People
+from storage.pictures.declaration import Alpha, Fit, Palettes, Pictures, Pixels
 from storage.refs import OnViolation, Scaling, TableColumn, Visibility
 from tasks.planning.configuration import RelationInForce
 
@@ -83,6 +84,32 @@ class IngestRequest(AccountRequest, frozen=True, extra="forbid"):
     columns: Annotated[
         tuple[TableColumn, ...], Field(description="Which features are which column's, of rows without a schema.")
     ] = ()
+    person: Annotated[
+        str | None, Field(description="Column of people, of Parquet without a schema or a table of pictures.")
+    ] = None
+    person_from: Annotated[
+        str | None,
+        Field(description="Of pictures: a regular expression of the file's name, whose one group is the person."),
+    ] = None
+    rows_per_person: Annotated[
+        PositiveInt | None, Field(description=f"Rows or pictures of a person that are taken at most; {MOST_ROWS}.")
+    ] = None
+    namespace: Annotated[
+        str | None, Field(description="What the people's identifiers are, such as a hospital's record numbers.")
+    ] = None
+    side: Annotated[PositiveInt | None, Field(description="Of pictures: pixels of a side they are brought to; 32.")] = (
+        None
+    )
+    pixels: Annotated[Pixels | None, Field(description="Of pictures: what a pixel is; declared for private ones.")] = (
+        None
+    )
+    fit: Annotated[Fit | None, Field(description="Of pictures: cut to the middle square, or padded to one.")] = None
+    alpha: Annotated[
+        Alpha | None, Field(description="Of pictures: what transparent pixels are laid on; refused if empty.")
+    ] = None
+    palettes: Annotated[
+        Palettes | None, Field(description="Of pictures: whether a palette's colours are taken; refused if empty.")
+    ] = None
     max_rows: Annotated[
         PositiveInt | None, Field(description="Largest number of rows of a part; 100 million if empty.")
     ] = None
@@ -92,3 +119,29 @@ class IngestRequest(AccountRequest, frozen=True, extra="forbid"):
             description="Largest size of a file, decompressed, in bytes; 32 times a compressed file's size if empty."
         ),
     ] = None
+
+    def declared_people(self) -> People | None:
+        """Return what is declared of people outside a schema; the column has no name where the format itself has one.
+
+        Raises
+        ------
+        InputError
+            If it cannot be.
+        """
+        if self.people is not None:
+            return self.people
+        if self.person is None and self.rows_per_person is None and self.namespace is None:
+            return None
+        return People(self.person or "", self.rows_per_person or MOST_ROWS, self.namespace or "")
+
+    def declared_pictures(self) -> Pictures | None:
+        """Return how pictures are read; None where nothing is said of it.
+
+        Raises
+        ------
+        InputError
+            If they cannot be read so.
+        """
+        said = {name: getattr(self, name) for name in ("side", "pixels", "fit", "alpha", "palettes")}
+        given = {name: value for name, value in said.items() if value is not None}
+        return Pictures(**given) if given else None

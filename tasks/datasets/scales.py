@@ -131,10 +131,14 @@ def scales_of(dataset: DatasetRef) -> tuple[Scale, ...]:
         As :func:`declared_schema` does.
     """
     schema, table = declared_schema(dataset), declared_table(current_layout(), dataset)
-    clips = table is not None and OnViolation(table["on_violation"]).clips
-    found = tuple(scale for column in schema.inputs for scale in _scales(schema, column, clips))
+    found = scales_under(schema, clips=table is not None and OnViolation(table["on_violation"]).clips)
     assert len(found) == len(dataset.columns), "a schema's places are its columns', one by one"
     return found
+
+
+def scales_under(schema: Schema, *, clips: bool) -> tuple[Scale, ...]:
+    """Return the scale of each of a schema's places, in their order; ``clips``: an unknown category is none."""
+    return tuple(scale for column in schema.inputs for scale in _scales(schema, column, clips))
 
 
 def label_of(dataset: DatasetRef) -> Scale:

@@ -16,10 +16,10 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from dpalgos.parameters import ParameterError
 from storage.datasets import dataset_ref, declared_table
-from storage.encoder import TableEncoder
+from storage.encoder import Encoder, PictureEncoder, encoder_of
 from storage.errors import InputError, StorageError
+from storage.readers.picture_files import asked_pictures
 from storage.readers.raw_tables import PARQUET, names_of, raw_rows
-from storage.schema import Schema
 from tasks.planning.configuration import TrainingConfig, faults
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
@@ -241,19 +241,19 @@ def require_scorable(schedule: Schedule) -> None:
         return
     registration = open_catalog().get(schedule.dataset)
     layout = current_layout()
-    table = declared_table(layout, dataset_ref(layout, registration.version))
-    declared = None if table is None else TableEncoder(dict(table["schema"]), on_violation="clip").declared
-    require_columns(Path(schedule.scoring_input), declared, schedule.scoring_id)
+    encoder = encoder_of(declared_table(layout, dataset_ref(layout, registration.version)))
+    require_columns(Path(schedule.scoring_input), encoder, schedule.scoring_id)
 
 
-def require_columns(source: Path, declared: Schema | None, id_column: str | None) -> None:
-    """Look at the first row of a file that a model is to predict.
+def require_columns(source: Path, encoder: Encoder | None, id_column: str | None) -> None:
+    """Look at the first row of a file that a model is to predict; of pictures, at the first of them.
 
     Parameters
     ----------
     source : Path
-    declared : Schema or None
-        Of a table; None for a model of arrays, which takes Parquet with the column :data:`FEATURES` alone.
+    encoder : TableEncoder, PictureEncoder or None
+        Of a table or of pictures; None for a model of arrays, which takes Parquet with the column :data:`FEATURES`
+        alone.
     id_column : str, optional
         A column that is kept.
 
@@ -262,6 +262,10 @@ def require_columns(source: Path, declared: Schema | None, id_column: str | None
     storage.errors.InputError
         If it cannot be read or lacks a column.
     """
+    if isinstance(encoder, PictureEncoder):
+        next(asked_pictures(source, 1, id_column), None)
+        return
+    declared = None if encoder is None else encoder.declared
     if declared is None and source.suffix not in PARQUET:
         raise InputError(f"{source}: this model takes arrays; give a Parquet file with a column {FEATURES!r} of lists")
     first = next(raw_rows(source, declared, 1), None)

@@ -682,7 +682,9 @@ def _parties(contents: _Contents) -> str:
     }
     _refute_if(named != plan.identity.model_dump(), "the run is not the one that the parties have signed")
     for key, evidence in contents.evidence.items():
-        evidence.require(run, plan.releases, contents.charged()[key], contents.artefacts[key])
+        one = contents.charged()[key]
+        used = [contents.artefacts[other] for other in one.upstream]
+        evidence.require(run, plan.releases, one, contents.artefacts[key], used)
     return f"{', '.join(first.roster.names)} have signed their rows' descriptions, charges and messages"
 
 

@@ -21,7 +21,7 @@ from dpalgos.parameters import ParameterError
 from dpalgos.rows import Ints
 from dpalgos.secure.rounds import AGREEMENT, SUM, Stage, run_rounds
 from storage.documents import parse_json
-from storage.encoder import TableEncoder
+from storage.encoder import encoder_of
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import DatasetRef, ReleaseRef
 from storage.rounds import RoundStore
@@ -40,7 +40,7 @@ from tasks.preparation.public_maps import make_map, make_mapped, plan_mapping
 from tasks.release.door import combine
 from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, bytes_of, keep_sum, kept_sums, release_blocks, result_of, step_lengths
-from tasks.release.storing import recorded_key, require_sent, store_release, stored_release
+from tasks.release.storing import read_release, recorded_key, require_sent, store_release, stored_release
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
@@ -165,6 +165,11 @@ def _public_rows(name: str, rows: DatasetRef, plan: RunPlan) -> Shards:
             f"{name} has {mapped.dimension} features and classes {', '.join(mapped.classes)}, the parties' rows have "
             f"{rows.dimension} and {', '.join(rows.classes)}; measure on rows of the same kind"
         )
+    if plan.column_map is not None and mapped.columns != rows.columns:
+        raise InputError(
+            f"{name} declares other columns than the parties' rows, and the model looks at columns; ingest it under "
+            "the parties' schema"
+        )
     partitioned = make_partition(plan_partition(mapped, TrainingConfig(dataset=name, parties=1, test_fraction=0.0)))
     return Shards(training=partitioned.training, held_out=partitioned.held_out or partitioned.training[0])
 
@@ -192,8 +197,7 @@ class _Asking:
         schema = parse_json(table, "a schema") if table else None
         if (identity(table=schema) if table else "") != self._found[0].table:
             raise RefusedError(f"party {self._roster.names[0]} has sent another schema than the one that it has signed")
-        encoder = TableEncoder(schema["schema"], schema["on_violation"]) if schema is not None else None
-        self.columns = Columns(self._found[0].dimension, encoder)
+        self.columns = Columns(self._found[0].dimension, encoder_of(schema))
 
     # ── before anything is charged ───────────────────────────────────────────────────────────────────────────────────
 
@@ -284,7 +288,8 @@ class _Asking:
             messages=tuple(messages),
             took_part=tuple(took_part),
         )
-        evidence.require(self.run, self.plan.releases, release, artefact)
+        used = [read_release(ReleaseRef(key=key, kind="", party="")) for key in release.upstream]
+        evidence.require(self.run, self.plan.releases, release, artefact, used)
         evidence.store(current_layout(), release.key)
         open_releases().write(
             release.key, protocol.federated_manifest(release, artefact.kind, took_part), artefact.arrays()
@@ -427,8 +432,7 @@ class _Asking:
         )
 
     def _upstream(self, release: PlannedRelease) -> tuple[Sent, ...]:
-        own = {one.key for one in self.plan.releases if not one.reads_rows or len(one.parties) == 1}
-        return tuple(Sent.stored(key) for key in release.upstream if key not in own)
+        return tuple(Sent.stored(node.key) for node in protocol.sent_along(self.plan, release))
 
 
 def _last(sums: Sequence[Ints]) -> str:

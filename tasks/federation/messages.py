@@ -17,7 +17,7 @@ from dpalgos.guarantees import Neighbours
 from dpalgos.rows import Array
 from dpalgos.secure.summation import Masking
 from storage.errors import InputError, RefusedError
-from storage.refs import Unit
+from storage.refs import TableColumn, Unit
 from storage.releases import ReleaseStore
 from storage.secrets import Secret
 from tasks.planning.configuration import Json, TrainingConfig
@@ -88,8 +88,10 @@ class Description(WireModel):
     classes : tuple of str
     label_range : (float, float) or None
     image_shape : tuple of int or None
+    columns : tuple of TableColumn
+        Which of these features are which declared column's; empty where they are not as they were encoded.
     normalisation : str
-        What brings its rows into the unit ball.
+        What its rows have passed through first.
     table : str
         Digest of the declared schema; empty where there is none.
     relation : Neighbours
@@ -109,6 +111,7 @@ class Description(WireModel):
     classes: tuple[str, ...]
     label_range: tuple[float, float] | None
     image_shape: tuple[int, ...] | None = None
+    columns: tuple[TableColumn, ...] = ()
     normalisation: str
     table: str
     relation: Neighbours
@@ -304,7 +307,7 @@ class Request(WireModel):
     sum_before : str
         The sum of the step before, little-endian integers; with a party's first look at a step.
     upstream : tuple of Sent
-        What the release's rows are seen through and the party does not make by itself, in order.
+        What the release's rows are seen through, or made of that, and the party does not make by itself, in order.
     message : str
         The server's message of a stage of a secure sum.
     advertisements : tuple of Signed

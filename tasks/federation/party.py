@@ -42,7 +42,9 @@ from tasks.federation.messages import (
 from tasks.federation.protocol import (
     described,
     federated_plan,
+    is_known_to_all,
     keys_of,
+    made_of_sums,
     own_releases,
     release_body,
     require_carried,
@@ -60,7 +62,7 @@ from tasks.preparation.normalisation import make_normalised, plan_normalisation
 from tasks.preparation.partitions import HELD_OUT, make_partition, plan_partition
 from tasks.preparation.public_maps import make_map, make_mapped, plan_mapping
 from tasks.release.admission import commit, reserve
-from tasks.release.door import make_release
+from tasks.release.door import combine, make_release
 from tasks.release.rounds import PartyRounds, release_blocks, session_of
 from tasks.release.storing import read_release, require_sent, store_combination, store_release, stored_release
 from tasks.runtime.settings import current_layout, current_root
@@ -180,6 +182,7 @@ class Party:
             classes=reference.classes,
             label_range=reference.label_range,
             image_shape=reference.image_shape,
+            columns=reference.columns,
             normalisation=reference.normalisation,
             table=identity(table=table) if table is not None else "",
             relation=relation_of(self._dataset),
@@ -271,17 +274,26 @@ class Party:
         """
         nodes, sent = charged.run.own.training, iter(request.upstream)
         theirs = dict(zip(nodes, charged.run.shared.training, strict=True))
+
+        def received(node: PlannedRelease | PlannedCombination, parts: Sequence[PlannedRelease]) -> ReleaseRef:
+            return self._received(node, parts, theirs[node.key], next(sent, None))
+
         references = []
         for key in charged.release.upstream:
             node = nodes[key]
-            if isinstance(node, PlannedRelease) and not node.reads_rows:
+            if isinstance(node, PlannedCombination):
+                sums = made_of_sums(node, nodes)
+                if sums is None:
+                    parts = [one for one in map(nodes.get, node.upstream) if isinstance(one, PlannedRelease)]
+                    references.append(received(node, parts))
+                else:
+                    references.append(combine(node, [received(one, [one]) for one in sums]))
+            elif not node.reads_rows:
                 references.append(make_release(node, []))
-            elif isinstance(node, PlannedRelease) and len(node.parties) == 1:
+            elif is_known_to_all(node):
                 references.append(_stored(node, "comes first: it was not asked for yet"))
             else:
-                made_of = [node] if isinstance(node, PlannedRelease) else map(nodes.get, node.upstream)
-                parts = [one for one in made_of if isinstance(one, PlannedRelease)]
-                references.append(self._received(node, parts, theirs[key], next(sent, None)))
+                references.append(received(node, [node]))
         return references
 
     def _received(
@@ -403,8 +415,9 @@ def _derived(
 
 def _normalised(dataset: str, config: TrainingConfig) -> DatasetRef:
     require_carried(config)
-    name = resolve_normalisation(config, default_normalisation(dataset))
-    return make_normalised(plan_normalisation(find_dataset(dataset), name))
+    registered = find_dataset(dataset)
+    name = resolve_normalisation(config, default_normalisation(dataset), table=bool(registered.columns))
+    return make_normalised(plan_normalisation(registered, name))
 
 
 def _stored(planned: PlannedRelease | PlannedCombination, refusal: str) -> ReleaseRef:

@@ -18,7 +18,7 @@ from tasks.federation.messages import Description, Purpose, Roster, Signed, Wire
 from tasks.planning.configuration import DataSettings, Json, TrainingConfig, split_features
 from tasks.planning.identity import identity
 from tasks.planning.plans import RunPlan
-from tasks.planning.releases import PlannedRelease
+from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.rows import FeatureStep, Shards
 from tasks.preparation.partitions import HELD_OUT, held_out_rows, private_fraction
 from tasks.preparation.prepare import AllRows, prepare_over
@@ -33,12 +33,15 @@ _SHARED = (
     "classes",
     "label_range",
     "image_shape",
+    "columns",
     "normalisation",
     "table",
     "relation",
 )
 _NOT_HERE = (
     "seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party", "horizon", "deadline", "tune",
+    "counts_of",
+    "by",
 )  # fmt: skip
 
 
@@ -119,6 +122,7 @@ def shared_rows(
         person=first.person,
         rows_per_person=first.rows_per_person,
         maps=tuple(one.key for one in features),
+        columns=() if features else first.columns,
     )
 
 
@@ -208,6 +212,35 @@ def own_releases(plan: RunPlan, shards: Shards) -> tuple[PlannedRelease, ...]:
     return tuple(release for release in plan.releases if release.reads_rows and own & set(release.parties))
 
 
+def is_known_to_all(node: PlannedRelease | PlannedCombination) -> bool:
+    """Whether every party comes to a node by itself: a map of public parameters, or a release of its own."""
+    return isinstance(node, PlannedRelease) and (not node.reads_rows or len(node.parties) == 1)
+
+
+def made_of_sums(
+    node: PlannedCombination, nodes: Mapping[str, PlannedRelease | PlannedCombination]
+) -> list[PlannedRelease] | None:
+    """Return the sums over all parties that a combination is made of; None where it takes anything else.
+
+    Of such sums, or of none at all, every party makes it by itself, so that no other is put in its place. What is made
+    of each party's own releases, which the others do not see, is sent.
+    """
+    parts = [nodes[key] for key in node.upstream]
+    sums = [one for one in parts if isinstance(one, PlannedRelease) and len(one.parties) > 1]
+    return sums if len(sums) == len(parts) else None
+
+
+def sent_along(plan: RunPlan, release: PlannedRelease) -> list[PlannedRelease | PlannedCombination]:
+    """Return what a party is sent so that it sees its rows through what a release of a plan uses, in order."""
+    nodes = plan.training
+    sent: list[PlannedRelease | PlannedCombination] = []
+    for key in release.upstream:
+        node = nodes[key]
+        sums = made_of_sums(node, nodes) if isinstance(node, PlannedCombination) else None
+        sent += [node] if sums is None else sums
+    return [node for node in sent if not is_known_to_all(node)]
+
+
 _NAME = "evidence"
 
 
@@ -289,7 +322,14 @@ class Evidence(WireModel):
         name = run_name(self.config, self.descriptions)
         return name, federated_plan(self.config, described_parties, name)
 
-    def require(self, run: str, releases: Sequence[PlannedRelease], one: PlannedRelease, artefact: Artefact) -> None:
+    def require(
+        self,
+        run: str,
+        releases: Sequence[PlannedRelease],
+        one: PlannedRelease,
+        artefact: Artefact,
+        used: Sequence[Artefact],
+    ) -> None:
         """Check what the parties have signed of one of the run's releases.
 
         Parameters
@@ -300,6 +340,8 @@ class Evidence(WireModel):
         one : PlannedRelease
         artefact : Artefact
             What was made of the parties' messages.
+        used : sequence of Artefact
+            What it is planned to use, in order.
 
         Raises
         ------
@@ -318,15 +360,15 @@ class Evidence(WireModel):
             for number, (message, _) in enumerate(zip(self.messages, release_blocks(one), strict=True)):
                 self._said(message, Purpose.ADVERTISEMENT, session_name(run, one.key, number), self.took_part)
         else:
-            self._require_sums(run, one, artefact)
+            self._require_sums(run, one, artefact, used)
 
-    def _require_sums(self, run: str, one: PlannedRelease, artefact: Artefact) -> None:
+    def _require_sums(self, run: str, one: PlannedRelease, artefact: Artefact, used: Sequence[Artefact]) -> None:
         sums = []
         for step, (message, length) in enumerate(zip(self.messages, step_lengths(one), strict=True)):
             parts = self._said(message, Purpose.SUM, session_name(run, one.key, step), self.roster.names)
             numbers = [sent_numbers(body, length, party) for party, body in parts.items()]
             sums.append(np.asarray(np.sum(numbers, axis=0, dtype=np.int64)))
-        again = result_of(one, sums).arrays()
+        again = result_of(one, sums, used).arrays()
         same = {name: np.allclose(array, again[name], rtol=1e-6) for name, array in artefact.arrays().items()}
         if not all(same.values()) or self.took_part != self.roster.names:
             raise RefusedError(f"{one.label} is not made of the sums that the parties have signed")

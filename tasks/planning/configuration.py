@@ -246,7 +246,8 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         bool | None,
         Field(
             description="Whether an image and its mirror image are the same thing (photographs, clothes; not letters "
-            "or digits), so that features are averaged over both; if empty, in colour only."
+            "or digits), so that features are averaged over both; if empty, in colour only. Where it is declared, "
+            "unitball puts an encoder beside its map that overlooks mirror images."
         ),
     ] = None
     counts_of: Annotated[
@@ -388,6 +389,15 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
             "false alarm costs 1, a miss 20). No further charge.",
         ),
     ] = None
+    by: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="Measure the model for each declared value, or bracket of the range, of this column of a "
+            "table: on private rows a noisy confusion matrix a group, at the price of one.",
+            examples=["sex"],
+        ),
+    ] = None
 
 
 class HorizonSettings(BaseModel, frozen=True, extra="forbid"):
@@ -516,8 +526,16 @@ class TrainingConfig(
             )
         if self.sizes is not None and self.partition not in (None, "sized"):
             faults.append(f"`partition` {self.partition} takes no `sizes`: leave one of them out")
-        if not self.evaluation and (self.roc or self.aim is not None):
-            faults.append("`roc` and `aim` are measured, and `no_evaluation` measures nothing: leave it or them out")
+        if not self.evaluation and (self.roc or self.aim is not None or self.by is not None):
+            faults.append(
+                "`roc`, `aim` and `by` are measured, and `no_evaluation` measures nothing: leave it or them out"
+            )
+        if self.by is not None and self.roc:
+            faults.append(
+                f"`by` {self.by} and `roc` are two releases of the same held-out rows, each of which would have half "
+                "of the budget: leave one of them out; a run that repeats this one with the other trains nothing "
+                "anew, and charges its measurement alone"
+            )
         if self.deadline is None and self.deadline_miss != fields["deadline_miss"].default:
             faults.append("`deadline_miss` is of a `deadline`: give one")
         if self.dimension is not None and "components" in named:
@@ -541,8 +559,10 @@ class TrainingConfig(
             faults.append("`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one")
         if horizon and self.tune:
             faults.append("`tune` is not for a `horizon`, whose sums are released every night: leave it out")
-        if horizon and (self.roc or self.deadline is not None):
-            faults.append("`roc` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out")
+        if horizon and (self.roc or self.by is not None or self.deadline is not None):
+            faults.append(
+                "`roc`, `by` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out"
+            )
         if self.aim is not None and not self.roc:
             faults.append(f"`aim` {self.aim} is reached by the noisy sums that `roc` pays for: give `roc` too")
         if horizon and self.test_fraction:

@@ -61,13 +61,17 @@ def check_parts(config: TrainingConfig, dataset: DatasetRef, faults: Faults) -> 
     noisy = [part for name, part in resolved.parts.items() if name in ("projection", "trainer")]
     if config.epsilon is None and any(lookup(part.kind, part.name).budgets for part in noisy):
         faults.add(ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1"))
-    for field, value in config.parameters.items():
-        if not field.startswith("partition."):
-            faults.of(lambda field=field, value=value: _check_parameter(bare, dataset, field, value))  # type: ignore[misc]  # bound now
+    given = {field: value for field, value in config.parameters.items() if not field.startswith("partition.")}
+    # Parameters that fit together are no fault, even where one without the other is (maps and their weights).
+    if given and Faults().of(lambda: _check_parameters(bare, dataset, given)) is None:
+        for field, value in given.items():
+            faults.of(lambda field=field, value=value: _check_parameters(bare, dataset, {field: value}))  # type: ignore[misc]  # bound now
 
 
-def _check_parameter(config: TrainingConfig, dataset: DatasetRef, field: str, value: object) -> None:
-    alone = config.model_copy(update={"parameters": {field: value}})
-    for part in resolve(alone, dataset).parts.values():
+def _check_parameters(config: TrainingConfig, dataset: DatasetRef, parameters: dict[str, object]) -> bool:
+    """Build the parts with some of the parameters, and return true."""
+    given = config.model_copy(update={"parameters": parameters})
+    for part in resolve(given, dataset).parts.values():
         budgets = getattr(lookup(part.kind, part.name), "budgets", ())
         part.with_parameters(**({"budget": _BUDGETS[budgets[0]]} if budgets else {})).build()
+    return True

@@ -13,7 +13,9 @@ from pydantic import SerializeAsAny
 from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, tightened
 from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.column_maps import ColumnMap, how_counted
+from dpalgos.evaluators.by_group import PairsByGroup
 from dpalgos.evaluators.column_histograms import ColumnHistograms
+from dpalgos.features.column_groups import ColumnGroups
 from dpalgos.guarantees import (
     Claim,
     GaussianMu,
@@ -173,6 +175,30 @@ class RunPlan(Planned):
         return [release.guarantee() for release in used if release.reads_rows]
 
     @property
+    def groups(self) -> ColumnGroups | None:
+        """What says to which group a row belongs, where the run is measured by group."""
+        built = (one.build() for one in self.evaluations if not one.reads_rows)
+        return next((one for one in built if isinstance(one, ColumnGroups)), None)
+
+    @property
+    def measured_by(self) -> str:
+        """What measuring by group costs, in a sentence; empty where nothing is measured so."""
+        if self.groups is None:
+            return ""
+        several = f"{len(self.groups.names)} groups by {self.groups.column} ({', '.join(self.groups.names)})"
+        counting = next((one for one in self.evaluations if one.reads_rows), None)
+        if counting is None:
+            return f"{several}, exactly, of public rows"
+        setting, algorithm = counting.setting, cast(PairsByGroup, counting.build())
+        noise = algorithm.deviation(setting) * setting.noise_factor
+        times = math.sqrt(len(self.groups.names))
+        return (
+            f"{several}: a confusion matrix each in one release, {counting.name}, at the price of one matrix; noise of "
+            f"standard deviation {noise:.3g} on each count, and of {times * noise:.3g} on those of all groups "
+            f"together, {times:.3g} times that of a run that is not measured by group"
+        )
+
+    @property
     def training(self) -> dict[str, PlannedRelease | PlannedCombination]:
         """What trains, by key: releases and what the server makes of them, each after its inputs."""
         own = (one for one in self.counts if one.key not in self.before)
@@ -204,6 +230,7 @@ def plan_run(
     relation: Neighbours = Neighbours.REPLACE_ONE,
     features: Sequence[FeatureStep] = (),
     counted: Sequence[PlannedRelease] = (),
+    groups: AlgorithmSpec | None = None,
 ) -> RunPlan:
     """Return the plan of one run over the parties' shards.
 
@@ -221,6 +248,8 @@ def plan_run(
         The public maps that these rows have passed through.
     counted : sequence of PlannedRelease
         Histograms of these columns that were released before: a public input.
+    groups : AlgorithmSpec, optional
+        The public map of a row to its group, where the configuration asks for measurements by group.
 
     Raises
     ------
@@ -229,7 +258,7 @@ def plan_run(
     InputError
         For a target dimension above the data's.
     """
-    draft, stages = _drafted(config, shards, held_out, relation, features, counted)
+    draft, stages = _drafted(config, shards, held_out, relation, features, counted, groups)
     if not stages:
         return draft.plan({}, {})
     allocation = _allocate(draft.resolved, config, stages)
@@ -251,6 +280,7 @@ def is_gaussian(
     relation: Neighbours = Neighbours.REPLACE_ONE,
     features: Sequence[FeatureStep] = (),
     counted: Sequence[PlannedRelease] = (),
+    groups: AlgorithmSpec | None = None,
 ) -> bool:
     """Whether every loss of the plan that :func:`plan_run` would return is Gaussian: it spends no delta.
 
@@ -261,7 +291,7 @@ def is_gaussian(
     ParameterError, UnknownNameError, InputError
         As :func:`plan_run` does.
     """
-    draft, stages = _drafted(config, shards, held_out, relation, features, counted)
+    draft, stages = _drafted(config, shards, held_out, relation, features, counted, groups)
     budgets = dict(zip(stages, _allocate(draft.resolved, config, stages).losses, strict=True)) if stages else {}
     plan = draft.plan(budgets, {})
     kinds = {type(loss) for one in plan.releases if one.reads_rows for loss in one.guarantee().losses}
@@ -275,6 +305,7 @@ def _drafted(
     relation: Neighbours,
     features: Sequence[FeatureStep],
     counted: Sequence[PlannedRelease],
+    groups: AlgorithmSpec | None,
 ) -> tuple[Draft, dict[str, type[Loss]]]:
     """Return everything about a run but its budgets, and which stages draw noise, each with the kind it takes."""
     if config.horizon is not None:
@@ -295,6 +326,7 @@ def _drafted(
         neighbours=neighbours,
         features=tuple(features),
         counted=tuple(counted),
+        groups=groups,
     )
     accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in resolved.parts.items() if part in _STAGES}
     return draft, {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}
@@ -341,6 +373,7 @@ class Draft:
     neighbours: Neighbours
     features: tuple[FeatureStep, ...]
     counted: tuple[PlannedRelease, ...] = ()
+    groups: AlgorithmSpec | None = None
 
     def plan(self, budgets: Budgets, split: Json) -> RunPlan:
         """Return the plan under these budgets."""
@@ -412,6 +445,7 @@ class Draft:
         setting: Setting,
         upstream: Sequence[str],
         label: str,
+        branches: tuple[int, ...] = (),
     ) -> PlannedRelease:
         """Return the plan of one release of a group's rows."""
         # Maps made from public parameters see no sums that would have to be formed somehow.
@@ -434,6 +468,7 @@ class Draft:
             deadline=self._deadline if lookup(spec.kind, spec.name).reads_rows else None,
             outside=tuple(step.outside for step in self.features if step.outside),
             maps=group[0].dataset.maps,
+            branches=branches,
         )
 
     @property
@@ -513,7 +548,7 @@ class Draft:
     def _evaluations(
         self, training: Sequence[PlannedRelease], models: Sequence[PlannedRelease], model: PlannedCombination | None
     ) -> tuple[PlannedRelease, ...]:
-        """Plan how well each released model does on private held-out rows.
+        """Plan how well each released model does on private held-out rows, and what tells the rows' groups apart.
 
         The held-out rows belong to no party that trains, so they have the run's whole budget to themselves: of the
         training's kind, so that measuring spends no delta where training spends none. Several models share it equally;
@@ -524,31 +559,72 @@ class Draft:
         guarantees = [release.guarantee() for release in training if release.reads_rows]
         if config.aim is not None:
             self._require_aim(len(models) if model is None else 1)
+        groups = self._groups()
         if not config.evaluation or not dataset.private or config.epsilon is None or not held_out:
-            return ()
+            return () if dataset.private else groups
         pure = not config.roc and all(
             one.proved and all(isinstance(loss, PureEpsilon) for loss in one.losses) for one in guarantees
         )
-        specs = [self._evaluator(pure=pure)]
+        specs = [self._evaluator(groups, pure=pure)]
         if config.roc:
             # Most rows of a rare class's table share a bin at scale 1.
             specs.append(AlgorithmSpec("evaluators", "score-distribution", {"scale": 2.0}))
         paths = [(*models[0].upstream, model.key)] if model else [(*one.upstream, one.key) for one in models]
+        # A row's group stands before the scores.
+        beside = tuple(one.key for one in groups)
         losses = self._evaluation_losses([PureEpsilon if pure else GaussianMu] * (len(specs) * len(paths)))
         trust = Trust.CENTRAL if len(held_out) == 1 else self.resolved.trust
         setting = Setting(
             sizes=tuple(shard.rows for shard in held_out),
-            dimension=1 if self._classes <= 2 else self._classes,
+            dimension=len(beside) + (1 if self._classes <= 2 else self._classes),
             classes=self._classes,
             neighbours=self.neighbours,
             trust=trust,
             noise_factor=self._trust(trust).build().noise_factor(len(held_out)),
             rows_per_person=dataset.rows_per_person,
         )
-        return tuple(
-            self.release(spec, loss, held_out, setting, path, f"{spec.name} of held-out rows")
+        measuring = (
+            self.release(
+                spec,
+                loss,
+                held_out,
+                setting,
+                (*beside, *path),
+                f"{spec.name} of held-out rows",
+                (1, len(path)) if beside else (),
+            )
             for (path, spec), loss in zip(itertools.product(paths, specs), losses, strict=True)
         )
+        return (*groups, *measuring)
+
+    def _groups(self) -> tuple[PlannedRelease, ...]:
+        """Return the public map of a row to its group, if any is asked for: made like a release, and costs nothing."""
+        config, dataset = self.config, self.shards[0].dataset
+        if config.by is None:
+            return ()
+        if dataset.label_range is not None:
+            raise ParameterError(
+                f"by is {config.by}; what is counted by group are right and wrong classes, and these labels are "
+                "numbers: leave it out, or register the rows with brackets of the label as classes"
+            )
+        if self.groups is None:
+            raise ParameterError(
+                f"by is {config.by}; rows have groups by a declared column of a registered table alone"
+            )
+        if dataset.private and not self.held_out:
+            raise ParameterError(
+                f"by is {config.by}; groups are measured on private held-out rows, and this run holds none out: leave "
+                "it out, or give a --test-fraction above 0"
+            )
+        group = self.held_out or self.shards
+        setting = Setting(
+            sizes=tuple(shard.rows for shard in group),
+            dimension=dataset.dimension,
+            classes=self._classes,
+            neighbours=self.neighbours,
+            rows_per_person=dataset.rows_per_person,
+        )
+        return (self.release(self.groups, None, group, setting, (), f"groups by {config.by}"),)
 
     def _require_aim(self, models: int) -> None:
         """Refuse an aim that no released sums of scores serve."""
@@ -563,9 +639,13 @@ class Draft:
         if fault is not None:
             raise ParameterError(f"aim is {self.config.aim}; {fault}")
 
-    def _evaluator(self, *, pure: bool) -> AlgorithmSpec:
+    def _evaluator(self, groups: Sequence[PlannedRelease], *, pure: bool) -> AlgorithmSpec:
         """Return what measures a model of this data set: confusions of classes, or errors in a declared range."""
         label_range = self.shards[0].dataset.label_range
+        if groups:
+            count = len(cast(ColumnGroups, groups[0].build()).names)
+            name = "laplace-confusion-by-group" if pure else "confusion-by-group"
+            return AlgorithmSpec("evaluators", name, {"groups": count})
         if label_range is None:
             return AlgorithmSpec("evaluators", "laplace-confusion-matrix" if pure else "confusion-matrix")
         if self.config.roc:

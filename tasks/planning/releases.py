@@ -153,6 +153,11 @@ class PlannedRelease(_Identified):
             raise ParameterError(f"branches {self.branches} are not made of the {len(self.upstream)} upstream releases")
         return self
 
+    @property
+    def seen_last(self) -> tuple[str, ...]:
+        """The upstream releases that rows pass through in turn; of several branches, those of the last."""
+        return self.upstream[len(self.upstream) - self.branches[-1] :] if self.branches else self.upstream
+
     def _outside(self) -> set[str]:
         # What follows from the rest, or changes no number that is released.
         return {"account", "delta", "outside"}

@@ -210,6 +210,12 @@ def _tuned(
         f"which compete (each with probability {tuned.chance:.2g}), the best is released, and all is charged as "
         f"({budget.epsilon:g}, {budget.stated_delta:g}); one "
         f"training untuned has mu = {alone:.3g}, and {count} that are all charged {alone / math.sqrt(count):.3g} each"
+        + (
+            "; these numbers are of the whole budget, of which the counts of columns, released once for all "
+            "candidates, take their share first"
+            if "counts" in parts
+            else ""
+        )
     )
 
 

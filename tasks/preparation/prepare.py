@@ -11,6 +11,7 @@ from typing import Protocol, TypedDict
 
 from dpalgos.guarantees import GaussianMu, Neighbours
 from dpalgos.parameters import ParameterError
+from dpalgos.registry import AlgorithmSpec
 from dpalgos.secure.primitives import SecureAggregationError
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import Cap
@@ -25,6 +26,7 @@ from tasks.planning.plans import RunPlan, is_gaussian, plan_run
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import resolve_normalisation
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, RowNode, Shards
+from tasks.preparation.grouping import plan_groups
 from tasks.preparation.nightly_rows import plan_nights, record_tonight
 from tasks.preparation.normalisation import plan_normalisation, require_source
 from tasks.preparation.paid_counts import described_columns, require_no_counts
@@ -106,6 +108,7 @@ class _Known(TypedDict):
     relation: Neighbours
     features: Sequence[FeatureStep]
     counted: Sequence[PlannedRelease]
+    groups: AlgorithmSpec | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,8 @@ class AllRows:
         What is made of rows before the releases; nothing where they are at hand.
     counted : tuple of PlannedRelease
         Histograms of the rows' columns that were released before.
+    groups : AlgorithmSpec or None
+        The public map of a row to its group, where the run is measured by group.
     """
 
     training: Sequence[ShardRef]
@@ -135,6 +140,7 @@ class AllRows:
     features: tuple[FeatureStep, ...] = ()
     nodes: Mapping[str, RowNode] = field(default_factory=dict)
     counted: tuple[PlannedRelease, ...] = ()
+    groups: AlgorithmSpec | None = None
 
     def is_gaussian(self, config: TrainingConfig) -> bool:
         """Whether every loss of the plan is Gaussian."""
@@ -149,7 +155,12 @@ class AllRows:
 
     @property
     def _known(self) -> _Known:
-        return {"relation": self.relation, "features": self.features, "counted": self.counted}
+        return {
+            "relation": self.relation,
+            "features": self.features,
+            "counted": self.counted,
+            "groups": self.groups,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +226,7 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
     source = registered if normalised is None else normalised.rows
     features = faults.of(lambda: plan_features(source, config)) or ()
     mapped = plan_mapping(source, features) if features else None
+    groups = faults.of(lambda: plan_groups(registered, config, name))
     partition = faults.of(lambda: plan_partition(source if mapped is None else mapped.rows, config, registered))
     shards = divided
     if partition is not None and not partition.reads_rows:
@@ -234,6 +246,7 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
         cap=cap,
         features=features,
         nodes=nodes,
+        groups=groups,
     )
     if not normalised.rows.columns:
         require_no_counts(config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -17,13 +16,11 @@ from dpalgos.registry import AlgorithmSpec, lookup
 from storage.datasets import origins
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ReleaseRef
-from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import gaussian_delta, opening_cap, relation_of
 from tasks.datasets.registration import find_dataset
 from tasks.datasets.scales import declared_schema
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
-from tasks.planning.nights import release_of
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import Partition
 from tasks.preparation.partitions import make_partition, plan_partition, shards_of
@@ -31,7 +28,7 @@ from tasks.release.admission import require_room
 from tasks.release.door import make_release
 from tasks.release.storing import read_release, stored_release
 from tasks.runtime.settings import current_layout
-from tasks.runtime.stores import open_catalog, open_releases
+from tasks.runtime.stores import open_catalog
 
 NAME = "column-histograms"
 """Of the evaluator, as the registry has it."""
@@ -93,7 +90,7 @@ def plan_counts(
     """Return the plan of the histograms of a version's columns; no row is read and nothing is charged.
 
     Counts go through running sums and means are taken from them: with sums of centred cells beside the counts, of as
-    narrow a margin as theirs (weight 1), all other margins would be 8 to 16 % wider, for n = 300 to 84,000 rows of 6 to
+    narrow a margin as theirs (weight 1), all other margins would be 8 to 13 % wider, for n = 300 to 84,000 rows of 6 to
     15 columns. The number of bins is :func:`~dpalgos.evaluators.column_histograms.bins_for` of n, d and μ.
 
     Parameters
@@ -243,35 +240,3 @@ def counts_of(planned: PlannedRelease) -> ColumnCounts:
         raise RefusedError(f"{planned.label} of version {planned.dataset} are not released")
     algorithm = cast(ColumnHistograms, planned.build())
     return ColumnCounts.of_release(read_release(stored).values, algorithm, planned.setting)
-
-
-def paid_counts(account: str, version: str) -> list[PlannedRelease]:
-    """Return the stored releases of columns' histograms that an account has paid for, of one data version.
-
-    In the order of their charges, each as it was planned: public facts alone. Those of :func:`plan_counts` count all
-    rows of the version (``setting.rows``) under its partition into the parties' own files, or none; others may count
-    some. Of each :func:`counts_of` reads what was released, free of charge; several of the same rows and columns are
-    combined by :func:`dpalgos.histograms.combined`.
-
-    Parameters
-    ----------
-    account : str
-    version : str
-        Of the registered rows.
-    """
-    return list({planned.key: planned for planned in _paid(account, version)}.values())
-
-
-def _paid(account: str, version: str) -> Iterator[PlannedRelease]:
-    store = open_releases()
-    for charge in open_ledger().charges(account):
-        if not store.exists(charge.key):
-            continue
-        manifest = store.manifest(charge.key)
-        if manifest.get("dataset") != version or manifest.get("algorithm", {}).get("name") != NAME:
-            continue
-        known = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
-        body = {**known, "seed": manifest["public_seed"], "account": account, "delta": charge.plan.delta}
-        planned = release_of(body)
-        if planned.key == charge.key:
-            yield planned

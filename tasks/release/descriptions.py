@@ -43,7 +43,8 @@ from storage.refs import DatasetRef
 from tasks.accounts.reports import budget_report
 from tasks.datasets.scales import Scale, Worth, label_of, same_columns, scales_of
 from tasks.planning.configuration import Json
-from tasks.release.column_counts import CountsPlan, counts_of, make_counts, paid_counts, plan_counts, version_of
+from tasks.preparation.paid_counts import paid_counts
+from tasks.release.column_counts import CountsPlan, counts_of, make_counts, plan_counts, version_of
 from tasks.runtime.stores import open_catalog
 
 UNMEASURED = "cannot be measured at this budget"

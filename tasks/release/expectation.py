@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Work
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.guarantees import Setting
+from dpalgos.resources import room_for
 from dpalgos.rows import cores
 from dpalgos.trainers.tuned import Tuned
 from storage.confined import kept_memory
@@ -76,7 +78,7 @@ class Speeds:
 
 
 def measure_speeds() -> Speeds:
-    """Measure the machine for a fifth of a second."""
+    """Measure the machine for a fifth of a second; products on one thread, as the door has them."""
     matrix = np.ones((400, 400))
 
     def loop() -> None:
@@ -84,7 +86,8 @@ def measure_speeds() -> Speeds:
         for number in range(500_000):
             total += number
 
-    product, looped = (min(timeit.repeat(work, number=1, repeat=3)) for work in (lambda: matrix @ matrix, loop))
+    with threadpool_limits(limits=1, user_api="blas"):
+        product, looped = (min(timeit.repeat(work, number=1, repeat=3)) for work in (lambda: matrix @ matrix, loop))
     return Speeds(operations=2 * 400**3 / product, interpreted=_REFERENCE_LOOP / looped, cores=cores())
 
 
@@ -113,8 +116,9 @@ class Expectation:
         Of rows, from disk; likewise.
     memory_bytes : int
         Peak of the process, at the limit of rows each.
-    streamed : bool
-        Whether rows are read again at every pass, because they do not fit the limit on what is kept.
+    streamed : float
+        Share of the rows that are encoded again at every pass because they do not fit the limit on what is kept, at the
+        limit of rows each; all are read then.
     epsilon, delta : float or None
         The budget.
     seconds, least_seconds : float
@@ -122,6 +126,8 @@ class Expectation:
     mapping_seconds : float
         Of these, what each reading of all rows takes because they pass through a slow public map anew, at the limit of
         rows each; 0 where they are kept as it shows them, or will be.
+    measured_by : str
+        What measuring by group costs; empty where nothing is measured so.
     """
 
     rows: int
@@ -138,12 +144,13 @@ class Expectation:
     read_bytes: int
     least_read_bytes: int
     memory_bytes: int
-    streamed: bool
+    streamed: float
     epsilon: float | None
     delta: float
     seconds: float
     least_seconds: float
     mapping_seconds: float
+    measured_by: str = ""
 
 
 def expect(
@@ -188,7 +195,7 @@ def expect(
     releases = [release for release in training if release.reads_rows]
     maps = [] if mapped else [release for release in plan.projections if not release.reads_rows]
     works = [(release, release.build().work(release.setting)) for release in releases]
-    streamed = sum(work.kept for _, work in works) > limit
+    room = room_for(sum(work.kept for _, work in works), limit)
     fixed = (_START + (_NEW_ROOT if new_root else 0.0) + _RECORD + _TASK * len(releases)) / speeds.interpreted
     most, least = (
         _asked(
@@ -198,7 +205,7 @@ def expect(
             each,
             speeds,
             to_store,
-            streamed,
+            room,
             anew,
             encoded,
         )
@@ -219,12 +226,13 @@ def expect(
         read_bytes=most.read_bytes,
         least_read_bytes=least.read_bytes,
         memory_bytes=_memory(works, maps, dataset, speeds.cores, limit, stored_first=to_store > 0),
-        streamed=streamed,
+        streamed=most.streamed,
         epsilon=plan.epsilon,
         delta=plan.delta,
         seconds=round(fixed + most.seconds, 1),
         least_seconds=round(fixed + least.seconds, 1),
         mapping_seconds=round(most.mapping, 1),
+        measured_by=plan.measured_by,
     )
 
 
@@ -235,6 +243,7 @@ class _Asked(NamedTuple):
     read_bytes: int
     seconds: float
     mapping: float
+    streamed: float
 
 
 def _of(each: int, release: PlannedRelease) -> PlannedRelease:
@@ -249,31 +258,33 @@ def _asked(
     each: int,
     speeds: Speeds,
     to_store: int,
-    streamed: bool,
+    room: int,
     anew: bool,
     encoded: Sequence[FeatureStep],
 ) -> _Asked:
-    """Return what is asked for where each person has so many rows; whether rows are read again is decided before."""
+    """Return what is asked for where each person has so many rows; how much room is for them is decided before."""
     works = [(release, release.build().work(release.setting)) for release in releases]
+    kept = sum(work.kept for _, work in works)
+    streamed = 1.0 - room / kept if kept > room else 0.0
     read = sum(_numbers(release) * (work.passes if streamed and work.kept else 1) for release, work in works)
     numbers = dataset.rows * each * dataset.dimension
     seconds = numbers * _STORE * to_store / speeds.interpreted
     seconds += dataset.test_rows * each * dataset.dimension * _ENCODE / speeds.interpreted
     seconds += sum(_seconds(release, work, speeds, streamed) for release, work in works)
     tested = 1.0 + dataset.test_rows / max(dataset.rows, 1)
-    seconds += tested * sum(_seconds(release, release.build().work(release.setting), speeds, False) for release in maps)
+    seconds += tested * sum(_seconds(release, release.build().work(release.setting), speeds, 0.0) for release in maps)
     mapping = sum(_mapping(release, speeds) for release in maps) if anew else 0.0
     first = sum(_encoding(step, dataset.rows * each, speeds) for step in encoded)
     mapping, seconds = mapping + first, seconds + first
-    readings = sum(release.setting.rows * (work.passes if streamed and work.kept else 1) for release, work in works)
+    readings = sum(release.setting.rows * _encodings(work, streamed) for release, work in works)
     seconds += max(0.0, readings / max(dataset.rows, 1) - 1.0) * mapping
-    return _Asked(sum(work.operations for _, work in works), _BYTES * read, seconds, mapping)
+    return _Asked(sum(work.operations for _, work in works), _BYTES * read, seconds, mapping, streamed)
 
 
 def _encoding(step: FeatureStep, rows: int, speeds: Speeds) -> float:
     """Return the seconds that rows take through a map before everything else; of a file's, those of one product."""
     if step.algorithm is None or step.public is not None:
-        return 4.0 * rows * step.takes * step.dimension / speeds.operations / speeds.cores
+        return 2.0 * rows * step.takes * step.dimension / speeds.operations / speeds.cores
     algorithm = step.algorithm.build()
     works = [
         algorithm.work(Setting(sizes=(size,), dimension=step.takes, classes=step.classes)) for size in (rows + 1, 1)
@@ -282,13 +293,13 @@ def _encoding(step: FeatureStep, rows: int, speeds: Speeds) -> float:
         works[0].operations - works[1].operations,
         works[0].small_operations - works[1].small_operations,
     )
-    return float((2.0 * operations / speeds.operations + small * _SMALL / speeds.interpreted) / speeds.cores)
+    return float((operations / speeds.operations + small * _SMALL / speeds.interpreted) / speeds.cores)
 
 
 def _mapping(release: PlannedRelease, speeds: Speeds) -> float:
     """Return the seconds that all rows take through a public map, without those that making it takes."""
     made = release.model_copy(update={"setting": replace(release.setting, sizes=(1,))})
-    whole, alone = (_seconds(one, one.build().work(one.setting), speeds, False) for one in (release, made))
+    whole, alone = (_seconds(one, one.build().work(one.setting), speeds, 0.0) for one in (release, made))
     return max(0.0, whole - alone)
 
 
@@ -323,7 +334,7 @@ def _memory(
             for release, work in side_by_side
         ]
         held = sorted(work.held for _, work in side_by_side)[-_AT_ONCE:]
-        kept = min(sum(work.kept for _, work in side_by_side), limit)
+        kept = room_for(sum(work.kept for _, work in side_by_side), limit)
         stages.append(sum(sorted(summing)[-_AT_ONCE:]) + kept + min(sum(held), max(limit, *held)))
     return max(_LEAST_MEMORY, _IMPORTED + _COMPILED + max(stages))
 
@@ -337,12 +348,17 @@ def _numbers(release: PlannedRelease) -> int:
     return release.setting.most_rows * release.setting.dimension
 
 
-def _seconds(release: PlannedRelease, work: Work, speeds: Speeds, streamed: bool) -> float:
+def _encodings(work: Work, streamed: float) -> float:
+    """Return how many times a release encodes its rows, where so large a share of them is not kept."""
+    return 1.0 + (work.passes - 1) * streamed if work.kept else 1.0
+
+
+def _seconds(release: PlannedRelease, work: Work, speeds: Speeds, streamed: float) -> float:
     """Return the seconds of one release; its blocks go over the cores."""
     reads = work.passes if streamed and work.kept else 1
-    interpreted = _numbers(release) * reads * (_READ + _ENCODE) + work.small_operations * _SMALL
-    # Products of few columns reach about half the speed of square ones.
-    busy = interpreted / speeds.interpreted + 2.0 * work.operations / speeds.operations
+    handled = _numbers(release) * (reads * _READ + _encodings(work, streamed) * _ENCODE)
+    interpreted = handled + work.small_operations * _SMALL
+    busy = interpreted / speeds.interpreted + work.operations / speeds.operations
     return _RELEASE + busy / speeds.cores
 
 

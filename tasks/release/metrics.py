@@ -2,21 +2,32 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from dpalgos.evaluators.by_group import PairsByGroup
 from dpalgos.evaluators.noisy_sums import (
     CountedPairs,
     ErrorSums,
     NoisySums,
     ScoreDistribution,
 )
-from dpalgos.margins import metrics_of_noisy_confusion, metrics_of_noisy_errors, simulated, widened, with_margins
-from dpalgos.metrics import classification_metrics, confusion_matrix, recalls, regression_metrics
+from dpalgos.features.column_groups import ColumnGroups, GroupOfRow
+from dpalgos.margins import (
+    Noise,
+    metrics_of_noisy_confusion,
+    metrics_of_noisy_errors,
+    metrics_of_noisy_group,
+    of_sum,
+    simulated,
+    widened,
+    with_margins,
+)
+from dpalgos.metrics import classification_metrics, confusion_matrix, rates_of_group, recalls, regression_metrics
 from dpalgos.models import Statistic, predicted_classes
 from dpalgos.rows import Floats, Ints, Rows, null_records
 from dpalgos.score_curves import (
@@ -28,6 +39,7 @@ from dpalgos.score_curves import (
     margins_of_area,
     platt,
 )
+from dpalgos.trust.model import EVERYONE
 from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
@@ -37,6 +49,23 @@ from tasks.release.storing import diagnostics_of, read_release
 
 # Beyond so many classes nobody reads a matrix, and a curve is drawn from so many points.
 _MOST_CLASSES, _CURVE_POINTS = 50, 101
+
+
+class ByGroup(BaseModel, frozen=True):
+    """How a model does for each group of the rows by one declared column.
+
+    Attributes
+    ----------
+    column : str
+    metrics : mapping of group to mapping
+        See :func:`dpalgos.metrics.rates_of_group`; of private rows each with the limits of its margin.
+    confusion : mapping of group to counts
+        True class by predicted class: exact of public rows, as released of private ones.
+    """
+
+    column: str
+    metrics: dict[str, dict[str, float]]
+    confusion: dict[str, tuple[tuple[float, ...], ...]]
 
 
 class Evaluation(BaseModel, frozen=True):
@@ -52,6 +81,8 @@ class Evaluation(BaseModel, frozen=True):
     """Slope, offset and threshold of the scores, of one model of two classes of which running sums were released."""
     roc: tuple[tuple[tuple[float, float], ...], ...] = ()
     """(False, true positive rate) of each class against the others, of the second where there are two; of one model."""
+    by_group: ByGroup | None = None
+    """Where the run was measured by group; the mean over models of several."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +93,19 @@ class Measured:
     confusion: Floats | None = None
     roc: Sequence[Floats] = ()
     calibration: Calibration | None = None
+    groups: Mapping[str, tuple[Floats, dict[str, float]]] = field(default_factory=dict)
+    """Of each group of rows its counts and its rates."""
 
     def __or__(self, other: Self) -> Self:
         confusion = other.confusion if self.confusion is None else self.confusion
         calibration = other.calibration if self.calibration is None else self.calibration
-        return type(self)(self.metrics | other.metrics, confusion, [*self.roc, *other.roc], calibration)
+        return type(self)(
+            self.metrics | other.metrics,
+            confusion,
+            [*self.roc, *other.roc],
+            calibration,
+            {**self.groups, **other.groups},
+        )
 
 
 def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic], Floats | None]:
@@ -110,7 +149,44 @@ def _curves(truth: Ints, scores: Floats, weights: Floats | None) -> list[Floats]
     return curves
 
 
-def _evaluation(measured: Mapping[str, Measured], measured_on: str, classes: Sequence[str]) -> Evaluation:
+def _measure_groups(
+    groups: ColumnGroups, key: str, path: Sequence[ReleaseRef], shards: Sequence[ShardRef]
+) -> dict[str, tuple[Floats, dict[str, float]]]:
+    """Measure exactly how a model does for each group of public rows; a group without rows has no rates."""
+    classes, names = shards[0].dataset.classes, groups.names
+    size = max(len(classes), 2)
+    reference = ReleaseRef(key=key, kind=GroupOfRow.kind, party=EVERYONE)
+    maps = maps_of([reference, *path], (1, len(path)))
+    counts = np.zeros((len(names), size, size))
+    for shard in shards:
+        features, labels, weights = _scored(rows_of(shard, maps, 1 + (size if size > 2 else 1)))
+        kept = ~null_records(features, labels, size)
+        group = np.clip(features[kept, 0], 0, len(names) - 1).astype(np.int64)
+        truth, predicted = np.asarray(labels[kept], dtype=np.int64), predicted_classes(features[kept, 1:])
+        for place in range(len(names)):
+            own = group == place
+            counts[place] += confusion_matrix(
+                truth[own], predicted[own], size, None if weights is None else weights[kept][own]
+            )
+    return {
+        name: (of_group, rates_of_group(of_group, classes) if of_group.any() else {"rows": 0.0})
+        for name, of_group in zip(names, counts, strict=True)
+    }
+
+
+def _by_group(of: Sequence[Measured], column: str) -> ByGroup:
+    """Return the models' mean counts and rates of each group."""
+    metrics, confusion = {}, {}
+    for name in of[0].groups:
+        counts, rates = zip(*(one.groups[name] for one in of), strict=True)
+        metrics[name] = {metric: float(np.mean([each[metric] for each in rates])) for metric in rates[0]}
+        confusion[name] = tuple(tuple(round(float(count), 3) for count in row) for row in np.mean(counts, axis=0))
+    return ByGroup(column=column, metrics=metrics, confusion=confusion)
+
+
+def _evaluation(
+    measured: Mapping[str, Measured], measured_on: str, classes: Sequence[str], groups: ColumnGroups | None
+) -> Evaluation:
     """Return the models' mean metrics, and what figures are drawn from: counts, and the curves if there is one model.
 
     Models' noises are independent, the held-out rows are the same ones: the mean of limits that hold with 95 % each is
@@ -129,6 +205,8 @@ def _evaluation(measured: Mapping[str, Measured], measured_on: str, classes: Seq
             curves, calibration = of[0].roc, of[0].calibration
             figures["roc"] = tuple(tuple((round(float(x), 4), round(float(y), 4)) for x, y in one) for one in curves)
             figures["calibration"] = None if calibration is None else astuple(calibration)
+    if groups is not None:
+        figures["by_group"] = _by_group(of, groups.column)
     by_party = {name: one.metrics for name, one in measured.items()} if len(of) > 1 else {}
     return Evaluation(metrics=mean, by_party=by_party, measured_on=measured_on, **figures)
 
@@ -146,7 +224,7 @@ def measure(
     """
     dataset = shards.training[0].dataset
     if not dataset.private:
-        return measure_exactly(models, shards)
+        return measure_exactly(models, shards, plan)
     return measure_by_releases(plan, models, released, dataset.classes)
 
 
@@ -172,15 +250,19 @@ def measure_by_releases(
     measured = {}
     for name, path in models.items():
         keys = tuple(reference.key for reference in path)
-        own = [planned for planned in plan.evaluations if planned.upstream == keys]
+        own = [planned for planned in plan.evaluations if planned.reads_rows and planned.seen_last == keys]
         measured[name] = _of_releases(
-            [(one, read_release(released[one.key])) for one in own], classes, plan.identity.aim
+            [(one, read_release(released[one.key])) for one in own], classes, plan.identity.aim, plan.groups
         )
-    return _evaluation(measured, f"held-out {plan.identity.dataset.unit.several}, noisy", classes)
+    several = plan.identity.dataset.unit.several
+    return _evaluation(measured, f"held-out {several}, noisy", classes, plan.groups)
 
 
 def _of_releases(
-    released: Sequence[tuple[PlannedRelease, Statistic]], classes: Sequence[str], aim: str | None
+    released: Sequence[tuple[PlannedRelease, Statistic]],
+    classes: Sequence[str],
+    aim: str | None,
+    groups: ColumnGroups | None,
 ) -> Measured:
     """Return what one model's evaluations say: counts of its predictions, and with them its scores' running sums."""
     measured, matrix = Measured({}), None
@@ -189,6 +271,11 @@ def _of_releases(
         deviation = algorithm.deviation(setting) * setting.noise_factor
         if isinstance(algorithm, ErrorSums):
             measured |= Measured(metrics_of_noisy_errors(values, setting.rows, deviation, algorithm.label_range))
+        elif isinstance(algorithm, PairsByGroup):
+            assert groups is not None, "who counts by group has planned what says the groups"
+            measured |= _of_groups(
+                values, groups.names, setting.rows, deviation, simulated(algorithm, setting), classes
+            )
         elif isinstance(algorithm, CountedPairs):
             noise = simulated(algorithm, setting)
             metrics = metrics_of_noisy_confusion(values, setting.rows, deviation, noise, classes)
@@ -203,6 +290,21 @@ def _of_releases(
     return measured
 
 
+def _of_groups(
+    values: Floats, names: Sequence[str], rows: int, deviation: float, noise: Noise, classes: Sequence[str]
+) -> Measured:
+    """Return what noisy counts (G, K, K) say of each group, and of all of them together: by their sum."""
+    parts = len(values)
+    metrics = metrics_of_noisy_confusion(
+        values.sum(axis=0), rows, math.sqrt(parts) * deviation, of_sum(noise, parts), classes
+    )
+    groups = {
+        name: (counts, metrics_of_noisy_group(counts, deviation, noise, classes))
+        for name, counts in zip(names, values, strict=True)
+    }
+    return Measured(metrics, values.sum(axis=0), groups=groups)
+
+
 def _of_scores(scores: Sequence[ScoreSums], aim: str | None) -> Measured:
     limits = widened(margins_of_area(scores), 0.5)
     metrics = with_margins({"auc": area_under_curve(scores)}, {"auc": limits})
@@ -215,7 +317,9 @@ def _of_scores(scores: Sequence[ScoreSums], aim: str | None) -> Measured:
     return Measured(metrics, roc=curves_of(scores), calibration=calibration)
 
 
-def measure_exactly(models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:
+def measure_exactly(
+    models: Mapping[str, Sequence[ReleaseRef]], shards: Shards, plan: RunPlan | None = None
+) -> Evaluation:
     """Measure released models on public rows: on those held out, or where there are none on the training rows.
 
     Parameters
@@ -224,18 +328,24 @@ def measure_exactly(models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) 
         As for :func:`measure`.
     shards : Shards
         Of public rows.
+    plan : RunPlan, optional
+        It says whether rows are to be measured by group.
     """
     test, measured = shards.held_out, {}
+    groups = None if plan is None else plan.groups
     for name, path in models.items():
         maps = maps_of(path)
+        own = [test] if test is not None else []
         if test is not None:
             of_model = _measure(maps, test)
         else:
             own = [shard for shard in shards.training if shard.party == name] or list(shards.training)
             of_model = _of_training([_measure(maps, shard) for shard in own], [shard.rows for shard in own])
+        if plan is not None and groups is not None:
+            of_model |= Measured({}, groups=_measure_groups(groups, plan.evaluations[0].key, path, own))
         measured[name] = of_model | Measured(diagnostics_of(path[-1]))
     measured_on = "test rows" if test is not None else "training rows"
-    return _evaluation(measured, measured_on, shards.training[0].dataset.classes)
+    return _evaluation(measured, measured_on, shards.training[0].dataset.classes, groups)
 
 
 def _of_training(of: Sequence[Measured], rows: Sequence[int]) -> Measured:

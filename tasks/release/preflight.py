@@ -24,15 +24,16 @@ _ANOTHER = 10**18
 
 def cost_of_measuring_later(plan: RunPlan) -> str | None:
     """Return what it costs to measure a model that is released already, where that is not paid for; None otherwise."""
-    keys = {release.key for release in plan.evaluations if not open_releases().exists(release.key)}
+    measuring = [release for release in plan.evaluations if release.reads_rows]
+    keys = {release.key for release in measuring if not open_releases().exists(release.key)}
     if (
-        len(keys) < len(plan.evaluations)
+        len(keys) < len(measuring)
         or not keys
         or not all(open_releases().exists(release.key) for release in plan.models)
     ):
         return None
-    cost = compose([loss for release in plan.evaluations for loss in release.guarantee().losses]).epsilon(plan.delta)
-    by = " and ".join(dict.fromkeys(release.algorithm.name for release in plan.evaluations))
+    cost = compose([loss for release in measuring for loss in release.guarantee().losses]).epsilon(plan.delta)
+    by = " and ".join(dict.fromkeys(release.algorithm.name for release in measuring))
     return (
         f"the model is released already; measuring it by {by} is a separate charge to the held-out rows (a second one "
         f"if it was measured before): epsilon {rounded_up(cost, 3):g} at delta {plan.delta:g}"

@@ -285,17 +285,25 @@ def keep_sum(planned: PlannedRelease, step: int, numbers: Ints) -> Ints:
 
 def release_blocks(planned: PlannedRelease) -> tuple[stepwise.Block, ...]:
     """Return the release's steps in blocks, each of a key agreement, from public facts."""
-    return stepwise.step_blocks(_algorithm(planned), planned.setting)
+    return stepwise.step_blocks(_uninformed(planned), planned.setting)
 
 
 def step_lengths(planned: PlannedRelease) -> tuple[int, ...]:
     """Return how many numbers the sum of each step has, from public facts."""
-    return stepwise.lengths_of(_algorithm(planned), planned.setting)
+    return stepwise.lengths_of(_uninformed(planned), planned.setting)
 
 
-def result_of(planned: PlannedRelease, sums: Sequence[Ints]) -> Artefact:
-    """Return what the server makes of all sums of a release: post-processing."""
-    return cast(Artefact, stepwise.result_of(_algorithm(planned), sums, planned.setting))
+def result_of(planned: PlannedRelease, sums: Sequence[Ints], used: Sequence[Artefact] | None = None) -> Artefact:
+    """Return what the server makes of all sums of a release: post-processing.
+
+    Parameters
+    ----------
+    planned : PlannedRelease
+    sums : sequence of array
+    used : sequence of Artefact, optional
+        What it is planned to use, in order; as this root has it where None.
+    """
+    return cast(Artefact, stepwise.result_of(_algorithm(planned, used), sums, planned.setting))
 
 
 class Rounds:
@@ -392,8 +400,13 @@ def _tolerance(planned: PlannedRelease) -> Tolerance:
     return cast(stepwise.Masking, planned.masking).tolerance
 
 
-def _algorithm(planned: PlannedRelease) -> SumAlgorithm:
-    return cast(SumAlgorithm, algorithm_of(planned))
+def _algorithm(planned: PlannedRelease, used: Sequence[Artefact] | None = None) -> SumAlgorithm:
+    return cast(SumAlgorithm, algorithm_of(planned, used))
+
+
+def _uninformed(planned: PlannedRelease) -> SumAlgorithm:
+    """Return the algorithm as it is planned: how many sums there are, and how long, is known before what it uses."""
+    return cast(SumAlgorithm, planned.build())
 
 
 def _recorded(planned: PlannedRelease, step: int) -> RecordedSum:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dpalgos.algorithms import Algorithm
 from dpalgos.features.public_map import RowFeatures
+from dpalgos.models import Artefact
 from dpalgos.rows import Features, Ints, MappedRows, RowMap, Rows, SpreadRows, fits
 from storage.errors import RefusedError
 from storage.kept_rows import KeptRows
@@ -45,15 +46,22 @@ def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> Row
     return [_Beside([maps[end - length : end] for end, length in zip(ends, branches, strict=True)])]
 
 
-def algorithm_of(planned: PlannedRelease) -> Algorithm:
+def algorithm_of(planned: PlannedRelease, used: Sequence[Artefact] | None = None) -> Algorithm:
     """Return what computes a release, told what the releases say that it is planned to use.
 
     Of classes nothing is told, so nothing is read.
+
+    Parameters
+    ----------
+    planned : PlannedRelease
+    used : sequence of Artefact, optional
+        These releases, in order; read from this root where None.
     """
     algorithm = planned.build()
     if planned.setting.classes > 1 or not planned.upstream:
         return algorithm
-    used = [read_release(ReleaseRef(key=key, kind="", party="")) for key in planned.upstream]
+    if used is None:
+        used = [read_release(ReleaseRef(key=key, kind="", party="")) for key in planned.upstream]
     return algorithm.informed(used)
 
 

@@ -202,7 +202,8 @@ def use_own_server(root: Path) -> None:
 STARTUP_SECONDS = 120
 _SERVER_PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
 
-# Nothing is sent anywhere, and the console stays the command's own; what a user has set is left alone.
+# Nothing is sent anywhere, the console stays the command's own, and a message has room; what a user has set is left
+# alone.
 _QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -210,6 +211,8 @@ _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "GIT_PYTHON_REFRESH": "quiet",
+    # What a message between parties may have (:mod:`tasks.federation.messages`): counts of a wide table are megabytes.
+    "PREFECT_SERVER_API_MAX_PARAMETER_SIZE": str(64 * 2**20),
 }
 # The embedded server has no page, no schedules and no automations, so it need not start them. Nor does a browser ever
 # hold its password, which is what protection against forged requests is for.

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.margins import is_measured
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -59,6 +61,8 @@ def png_of(figure: Figure, dpi: int) -> bytes:
 # Counts in the cells can be read up to so many classes, and names beside them.
 _MOST_WRITTEN = 12
 _MOST_CURVES = 10
+# Characters of a group's name beside a panel.
+_LONGEST = 32
 
 Matrix = Sequence[Sequence[float]]
 Curve = Sequence[tuple[float, float]]
@@ -87,6 +91,50 @@ def draw_measured(classes: Sequence[str], confusion: Matrix, roc: Sequence[Curve
     if roc:
         _draw_roc(axes[-1], classes, roc, noisy="noisy" in measured_on)
     figure.suptitle(f"measured on {measured_on}", fontsize="medium")
+    return png_of(figure, 110)
+
+
+def draw_groups(
+    column: str, groups: Mapping[str, Mapping[str, float]], rates: Mapping[str, str], measured_on: str
+) -> bytes:
+    """Return how a model does for each group of rows as PNG: a panel a rate, a line a group, with its margin.
+
+    A rate that cannot be measured is drawn as a grey line over its margin, without a point.
+
+    Parameters
+    ----------
+    column : str
+    groups : mapping of group to metrics
+        With the limits of their margins where there are any.
+    rates : mapping of metric to str
+        What is drawn, and how it is called.
+    measured_on : str
+        Part of the title.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2.8 * len(rates) + 1.2, 1.4 + 0.32 * len(groups)), layout="constrained")
+    panels = figure.subplots(1, len(rates), squeeze=False, sharey=True)[0]
+    for axes, (rate, name) in zip(panels, rates.items(), strict=True):
+        for place, metrics in enumerate(groups.values()):
+            if rate not in metrics:
+                continue
+            measured, value = is_measured(metrics, rate), metrics[rate]
+            low, high = metrics.get(f"{rate}_low", value), metrics.get(f"{rate}_high", value)
+            axes.plot([low, high], [place, place], color="C0" if measured else "0.8", linewidth=2)
+            if measured:
+                axes.plot([value], [place], "o", color="C0", markersize=5)
+        axes.set(xlim=(-0.02, 1.02), xlabel=name)
+        axes.grid(axis="x", color="0.9")
+    # The first group stands at the top.
+    # A dollar begins mathematics in a figure's text.
+    shown = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in groups]
+    panels[0].set_yticks(range(len(groups)), [name.replace("$", r"\$") for name in shown])
+    panels[0].set_ylim(len(groups) - 0.5, -0.5)
+    grey = ""
+    if any(not is_measured(metrics, rate) for metrics in groups.values() for rate in rates):
+        grey = "; grey: cannot be measured"
+    figure.suptitle(f"by {column}, measured on {measured_on}{grey}", fontsize="medium")
     return png_of(figure, 110)
 
 

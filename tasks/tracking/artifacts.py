@@ -21,7 +21,7 @@ from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import runs_left
 from tasks.runtime.progress import observed_by
 from tasks.runtime.settings import mlflow_page
-from tasks.tracking.reporting import claim_of, guarantee_of
+from tasks.tracking.reporting import by_group_of, claim_of, guarantee_of
 from tasks.tracking.results import RunResult, is_limit, shown_metric
 
 STAGES = (
@@ -94,7 +94,8 @@ def show_result(result: RunResult) -> None:
     about = f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."
     known = [result.proved.recognised()] if result.proved else []
     lines = [about, guarantee_of(result), *known, claim_of(result)]
-    create_markdown_artifact("\n\n".join(filter(None, lines)) + table, key="result", description="Result")
+    groups = f"\n\n{by_group_of(result)}" if result.by_group else ""
+    create_markdown_artifact("\n\n".join(filter(None, lines)) + table + groups, key="result", description="Result")
     if result.mlflow_run_id:
         create_link_artifact(
             mlflow_page(result.mlflow_run_id),

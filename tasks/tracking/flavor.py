@@ -25,8 +25,9 @@ from dpalgos.pipeline import TRUSTED_TYPES
 from dpalgos.rows import Floats
 from storage.atomic import PREFIX
 from storage.cells import column_name
-from storage.encoder import Clipped, TableEncoder
+from storage.encoder import Clipped, Encoder, PictureEncoder, TableEncoder
 from storage.errors import InputError, StorageError
+from storage.readers.picture_files import PATH, asked_pictures, count_asked
 from storage.readers.raw_tables import PARQUET, expected_rows, names_of, raw_rows
 from storage.schema import Table
 from tasks.datasets.schedules import FEATURES, require_columns
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 
-TRUSTED = (*TRUSTED_TYPES, f"{TableEncoder.__module__}.{TableEncoder.__qualname__}")
+_ENCODERS = (TableEncoder, PictureEncoder)
+TRUSTED = (*TRUSTED_TYPES, *(f"{cls.__module__}.{cls.__qualname__}" for cls in _ENCODERS))
 """Our own classes in stored models; scikit-learn's are trusted by skops itself."""
 
 DIGEST = "unitball.digest"
@@ -116,18 +118,20 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
     (it refuses whole numbers where ``double`` is declared, numbers where ``long`` is, and days and pandas' categories
     where ``string`` is), while a data frame's own types depend on which rows it holds and on where it came from; the
     pipeline's encoder holds each cell against its declaration. A served model reads such rows as JSON; MLflow's server
-    refuses CSV for them. What comes out is a data frame, see :class:`Scorer`.
+    refuses CSV for them. A model of pictures takes the bytes of their files in one column, in JSON as base64
+    (:data:`storage.encoder.PICTURE`). What comes out is a data frame, see :class:`Scorer`.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema, TensorSpec
     from mlflow.types.schema import AnyType, DataType
 
     encoder = pipeline[0]
-    if isinstance(encoder, TableEncoder):
+    if isinstance(encoder, _ENCODERS):
         outputs = [ColSpec(DataType.string if classes else DataType.double, "prediction")]
         outputs += [ColSpec(DataType.double, name) for name in _score_names(pipeline, classes)]
+        kind = DataType.binary if isinstance(encoder, PictureEncoder) else AnyType()
         names = encoder.feature_names_in_.tolist()
-        return ModelSignature(Schema([ColSpec(AnyType(), name) for name in names]), Schema(outputs))
+        return ModelSignature(Schema([ColSpec(kind, name) for name in names]), Schema(outputs))
     output = np.dtype(np.str_) if classes else np.dtype(np.float64)
     return ModelSignature(
         inputs=Schema([TensorSpec(np.dtype(np.float64), (-1, dimension))]), outputs=Schema([TensorSpec(output, (-1,))])
@@ -203,7 +207,7 @@ def _one_row(pipeline: Pipeline, rows: Floats | pd.DataFrame) -> tuple[Pipeline,
     InputError
         If a column is missing, or an array is of another width.
     """
-    if isinstance(pipeline[0], TableEncoder):
+    if isinstance(pipeline[0], _ENCODERS):
         pipeline[0].encode(rows)
         return pipeline[1:], np.zeros((1, pipeline[0].declared.dimension))
     given, width = np.shape(rows), int(pipeline[0].n_features_in_)
@@ -271,14 +275,16 @@ class Scorer:
         return self.pipeline
 
     def predict(self, data: pd.DataFrame | Floats, params: dict[str, object] | None = None) -> pd.DataFrame | Floats:
-        """Return predictions with scores for rows of a table's columns, see :func:`scores_of`; classes for arrays.
+        """Return predictions with scores for rows of a table's columns, or of pictures; classes for arrays.
+
+        See :func:`scores_of`.
 
         Raises
         ------
         InputError
-            For the first row that the schema refuses.
+            For the first row that the schema refuses, or picture that cannot be taken.
         """
-        if isinstance(self.pipeline[0], TableEncoder):
+        if isinstance(self.pipeline[0], _ENCODERS):
             return scores_of(self.pipeline, data)
         return predictions_of(self.pipeline, data)
 
@@ -288,6 +294,8 @@ def _load_pyfunc(path: str) -> Scorer:
 
 
 _ROWS = 4096
+# Numbers of pictures at once.
+_NUMBERS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,11 +334,12 @@ def predict_file(
     ----------
     pipeline : sklearn.pipeline.Pipeline
         A logged model. One of a table takes the table's columns, whose layout in text is that of the table it was
-        trained on; any other takes a Parquet file with a column ``features`` of lists.
+        trained on; one of pictures a folder of them, whatever folders are in it, one file, or a table with a column
+        ``path``; any other takes a Parquet file with a column ``features`` of lists.
     source : Path
     output : Path
-        Gets ``row`` (the line of text, or the row of Parquet, from 1), the id column, ``prediction``, the scores, and
-        ``refusal``: why a row has no prediction. It appears when it is whole.
+        Gets ``row`` (the line of text, or the row of Parquet, from 1), of pictures ``path``, the id column,
+        ``prediction``, the scores, and ``refusal``: why a row has no prediction. It appears when it is whole.
     id_column : str, optional
         A column of the source that is kept as it is.
     threshold : float, optional
@@ -344,14 +353,15 @@ def predict_file(
     StorageError
         If the output cannot be written.
     """
-    encoder = pipeline[0] if isinstance(pipeline[0], TableEncoder) else None
+    encoder: Encoder | None = pipeline[0] if isinstance(pipeline[0], _ENCODERS) else None
     id_column = None if id_column is None else column_name(id_column)
-    require_columns(source, None if encoder is None else encoder.declared, id_column)
+    require_columns(source, encoder, id_column)
     if output.exists():
         raise InputError(f"{output} exists; name another output, or remove it first")
     done = refused = 0
     clipped: dict[str, Clipped] = {}
-    expected, tables = expected_rows(source), _predicted(pipeline, encoder, source, id_column, threshold, clipped)
+    expected = count_asked(source) if isinstance(encoder, PictureEncoder) else expected_rows(source)
+    tables = _predicted(pipeline, encoder, source, id_column, threshold, clipped)
     aside = output.parent / f"{PREFIX}{output.name}-{os.getpid()}"
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -374,48 +384,85 @@ def predict_file(
     return Predicted(done, refused, clipped)
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Some rows of a file, as numbers.
+
+    Attributes
+    ----------
+    lines : int array (m,)
+    kept : mapping of column to cells
+    features : array (m, d)
+        Zeros for rows that are refused.
+    reasons : sequence of str or None
+        Why a row is.
+    clipped : mapping of column to Clipped
+    """
+
+    lines: NDArray[np.int64]
+    kept: Mapping[str, pa.Array]
+    features: Floats
+    reasons: Sequence[str | None]
+    clipped: Mapping[str, Clipped] = field(default_factory=dict)
+
+
 def _predicted(
     pipeline: Pipeline,
-    encoder: TableEncoder | None,
+    encoder: Encoder | None,
     source: Path,
     id_column: str | None,
     threshold: float | None,
     clipped: dict[str, Clipped],
 ) -> Iterator[pa.Table]:
     """Yield tables of one schema, of some thousand rows each; ``clipped`` gets the cells that were."""
-    for rows in raw_rows(source, None if encoder is None else encoder.declared, _ROWS):
-        if encoder is None:
-            features, reasons = _lists(pipeline, rows)
-        else:
-            encoding = encoder.encode(rows.columns)
-            faults = zip(rows.faults or [None] * len(rows.lines), encoding.refusals, strict=True)
-            features, reasons = encoding.features, [fault or why for fault, why in faults]
-            for name, more in encoding.clipped.items():
-                first = clipped.get(name, Clipped(0, int(rows.lines[more.row]), more.value))
-                clipped[name] = replace(first, cells=first.cells + more.cells)
-        refused = np.array([reason is not None for reason in reasons])
-        scores = scores_of(pipeline[1:] if encoder is not None else pipeline, features, threshold)
-        kept = {} if id_column is None else {id_column: _as_array(rows.columns[id_column])}
+    rest = pipeline if encoder is None else pipeline[1:]
+    for given in _given(pipeline, encoder, source, id_column):
+        for name, more in given.clipped.items():
+            first = clipped.get(name, Clipped(0, int(given.lines[more.row]), more.value))
+            clipped[name] = replace(first, cells=first.cells + more.cells)
+        refused = np.array([reason is not None for reason in given.reasons])
+        scores = scores_of(rest, given.features, threshold)
         yield pa.table(
             {
-                "row": pa.array(rows.lines, pa.int64()),
-                **kept,
+                "row": pa.array(given.lines, pa.int64()),
+                **given.kept,
                 **{name: pa.array(scores[name].to_numpy(), mask=refused) for name in scores.columns},
-                "refusal": pa.array(reasons, pa.string()),
+                "refusal": pa.array(given.reasons, pa.string()),
             }
         )
 
 
+def _given(pipeline: Pipeline, encoder: Encoder | None, source: Path, id_column: str | None) -> Iterator[_Given]:
+    """Yield the rows of a file as numbers, some at once: a table's, pictures, or lists of numbers."""
+    if isinstance(encoder, PictureEncoder):
+        for asked in asked_pictures(source, max(16, min(_ROWS, _NUMBERS // encoder.declared.dimension)), id_column):
+            encoding = encoder.encode_files(asked.paths)
+            kept = {PATH: pa.array(asked.names, pa.string())}
+            if id_column is not None and id_column != PATH:
+                kept[id_column] = _as_array(asked.cells)
+            yield _Given(asked.lines, kept, encoding.features, encoding.refusals)
+        return
+    for rows in raw_rows(source, None if encoder is None else encoder.declared, _ROWS):
+        kept = {} if id_column is None else {id_column: _as_array(rows.columns[id_column])}
+        if encoder is None:
+            features, reasons = _lists(pipeline, rows)
+            yield _Given(rows.lines, kept, features, reasons)
+        else:
+            encoding = encoder.encode(rows.columns)
+            faults = zip(rows.faults or [None] * len(rows.lines), encoding.refusals, strict=True)
+            yield _Given(rows.lines, kept, encoding.features, [fault or why for fault, why in faults], encoding.clipped)
+
+
 def _of_no_rows(
-    pipeline: Pipeline, encoder: TableEncoder | None, source: Path, id_column: str | None, threshold: float | None
+    pipeline: Pipeline, encoder: Encoder | None, source: Path, id_column: str | None, threshold: float | None
 ) -> pa.Table:
     """Return the table of a file without rows: the columns of any other, and none in them."""
     width = int(pipeline[0].n_features_in_) if encoder is None else encoder.declared.dimension
-    if encoder is not None:
+    if isinstance(encoder, TableEncoder):
         # Refused for its columns, as with rows.
         encoder.encode({name: [] for name in names_of(source, encoder.declared)})
     scores = scores_of(pipeline[1:] if encoder is not None else pipeline, np.zeros((0, width)), threshold)
-    kept = {}
+    kept = {PATH: pa.array([], pa.string())} if isinstance(encoder, PictureEncoder) else {}
     if id_column is not None:
         typed = source.suffix in PARQUET and id_column in pq.read_schema(source).names
         kept[id_column] = pa.array([], pq.read_schema(source).field(id_column).type if typed else pa.string())

@@ -40,6 +40,7 @@ from tasks.release.seen_rows import maps_of, rows_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import refusal
 from tasks.runtime.stores import open_catalog, open_model_records
+from tasks.tracking.effects import Effects, effects_of
 from tasks.tracking.flavor import load_pipeline, model_digest
 from tasks.tracking.runs import tracking_client
 
@@ -79,7 +80,7 @@ class Lineage(BaseModel, frozen=True):
 def lineage_of(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, path: list[ReleaseRef]) -> Lineage:
     """Return the lineage of a model that a run has released."""
     keys = tuple(reference.key for reference in path)
-    paid = next((one for one in plan.evaluations if one.upstream == keys), None)
+    paid = next((one for one in plan.evaluations if one.reads_rows and one.seen_last == keys), None)
     measured = None
     if paid is not None:
         measured = ShardRef(dataset=dataset, partition=paid.partition, party=paid.parties[0], rows=paid.setting.rows)
@@ -377,6 +378,17 @@ def load_model(root: Path, model: RegisteredModel) -> Pipeline:
     """
     digest = record_of(root, model).digest
     return load_pipeline(_folder(root, model), lambda found: _require_recorded(model, found, digest))
+
+
+def effects_of_model(root: Path, model: RegisteredModel) -> Effects:
+    """Return what a registered model says about each column: from its file and its releases, and no row.
+
+    Raises
+    ------
+    StorageError, DamagedError, InputError
+        As :func:`load_model`, :func:`read_lineage` and :func:`tasks.tracking.effects.effects_of` do.
+    """
+    return effects_of(load_model(root, model), read_lineage(root, model).path)
 
 
 def require_unchanged(root: Path, model: RegisteredModel) -> None:

@@ -13,7 +13,7 @@ from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.score_curves import Calibration
 from storage.datasets import declared_table
-from storage.encoder import TableEncoder
+from storage.encoder import Encoder, encoder_of
 from storage.refs import DatasetRef
 from tasks.accounts.pricing import epsilon_of_person
 from tasks.accounts.reports import budget_report
@@ -24,17 +24,23 @@ from tasks.preparation.normalisation import row_map
 from tasks.preparation.public_maps import stored_map
 from tasks.release.storing import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
-from tasks.runtime.plots import draw_measured
+from tasks.runtime.plots import draw_groups, draw_measured
 from tasks.runtime.settings import current_layout, current_root, flow_run_page
+from tasks.tracking.effect_figure import draw_effects
+from tasks.tracking.effects import EFFECTS, Effects, card_of, effects_of, of_columns
 from tasks.tracking.models import LINEAGE, champion_of, lineage_of, registered_by
 from tasks.tracking.results import (
     Chained,
     Proved,
     RunResult,
+    about_groups,
     append_result,
     at_threshold,
     by_class,
     epsilon_by_party,
+    group_lines,
+    group_metrics,
+    rates_by_group,
     shown_metric,
     shown_metrics,
 )
@@ -49,7 +55,13 @@ _ALWAYS_OUTSIDE = (
 
 
 def model_card(
-    config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: bool = False
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    plan: RunPlan,
+    result: RunResult,
+    *,
+    elsewhere: bool = False,
+    effects: Effects | None = None,
 ) -> str:
     """Return the card of a run's model as Markdown; public numbers alone.
 
@@ -61,6 +73,8 @@ def model_card(
     result : RunResult
     elsewhere : bool
         Whether rows and accounts are those of parties of their own.
+    effects : Effects, optional
+        What the model says about each column, where it has declared ones.
     """
     command = command_of(config)
     if elsewhere:
@@ -73,8 +87,11 @@ def model_card(
         "Claim": claim_of(result),
         "Spent and left": _spent(dataset, plan, result, elsewhere=elsewhere),
         "How good it is": _measured(dataset, result),
+        f"By {result.by_group.column if result.by_group else ''}": by_group_of(result),
         "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result, group)),
         "Reproduce": f"    {command}\n\n{_versions(dataset, result)}",
+        # Last: MLflow cuts what is longer than it admits.
+        "What it says about each column": "" if effects is None else card_of(effects),
     }
     return "\n\n".join(f"### {heading}\n\n{text}" for heading, text in parts.items() if text)
 
@@ -87,7 +104,7 @@ def _trained_on(config: PartitionSettings, dataset: DatasetRef, plan: RunPlan, *
     if elsewhere:
         kept = "study " + dataset.name + ", each with root and account of its own"
     labels = f"{len(dataset.classes)} classes" if dataset.classes else "a number"
-    held_out = sum(plan.evaluations[0].setting.sizes) if plan.evaluations else 0
+    held_out = next((sum(one.setting.sizes) for one in plan.evaluations if one.reads_rows), 0)
     aside = f"; {held_out:,} {dataset.unit.several} were held out to measure it" if held_out else ""
     chosen = f"\n\nChosen from public facts: {'; '.join(plan.reasons)}." if plan.reasons else ""
     return (
@@ -193,6 +210,16 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
     )
 
 
+def by_group_of(result: RunResult) -> str:
+    """Return how a model does for each group of rows as Markdown; empty where it was not measured so."""
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in group_lines(result)]
+    if not lines:
+        return ""
+    ruled = [lines[0], ["---", *["--:"] * (len(lines[0]) - 1)], *lines[1:]]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in ruled)
+    return "\n\n".join(filter(None, (table, about_groups(result))))
+
+
 def _accuracy(result: RunResult) -> str:
     parts = [
         f"{what if is_measured(result.metrics, name) else what.removesuffix(' is')} {shown_metric(result, name)}"
@@ -276,20 +303,26 @@ class Columns:
     ----------
     dimension : int
         Features a row.
-    encoder : TableEncoder or None
-        How columns of a declared table become them (:func:`storage.datasets.declared_table`).
+    encoder : TableEncoder, PictureEncoder or None
+        How columns of a declared table, or pictures, become them (:func:`storage.datasets.declared_table`).
     """
 
     dimension: int
-    encoder: TableEncoder | None
+    encoder: Encoder | None
 
 
 def describe(
-    config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: bool = False
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    plan: RunPlan,
+    result: RunResult,
+    *,
+    elsewhere: bool = False,
+    effects: Effects | None = None,
 ) -> RunReport:
     """Return a run as MLflow shows it, under names that line up over all algorithms, without its model and children.
 
-    ``elsewhere``: rows and accounts are those of parties of their own.
+    ``elsewhere``: rows and accounts are those of parties of their own; ``effects``: for the card.
     """
     params: dict[str, object] = {
         name: value
@@ -297,11 +330,14 @@ def describe(
         if name not in ("dataset", "algorithm", "trust", "parameters") and value is not None
     }
     params["delta"] = config.stated_delta
-    for release in plan.releases:
+    for release in (*plan.projections, *plan.models, *(one for one in plan.evaluations if one.reads_rows)):
         # What runs, defaults included: whoever compares runs later cannot look up what the defaults were.
         algorithm = release.build()
         for name in (field.name for field in dataclasses.fields(algorithm) if field.init and field.name != "budget"):
-            params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", getattr(algorithm, name))
+            value = getattr(algorithm, name)
+            # Each of a table's columns stands in the release's manifest, and a wide table's are too long a text here.
+            told = len(value) if name == "columns" and value is not None else value
+            params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", told)
     numbers = {
         "epsilon_spent": result.epsilon_spent,
         "delta_spent": result.delta_spent,
@@ -309,6 +345,7 @@ def describe(
         "seconds": result.seconds,
         "releasing_seconds": result.releasing_seconds,
         **shown_metrics(result.metrics),
+        **group_metrics(result),
     }
     proved, flow_run = result.proved, result.prefect_flow_run_id
     return RunReport(
@@ -331,7 +368,7 @@ def describe(
         curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
         tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None)},
         trained_on=dataset,
-        note=model_card(config, dataset, plan, result, elsewhere=elsewhere)
+        note=model_card(config, dataset, plan, result, elsewhere=elsewhere, effects=effects)
         + (f"\n\n[Flow run in Prefect]({flow_run_page(flow_run)})" if flow_run else ""),
     )
 
@@ -353,34 +390,50 @@ def run_report(config: TrainingConfig, run: Chained, columns: Columns | None = N
         If the released arrays do not fit together.
     """
     dataset, plan, result, models = run
-    report = describe(config, dataset, plan, result, elsewhere=columns is not None)
-    lineage = lineage_of(config, dataset, plan, next(iter(models.values()))).model_dump_json(indent=2)
+    path = next(iter(models.values()))
+    lineage = lineage_of(config, dataset, plan, path).model_dump_json(indent=2)
+    model, unlogged = None, ""
     try:
         model = _model_report(config, run, columns, lineage)
     except NotExportableError as reason:
-        model, report = None, dataclasses.replace(report, note=f"{report.note}\n\nNo model is logged: {reason}.")
+        unlogged = f"\n\nNo model is logged: {reason}."
+    effects = None if model is None else model.effects
+    report = describe(config, dataset, plan, result, elsewhere=columns is not None, effects=effects)
     return dataclasses.replace(
         report,
+        note=report.note + unlogged,
         children=_children(plan, result),
         model=model,
-        files={"result.json": result.model_dump_json(indent=2), LINEAGE: lineage},
-        drawn=partial(figure_files, result),
+        files={
+            "result.json": result.model_dump_json(indent=2),
+            LINEAGE: lineage,
+            **({} if effects is None else {EFFECTS: json.dumps(effects.to_json(), indent=1)}),
+        },
+        drawn=partial(figure_files, result, effects),
     )
 
 
-def figure_files(result: RunResult) -> dict[str, bytes]:
+def figure_files(result: RunResult, effects: Effects | None = None) -> dict[str, bytes]:
     """Return the figures of a run as PNG by file name, empty where nothing is to be drawn.
 
     Parameters
     ----------
     result : RunResult
         Its matrix and curves are public: exact of public rows, noisy and paid for of private ones.
+    effects : Effects, optional
+        What its model says about each column.
     """
     figures = {}
+    if effects is not None:
+        figures["effects.png"] = draw_effects(effects)
     if result.confusion:
         figures["confusion_matrix.png"] = draw_measured(result.classes, result.confusion, (), str(result.measured_on))
     if result.roc:
         figures["roc.png"] = draw_measured(result.classes, (), result.roc, str(result.measured_on))
+    if result.by_group is not None:
+        figures["by_group.png"] = draw_groups(
+            result.by_group.column, result.by_group.metrics, rates_by_group(result), str(result.measured_on)
+        )
     return figures
 
 
@@ -407,31 +460,32 @@ def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
 
 def _model_report(config: DataSettings, run: Chained, columns: Columns | None, lineage: str) -> ModelReport:
     dataset, plan, result, models = run
-    *maps, model = [read_release(reference) for reference in next(iter(models.values()))]
+    path = next(iter(models.values()))
+    *maps, model = [read_release(reference) for reference in path]
     features = [stored_map(step.key) for step in plan.features]
     normalisation: str | RowMap = dataset.normalisation
     if columns is None:
         registered = find_dataset(config.dataset)
-        table = declared_table(current_layout(), registered)
-        encoder = None if table is None else TableEncoder(table["schema"], table["on_violation"])
-        columns = Columns(registered.dimension, encoder)
+        columns = Columns(registered.dimension, encoder_of(declared_table(current_layout(), registered)))
         if not lookup("normalisations", dataset.normalisation).row_local:
             normalisation = row_map(registered, dataset.normalisation)
+    pipeline = to_sklearn(
+        normalisation=normalisation,
+        maps=[*features, *maps],
+        model=model,
+        classes=dataset.classes,
+        dimension=columns.dimension,
+        encoder=columns.encoder,
+        calibration=None if result.calibration is None else Calibration(*result.calibration),
+    )
     return ModelReport(
-        pipeline=to_sklearn(
-            normalisation=normalisation,
-            maps=[*features, *maps],
-            model=model,
-            classes=dataset.classes,
-            dimension=columns.dimension,
-            encoder=columns.encoder,
-            calibration=None if result.calibration is None else Calibration(*result.calibration),
-        ),
+        pipeline=pipeline,
         dimension=columns.dimension,
         classes=dataset.classes,
         registered_name=f"{dataset.name}.{result.algorithm}",
         packages=tuple(dict.fromkeys(package for each in features for package in each.packages)),
         lineage=lineage,
+        effects=effects_of(pipeline, path) if of_columns(pipeline) else None,
     )
 
 

@@ -1,7 +1,7 @@
 """The result of a training run: what is proved, claimed and measured of it, and its records in the result tables."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, SerializeAsAny
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
 from dpalgos.guarantees import PureEpsilon, rounded_up
 from dpalgos.margins import is_measured
+from dpalgos.metrics import safe_name
 from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig
@@ -249,8 +250,10 @@ def by_class(result: RunResult, most: int) -> list[str]:
     """Return sentences on each class: its recall, and for how many rows it is predicted at most."""
     metrics = result.metrics
     names = [name.removeprefix("recall_") for name in metrics if name.startswith("recall_")]
-    names = [name for name in names if not is_limit(f"_{name}")][:most]
-    recalls = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in names]
+    names = [name for name in names if not is_limit(f"_{name}")]
+    more = [f"{len(names) - most} more with the run in MLflow"] if len(names) > most else []
+    names = names[:most]
+    recalls = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in names] + more
     most_often = {name: metrics[of] for name in names if (of := f"predicted_{name}_high") in metrics}
     limits = [f"`{name}` for at most {100 * share:.3g} %" for name, share in most_often.items()]
     return ([f"Recall by class: {'; '.join(recalls)}."] if recalls else []) + (
@@ -258,6 +261,88 @@ def by_class(result: RunResult, most: int) -> list[str]:
         if limits
         else []
     )
+
+
+_MOST_OF_GROUP = 5
+NOT_MEASURED = "cannot be measured"
+
+
+def group_lines(result: RunResult) -> list[list[str]]:
+    """Return a table of how a model does for each group: a line of headings, and a line a group; none without groups.
+
+    A rate has its 95 % margin, or it cannot be measured; which is decided from the noise and the noisy counts alone.
+    """
+    if result.by_group is None:
+        return []
+    of, shown = result.by_group, rates_by_group(result)
+    lines = [[of.column, result.identity.dataset.unit.several, *shown.values()]]
+    for group, metrics in of.metrics.items():
+        rates = [shown_rate(metrics, name) for name in shown]
+        lines.append([group, shown_rate(metrics, "rows", ",.0f"), *rates])
+    return lines
+
+
+def rates_by_group(result: RunResult) -> dict[str, str]:
+    """Return which rates of groups are shown, and what they are called: of two classes, what is predicted, too."""
+    metrics = [] if result.by_group is None else list(result.by_group.metrics.values())
+    # A group without rows has no rates.
+    named = max(map(list, metrics), key=len, default=[])
+    recalls = [name for name in named if name.startswith("recall_") and not is_limit(name)]
+    of_classes = dict(zip(recalls, result.classes, strict=False))
+    two = len(result.classes) <= 2
+    shown = {"accuracy": "accuracy"} | ({} if two else {"balanced_accuracy": "balanced"})
+    shown |= {name: f"recall {of_classes[name]}" for name in recalls[:_MOST_OF_GROUP]}
+    if two and recalls:
+        shown[f"predicted_{recalls[-1].removeprefix('recall_')}"] = f"predicted {of_classes[recalls[-1]]}"
+    return shown
+
+
+def shown_rate(metrics: Mapping[str, float], name: str, form: str = ".3f") -> str:
+    """Return a group's rate with its margin, or that it cannot be measured; a dash of a group without rows."""
+    if name not in metrics:
+        return "–"
+    low, high = (metrics.get(f"{name}_{end}") for end in ("low", "high"))
+    if low is None or high is None:
+        return f"{metrics[name]:{form}}"
+    if name == "rows":
+        return f"{low:{form}} to {high:{form}}"
+    return f"{metrics[name]:{form}} ({low:{form}} to {high:{form}})" if is_measured(metrics, name) else NOT_MEASURED
+
+
+def about_groups(result: RunResult) -> str:
+    """Return in sentences what the numbers by group rest on; empty where there are none."""
+    if result.by_group is None or not any("rows_low" in one for one in result.by_group.metrics.values()):
+        return ""
+    several, count = result.identity.dataset.unit.several, len(result.by_group.metrics)
+    return (
+        f"By {result.by_group.column}: one charged release of a confusion matrix a group, at the price of one matrix. "
+        f"Margins are of 95 %, each by itself; those of the number of {several} and of the share predicted are of the "
+        "noise alone, for the held-out "
+        f"{several}. A number whose margin says nothing cannot be measured: the group is small beside the noise, which "
+        f"follows from the noise and noisy counts alone. All other numbers of this run are of the groups' sum, with "
+        f"{math.sqrt(count):.3g} times the noise of a run that is not measured by group."
+    )
+
+
+def group_metrics(result: RunResult) -> dict[str, float]:
+    """Return the groups' rates that were measured, and all margins, under names for MLflow: by_<column>/<group>/<rate>.
+
+    MLflow's page of a run shows numbers with a common beginning up to a slash together.
+    """
+    of = result.by_group
+    if of is None:
+        return {}
+    return {
+        f"{safe_name(f'by_{of.column}')}/{group}/{name}": value
+        for group, metrics in zip(_distinct([safe_name(one) for one in of.metrics]), of.metrics.values(), strict=True)
+        for name, value in metrics.items()
+        if is_measured(metrics, name)
+    }
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return names, those that are alike with their places behind them."""
+    return [name if names.count(name) == 1 else f"{name}_{place}" for place, name in enumerate(names, 1)]
 
 
 def append_result(config: TrainingConfig, result: RunResult) -> None:
@@ -270,26 +355,30 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
         if is_recorded(layout, result.run_key):
             return
         result = result.model_copy(update={"seconds": None})
-    numbers = result.model_dump(mode="json", exclude={"metrics", "by_party", "cached"})
+    numbers = result.model_dump(mode="json", exclude={"metrics", "by_party", "by_group", "cached"})
     # In the order in which people read a row.
     row = {"algorithm": result.algorithm, "dataset": result.dataset, "trust": result.trust, **numbers}
     setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
     margin = {f"accuracy_{end}": result.metrics.get(f"accuracy_{end}") for end in ("low", "high")}
     row |= {"accuracy": result.accuracy if is_measured(result.metrics, "accuracy") else None, **margin}
     append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)
-    measured = [("all", result.metrics), *result.by_party.items()]
+    measured = [("all", "", result.metrics), *((party, "", of) for party, of in result.by_party.items())]
+    if result.by_group is not None:
+        measured += [("all", group, of) for group, of in result.by_group.metrics.items()]
     records = [
         {
             "run_key": result.run_key,
             "algorithm": result.algorithm,
             "dataset": result.dataset,
             "party": party,
+            "by": result.by_group.column if result.by_group is not None and group else "",
+            "group": group,
             "metric": name,
             "value": shown_metrics(metrics).get(name),
             "low": metrics.get(f"{name}_low"),
             "high": metrics.get(f"{name}_high"),
         }
-        for party, metrics in measured
+        for party, group, metrics in measured
         for name in metrics
         if not is_limit(name)
     ]

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput, Metric, Run, RunTag
     from sklearn.pipeline import Pipeline
 
+    from tasks.tracking.effects import Effects
+
 
 def require_own_location(artifacts: Path, location: str) -> None:
     """Refuse a location outside a root's folder of artifacts: files there would be read and written as the root's user.
@@ -203,6 +205,8 @@ class ModelReport:
         Distributions that it needs beside what every model does.
     lineage : str
         What it is made of, as JSON; kept on record with the version.
+    effects : Effects or None
+        What it says about each column; None where it takes no declared ones.
     """
 
     pipeline: Pipeline
@@ -211,6 +215,7 @@ class ModelReport:
     registered_name: str
     packages: tuple[str, ...] = ()
     lineage: str = "null"
+    effects: Effects | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

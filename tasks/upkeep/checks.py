@@ -69,7 +69,7 @@ def sweep_everything(layout: Layout) -> list[str]:
         missing = missing_material(layout, entries, shared=ledger_url() is not None)
     for version in filter(partial(remake_fingerprints, layout), missing):
         done.append(f"made the fingerprints of version {version} again from its rows")
-        if declared_table(layout, dataset_ref(layout, version)) is not None:
+        if "schema" in (declared_table(layout, dataset_ref(layout, version)) or {}):
             # Those of a table's rows come back up to rounding; of all others, to the bit that is on record.
             with writing(open_ledger_database(guarded=False)) as entries:
                 adopt_material(layout, entries, version)

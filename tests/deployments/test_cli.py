@@ -357,6 +357,19 @@ def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(unitball: CommandLine
     assert "epsilon 0.37" in shown.out
 
 
+@pytest.mark.parametrize(
+    ("streamed", "people", "said"),
+    [
+        (0.0, True, "rows kept in memory"),
+        (1.0, True, "rows read from disk"),
+        (0.7, False, "rows of which 30% are kept in memory"),
+        (0.7, True, "rows of which at least 30% are kept in memory"),
+    ],
+)
+def test_a_plan_says_where_rows_are_between_passes(streamed: float, people: bool, said: str) -> None:
+    assert training._kept(streamed, people) == said
+
+
 def test_every_option_of_train_is_tested_or_named_elsewhere() -> None:
     """A new option must not go untested: this list is to be extended together with the tests."""
     fields = {*TrainingConfig.model_fields, *SecureSettings.model_fields} - {"parameters", "secure"}

@@ -22,10 +22,12 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"budget": MU, "bins": 8, "running": False, "mean_weight": 0.5, "label_range": (0.0, 1.0)},
         {"budget": MU, "columns": [{"at": 0, "values": 1}]},
     ],
+    ("evaluators", "confusion-by-group"): [{"budget": MU}, {"budget": MU, "groups": 5}],
     ("evaluators", "confusion-matrix"): [{"budget": MU}],
     ("evaluators", "discordance"): [{"budget": MU}],
     ("evaluators", "error-sums"): [{"budget": MU}],
     ("evaluators", "key-selection"): [{"budget": ApproximateDP(2.0, 0.5)}],
+    ("evaluators", "laplace-confusion-by-group"): [{"budget": EPSILON, "groups": 3}],
     ("evaluators", "laplace-confusion-matrix"): [{"budget": EPSILON}],
     ("evaluators", "laplace-error-sums"): [{"budget": EPSILON}],
     ("evaluators", "score-distribution"): [{"budget": MU, "bins": 4}, {"budget": MU, "bins": 4, "scale": 2.0}],
@@ -34,6 +36,10 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"budget": MU, "components": 6, "variance_share": 0.85},
     ],
     ("projections", "analyze-gauss-published"): [{"budget": APPROXIMATE, "components": 3}],
+    ("projections", "column-groups"): [
+        {"names": ["no", "yes", "missing"], "at": 1, "values": 2},
+        {"names": ["low", "high", "missing"], "at": 0, "edges": [0.25], "missing": 4, "scale": 5, "unit": 0.1},
+    ],
     ("projections", "dictionary"): [
         {"filters": 3, "side": 2, "cells": 1, "images": 20, "processes": ["strokes"], **_IMAGE}
     ],

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from dpalgos.algorithms import Algorithm, PrivateAlgorithm
 from dpalgos.audit.experiment import AuditOptions, AuditReport, Effort, Verdict
-from dpalgos.audit.releases import audit_algorithm
+from dpalgos.audit.releases import audit_algorithm, audited_columns
+from dpalgos.evaluators.column_histograms import ColumnHistograms
 from dpalgos.guarantees import GaussianMu, Loss, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, KeyStream
 from dpalgos.mechanisms.distributions import RoundedGaussian, SymmetricRoundedGaussian
@@ -123,6 +124,16 @@ class LearntProjection(PrivateAlgorithm):
         return LinearModel(weights=np.diff((sums + 2.0 / MU.mu * draws) @ basis.T, axis=0))
 
 
+class EachCellWhole(ColumnHistograms):
+    """A person's rows are counted each as a record."""
+
+    people: ClassVar[str] = "as for column-histograms, were it not for the units"
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        assert isinstance(rows, ArrayRows)
+        return super().contribution(state, replace(rows, shares=None), setting)
+
+
 class ReusedStream:
     """Gives every step of a run the same stream."""
 
@@ -133,8 +144,10 @@ class ReusedStream:
         return self._inner.stream("noise", np.zeros(1))
 
 
+COLUMNS: dict[str, Any] = {"columns": audited_columns(10), "bins": 16}
 MUTANTS: dict[str, Algorithm] = {
     "half the noise": HalfTheNoise(budget=MU),
+    "a person's cells that count as records": EachCellWhole(budget=MU, **COLUMNS),
     "a person's rows that weigh as records": EachRowWhole(budget=MU),
     "a missing root of two": MissingRootTwo(budget=MU, components=2),
     "zero-out sensitivity under replace-one": ZeroOutUnderReplaceOne(budget=MU, iterations=2),
@@ -145,6 +158,7 @@ MUTANTS: dict[str, Algorithm] = {
 }
 SOUND: dict[str, Algorithm] = {
     "class means": ClassMeansDiscriminant(budget=MU),
+    "counts of columns": ColumnHistograms(budget=MU, **COLUMNS),
     "covariance": AnalyzeGauss(budget=MU, components=2),
     "descent": NoisyGradientDescent(budget=MU, iterations=2),
 }
@@ -152,7 +166,7 @@ SOUND: dict[str, Algorithm] = {
 
 def audited(algorithm: Algorithm, confidence: float, noise: type = KeyedNoise) -> AuditReport:
     return audit_algorithm(
-        [(algorithm, SETTING)],
+        [(algorithm, replace(SETTING, dimension=10) if isinstance(algorithm, ColumnHistograms) else SETTING)],
         AuditOptions(
             delta=DELTA,
             confidence=confidence,
@@ -160,7 +174,7 @@ def audited(algorithm: Algorithm, confidence: float, noise: type = KeyedNoise) -
             effort=EFFORT,
         ),
         name=type(algorithm).__name__,
-        kind="trainers",
+        kind="evaluators" if isinstance(algorithm, ColumnHistograms) else "trainers",
         noise=noise,
     )
 

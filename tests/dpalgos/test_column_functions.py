@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
 import scipy
 
-from dpalgos.algorithms import TrustedSummation, run_sums
+from dpalgos.algorithms import TrustedSummation, fit, run_sums
 from dpalgos.columns import Column
 from dpalgos.evaluators.column_histograms import ColumnHistograms
 from dpalgos.features.column_functions import (
@@ -25,8 +26,8 @@ from dpalgos.features.column_functions import (
 )
 from dpalgos.guarantees import GaussianMu, Setting
 from dpalgos.histograms import ColumnCounts
-from dpalgos.keystream import KeyedNoise
-from dpalgos.models import decode, opened, require_planned
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.models import Statistic, decode, opened, require_planned
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, sanitise
 
@@ -147,6 +148,10 @@ def test_what_has_no_variance_of_its_own_is_left_out_and_keeps_its_place() -> No
         [False, False, False],
     ]
     assert np.diff(tables[0, 1]).min() > 0
+    # A spike of 97 %: too little varies for the score to be scaled up to 1.
+    spike = functions_of(np.array([np.repeat([0.0, 0.97, 1.0], [1, 40, 24])]))[0, 1]
+    low, high = scipy.stats.norm.ppf([0.485, 0.985])
+    assert [spike[0], spike[40]] == pytest.approx([-0.03 * (high - low) / 0.3**0.5, 0.97 * (high - low) / 0.3**0.5])
     for name in ("rows_of", "spread"):
         rows = rows_of() if name == "rows_of" else featured(np.random.default_rng(0).random((500, 8)))
         for level in COUNTED:
@@ -278,11 +283,12 @@ def test_pairs_of_values_stand_beside_where_nothing_is_counted() -> None:
     made = column_functions(CATEGORIES, "categories")
     assert [term.values for term in made.terms() if term.function == "value-pair"] == [(0, 0), (1, 0), (2, 0)]
     assert not any(term.function == "other" for term in made.terms())
-    cells = np.zeros((3, 8))
-    cells[0, [5, 7]] = cells[1, 4] = 1.0
+    cells = np.zeros((4, 8))
+    cells[0, [5, 7]] = cells[1, 5] = cells[3, 7] = 1.0
     found = raw(made, featured(cells))
-    assert found[Term("value-pair", (0, 1), (1, 0))] == pytest.approx([1.0, 0.0, 0.0])
+    assert found[Term("value-pair", (0, 1), (1, 0))] == pytest.approx([1.0, 0.0, 0.0, 0.0])
     assert not found[Term("value-pair", (0, 1), (0, 0))].any(), "a missing one has no pair"
+    assert np.flatnonzero(made.transform(featured(cells))[3]).tolist() == [3, 7], "the value and the constant"
     assert made.transform(featured(cells))[2].tolist() == pytest.approx([0.0] * 7 + [1.0]), "the constant is left"
 
 
@@ -335,3 +341,18 @@ def test_the_range_is_from_released_counts_and_no_row() -> None:
     assert len(set(ranges)) > 1
     assert ranges == [clipping_range(one) for one in counts]
     assert made_of("scores", counts_of(rows)).label_range.shape == (0,)
+
+
+def test_a_label_s_range_that_is_far_too_wide_is_cut_to_where_labels_are() -> None:
+    """Noise in the tails of a loose range must not outweigh the labels; a range that fits is left to its quantiles."""
+    random = np.random.default_rng(3)
+    labels = np.clip(random.normal(0.0, 1.0, 20_000), -3.0, 3.0)
+    for reach, most in ((3.0, 6.0), (300.0, 30.0)):
+        algorithm = ColumnHistograms(budget=GaussianMu(0.3), bins=1024, label_range=(-reach, reach))
+        setting = Setting(sizes=(len(labels),), dimension=1, classes=1)
+        for seed in range(10):
+            rows = ArrayRows(np.zeros((len(labels), 1)), labels)
+            released = fit(algorithm, [rows], setting, KeyedNoise(public_secret(seed), "counts"))
+            low, high = clipping_range(ColumnCounts.of_release(cast(Statistic, released).values, algorithm, setting))
+            assert -most / 2.0 <= low < -0.5
+            assert 0.5 < high <= most / 2.0

@@ -12,11 +12,12 @@ from threadpoolctl import threadpool_limits
 
 from dpalgos import rows as rows_module
 from dpalgos.features.encoder import network
-from dpalgos.features.encoder.beside import beside
+from dpalgos.features.encoder.beside import LEAST_SIGNAL, beside
 from dpalgos.features.encoder.directions import Encoder, principal_directions
 from dpalgos.features.encoder.network import EncoderFeatures, Weights, load, resampling
 from dpalgos.features.side_by_side import SideBySide
 from dpalgos.features.whitening import WhitenedFeatures
+from dpalgos.guarantees import Setting
 from dpalgos.models import decode
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
@@ -274,14 +275,14 @@ def test_maps_side_by_side_have_weights(random: np.random.Generator) -> None:
 
 
 def test_the_encoder_stands_beside_where_mirror_images_are_the_same_thing() -> None:
-    def today(*shape: int) -> AlgorithmSpec:
-        return AlgorithmSpec(
-            "projections", "public-whitening", {"processes": ["strokes"], "components": 300, "shape": list(shape)}
-        )
+    def today(*shape: int, components: int = 300) -> AlgorithmSpec:
+        given = {"processes": ["strokes"], "components": components, "shape": list(shape)}
+        return AlgorithmSpec("projections", "public-whitening", given)
 
     for shape, net, own in (((28, 28), "small", 300), ((1, 28, 28), "small", 300), ((3, 32, 32), "big", 150)):
-        chosen = beside(today(*shape), mirror=True, strength=200.0)
+        chosen, why = beside(today(*shape), mirror=True, strength=LEAST_SIGNAL)
         assert chosen.name == "side-by-side"
+        assert f"0.7 times {own} directions of the {net} encoder" in why
         assert chosen.parameters["weights"] == {"public-whitening": 1.0, "encoder": 0.7}
         maps: Any = chosen.parameters["maps"]
         assert maps["encoder"] == {
@@ -289,6 +290,30 @@ def test_the_encoder_stands_beside_where_mirror_images_are_the_same_thing() -> N
         }  # fmt: skip
         assert maps["public-whitening"] == today(*shape).parameters
         assert chosen.build().output_dimension(int(np.prod(shape))) == 300 + own
-        assert beside(today(*shape), mirror=False, strength=200.0).name == "public-whitening"
-        assert beside(today(*shape), mirror=True, strength=99.0).name == "public-whitening"
-    assert beside(today(2, 8, 8), mirror=True, strength=200.0).name == "public-whitening"
+        # So many as were asked for, both together.
+        asked, _ = beside(today(*shape), mirror=True, strength=LEAST_SIGNAL, asked=True)
+        assert asked.build().output_dimension(int(np.prod(shape))) == 300
+        for mirror, strength, said in (
+            (False, 200.0, "no encoder beside it, which overlooks mirror images"),
+            (None, 200.0, "declare --mirror where these are the same thing"),
+            (True, 0.99 * LEAST_SIGNAL, "no encoder beside it below a signal of"),
+        ):
+            alone, why = beside(today(*shape), mirror=mirror, strength=strength)
+            assert alone == today(*shape)
+            assert said in why
+    assert "these have 2" in beside(today(2, 8, 8), mirror=True, strength=200.0)[1]
+    assert "too few" in beside(today(28, 28, components=1), mirror=True, strength=200.0, asked=True)[1]
+
+
+def test_what_maps_side_by_side_ask_of_a_machine_is_what_each_of_them_asks() -> None:
+    """Drawing synthetic pictures and decomposing their covariance were left out: half a minute, and gigabytes."""
+    maps: dict[str, dict[str, Any]] = {"public-whitening": {"images": 40}, "encoder": {"net": "small", "images": 30}}
+    setting = Setting(sizes=(500,), dimension=3072, classes=3)
+    both = SideBySide(maps=maps).work(setting)
+    first, second = (AlgorithmSpec("projections", name, own).build().work(setting) for name, own in maps.items())
+    assert second.small_operations == 20.0 * 3072 * 60
+    assert both.operations == first.operations + second.operations
+    assert both.small_operations == first.small_operations + second.small_operations
+    assert both.row == first.row + second.row
+    # One is made after the other.
+    assert both.held == max(first.held, second.held) > 0

@@ -32,7 +32,7 @@ from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, names
 from dpalgos.resources import memory_limit, set_memory_limit
-from dpalgos.rows import ArrayRows, Block
+from dpalgos.rows import ArrayRows, Block, MappedRows
 from dpalgos.trainers.discriminant import DiscriminantDescent
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 from tests.dpalgos.parameters import PARAMETERS
@@ -431,22 +431,27 @@ def test_two_classes_are_one_logistic_regression() -> None:
     assert (model.predict(rows.features) == rows.labels).mean() > 0.95
 
 
+# Bytes of a row of five features and three classes, encoded.
+_ENCODED = 4 * (5 + 3 + 4)
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("cores", [1, 3])
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("class_weight", [(), "balanced"], ids=["plain", "balanced"])
+@pytest.mark.parametrize("kept", [1.0, 0.9, 0.2, 0.0])
 def test_order_of_rows_parties_and_blocks_does_not_matter(
-    kept: bool, cores: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+    kept: float, class_weight: Any, cores: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With and without keeping the encoded rows, on one core or several, by either product: the same integers."""
+    """All encoded rows kept, or some, or none, on one core or several, by either product: the same integers."""
     from dpalgos import integer_sums
 
     rows = blobs(90, 5, 3, 4)
-    algorithm = NoisyGradientDescent(budget=MU, iterations=7)
+    algorithm = NoisyGradientDescent(budget=MU, iterations=7, class_weight=class_weight)
     first = fitted(algorithm, parties_of(rows, 3), 3)
     monkeypatch.setattr(integer_sums, "_COMPILED_FROM", 0 if compiled else 2**60)
     monkeypatch.setattr("dpalgos.rows.cores", lambda: cores)
     limit = memory_limit()
-    set_memory_limit(limit if kept else 0)
+    set_memory_limit(int(kept * 90 * _ENCODED))
     try:
         shuffled = ArrayRows(rows.features[::-1].copy(), rows.labels[::-1].copy(), block=11)
         np.testing.assert_array_equal(first.weights, fitted(algorithm, parties_of(shuffled, 3)[::-1], 3).weights)
@@ -457,7 +462,7 @@ def test_order_of_rows_parties_and_blocks_does_not_matter(
 def test_what_is_kept_counts_against_one_limit_and_is_given_back() -> None:
     rows, setting = blobs(90, 5, 3, 4), Setting(sizes=(90,), dimension=5, classes=3)
     sums = NoisyGradientDescent(budget=MU).sums(setting)
-    limit, needed = memory_limit(), 4 * 90 * (5 + 3 + 4)
+    limit, needed = memory_limit(), 90 * _ENCODED
     set_memory_limit(0)
     assert sums.prepare(rows, setting) is rows
     set_memory_limit(needed)
@@ -489,6 +494,56 @@ def test_what_sees_the_blocks_that_are_kept_sees_each_once_in_order_and_in_one_t
 
     assert isinstance(NoisyGradientDescent(budget=MU).sums(setting).prepare(rows, setting, seen), EncodedRows)
     assert met == [(threading.get_ident(), float(first)) for first in rows.features[::10, 0]]
+
+
+@dataclasses.dataclass
+class Doubled:
+    """A map of rows that remembers how many it has mapped."""
+
+    mapped: int = 0
+
+    def __call__(self, features: Array) -> Array:
+        self.mapped += len(features)
+        return features / 2.0
+
+
+def people(count: int, each: int, seed: int) -> ArrayRows:
+    """People of so many rows each."""
+    rows = blobs(count * each, 5, 3, seed)
+    return dataclasses.replace(rows, block=50, shares=np.full(count * each, each), people=count)
+
+
+@pytest.mark.parametrize(("each", "kept"), [(1, 30), (3, 90), (8, 200), (20, 200)])
+def test_as_many_rows_of_people_are_kept_as_public_numbers_make_room_for(
+    each: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The most that 30 people may have does not fit; the first 200 rows are kept, whatever they hold and their number.
+
+    Before, none was, and each was encoded again at every step.
+    """
+    monkeypatch.setattr("dpalgos.rows.cores", lambda: 2)
+    halved, setting = Doubled(), Setting(sizes=(30,), dimension=5, classes=3, rows_per_person=20)
+    algorithm = NoisyGradientDescent(budget=MU, iterations=6)
+    rows = MappedRows(people(30, each, 4), [halved], 5)
+    limit = memory_limit()
+    set_memory_limit(2 * 200 * _ENCODED)
+    try:
+        prepared = algorithm.sums(setting).prepare(rows, setting)
+        assert isinstance(prepared, EncodedRows)
+        assert prepared.kept == kept
+        assert len(prepared.rest) == (30 * each > 200)
+        assert [one.count for one in prepared.rest] == [30] * len(prepared.rest), "the party's weight goes by its size"
+        assert halved.mapped == 2 + min(30 * each, 250), "two rows by which maps are tried, and a block beyond the last"
+        del prepared
+        halved.mapped = 0
+        some = fit(algorithm, [rows], setting, noise(1))
+        later = 30 * each - kept
+        assert halved.mapped == min(30 * each, 250) + (2 + 6 * later if later else 0), "once, but for the rest"
+        set_memory_limit(0)
+        none = fit(algorithm, [rows], setting, noise(1))
+    finally:
+        set_memory_limit(limit)
+    np.testing.assert_array_equal(some.weights, none.weights)
 
 
 def block_arrays(block: Any) -> list[Any]:

@@ -183,10 +183,40 @@ def test_images_of_one_channel_and_of_three_get_a_map_each() -> None:
     # What is declared goes before the rule, and the reasons say so.
     for shape, declared in (((28, 28), True), ((3, 32, 32), False)):
         facts = dataclasses.replace(FACTS, image_shape=shape, dimension=int(np.prod(shape)), mirror=declared)
-        assert recommend(facts).arrangement.projection.parameters["mirror"] is declared  # type: ignore[union-attr]
+        parameters: Any = recommend(facts).arrangement.projection.parameters  # type: ignore[union-attr]
+        assert parameters.get("maps", {"public-whitening": parameters})["public-whitening"]["mirror"] is declared
         assert ("not averaged" in recommend(facts).reasons[0]) is not declared
         assert "as declared" in recommend(facts).reasons[0]
     assert chosen((1, 28, 28)) == {**grey, "shape": [1, 28, 28]}
+
+
+@pytest.mark.parametrize(("shape", "net", "whole"), [((3, 32, 32), "big", 800), ((28, 28), "small", 400)])
+def test_the_owners_word_on_mirror_images_is_the_switch_of_the_encoder(
+    shape: tuple[int, ...], net: str, whole: int
+) -> None:
+    """What nobody has said is not taken for said: traffic signs and digits get what they got without an encoder."""
+    facts = dataclasses.replace(FACTS, image_shape=shape, dimension=int(np.prod(shape)))
+
+    def chosen(**more: Any) -> tuple[Any, str]:
+        choice = recommend(dataclasses.replace(facts, **more))
+        return choice.arrangement.projection, choice.reasons[0]
+
+    for mirror, said in ((None, "declare --mirror"), (False, "no encoder beside it")):
+        alone, why = chosen(mirror=mirror)
+        assert alone.name == "public-whitening"
+        assert said in why
+    both, why = chosen(mirror=True)
+    assert f"400 directions of the {net} encoder" in why
+    assert both.build().output_dimension(facts.dimension) == whole + 400
+    maps = both.parameters["maps"]
+    # The other map is the one that there would be without it.
+    assert maps["public-whitening"] == chosen(mirror=True, epsilon=1e-3)[0].parameters | {"components": whole}
+    asked, why = chosen(mirror=True, components=90)
+    assert asked.build().output_dimension(facts.dimension) == 90
+    assert "asked for, the encoder's among them" in why
+    # Fewer rows' worth of signal, whatever it is lost by, and there is none.
+    for weak in ({"epsilon": 0.02}, {"noise_factor": 200.0, "trust": "local"}, {"classes": 2000}):
+        assert chosen(mirror=True, **weak)[0].name == "public-whitening"
 
 
 def test_its_examples_are_what_it_may_choose() -> None:

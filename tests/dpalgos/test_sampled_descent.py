@@ -11,10 +11,11 @@ from scipy.stats import binom
 from dpalgos.accounting.composition import noise_multiplier
 from dpalgos.algorithms import fit
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Setting, SlackGaussian, Trust
-from dpalgos.integer_sums import encoded_radius
+from dpalgos.integer_sums import GradientSums, encoded_radius
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import LinearModel
 from dpalgos.parameters import ParameterError
+from dpalgos.resources import Reserved
 from dpalgos.rows import ArrayRows
 from dpalgos.testing import blobs
 from dpalgos.trainers.gradient_descent import SampledDescent
@@ -75,9 +76,13 @@ def test_steps_draw_anew(orthogonal: ArrayRows) -> None:
     assert not moved.all() or moved.mean() == 1.0
 
 
-def test_rows_too_many_to_keep_are_drawn_alike(orthogonal: ArrayRows, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("some", [0, 150])
+def test_rows_too_many_to_keep_are_drawn_alike(
+    some: int, orthogonal: ArrayRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = fit(trainer(iterations=3), [orthogonal], setting(), KeyedNoise(public_secret(0), "draws"))
-    monkeypatch.setattr("dpalgos.integer_sums.reserve", lambda size: None)
+    held = Reserved()
+    monkeypatch.setattr(GradientSums, "_room", lambda *_: (held, some) if some else (None, 0))
     streamed = ArrayRows(orthogonal.features, orthogonal.labels, block=64)
     again = fit(trainer(iterations=3), [streamed], setting(), KeyedNoise(public_secret(0), "draws"))
     assert np.array_equal(kept.arrays()["weights"], again.arrays()["weights"])

@@ -45,6 +45,7 @@ from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 from tests.support.chains import charges, configured, digests
 from tests.support.command_line import CommandLine
+from tests.support.encoders import BOTH, encoder_run
 from tests.support.leaks import found_in, needles_of
 from tests.support.ledgers import outputs
 from tests.support.private_rows import CLASSES, DIMENSION, ingestion, write_rows
@@ -749,3 +750,21 @@ def test_a_year_of_digits(root: Path, tmp_path: Path) -> None:
     assert len(charges("digits-of-a-year")) == 365
     early, middle, late = (float(np.mean(found[start : start + 60])) for start in (0, 150, 305))
     assert early + 0.05 < middle < late - 0.02, (early, middle, late)
+
+
+@pytest.mark.nightly
+def test_each_night_is_seen_through_the_encoder_beside_another_map(root: Path, tmp_path: Path) -> None:
+    """The map is made on the first night; rows of the first are not seen again on the second."""
+    rows = lines(40, tmp_path / "rows")
+    given = encoder_run((2, 3))
+    arrive(rows[:25], tmp_path)
+    first, result = tonight(**given)
+    paid, stored = spent(), digests()
+    assert released(first)[0].shape == (len(CLASSES), BOTH + 1)
+    arrive(rows, tmp_path)
+    second, again = tonight(**given)
+    assert spent() == paid
+    assert len(released(second)) == 2
+    assert np.array_equal(released(second)[0], released(first)[0])
+    assert {key: digest for key, digest in digests().items() if key in stored} == stored, "the map among them"
+    assert result.measured_on == again.measured_on

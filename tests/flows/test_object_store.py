@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from storage.layout import Layout
@@ -57,3 +58,33 @@ def test_train_audit_the_books_and_look_for_rows(
         assert found_in([path for path in (kept / "releases").rglob("*") if path.is_file()], [*needles, *secrets]) == []
         assert found_in([path for path in kept.rglob("*") if path.is_file()], secrets) == []
         assert found_in([tmp_path / "log"], needles + secrets) == []
+
+
+@pytest.mark.nightly
+def test_a_table_whose_columns_are_counted(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(0)
+    numbers = random.uniform(0, 1, (400, 2))
+    lines = [f"{one:.4f},{two:.4f},{'yes' if abs(one - 0.5) < 0.25 else 'no'}" for one, two in numbers]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,y", *lines]) + "\n")
+    (tmp_path / "schema.yaml").write_text(
+        "columns:\n  - {name: a, type: numeric, range: [0, 1]}\n  - {name: b, type: numeric, range: [0, 1]}\n"
+        "  - {name: 'y', type: label, classes: ['no', 'yes']}\n"
+    )
+    with running_object_store(tmp_path / "log") as endpoint:
+        use_object_store(monkeypatch, endpoint, "clinic")
+        root = tmp_path / "root"
+        monkeypatch.setenv("UNITBALL_ROOT", str(root))
+        monkeypatch.setenv("UNITBALL_LEDGER_MARK", str(tmp_path / "marks"))
+        engine.prepare(root)
+        unitball = CommandLine(root, capfd)
+        rows = ("--path", tmp_path / "rows.csv", "--schema", tmp_path / "schema.yaml")
+        unitball.succeeds("ingest", "clinic", "--format", "csv", *rows, "--epsilon-cap", 20, "--delta-cap", 1e-4)
+        run = ("--dataset", "clinic", "--epsilon", 8, "--parties", 2)
+        first = unitball.trained(*run)
+        assert unitball.trained(*run)["releases"] == first["releases"]
+        charges = [one["label"] for one in unitball.succeeds("budget", "clinic")["parties"][0]["charges"]]
+        assert charges.count("columns of all parties") == 1
+        assert unitball.succeeds("budget", "clinic")["epsilon_spent"] <= 8.0
+        assert unitball("doctor").code == 0

@@ -22,6 +22,7 @@ LABELS = {
     "classes": {"name": "label", "type": "label", "classes": ["no", "yes"]},
     "real": {"name": "label", "type": "label", "range": [-20, 20]},
 }
+LABEL_OF_SCORES = "score-distribution of held-out rows"
 MEASURED = {"classes": "accuracy", "real": "r2"}
 TERMS = ("--account", "made-up", "--epsilon-cap", 9, "--delta-cap", 1e-5)
 
@@ -76,3 +77,45 @@ def test_counts_are_charged_with_the_model_and_once(table: str, unitball: Comman
     # Another replicate pays its own counts.
     unitball.succeeds(*asked, "--replicate", 1)
     assert sum(label == "columns of all parties" for _, label in charged(unitball)) == 2
+
+
+@pytest.mark.parametrize("table", ["classes"], indirect=True)
+def test_described_columns_are_used_again_and_later_ones_change_nothing(table: str, unitball: CommandLine) -> None:
+    asked = ("train", "--dataset", "made-up", "--epsilon", 1, "--parties", 2)
+    unitball.succeeds("describe", "made-up", "--epsilon", 0.5)
+    first = unitball.succeeds(*asked)
+    once = charged(unitball)
+    assert "columns of all parties" not in {label for _, label in once}
+    # What the model guarantees composes the counts that it rests on, and the account has spent no more than that.
+    assert first["proved"]["epsilon"] > 1.0
+    assert unitball.succeeds("budget", "made-up")["epsilon_spent"] <= first["proved"]["epsilon"]
+    # Counts that come later are better, and neither change the model nor charge it again.
+    unitball.succeeds("describe", "made-up", "--epsilon", 2)
+    again = unitball.succeeds(*asked)
+    assert again["releases"] == first["releases"]
+    measured = unitball.succeeds(*asked, "--roc")
+    assert measured["releases"] == first["releases"]
+    labels = {label for _, label in charged(unitball) - once}
+    assert labels <= {"histograms of the columns", "confusion-matrix of held-out rows", LABEL_OF_SCORES}
+    # Another run takes all that there are by then.
+    other = unitball.succeeds(*asked, "--replicate", 1)
+    assert other["proved"]["epsilon"] > first["proved"]["epsilon"]
+
+
+@pytest.mark.parametrize("table", ["classes"], indirect=True)
+def test_a_run_that_paid_its_own_counts_keeps_them(table: str, unitball: CommandLine) -> None:
+    asked = ("train", "--dataset", "made-up", "--epsilon", 1, "--parties", 2)
+    first = unitball.succeeds(*asked)
+    once = charged(unitball)
+    unitball.succeeds("describe", "made-up", "--epsilon", 2)
+    assert unitball.succeeds(*asked)["releases"] == first["releases"]
+    assert {label for _, label in charged(unitball) - once} == {"histograms of the columns"}
+
+
+@pytest.mark.parametrize("table", ["classes"], indirect=True)
+def test_counts_that_are_too_noisy_are_paid_anew(table: str, unitball: CommandLine) -> None:
+    unitball.succeeds("describe", "made-up", "--epsilon", 0.05)
+    result = unitball.succeeds("train", "--dataset", "made-up", "--epsilon", 2, "--parties", 2)
+    assert "columns of all parties" in {label for _, label in charged(unitball)}
+    assert result["proved"]["epsilon"] <= 2.0
+    unitball("train", "--dataset", "made-up", "--epsilon", 2, "--counts-of", "0" * 32).refused(2, "holds no histograms")

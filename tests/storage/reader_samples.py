@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.pictures.declaration import Pictures, Pixels
 from storage.source import ReadOptions
 from tests.support.data import write_idx
+from tests.support.pictures import write_pictures
 
 DECLARED = ReadOptions(dimension=2, classes=("0", "1"))
 FEATURES = [[1.0, 0.5], [2.0, 0.0], [3.0, 1.0]]
@@ -82,14 +84,29 @@ def _draft(folder: Path) -> Sample:
     return Sample(folder / "rows.csv", dimension=33, options=options, features=features, labels=[0, 0, 0])
 
 
+def _cifar100(folder: Path) -> Sample:
+    records = np.zeros((4, 3074), dtype=np.uint8)
+    records[:, 1] = [0, 1, 2, 1]
+    (folder / "train.bin").write_bytes(records.tobytes())
+    return Sample(folder, 4, 3072, ReadOptions(classes=("a", "b", "c")), labels=[0, 1, 2, 1])
+
+
+def _images(folder: Path) -> Sample:
+    write_pictures(folder / "set", {"0/a.png": 255, "1/b.png": 51, "0/c.png": 0})
+    options = ReadOptions(classes=("0", "1"), pictures=Pictures(side=1, pixels=Pixels.GREY))
+    return Sample(folder / "set", dimension=1, options=options, features=[[1.0], [0.2], [0.0]], labels=LABELS)
+
+
 def _sklearn(folder: Path) -> Sample:
     return Sample("iris", 150, 4, ReadOptions())
 
 
 SAMPLES: dict[str, Callable[[Path], Sample]] = {
     "cifar10": _cifar10,
+    "cifar100": _cifar100,
     "csv": _csv,
     "idx": _idx,
+    "images": _images,
     "libsvm": _file("rows", lambda path: path.write_text("0 1:1 2:0.5\n1 1:2\n0 1:3 2:1\n")),
     "parquet": _file("a.parquet", lambda path: pq.write_table(pa.table({"features": FEATURES, "label": LABELS}), path)),
     "sklearn": _sklearn,

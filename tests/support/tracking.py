@@ -11,6 +11,8 @@ import pytest
 from storage.refs import DatasetRef, Visibility
 from tasks.runtime.plots import Curve, Matrix, draw_measured
 from tasks.tracking import reporting
+from tasks.tracking.effect_figure import draw_effects
+from tasks.tracking.effects import Effects
 from tasks.tracking.runs import tracking_client, view_path
 
 
@@ -21,6 +23,7 @@ def figures_remembered() -> Iterator[None]:
     Of a kind are figures of so many classes, curves and cells, measured on the same. Tests of what is drawn draw.
     """
     honest, kept = draw_measured, dict[object, bytes]()
+    of_effects = draw_effects
 
     def drawn(classes: Sequence[str], confusion: Matrix, roc: Sequence[Curve], measured_on: str) -> bytes:
         kind = (len(classes), len(confusion), len(roc), measured_on)
@@ -28,8 +31,15 @@ def figures_remembered() -> Iterator[None]:
             kept[kind] = honest(classes, confusion, roc, measured_on)
         return kept[kind]
 
+    def effects_drawn(found: Effects) -> bytes:
+        kind = (found.scores, found.counted, len(found.columns))
+        if kind not in kept:
+            kept[kind] = of_effects(found)
+        return kept[kind]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reporting, "draw_measured", drawn)
+        patch.setattr(reporting, "draw_effects", effects_drawn)
         yield
 
 

@@ -14,34 +14,62 @@ _MOST = 400
 _NETS = {1: ("small", 400), 3: ("big", 800)}
 
 
-def beside(today: AlgorithmSpec, *, mirror: bool, strength: float) -> AlgorithmSpec:
-    """Return a map of images with the encoder beside it where that pays, else the map itself.
+def beside(
+    today: AlgorithmSpec, *, mirror: bool | None, strength: float, asked: bool = False
+) -> tuple[AlgorithmSpec, str]:
+    """Return a map of images with the encoder beside it where that pays, else the map itself; and why.
 
     The encoder was taught to overlook mirror images and colour, which tell signs, digits and letters apart: it stands
-    beside where their owner says that mirror images are the same thing, and the signal is not too weak.
+    beside where their owner says that mirror images are the same thing, and the signal is not too weak. What nobody
+    has said is not taken for said, in colour either: traffic signs lose more by it than photographs gain.
 
     Parameters
     ----------
     today : AlgorithmSpec
         A ``public-whitening`` with its ``processes``, ``components`` and ``shape``.
-    mirror : bool
-        The owner's word.
+    mirror : bool or None
+        The owner's word; None where there is none.
     strength : float
         n μ / (f K), public (:func:`dpalgos.systems.recommended.signal`).
+    asked : bool
+        Whether so many components were asked for: then both maps have so many together.
+
+    Returns
+    -------
+    AlgorithmSpec
+    str
+        Half a sentence.
     """
     built = today.build()
     shape = list(built.shape)
-    own = _NETS.get(shape[0] if len(shape) == 3 else 1)
-    if not mirror or strength < LEAST_SIGNAL or own is None:
-        return today
-    net, whole = own
-    components = max(1, min(_MOST, _MOST * built.components // whole))
+    channels = shape[0] if len(shape) == 3 else 1
+    if channels not in _NETS:
+        return today, f"no encoder beside it, which takes images of one channel or three; these have {channels}"
+    if mirror is None:
+        return today, (
+            "no encoder beside it, which overlooks mirror images: declare --mirror where these are the same thing "
+            "(photographs, clothes; not signs, digits or letters)"
+        )
+    if not mirror:
+        return today, "no encoder beside it, which overlooks mirror images"
+    if strength < LEAST_SIGNAL:
+        return today, f"no encoder beside it below a signal of {LEAST_SIGNAL:g}, where its directions are mostly noise"
+    net, whole = _NETS[channels]
+    total = built.components
+    components = min(_MOST, total * _MOST // (whole + _MOST) if asked else _MOST * total // whole)
+    if components < 1:
+        return today, f"no encoder beside it, for which {total} directions are too few"
+    other = today.with_parameters(components=total - components) if asked else today
     encoder = {"net": net, "components": components, "processes": list(built.processes), "shape": shape}
-    return AlgorithmSpec(
+    both = AlgorithmSpec(
         "projections",
         "side-by-side",
         {
-            "maps": {today.name: dict(today.parameters), "encoder": encoder},
+            "maps": {today.name: dict(other.parameters), "encoder": encoder},
             "weights": {today.name: 1.0, "encoder": WEIGHT},
         },
+    )
+    return both, (
+        f"beside it {WEIGHT:g} times {components} directions of the {net} encoder, which was taught on random scenes "
+        "to overlook mirror images and colour, and costs nothing"
     )

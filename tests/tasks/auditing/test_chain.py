@@ -22,7 +22,7 @@ from storage.errors import RefusedError
 from storage.kept_rows import KeptRows
 from storage.refs import ShardRef
 from storage.rowfiles import StoredRows
-from tasks.auditing.chain import ChainReport, Tables, audit_chain, chain_config, run_once, synthetic_tables
+from tasks.auditing.chain import ChainReport, Tables, audit_chain, chain_config, rows_of, run_once, synthetic_tables
 from tasks.auditing.traces import told_before
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
@@ -38,6 +38,9 @@ from tests.support.command_line import CommandLine
 from tests.support.nights import by_night
 
 honest_fit, honest_kept, honest_encoding = OpenRelease.fit, mapped_rows.kept_rows, public_maps.encoding
+
+
+OTHERS = ("fed-dpdr-dpml", "dppca-dpsvm", "smo-output-perturbation", "dpml")
 
 
 class Told(mapped_rows.PublicView):
@@ -63,6 +66,17 @@ def test_nothing_beside_the_releases_of_a_sound_system_differs(neighbours: Neigh
     assert report.fields > 400
     assert os.environ["UNITBALL_ROOT"] == str(root)
     assert not root.exists(), "the user's root is not touched"
+
+
+def test_nothing_beside_the_releases_of_a_run_that_counts_columns_differs(root: Path) -> None:
+    """Of a table that is large enough; the map is of columns, and traces name it by its role."""
+    report = audit_chain("unitball", AuditOptions(trials=2, confidence=1 - 1e-9), chain=chain_inline)
+    assert without_noise(report) == []
+    assert report.verdict is Verdict.CONSISTENT
+    config = chain_config("unitball", 1.0, 1e-5, Neighbours.REPLACE_ONE)
+    tables, _ = synthetic_tables(Neighbours.REPLACE_ONE, "train", rows_of("unitball"))
+    seen, _ = run_once(config, tables, chain_inline)
+    assert any(name.endswith("arrays.npz tables") for name in seen), sorted(seen)
 
 
 def lines_of_progress(config: TrainingConfig, tables: Tables) -> list[tuple[str, str, float | None]]:
@@ -216,7 +230,7 @@ def test_the_command(commands: CommandLine) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("neighbours", list(Neighbours)[:2])
-@pytest.mark.parametrize("name", ["noisy-gd", "fed-dpdr-dpml", "dppca-dpsvm", "smo-output-perturbation", "dpml"])
+@pytest.mark.parametrize("name", ["noisy-gd", "unitball", *OTHERS])
 def test_chains_of_sound_systems_are_consistent(name: str, neighbours: Neighbours, root: Path) -> None:
     report = audit_chain(name, AuditOptions(trials=40, neighbours=neighbours, confidence=1 - 1e-9), chain=chain_inline)
     assert report.verdict is Verdict.CONSISTENT, report

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import io
 import json
 import math
 import pkgutil
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -27,6 +29,7 @@ from tasks.planning.plans import RunIdentity
 from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, ingest_private
 from tests.support.command_line import CommandLine
+from tests.support.encoders import encoder_run
 from tests.support.private_rows import PrivateRows
 
 Exported = tuple[Path, Path, PrivateRows]
@@ -542,3 +545,20 @@ def test_a_run_of_people_is_checked_as_one(root: Path, tmp_path: Path) -> None:
     for forge, fails in ((of_rows, {"prices"}), (of_group, {"prices"}), (of_others, {"run", "guarantees"})):
         found = outcomes(changed(archive, tmp_path / f"{forge.__name__}.zip", forge))
         assert fails <= {what for what, holds in found.items() if holds is False}
+
+
+@pytest.mark.nightly
+def test_a_run_behind_the_encoder_is_checked_as_one(root: Path, tmp_path: Path) -> None:
+    """Its map is public and costs nothing: it is in the archive, and what is proved of the model is derived there."""
+    ingest_private(tmp_path / "rows", 60)
+    config: dict[str, Any] = {"trust": "central", **encoder_run((2, 3))}
+    result = followed(**config)
+    append_result(configured(**config), result)
+    archive = tmp_path / "run.zip"
+    archive.write_bytes(export_run(result.run_key[:10])[0])
+    verified = verify(archive)
+    assert not [check for check in verified.checks if check.holds is False]
+    assert verified.epsilon == pytest.approx(1.0, abs=1e-3)
+    run = json.loads(read(archive).members[RUN])
+    arrays = [np.load(io.BytesIO(read(archive).members[release_member(key, "arrays.npz")])) for key in run["releases"]]
+    assert [one for one in arrays if "map1_map_kernels" in one.files], "its weights"

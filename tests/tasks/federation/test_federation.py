@@ -57,6 +57,7 @@ from tasks.tracking.models import find_model, load_model
 from tasks.tracking.reporting import keep_run
 from tasks.tracking.results import append_result
 from tasks.tracking.runs import tracking_client
+from tests.support.encoders import BOTH, encoder_run
 from tests.support.nights import spanning
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 
@@ -588,6 +589,24 @@ def test_features_a_noisy_covariance_and_public_test_rows(parties: Federation) -
     assert made.result.measured_on == "test rows"
     assert made.result.accuracy is not None
     assert parties.messages(Ask.MASK).count("lyon") == 4
+
+
+@pytest.mark.nightly
+def test_each_party_makes_the_encoder_and_the_map_beside_it_by_itself(parties: Federation) -> None:
+    made = parties.run(**encoder_run((2, 3)), trust="secagg", epsilon=1.4)
+    arrays = parties.at("coordinator", lambda: ReleaseStore(current_layout()).read(made.model.key))[1]
+    assert arrays["weights"].shape[1] == BOTH
+
+    def maps() -> list[dict[str, Any]]:
+        """The one that is planned, and the one with more directions that it is a part of."""
+        store = ReleaseStore(current_layout())
+        stored = [one for one in (store.read(key)[1] for key in store.keys()) if "map1_map_kernels" in one]
+        return sorted(stored, key=lambda one: one["map1_basis"].shape[1])
+
+    first, *others = (parties.at(name, maps) for name in (*NAMES, "coordinator"))
+    assert first[0]["map1_basis"].shape[1] == 4
+    for other in others:
+        assert all(np.array_equal(other[0][name], array) for name, array in first[0].items())
 
 
 # ── a coordinator that does not follow the protocol ──────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from dpalgos.features.whitening import PublicWhitening
 from dpalgos.guarantees import Setting
@@ -15,7 +16,7 @@ from storage.confined import kept_memory
 from storage.errors import InputError
 from tasks.planning.configuration import TrainingConfig
 from tasks.release import expectation
-from tasks.release.expectation import _NEW_ROOT, Expectation, Speeds, expect, expect_run
+from tasks.release.expectation import _NEW_ROOT, Expectation, Speeds, expect, expect_run, measure_speeds
 from tests.dpalgos.parameters import PARAMETERS
 from tests.support.chains import charges
 from tests.support.plans import dataset_of, planned, shards_of
@@ -73,7 +74,7 @@ def test_memory_in_closed_form() -> None:
     kept = 4 * _ROWS * (_WIDTH + 3 + 4)
     descent: dict[str, Any] = {"algorithm": "noisy-gd"}
     assert memory_of(limit=2**40, **descent) == blocks + kept
-    assert memory_of(limit=kept - 1, **descent) == blocks + kept - 1
+    assert memory_of(limit=kept - 2, **descent) == blocks + (kept - 2) // 2, "half of the limit is for some of them"
     assert memory_of(limit=0, **descent) == blocks
     assert memory_of(limit=0, to_store=1, **descent) == 8 * 4 * _BLOCK * _WIDTH + 48 * _ROWS + 2**28
     squares = 5 * 8 * _WIDTH**2
@@ -84,6 +85,19 @@ def test_memory_in_closed_form() -> None:
         "dimension": 20,
     }
     assert memory_of(limit=2**40, **directions) == blocks + squares * SPEEDS.cores
+
+
+@pytest.mark.parametrize(("limit", "streamed"), [(1.0, 0.0), (0.99, 0.505), (0.4, 0.8), (0.0, 1.0)])
+def test_rows_that_half_of_the_limit_has_no_room_for_are_encoded_at_every_pass(limit: float, streamed: float) -> None:
+    dataset = dataset_of(rows=_ROWS, dimension=_WIDTH, classes=3)
+    plan = planned(shards_of(dataset, (_ROWS // 2, _ROWS // 2)), algorithm="noisy-gd", parameters={"iterations": 11})
+    kept = 4 * _ROWS * (_WIDTH + 3 + 4)
+    all_kept, some = (expect(plan, dataset, SPEEDS, to_store=0, limit=int(part * kept)) for part in (1.0, limit))
+    assert some.streamed == pytest.approx(streamed, abs=1e-6)
+    assert some.read_bytes == all_kept.read_bytes * (11 if streamed else 1)
+    # A core reads a number in 1.5 and encodes it in 5 nanoseconds.
+    again = 10 * _ROWS * _WIDTH * (1.5e-9 + 5e-9 * streamed) / SPEEDS.interpreted / SPEEDS.cores
+    assert some.seconds - all_kept.seconds == pytest.approx(again if streamed else 0.0, abs=0.11)
 
 
 def test_rows_that_are_held_take_turns_at_the_limit() -> None:
@@ -116,6 +130,20 @@ def test_a_new_root_takes_as_much_longer_as_its_databases_are_made(monkeypatch: 
         monkeypatch.setattr(expectation, "has_databases", lambda root, there=there: there)
         seconds[there] = expected(algorithm="noisy-gd", parameters={"iterations": 10}).seconds
     assert seconds[False] == pytest.approx(seconds[True] + _NEW_ROOT)
+
+
+def test_speed_is_that_of_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was that of all threads, and divided by the cores once more."""
+    seen = []
+
+    def repeat(*_: object, **__: object) -> list[float]:
+        seen.append({one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"})
+        return [1.0]
+
+    monkeypatch.setattr("timeit.repeat", repeat)
+    with threadpool_limits(limits=2, user_api="blas"):
+        assert measure_speeds().operations == 2 * 400**3
+    assert seen == [{1}, {1}]
 
 
 _HOLDING = {

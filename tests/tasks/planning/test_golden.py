@@ -179,7 +179,7 @@ def test_mapped_versions(kept: dict[str, Any]) -> None:
 
 def test_a_comment_makes_no_other_version_of_mapped_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a digest of the text, by which a docstring charged every release of the rows again."""
-    dataset, source = dataset_of(classes=3, dimension=12), inspect.getsource
+    dataset, source = dataset_of(classes=3, dimension=12, normalisation="none"), inspect.getsource
     before = normalisation.plan_normalisation(dataset, "unit-norm").key
 
     def edited(old: str, new: str) -> str:

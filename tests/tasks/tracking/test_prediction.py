@@ -11,13 +11,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from mlflow.models import Model
 
 from dpalgos.models import LinearModel
+from dpalgos.registry import AlgorithmSpec
 from storage.encoder import Clipped
 from storage.errors import InputError, StorageError
 from tasks.tracking import flavor as module
-from tasks.tracking.flavor import Predicted, predict_file
+from tasks.tracking.flavor import Predicted, load_pipeline, predict_file, save_model
 from tasks.tracking.sklearn_export import to_sklearn
+from tests.support.encoders import BOTH, small_encoder
 from tests.support.leaks import found_in
 from tests.tasks.tracking.test_flavor import CLINIC, table_pipeline
 from unitball.training import predicted
@@ -156,6 +159,34 @@ def test_a_model_of_arrays_takes_lists(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "out.parquet").column("prediction").to_pylist() == ["a", "b", None, None, None]
     with pytest.raises(InputError, match="this model takes arrays; give a Parquet file"):
         predict_file(pipeline, ROWS, tmp_path / "other.parquet")
+
+
+def test_a_model_behind_the_encoder_answers_alike_wherever_it_is_asked(tmp_path: Path) -> None:
+    """In Python, from MLflow, over HTTP, from a file, and of a picture by itself."""
+    import mlflow.pyfunc
+    from mlflow.pyfunc.scoring_server import init
+    from starlette.testclient import TestClient
+
+    random, names = np.random.default_rng(3), ("coat", "shoe", "bag")
+    made = AlgorithmSpec("projections", "side-by-side", small_encoder((2, 3))).build().map_for(6)
+    # Dense pictures would all be alike.
+    pictures = np.where(random.random((12, 6)) > 0.6, random.random((12, 6)), 0.0)
+    model = LinearModel(random.normal(size=(3, BOTH)))
+    pipeline = to_sklearn(normalisation="unit-norm", maps=[made], model=model, classes=names, dimension=6)
+    rows = pictures / np.linalg.norm(pictures, axis=1, keepdims=True)
+    expected = [names[label] for label in model.predict(made.transform(rows))]
+    assert len(set(expected)) > 1
+    path = str(tmp_path / "model")
+    save_model(path, Model(), pipeline=pipeline, classes=names, dimension=6, requirements=["scikit-learn"])
+    loaded = mlflow.pyfunc.load_model(path)
+    assert loaded.predict(pictures).tolist() == expected
+    assert [loaded.predict(one[None]).item() for one in pictures] == expected
+    answer = TestClient(init(loaded)).post("/invocations", json={"inputs": pictures.tolist()})
+    assert answer.json()["predictions"] == expected
+    pq.write_table(pa.table({"features": pictures.tolist()}), tmp_path / "new.parquet")
+    again = load_pipeline(path)
+    assert predict_file(again, tmp_path / "new.parquet", tmp_path / "out.parquet") == Predicted(12, 0)
+    assert pq.read_table(tmp_path / "out.parquet").column("prediction").to_pylist() == expected
 
 
 @pytest.mark.parametrize("more", [{}, {"id_column": "ward"}])

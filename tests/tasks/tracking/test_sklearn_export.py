@@ -30,6 +30,7 @@ from dpalgos.score_curves import Calibration
 from storage.errors import InputError
 from tasks.tracking.flavor import TRUSTED, scores_of
 from tasks.tracking.sklearn_export import to_sklearn
+from tests.support.encoders import small_encoder
 
 NORMALISATIONS = ("unit-norm", "clip", "none")
 # Not sorted, so that a classifier that sorts its classes is caught.
@@ -171,16 +172,17 @@ def test_other_feature_maps_chain() -> None:
         (made_of("scattering", 64, **SMALL_SCATTERING), 64),
         (made_of("public-whitening", 64, **WHITENED), 64),
         (made_of("side-by-side", 64, maps={"scattering": SMALL_SCATTERING, "dictionary": SMALL_DICTIONARY}), 64),
+        (made_of("side-by-side", 64, **small_encoder((8, 8), mirror=True)), 64),
         (made_of("signed-root", 8), 8),
         (made_of("signed-log", 8), 8),
         (made_of("patches", 64, filters=3, cells=2), 64),
     ],
-    ids=["hog", "fourier", "scattering", "whitened", "side-by-side", "root", "log", "patches"],
+    ids=["hog", "fourier", "scattering", "whitened", "side-by-side", "encoder", "root", "log", "patches"],
 )
 def test_maps_of_our_own_predict_the_same_and_need_no_pickle(made: Any, dimension: int) -> None:
     rng = np.random.default_rng(11)
     raw = rows(rng, count=60, dimension=dimension)
-    if made.kind == "whitened-features":
+    if made.kind in ("whitened-features", "side-by-side-features"):
         # Images with values below zero are moved to start there: dense ones would all be alike.
         raw = np.where(raw > np.quantile(raw, 0.8), raw, 0.0)
         raw[::9] -= 0.1

@@ -1,0 +1,263 @@
+"""Pictures as numbers: one file's content brought to the declared shape.
+
+A picture's numbers follow from its own file and the declaration alone: pixels are averaged in integers, exactly, so
+that neither other pictures nor threads nor the order of a sum have a part in them.
+"""
+
+import math
+import os
+import stat
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+
+from storage.errors import InputError
+from storage.pictures.declaration import Alpha, Fit, Palettes, Pictures, Pixels
+
+Values = NDArray[np.int64]
+
+# Pixels that are unpacked, in all and along one side; whole numbers then stay far below 2^63.
+_MOST_PIXELS, _LONGEST = 1 << 26, 1 << 15
+# Bytes of a file: what is not packed at all takes eight a pixel at most.
+_MOST_BYTES = 8 * _MOST_PIXELS
+_FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "PPM")
+# Pixels whose integers are made at once.
+_STRIP = 1 << 20
+# Of red, green and blue, in thousandths (ITU-R BT.601).
+_LUMA = np.array([[299], [587], [114]])
+
+# Larger ones are refused here, and without a line on the screen.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
+class PictureError(InputError):
+    """A picture that cannot be taken; the message says why and does not name it."""
+
+
+def open_picture(path: Path | str) -> IO[bytes]:
+    """Open a file of a picture; never what a link leads to, nor what is no file.
+
+    Raises
+    ------
+    PictureError
+        If it is none, cannot be opened, or is larger than any picture that is read.
+    """
+    try:
+        # A pipe without a writer would be waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise PictureError("is a link" if Path(path).is_symlink() else f"{error.strerror or error}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= _MOST_BYTES:
+        os.close(descriptor)
+        raise PictureError(
+            f"has {status.st_size} bytes; a picture has 1 to {_MOST_BYTES}"
+            if stat.S_ISREG(status.st_mode)
+            else "is no file"
+        )
+    return os.fdopen(descriptor, "rb")
+
+
+def read_picture(file: IO[bytes], declared: Pictures) -> NDArray[np.float64]:
+    """Return the numbers of a picture, (dimension,), in [0, 1]: channel by channel, row by row.
+
+    Parameters
+    ----------
+    file : binary file
+        At its beginning: PNG, JPEG, BMP, TIFF, PPM or PGM, of which the first page counts.
+    declared : Pictures
+
+    Raises
+    ------
+    PictureError
+        If it cannot be read, claims more pixels than are read (before any is unpacked), or is not as declared.
+    """
+    with _opened(file) as image:
+        values = _values(_turned(image), declared)
+    height, width = values.shape[:2]
+    length = min(height, width) if declared.fit is Fit.MIDDLE else max(height, width)
+    starts = [(size - length) // 2 for size in (height, width)]
+    # The longer axis first, so that what lies between the two passes is small.
+    for axis in sorted((0, 1), key=lambda axis: -values.shape[axis]):
+        values = _averaged(values, axis, starts[axis], length, declared.side)
+    averages = values.astype(np.float64) / (float(length) ** 2 * declared.kind.largest)
+    return averages.transpose(2, 0, 1).ravel()
+
+
+def kind_of(file: IO[bytes]) -> Pixels:
+    """Return what a pixel of a picture is, by its header alone.
+
+    Raises
+    ------
+    PictureError
+        As :func:`read_picture`.
+    """
+    with _opened(file) as image:
+        if image.mode in ("I;16", "I;16B", "I;16L", "I"):
+            return Pixels.GREY_16
+        return Pixels.GREY if image.mode in ("1", "L", "LA") else Pixels.COLOUR
+
+
+def _opened(file: IO[bytes]) -> Image.Image:
+    """Return a picture whose header was read; its claimed size and its depth are looked at before a pixel is."""
+    try:
+        image = Image.open(file, formats=_FORMATS)
+        pixels = math.prod(image.size)
+        if not 0 < pixels <= _MOST_PIXELS or max(image.size) > _LONGEST:
+            raise PictureError(
+                f"is {image.size[0]} x {image.size[1]} pixels; at most {_MOST_PIXELS} are read, and {_LONGEST} along a "
+                "side: make it smaller first"
+            )
+        _require_depth(image, file)
+    except PictureError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise PictureError(f"claims more than {_MOST_PIXELS} pixels; make it smaller first") from None
+    except Exception as error:
+        # A damaged file can raise nearly anything.
+        raise _unreadable(error) from error
+    return image
+
+
+def _unreadable(error: Exception) -> PictureError:
+    if isinstance(error, UnidentifiedImageError):
+        return PictureError("is no PNG, JPEG, BMP, TIFF, PPM or PGM")
+    return PictureError(f"cannot be read ({type(error).__name__}: {str(error)[:120]}); it may be truncated or damaged")
+
+
+def _require_depth(image: Image.Image, file: IO[bytes]) -> None:
+    """Refuse depths that Pillow would bring to 8 or 16 bits by itself, or that are neither."""
+    depth, samples = _depth(image, file)
+    grey = image.mode in ("I;16", "I;16B", "I;16L") or (image.mode == "I" and image.format == "PPM")
+    if depth > 8 and (samples > 1 or not grey):
+        what = f"{depth} bits a channel in {samples} channels" if samples > 1 else f"{depth} bits, mode {image.mode}"
+        raise PictureError(f"has {what}; grey of 8 or 16 bits is read, and colour of 8: convert it")
+    if depth not in (1, 2, 4, 8, 16):
+        raise PictureError(f"has {depth} bits a channel; 8 or 16 are read: convert it")
+    if image.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA") and not grey:
+        raise PictureError(f"has colours of mode {image.mode}; grey and RGB are read: convert it")
+
+
+def _depth(image: Image.Image, file: IO[bytes]) -> tuple[int, int]:
+    """Return bits a channel and channels as the file states them, which Pillow's mode does not."""
+    if image.format == "PNG":
+        place = file.tell()
+        file.seek(24)
+        depth, kind = file.read(2)
+        file.seek(place)
+        return depth, {2: 3, 4: 2, 6: 4}.get(kind, 1)
+    if image.format == "TIFF":
+        tags: Any = image.tag_v2  # type: ignore[attr-defined]  # a TIFF's alone
+        bits, kinds = tags.get(258, (1,)), tags.get(339, (1,))
+        if set(kinds) != {1}:
+            raise PictureError("has numbers that are no unsigned integers; convert it")
+        if max(bits) == 16 and tags.get(262) == 0:
+            raise PictureError("has 16 bits of which 0 is white; convert it")
+        return max(bits), len(bits)
+    if image.format == "PPM":
+        # A maximum that is not the depth's is in the decoder's arguments; without one it is the mode's.
+        tiles = image.tile if isinstance(image, ImageFile.ImageFile) else []
+        said = [argument[1] for *_, argument in tiles if isinstance(argument, tuple) and len(argument) == 2]
+        deep = said[0] > 255 if said else image.mode == "I"
+        return 16 if deep else 8, 3 if image.mode == "RGB" else 1
+    return 8, len(image.getbands())
+
+
+def _turned(image: Image.Image) -> Image.Image:
+    """Return the first page, unpacked and turned as its camera says."""
+    try:
+        image.load()
+        return ImageOps.exif_transpose(image)
+    except PictureError:
+        raise
+    except Exception as error:
+        raise _unreadable(error) from error
+
+
+def _values(image: Image.Image, declared: Pictures) -> NDArray[Any]:
+    """Return the pixels, (height, width, channels), as the declaration has them."""
+    kind, deep = declared.kind, image.mode.startswith("I")
+    if deep != (kind is Pixels.GREY_16):
+        raise PictureError(
+            f"has {16 if deep else 8} bits, and pixels are declared {kind}; convert it or declare others"
+        )
+    if image.mode in ("P", "PA") and declared.palettes is Palettes.REFUSE:
+        raise PictureError("has a palette; --palettes colours takes its colours")
+    if "transparency" in image.info or image.mode in ("LA", "PA", "RGBA"):
+        image = _opaque(image, declared.alpha)
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGB")
+    values = np.asarray(image)
+    if image.mode == "1":
+        values = values.astype(np.uint8) * np.uint8(255)
+    if values.ndim == 2:
+        values = values[:, :, None]
+    if kind is Pixels.GREY and values.shape[2] == 3:
+        return _by_strips(values, lambda rows: (rows.astype(np.int64) @ _LUMA + 500) // 1000)
+    return np.broadcast_to(values, (*values.shape[:2], kind.channels))
+
+
+def _opaque(image: Image.Image, alpha: Alpha) -> Image.Image:
+    """Return a picture without transparency."""
+    if alpha is Alpha.REFUSE:
+        raise PictureError(
+            "has transparent pixels; --alpha white or black lays it on a ground, ignore takes it as opaque"
+        )
+    if alpha is Alpha.IGNORE:
+        bare = image.copy()
+        bare.info.pop("transparency", None)
+        return (
+            bare
+            if image.mode in ("1", "L", "P", "RGB") or image.mode.startswith("I")
+            else bare.convert("L" if image.mode == "LA" else "RGB")
+        )
+    if image.mode.startswith("I"):
+        raise PictureError("has 16 bits and a transparent value; --alpha ignore takes it as opaque")
+    grey = image.mode in ("1", "L", "LA")
+    ground = 255 if alpha is Alpha.WHITE else 0
+
+    def laid(rows: NDArray[np.uint8]) -> Values:
+        pixels = rows.astype(np.int64)
+        opacity = pixels[:, :, -1:]
+        return np.asarray((pixels[:, :, :-1] * opacity + ground * (255 - opacity) + 127) // 255)
+
+    opaque = _by_strips(np.asarray(image.convert("LA" if grey else "RGBA")), laid)
+    return Image.fromarray(opaque[:, :, 0] if grey else opaque)
+
+
+def _by_strips(pixels: NDArray[np.uint8], function: Callable[[NDArray[np.uint8]], Values]) -> NDArray[np.uint8]:
+    """Return what a function makes of some rows at a time: its integers take eight times as much memory."""
+    step = max(1, _STRIP // pixels.shape[1])
+    strips = [function(pixels[row : row + step]).astype(np.uint8) for row in range(0, len(pixels), step)]
+    return np.concatenate(strips)
+
+
+def _averaged(values: NDArray[Any], axis: int, start: int, length: int, side: int) -> Values:
+    """Return means over ``side`` equal stretches of an axis, times ``length``: whole numbers, exact.
+
+    Parameters
+    ----------
+    values : integer array (height, width, channels)
+    axis : {0, 1}
+    start, length : int
+        The pixels that are divided; those outside the picture are 0.
+    side : int
+    """
+    moved = np.moveaxis(values, axis, 0)
+    size, across, channels = moved.shape
+    # Ends of the stretches, counted in parts of a pixel of which ``side`` make one.
+    ends = np.clip(np.arange(side + 1, dtype=np.int64) * length + start * side, 0, size * side)
+    whole, part = np.divmod(ends, side)
+    found = np.empty((side, across, channels), dtype=np.int64)
+    step = max(1, _STRIP // size)
+    for first in range(0, across, step):
+        strip = moved[:, first : first + step].astype(np.int64)
+        sums = np.concatenate([np.zeros((1, *strip.shape[1:]), dtype=np.int64), np.cumsum(strip, axis=0)])
+        reached = side * sums[whole] + part[:, None, None] * strip[np.minimum(whole, size - 1)]
+        found[:, first : first + step] = np.diff(reached, axis=0)
+    return np.moveaxis(found, 0, axis)

@@ -1,0 +1,409 @@
+"""Which files are pictures, below a folder or in a table, of which class and whose."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.cells import canonical, canonical_text, column_name
+from storage.errors import InputError
+from storage.pictures.declaration import ENDINGS
+from storage.readers.delimited import sniffed_layout
+from storage.readers.raw_tables import PARQUET, raw_rows
+from storage.schema import Table
+from storage.source import most_rows, reading, require_file
+
+PATH, LABEL, PERSON = "path", "label", "person"
+"""Columns of a table of pictures."""
+TABLES = (".csv", ".csv.gz", ".csv.bz2", ".tsv", ".txt", *PARQUET)
+"""Ends of the names of such tables."""
+_PARTS = ("train", "test")
+_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFile:
+    """A picture that a set lists.
+
+    Attributes
+    ----------
+    path : str
+        Where it lies.
+    name : str
+        What its owner calls it: the path below the set's folder.
+    below : bytes
+        The path below the class folder, which says its place; that below the set's folder in a table.
+    label : str or None
+        The class as it is written.
+    line : int
+        Of a table; 0 in a folder.
+    person : object
+        The cell that names its person; None where there is none.
+    """
+
+    path: str
+    name: str
+    below: bytes
+    label: str | None
+    line: int = 0
+    person: object = None
+
+    @property
+    def shown(self) -> str:
+        """The name for a message: bytes that are no text are escaped."""
+        name = self.name.encode("utf-8", "backslashreplace").decode()
+        return f"line {self.line}, {name}" if self.line else name
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file is a picture, by the end of its name alone."""
+    return name.lower().endswith(ENDINGS)
+
+
+def is_table(path: Path) -> bool:
+    """Whether a path is a table of pictures, by the end of its name."""
+    return path.name.lower().endswith(TABLES)
+
+
+def files_below(folder: Path) -> Iterator[str]:
+    """Yield the paths of pictures below a folder, relative to it, in no order.
+
+    Raises
+    ------
+    InputError
+        If a link is there, or something with a picture's name that is no file.
+    """
+    waiting = [""]
+    while waiting:
+        here = waiting.pop()
+        with reading(folder / here), os.scandir(folder / here) as entries:
+            for entry in entries:
+                name = f"{here}/{entry.name}" if here else entry.name
+                if entry.is_symlink():
+                    raise InputError(
+                        f"{_text(folder)}: {_text(name)} is a link; links are not followed: put the file there"
+                    )
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(name)
+                elif is_picture(entry.name):
+                    if not entry.is_file(follow_symlinks=False):
+                        raise InputError(f"{_text(folder)}: {_text(name)} is no file; remove it")
+                    yield name
+
+
+def _text(path: object) -> str:
+    """Return a path for a message; bytes that are no text are escaped."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
+
+
+def parts_of(folder: Path, classes: Sequence[str] | None) -> dict[str, Path]:
+    """Return the folders of the parts: ``train`` and ``test`` where these are there, or the folder itself.
+
+    A declared class may be called so; then the folders are classes.
+
+    Raises
+    ------
+    InputError
+        If others stand beside ``train``, whose pictures would be left out.
+    """
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder} is not a folder; name the folder of the class folders, or a table of {PATH}, {LABEL}"
+        )
+    if not (folder / "train").is_dir() or "train" in (classes or ()):
+        return {"train": folder}
+    parts = {part: folder / part for part in _PARTS if (folder / part).is_dir()}
+    with reading(folder), os.scandir(folder) as entries:
+        others = sorted(
+            entry.name
+            for entry in entries
+            if entry.name not in parts
+            and (entry.is_dir(follow_symlinks=False) or entry.is_symlink() or is_picture(entry.name))
+        )
+    for path in parts.values():
+        if path.is_symlink():
+            raise InputError(f"{path} is a link; links are not followed: put the folder there")
+    if others:
+        raise InputError(
+            f"{_text(folder)} has train/ and beside it {_text(others[0])}; move it into train/ or test/, or elsewhere. "
+            "If train is a class, declare it with --classes"
+        )
+    return parts
+
+
+def folder_files(folder: Path) -> list[PictureFile]:
+    """Return the pictures of a folder of class folders, in the order of whole paths; labels are folders' names."""
+    found = []
+    for name in files_below(folder):
+        first, slash, rest = name.partition("/")
+        # A picture beside the class folders is of no class.
+        label, below = (canonical_text(first), rest) if slash else (None, name)
+        found.append(PictureFile(str(folder / name), name, os.fsencode(below), label))
+    return sorted(found, key=lambda file: os.fsencode(file.name))
+
+
+def arranged(files: Sequence[PictureFile], earlier: Sequence[bytes], place: str) -> list[PictureFile]:
+    """Return pictures in the order of their places (:class:`storage.pictures.places.Places`).
+
+    Parameters
+    ----------
+    files : sequence of PictureFile
+    earlier : sequence of bytes
+        Paths below class folders of all earlier versions, in the order of their places.
+    place : str
+        For messages.
+
+    Raises
+    ------
+    InputError
+        If two have equal paths below their class folders: which comes first would depend on a class.
+    """
+    by_path: dict[bytes, PictureFile] = {}
+    for file in files:
+        if (other := by_path.setdefault(file.below, file)) is not file:
+            raise InputError(
+                f"{place}: {other.shown} and {file.shown} have the same path below their class folders, by which "
+                f"pictures of a private set are given their places; rename one of them, or give a table of {PATH}, "
+                f"{LABEL} (and {PERSON}, where a person has several): there the line is the place"
+            )
+    held = [by_path.pop(path) for path in earlier if path in by_path]
+    return held + [by_path[path] for path in sorted(by_path)]
+
+
+def table_files(path: Path, person: str | None) -> tuple[str | None, dict[str, list[PictureFile]]]:
+    """Return the pictures of a table of paths below its folder, labels and perhaps people, part by part, line by line.
+
+    Where the folder has ``train/``, each path begins with ``train/`` or ``test/``.
+
+    Parameters
+    ----------
+    path : Path
+        CSV or Parquet.
+    person : str or None
+        The column that names people; by default :data:`PERSON`, where it is there.
+
+    Returns
+    -------
+    str or None
+        The column that names people.
+    mapping of part to list of PictureFile
+
+    Raises
+    ------
+    InputError
+        If a column is missing, a path leads out of the folder, through a link or to no picture, or stands there twice.
+    """
+    folder, seen, links = path.parent, dict[str, int](), dict[str, bool]()
+    parts: dict[str, list[PictureFile]] = {part: [] for part in (_PARTS if (folder / "train").is_dir() else _PARTS[:1])}
+    column = None
+    for table in path_rows(path):
+        column = _person_column(path, table, person)
+        if LABEL not in table.columns:
+            raise InputError(f"{path} has no column {LABEL!r}; it has: {', '.join(table.columns)}")
+        labels = canonical(table.columns[LABEL]).to_pylist()
+        people = [None] * len(labels) if column is None else _cells(table.columns[column])
+        for line, name, label, whose in zip(table.lines.tolist(), names_of(path, table), labels, people, strict=True):
+            relative = inside(folder, name, f"{path}, line {line}", links)
+            if (before := seen.setdefault(relative, line)) != line:
+                raise InputError(f"{path}, line {line}: {name} stands in line {before} as well; a picture has one line")
+            part = relative.partition("/")[0] if len(parts) > 1 else "train"
+            if part not in parts:
+                raise InputError(
+                    f"{path}, line {line}: {name} is neither in train/ nor in test/, and {folder} has train/; move the "
+                    "picture, or name the folder otherwise"
+                )
+            parts[part].append(
+                PictureFile(str(folder / relative), relative, os.fsencode(relative), label, int(line), whose)
+            )
+    return column, {part: files for part, files in parts.items() if files or part == "train"}
+
+
+def _cells(cells: object) -> list[object]:
+    listed = getattr(cells, "to_pylist", None)
+    return list(cells) if listed is None else list(listed())  # type: ignore[call-overload]  # whatever a table has
+
+
+def _person_column(path: Path, table: Table, person: str | None) -> str | None:
+    if person is None:
+        return PERSON if PERSON in table.columns else None
+    if column_name(person) not in table.columns:
+        raise InputError(f"{path} has no column {person!r}; it has: {', '.join(table.columns)}")
+    return column_name(person)
+
+
+def path_rows(path: Path) -> Iterator[Table]:
+    """Yield the rows of a table with a column of paths, some at once.
+
+    Raises
+    ------
+    InputError
+        If it has no such column, or a row of another number of cells.
+    """
+    layout = None if path.suffix in PARQUET else sniffed_layout(require_file(path))[0]
+    for table in raw_rows(path, layout, _ROWS, most=most_rows()):
+        if PATH not in table.columns:
+            raise InputError(f"{path} has no column {PATH!r}; it has: {', '.join(table.columns)}")
+        for line, fault in zip(table.lines.tolist(), table.faults or (), strict=False):
+            if fault is not None:
+                raise InputError(f"{path}, line {line}: {fault}; correct the line")
+        yield table
+
+
+def names_of(path: Path, table: Table) -> list[str]:
+    """Return the cells of a table's column of paths.
+
+    Raises
+    ------
+    InputError
+        If one is empty.
+    """
+    names = ["" if cell is None else str(cell).strip() for cell in _cells(table.columns[PATH])]
+    if "" in names:
+        raise InputError(f"{path}, line {int(table.lines[names.index('')])}: the path is missing; fill it")
+    return names
+
+
+def inside(folder: Path, name: str, place: str, links: dict[str, bool]) -> str:
+    """Return a path below a folder in one spelling.
+
+    Parameters
+    ----------
+    folder : Path
+    name : str
+    place : str
+        For messages.
+    links : dict
+        What is known of folders on the way: whether each is a link.
+
+    Raises
+    ------
+    InputError
+        If it leads out of the folder or through a link, or its name is no picture's.
+    """
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name or not pure.parts:
+        raise InputError(
+            f"{place}: {_text(name)!r} is no path below {folder}; write it relative to the table's folder, with /"
+        )
+    if not is_picture(pure.name):
+        raise InputError(f"{place}: {_text(name)!r} does not end as a picture's name does: {', '.join(ENDINGS)}")
+    for depth in range(1, len(pure.parts) + 1):
+        above = "/".join(pure.parts[:depth])
+        if above not in links:
+            try:
+                links[above] = stat.S_ISLNK(os.lstat(folder / above).st_mode)
+            except OSError:
+                links[above] = False
+        if links[above]:
+            raise InputError(f"{place}: {_text(above)} is a link; links are not followed: put the file there")
+    return str(pure)
+
+
+def people_of(files: Sequence[PictureFile], rule: str) -> list[PictureFile]:
+    """Return pictures with the person that a rule finds in each file's name.
+
+    Parameters
+    ----------
+    files : sequence of PictureFile
+    rule : str
+        A regular expression of the whole name, with one group.
+
+    Raises
+    ------
+    InputError
+        If it is none, or misses a name: whoever it misses is no new person.
+    """
+    try:
+        pattern = re.compile(rule)
+    except re.error as error:
+        raise InputError(f"--person-from {rule!r} is no regular expression: {error}") from None
+    if pattern.groups != 1:
+        raise InputError(f"--person-from {rule!r} has {pattern.groups} groups; one, in brackets, is the person")
+    found = []
+    for file in files:
+        match = pattern.fullmatch(PurePosixPath(file.name).name)
+        if match is None or not match[1]:
+            raise InputError(
+                f"{file.shown}: --person-from {rule!r} finds nobody in its name, which has to match as a whole; "
+                "correct the rule or the name"
+            )
+        found.append(replace(file, person=match[1]))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Some pictures that a model is asked about.
+
+    Attributes
+    ----------
+    lines : int array (m,)
+        From 1: in a folder by the order of paths, in a table its lines.
+    names : list of str
+        As they are asked for.
+    paths : list of str
+        Where they lie.
+    cells : object
+        Those of the column that is kept; None without one.
+    """
+
+    lines: NDArray[np.int64]
+    names: list[str]
+    paths: list[str]
+    cells: Any = None
+
+
+def asked_pictures(source: Path, rows: int, column: str | None = None) -> Iterator[Asked]:
+    """Yield pictures of a folder in the order of their paths, of a table of paths, or of one file, some at once.
+
+    Parameters
+    ----------
+    source : Path
+    rows : int
+        How many at once.
+    column : str, optional
+        Of a table: one that is kept.
+
+    Raises
+    ------
+    InputError
+        If it is none of these, holds a link, a path leads out of the table's folder, or there is no such column.
+    """
+    if is_table(source) and not source.is_dir():
+        links = dict[str, bool]()
+        for table in path_rows(source):
+            if column is not None and column not in table.columns:
+                raise InputError(f"{source} has no column {column!r}; it has: {', '.join(table.columns)}")
+            names = [
+                inside(source.parent, name, f"{source}, line {line}", links)
+                for line, name in zip(table.lines.tolist(), names_of(source, table), strict=True)
+            ]
+            paths = [str(source.parent / name) for name in names]
+            yield Asked(table.lines, names, paths, None if column is None else table.columns[column])
+        return
+    if column is not None:
+        raise InputError(f"{source} is no table with a column {column!r}; a folder's paths are kept anyway")
+    if source.is_dir():
+        found = sorted(files_below(source), key=os.fsencode)
+        places = [str(source / name) for name in found]
+    elif is_picture(source.name):
+        found, places = [source.name], [str(source)]
+    elif not source.exists():
+        raise InputError(f"{source} does not exist; name a folder of pictures, one, or a table of their paths")
+    else:
+        raise InputError(f"{source}: this model takes pictures; give a folder of them, one, or a table of their paths")
+    for first in range(0, len(found), rows):
+        some = slice(first, first + rows)
+        names = [_text(name) for name in found[some]]
+        yield Asked(np.arange(first + 1, first + 1 + len(names), dtype=np.int64), names, places[some])
+
+
+def count_asked(source: Path) -> int | None:
+    """Return how many pictures a folder holds; None of anything else."""
+    return sum(1 for _ in files_below(source)) if source.is_dir() else None

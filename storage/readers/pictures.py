@@ -1,0 +1,229 @@
+"""Pictures: a folder with a folder a class, or a table of paths and labels and perhaps of people."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from storage.errors import InputError
+from storage.people import People, identifiers, named
+from storage.pictures.declaration import ENDINGS, Pictures, Pixels
+from storage.pictures.decoding import PictureError, kind_of, open_picture, read_picture
+from storage.pictures.places import Places
+from storage.readers.picture_files import (
+    PictureFile,
+    arranged,
+    folder_files,
+    is_table,
+    parts_of,
+    people_of,
+    table_files,
+)
+from storage.source import (
+    Block,
+    ReadOptions,
+    Rows,
+    Source,
+    Tally,
+    confirm,
+    most_rows,
+    register_reader,
+    settle,
+    undeclared,
+)
+
+FILE_NAME = "file name"
+"""What stands for the column of people where a rule finds them in the names of files."""
+# Faults that are named before the rest is left unread.
+_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How pictures of a set are read.
+
+    Attributes
+    ----------
+    place : str
+        Of the set, for messages.
+    declared : Pictures
+    classes : frozenset of str
+    drops : bool
+        Whether a picture that cannot be taken is left out instead of refused.
+    keeps : bool
+        Whether one that is left out stays as a null record, as on private sets.
+    told : callable
+        See :class:`storage.source.ReadOptions`.
+    """
+
+    place: str
+    declared: Pictures
+    classes: frozenset[str]
+    drops: bool
+    keeps: bool
+    told: Callable[[str], object]
+
+    def blocks(self, files: Sequence[PictureFile], whose: Sequence[object] | None, tally: Tally) -> Iterator[Block]:
+        """Yield pictures in their order; the tally begins again with each reading."""
+        tally.clear()
+        faults: list[str] = []
+        step = max(16, min(1024, (1 << 19) // self.declared.dimension))
+        for start in range(0, len(files), step):
+            block, found = self._block(files[start : start + step])
+            if whose is not None:
+                block = replace(block, people=np.array(whose[start : start + step], dtype=object))
+            tally["read"] += len(block.labels)
+            tally["outside"] += len(found)
+            if found and self.drops:
+                tally["null" if self.keeps else "dropped"] += len(found)
+                left = "counts as a null record" if self.keeps else "is left out"
+                for fault in found:
+                    self.told(f"{self.place}: {fault}; it {left}")
+            elif found or faults:
+                # All that are wrong are named at once, or many of them; none is stored any more.
+                faults += found
+                if len(faults) >= _NAMED:
+                    break
+                continue
+            yield block if self.keeps or block.null is None else replace(block.kept(~block.null), null=None)
+        if faults:
+            few = "" if len(faults) < _NAMED else "at least "
+            raise InputError(
+                f"{self.place}: {few}{len(faults)} pictures cannot be taken, so that nothing was brought in; correct "
+                "or remove them, or let --on-violation drop leave them out: " + "; ".join(faults[:_NAMED])
+            )
+
+    def _block(self, files: Sequence[PictureFile]) -> tuple[Block, list[str]]:
+        features = np.zeros((len(files), self.declared.dimension), dtype=np.float32)
+        null, faults = np.zeros(len(files), dtype=bool), []
+        for row, file in enumerate(files):
+            try:
+                if file.label not in self.classes:
+                    what = "no class" if file.label is None else f"class {file.label!r}, which is not declared"
+                    raise PictureError(f"is of {what}")
+                with open_picture(file.path) as content:
+                    features[row] = read_picture(content, self.declared)
+            except PictureError as error:
+                null[row] = True
+                faults.append(f"{file.shown} {error}")
+        labels = np.array([file.label or "" for file in files], dtype=object)
+        lines = np.array([file.line for file in files], dtype=np.int64) if files[0].line else None
+        return Block(features, labels, lines, place=self.place, null=null if faults else None), faults
+
+
+def _listed(path: Path, options: ReadOptions) -> tuple[str | None, dict[str, list[PictureFile]]]:
+    """Return what names the people behind pictures, None where nothing does, and the pictures of each part.
+
+    Raises
+    ------
+    InputError
+        If two things say whose pictures they are, or nothing does although something is declared of people.
+    """
+    named_by = options.people.column if options.people is not None else ""
+    if named_by and options.person_from is not None:
+        raise InputError(f"{path}: --person and --person-from both say whose pictures they are; give one of them")
+    if is_table(path):
+        column, files = table_files(path, named_by or None)
+        if column is not None and options.person_from is not None:
+            raise InputError(
+                f"{path} has a column {column!r}, and --person-from says whose pictures they are as well; leave one out"
+            )
+    elif named_by:
+        raise InputError(f"{path} is no table with a column {named_by!r}; give --person-from instead")
+    else:
+        column, files = None, {part: folder_files(at) for part, at in parts_of(path, options.classes).items()}
+    if options.person_from is not None:
+        files = {part: people_of(listed, options.person_from) for part, listed in files.items()}
+        column = FILE_NAME
+    if column is None and options.people is not None:
+        raise InputError(f"{path}: nothing says whose pictures they are; give --person-from, or a table with --person")
+    return column, files
+
+
+def _kind(place: str, options: ReadOptions, files: Sequence[PictureFile]) -> Pixels:
+    """Return what a pixel of a public set is, by the headers of all its pictures that can be read."""
+    found = set()
+    for file in files:
+        try:
+            with open_picture(file.path) as content:
+                found.add(kind_of(content))
+        except PictureError:
+            continue
+    if Pixels.GREY_16 in found and len(found) > 1:
+        raise InputError(f"{place} has pictures of 8 and of 16 bits; declare --pixels, and convert the others")
+    if not found:
+        raise InputError(f"{place} has no picture that can be read; declare --pixels")
+    return Pixels.COLOUR if Pixels.COLOUR in found else found.pop()
+
+
+@register_reader("images", takes=("on_violation", "people", "pictures", "person_from"))
+def read_pictures(path: str | Path, options: ReadOptions) -> Source:
+    """Read pictures: a folder with a folder a class, or a table (CSV, Parquet) of path, label and perhaps person.
+
+    Parameters
+    ----------
+    path : path
+        The folder, with ``train/`` and ``test/`` perhaps, or the table, whose paths begin at its own folder.
+    """
+    given = Path(path)
+    if options.label_range is not None:
+        raise InputError(f"{given} holds classes, a label range is declared; leave it out")
+    if options.on_violation.clips and not options.on_violation.drops:
+        raise InputError(f"{given}: a picture cannot be clipped; --on-violation is refuse or drop")
+    private, place = not options.discover, str(given)
+    column, files = _listed(given, options)
+    if not files["train"]:
+        raise InputError(f"{place} holds no pictures to train on: names that end in {', '.join(ENDINGS)}")
+    if max(map(len, files.values())) > most_rows():
+        raise InputError(f"{place} holds more than {most_rows()} pictures; if that is right, declare --max-rows")
+    people = None
+    if column is not None:
+        people = People(column) if options.people is None else replace(options.people, column=column)
+    whose = {} if people is None else {part: _whose(place, listed, people) for part, listed in files.items()}
+    places: dict[str, Places] = {}
+    if private and people is None and not is_table(given):
+        for part, listed in files.items():
+            earlier = options.earlier.get(part, ())
+            files[part] = arranged(listed, earlier, place)
+            places[part] = Places.after(earlier, [one.below for one in files[part]])
+    declared, found = options.pictures or Pictures(), set()
+    if declared.pixels is None:
+        if private:
+            raise undeclared({"pixels"} if options.classes else {"pixels", "classes"}, place)
+        declared = replace(declared, pixels=_kind(place, options, files["train"]))
+        found.add("pixels")
+    confirm(options, place, dimension=declared.dimension, classes=options.classes or (), label_range=None)
+    labels = (one.label for part in files.values() for one in part if one.label is not None)
+    _, classes, discovered = settle(
+        replace(options, dimension=declared.dimension), place, dimension=declared.dimension, labels=labels
+    )
+    drops = options.on_violation.drops
+    reading = _Reading(place, declared, frozenset(classes), drops, private, options.told)
+    tallies = {part: Tally() for part in files}
+    return Source(
+        format="images",
+        place=place,
+        dimension=declared.dimension,
+        classes=classes,
+        parts={part: Rows(reading.blocks, (listed, whose.get(part), tallies[part])) for part, listed in files.items()},
+        found=discovered | found,
+        tallies=tallies,
+        table={"pictures": declared.document, "on_violation": str(options.on_violation)},
+        image_shape=declared.shape,
+        people=people,
+        expected={part: len(listed) for part, listed in files.items()},
+        places={"": places} if places else {},
+    )
+
+
+def _whose(place: str, files: Sequence[PictureFile], people: People) -> list[object]:
+    """Return the identifier of each picture's person; one that is nobody's is refused."""
+    names = identifiers([one.person for one in files]) if files else np.zeros(0, dtype=object)
+    known = named(names)
+    if not known.all():
+        nobody = files[int(np.argmin(known))]
+        raise InputError(
+            f"{place}: {nobody.shown} is nobody's: {nobody.person!r} in {people.column} names no person; fill it"
+        )
+    return list(names)
