@@ -154,8 +154,9 @@ def _learnt(facts: PublicFacts, strength: float) -> Choice:
         column_map=chosen.column_map,
         counts_share=chosen.counts_share,
     )
+    nightly = "" if facts.nightly is None else ", released at once with the noise of the last night,"
     said = (
-        f"{facts.rows:,} rows and epsilon {facts.epsilon:g} give a signal-to-noise ratio of {strength:.3g}",
+        f"{facts.rows:,} rows{nightly} and epsilon {facts.epsilon:g} give a signal-to-noise ratio of {strength:.3g}",
         *chosen.reasons,
         f"rules found on held-out rows of {'eighteen' if facts.nightly is None else 'twelve'} named tables",
     )

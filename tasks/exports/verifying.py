@@ -205,8 +205,8 @@ class _Contents:
         last = {*identity.models, identity.model, *identity.evaluation[1]}
         before = [one for key, one in self.planned.items() if key not in last]
         counts = [one for one in before if type(one) is PlannedRelease and one.algorithm.kind == "evaluators"]
-        # Of rows that were divided in no parts, or in others.
-        reused = [one.key for one in counts if one.partition != models[0].partition]
+        # What a run makes it names.
+        reused = [one.key for one in counts if one.key not in self.named]
         streams = {one.charged_as for key, one in self.charged().items() if key not in reused}
         nightly = streams != {""} and bool(streams)
         if nightly:
@@ -419,12 +419,22 @@ def _run(contents: _Contents) -> str:
     # A night's model is made of the nights before, which other runs made, or this one where they had been left out;
     # and a map of columns may be of histograms that were released before.
     earlier = {key for key, one in contents.charged().items() if one.charged_as and key not in identity.models}
-    earlier |= set(plan.before)
+    described = set(plan.before)
+    earlier |= described
     _refute_if(
         set(reached) != set(contents.planned) or not set(reached) - earlier <= set(contents.named) <= set(reached),
         "the run's key names other releases than the archive holds",
     )
-    places = {(one.dataset, one.partition) for key, one in contents.planned.items() if key not in plan.before}
+    _refute_if(
+        described and (plan.column_map is None or not described <= set(plan.column_map.upstream)),
+        "it rests on releases that its map of columns is not made of",
+    )
+    relations = {str(one.setting.neighbours) for one in contents.charged().values()}
+    _refute_if(
+        len(relations) > 1,
+        f"its releases are proved under several relations, and no epsilon is of all: {', '.join(sorted(relations))}",
+    )
+    places = {(one.dataset, one.partition) for key, one in contents.planned.items() if key not in described}
     _refute_if(
         len(places) > 1 and not isinstance(identity, NightIdentity),
         "its releases are of several versions or partitions of rows",
@@ -439,8 +449,10 @@ def _run(contents: _Contents) -> str:
         not named or (run["dataset"], run["trust"]) != (identity.dataset.name, plan.trust),
         "the run states another algorithm, data set or trust than its key names",
     )
-    algorithms = dict.fromkeys(one.algorithm.name for one in contents.planned.values())
-    return f"its key names these releases: {', '.join(algorithms)}"
+    algorithms = dict.fromkeys(one.algorithm.name for key, one in contents.planned.items() if key not in described)
+    versions = sorted({contents.planned[key].dataset for key in described})
+    rests = f"; it rests on histograms that were described before, of version {' and '.join(versions)}"
+    return f"its key names these releases: {', '.join(algorithms)}{rests if described else ''}"
 
 
 def _guarantees(contents: _Contents) -> str:

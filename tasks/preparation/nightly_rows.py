@@ -193,7 +193,7 @@ def _counted(config: TrainingConfig, registered: DatasetRef) -> Sequence[Planned
     if name == _normalisation(config, columns=False) or not rows.columns:
         require_no_counts(config)
         return ()
-    return described_columns(registered, config.counts_of)
+    return described_columns(registered, config.neighbours or relation_of(config.dataset), config.counts_of)
 
 
 def _terms_on(

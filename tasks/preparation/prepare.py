@@ -250,7 +250,8 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
     )
     if not normalised.rows.columns:
         require_no_counts(config)
-    counted = described_columns(registered, config.counts_of) if normalised.rows.columns else []
+    relation = config.neighbours or references.relation
+    counted = described_columns(registered, relation, config.counts_of) if normalised.rows.columns else []
     return _over_counts(config, references, counted)
 
 
