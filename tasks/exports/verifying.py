@@ -203,7 +203,12 @@ class _Contents:
         """The run's plan, as its releases make it; its key is the digest of what it names."""
         identity = RunIdentity.model_validate(self.run["identity"])
         models = [one for one in (self.planned[key] for key in identity.models) if isinstance(one, PlannedRelease)]
-        streams = {one.charged_as for one in self.charged().values()}
+        last = {*identity.models, identity.model, *identity.evaluation[1]}
+        before = [one for key, one in self.planned.items() if key not in last]
+        counts = [one for one in before if type(one) is PlannedRelease and one.algorithm.kind == "evaluators"]
+        # What a run makes it names.
+        reused = [one.key for one in counts if one.key not in self.named]
+        streams = {one.charged_as for key, one in self.charged().items() if key not in reused}
         nightly = streams != {""} and bool(streams)
         if nightly:
             identity = NightIdentity.model_validate(self.run["identity"])
@@ -211,13 +216,10 @@ class _Contents:
             nightly and len(streams) > 1,
             "its releases are of several streams, or some are of none",
         )
-        last = {*identity.models, identity.model, *identity.evaluation[1]}
-        before = [one for key, one in self.planned.items() if key not in last]
         made = [one for one in before if isinstance(one, PlannedCombination)]
         column_map = next((one for one in made if isinstance(one.build(), ColumnMap)), None)
         basis = next((one for one in made if one is not column_map), None)
         _refute_if(len(made) > (column_map is not None) + (basis is not None), "it names more than it is made of")
-        counts = [one for one in before if type(one) is PlannedRelease and one.algorithm.kind == "evaluators"]
         return (NightPlan if nightly else RunPlan).model_validate(
             {
                 "identity": identity,
@@ -227,8 +229,7 @@ class _Contents:
                 "normalisation": identity.dataset.normalisation,
                 # Of a stream's nights each one's guarantee is that of all of them.
                 "counts": counts,
-                # What a run makes it names.
-                "before": [one.key for one in counts if one.key not in self.named],
+                "before": reused,
                 "column_map": column_map,
                 "projections": [one for one in before if type(one) is PlannedRelease and one not in counts],
                 "basis": basis,
@@ -416,9 +417,9 @@ def _run(contents: _Contents) -> str:
     reached = [*identity.models, *([] if identity.model is None else [identity.model]), *identity.evaluation[1]]
     for key in reached:
         reached += [one for one in contents.planned[key].upstream if one not in reached]
-    # A night's model is made of the nights before, which other runs made, or this one where they had been left out.
+    # A night's model is made of the nights before, which other runs made, or this one where they had been left out;
+    # and a map of columns may be of histograms that were released before.
     earlier = {key for key, one in contents.charged().items() if one.charged_as and key not in identity.models}
-    # So is a map of columns made of histograms that were described before.
     described = set(plan.before)
     earlier |= described
     _refute_if(

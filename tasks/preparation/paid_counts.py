@@ -1,12 +1,18 @@
 """Histograms of a version's columns that were released before, on one account: found again, free of charge."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 from dpalgos.columns import Column
+from dpalgos.evaluators.column_histograms import ColumnHistograms
+from dpalgos.features.column_functions import clipping_range
 from dpalgos.guarantees import Neighbours
+from dpalgos.histograms import ColumnCounts, combined
+from dpalgos.parameters import ParameterError
 from storage.errors import InputError
 from storage.refs import DatasetRef
 from tasks.accounts.ledger import open_ledger
+from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import release_of
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.resolution import covers
@@ -42,7 +48,8 @@ def described_columns(
 
     What is proved of them under one relation is no part of what a run guarantees under another: a sum of one-sided
     cells may move further where a row becomes null than where it is replaced, and a replacement is two such steps. And
-    a run says whom its parties trust: they have trusted nobody more for its counts.
+    a run says whom its parties trust: they have trusted nobody more for its counts. Of
+    people such as count as many rows of each.
 
     Parameters
     ----------
@@ -65,6 +72,7 @@ def described_columns(
         one
         for one in paid_counts(registered.account, version or registered.version)
         if (one.algorithm.parameters.get("columns"), one.algorithm.parameters.get("label_range")) == (columns, ends)
+        and one.setting.rows_per_person == registered.rows_per_person
         and one.setting.neighbours == relation
         and covers(trust, one.setting.trust)
     ]
@@ -75,6 +83,37 @@ def described_columns(
             f"{version} --epsilon …, which is under the account's own relation), or leave --counts-of out"
         )
     return found
+
+
+def require_no_counts(config: TrainingConfig) -> None:
+    """Refuse a configuration that names histograms where no map of columns is made.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if config.counts_of is not None:
+        raise ParameterError(
+            f"counts_of names version {config.counts_of}, and no map of columns is made here: that is for tables with "
+            "declared columns under algorithm unitball; leave it out"
+        )
+
+
+def released_range(counted: Sequence[PlannedRelease]) -> tuple[float, float] | None:
+    """Return the range that released histograms say holds nearly all real labels; None where there are none.
+
+    Parameters
+    ----------
+    counted : sequence of PlannedRelease
+        Stored, of the same columns and rows, a real label among them.
+    """
+    if not counted:
+        return None
+    store, decoded = open_releases(), []
+    for one in counted:
+        values = store.read(one.key)[1]["values"]
+        decoded.append(ColumnCounts.of_release(values, cast(ColumnHistograms, one.build()), one.setting))
+    return clipping_range(combined(decoded))
 
 
 def _paid(account: str, version: str) -> Iterator[PlannedRelease]:

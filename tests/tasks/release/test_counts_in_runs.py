@@ -163,14 +163,14 @@ def test_counts_are_charged_once_whatever_is_measured(root: Path, tmp_path: Path
 
 def by_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two charges for one release: counts whose identity depends on what is measured afterwards."""
-    honest = Draft._column_map
+    honest = Draft.column_map
 
     def other(self: Draft, budgets: Any) -> Any:
         spec = self.resolved.parts["counts"].with_parameters(mean_weight=1 / 64 if self.config.roc else 0.0)
         parts = {**self.resolved.parts, "counts": spec}
         return honest(dataclasses.replace(self, resolved=dataclasses.replace(self.resolved, parts=parts)), budgets)
 
-    monkeypatch.setattr(Draft, "_column_map", other)
+    monkeypatch.setattr(Draft, "column_map", other)
 
 
 def left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from tasks.tracking.results import append_result
 from tests.support.chains import charges, configured, followed
 from tests.support.forks import die, killed
 from tests.tasks.exports.test_exports import changed, resealed
-from tests.tasks.release.test_column_counts import asked, bring_in
+from tests.tasks.release.test_counts_in_runs import asked, bring_in
 
 
 def described(folder: Path) -> None:
