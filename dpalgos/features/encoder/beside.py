@@ -17,8 +17,8 @@ Of 16,000 pictures of CIFAR-10, measured on 4,000 others: nothing gained at 52, 
 """
 _MOST = 400
 # Of one channel and of three: the network, and the directions of the other map beside which it has all its own (beside
-# fewer it has fewer in proportion). In grey the smaller one is better on clothes at half the time; in colour it is 0.010
-# behind the big one at a signal of 429.
+# fewer it has fewer in proportion). In grey the smaller one is better on clothes at half the time; in colour it is
+# 0.010 behind the big one at a signal of 429.
 _NETS = {1: ("small", 400), 3: ("big", 800)}
 
 
