@@ -33,8 +33,6 @@ from storage.source import (
     undeclared,
 )
 
-FILE_NAME = "file name"
-"""What stands for the column of people where a rule finds them in the names of files."""
 # Faults that are named before the rest is left unread.
 _NAMED = 20
 
@@ -100,7 +98,7 @@ class _Reading:
         for row, file in enumerate(files):
             try:
                 if file.label not in self.classes:
-                    what = "no class" if file.label is None else f"class {file.label!r}, which is not declared"
+                    what = "no class" if not file.label else f"class {file.label!r}, which is not declared"
                     raise PictureError(f"is of {what}")
                 with open_picture(file.path) as content:
                     features[row] = read_picture(content, self.declared)
@@ -135,7 +133,8 @@ def _listed(path: Path, options: ReadOptions) -> tuple[str | None, dict[str, lis
         column, files = None, {part: folder_files(at) for part, at in parts_of(path, options.classes).items()}
     if options.person_from is not None:
         files = {part: people_of(listed, options.person_from) for part, listed in files.items()}
-        column = FILE_NAME
+        # Stands for the column: by another rule a later version's people would all be somebody new.
+        column = f"file name, by {options.person_from}"
     if column is None and options.people is not None:
         raise InputError(f"{path}: nothing says whose pictures they are; give --person-from, or a table with --person")
     return column, files
@@ -224,6 +223,7 @@ def _whose(place: str, files: Sequence[PictureFile], people: People) -> list[obj
     if not known.all():
         nobody = files[int(np.argmin(known))]
         raise InputError(
-            f"{place}: {nobody.shown} is nobody's: {nobody.person!r} in {people.column} names no person; fill it"
+            f"{place}: {nobody.shown} is nobody's: {nobody.person!r} in {people.column} names no person; a person is "
+            "named by text of Unicode or a whole number: correct it"
         )
     return list(names)

@@ -228,7 +228,7 @@ def test_a_person_with_one_picture_more_leaves_every_other_where_they_were(root:
     found = []
     for place, folder in enumerate(folders):
         ref = bring_in(folder, f"set-{place}", person_from=RULE, account="people")
-        assert (ref.rows, ref.person) == (100, "file name")
+        assert (ref.rows, ref.person) == (100, f"file name, by {RULE}")
         found.append({party: sorted(set(values)) for party, values in dealt(ref).items()})
     assert found[0] == found[1]
     assert sum(map(len, found[0].values())) == 100, "nobody is in two parts"
@@ -268,6 +268,16 @@ def test_a_set_of_people_takes_no_pictures_by_themselves(root: Path, tmp_path: P
     bring_in(folder, person_from=RULE)
     with pytest.raises((InputError, RefusedError), match="people"):
         bring_in(folder)
+
+
+def test_another_rule_for_whose_pictures_they_are_is_refused(root: Path, tmp_path: Path) -> None:
+    """The attack: by another rule everybody would be somebody new in the same account, and have a record in each."""
+    folder = write(tmp_path / "set", of_people({1: 2, 2: 1, 3: 1}))
+    bring_in(folder, person_from=RULE)
+    with pytest.raises(RefusedError, match=r"were declared as .* and are now .*; declare them as before"):
+        bring_in(folder, person_from=r"(\d+_\d+)\.png")
+    assert len(open_catalog().registrations("animals")) == 1
+    assert bring_in(folder, person_from=RULE).rows == 3
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────────────────────────
