@@ -307,6 +307,11 @@ def test_names_that_are_no_text_are_pictures_and_are_shown(tmp_path: Path) -> No
     Path(odd).write_bytes(b"bad")
     with pytest.raises(InputError, match=r"cat/\\udcff"):
         values(read(folder))
+    Path(odd).unlink()
+    (folder / "dog").rename(os.fsdecode(os.fsencode(folder) + b"/d\xf6g"))
+    for options in (PUBLIC, ReadOptions(classes=("cat", "d\udcf6g"), pictures=GREY)):
+        with pytest.raises(InputError, match=r"the class folder d\\udcf6g has a name that is no text"):
+            read(folder, options)
 
 
 # ── people ───────────────────────────────────────────────────────────────────────────────────────────────────────────
