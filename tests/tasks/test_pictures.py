@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpalgos.parameters import ParameterError
 from storage.datasets import (
     ingestion_report,
     is_complete,
@@ -28,6 +29,7 @@ from storage.shards import open_shard
 from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import describe_datasets, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
+from tasks.datasets.scales import declared_schema
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.preparation.prepare import prepare, record_night
@@ -283,6 +285,15 @@ def test_another_rule_for_whose_pictures_they_are_is_refused(root: Path, tmp_pat
 # ── private ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_what_is_asked_of_columns_is_refused(root: Path, tmp_path: Path) -> None:
+    """Groups by a column, and descriptions of columns: pictures have none, and say so."""
+    ref = bring_in(write(tmp_path / "set", pictures(range(1, 41))))
+    with pytest.raises(ParameterError, match=r"by is colour; animals was registered without a schema.*leave --by out"):
+        prepare(TrainingConfig(dataset="animals", epsilon=1.0, by="colour"))
+    with pytest.raises(InputError, match="animals has no declared columns: its rows came without a schema"):
+        declared_schema(ref)
+
+
 def test_what_is_refused_leaves_nothing_behind(root: Path, tmp_path: Path) -> None:
     folder = write(tmp_path / "set", pictures(range(1, 21)))
     (folder / "cat" / "bad.png").write_bytes(halves(1)[:30])
@@ -358,6 +369,8 @@ def test_the_encoder_reads_what_ingestion_read(root: Path, tmp_path: Path) -> No
         ([halves(1), "/etc/passwd"], "row 2, the picture is a str and not the bytes of a file"),
         (np.zeros((2, 5)), r"take.*\(m, 4\)|takes \(m, 4\)"),
         (np.full((1, 4), np.nan), "row 1, a number of the picture is missing"),
+        (np.array([[0.0, 1.0, 0.5, 0.0], [0, 255, 0, 0]]), "row 2, a number of the picture is 255; .* divide by"),
+        (np.full((1, 4), -0.5), "row 1, a number of the picture is -0.5; they are in"),
         (b"one", "one bytes was given"),
     ):
         with pytest.raises(InputError, match=message):
