@@ -48,8 +48,8 @@ def described_columns(
 
     What is proved of them under one relation is no part of what a run guarantees under another: a sum of one-sided
     cells may move further where a row becomes null than where it is replaced, and a replacement is two such steps. And
-    a run says whom its parties trust: they have trusted nobody more for its counts. Of
-    people such as count as many rows of each.
+    a run says whom its parties trust: they have trusted nobody more for its counts. Of people those that count as many
+    rows of each.
 
     Parameters
     ----------
