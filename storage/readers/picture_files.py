@@ -331,15 +331,15 @@ def people_of(files: Sequence[PictureFile], rule: str) -> list[PictureFile]:
     try:
         pattern = re.compile(rule)
     except re.error as error:
-        raise InputError(f"--person-from {rule!r} is no regular expression: {error}") from None
+        raise InputError(f"--person-from '{rule}' is no regular expression: {error}") from None
     if pattern.groups != 1:
-        raise InputError(f"--person-from {rule!r} has {pattern.groups} groups; one, in brackets, is the person")
+        raise InputError(f"--person-from '{rule}' has {pattern.groups} groups; one, in brackets, is the person")
     found = []
     for file in files:
         match = pattern.fullmatch(PurePosixPath(file.name).name)
         if match is None or not match[1]:
             raise InputError(
-                f"{file.shown}: --person-from {rule!r} finds nobody in its name, which has to match as a whole; "
+                f"{file.shown}: --person-from '{rule}' finds nobody in its name, which has to match as a whole; "
                 "correct the rule or the name"
             )
         found.append(replace(file, person=match[1]))

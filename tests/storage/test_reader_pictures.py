@@ -328,7 +328,7 @@ def test_a_rule_finds_people_in_the_names_of_files(tmp_path: Path) -> None:
     assert source.people == People(r"file name, by (\d+)_\d+\.png"), "another rule names other people"
     assert source.places == {}
     write_pictures(folder, {"dog/12_3_copy.png": 4})
-    with pytest.raises(InputError, match=r"12_3_copy\.png: --person-from .* finds nobody in its name"):
+    with pytest.raises(InputError, match=r"12_3_copy\.png: --person-from '\(\\d\+\)_.* finds nobody in its name"):
         read(folder, DROPPED, person_from=r"(\d+)_\d+\.png")
     for rule, message in ((r"(", "no regular expression"), (r"\d+", "0 groups"), (r"(\d)(\d)", "2 groups")):
         with pytest.raises(InputError, match=message):
