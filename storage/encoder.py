@@ -357,7 +357,7 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
                 "by row, in [0, 1]"
             )
         features = np.asarray(X, dtype=np.float64)
-        finite = np.isfinite(features).all(axis=1)
+        finite = np.asarray(np.isfinite(features).all(axis=1))
         # Pixels of 0 to 255 would be answered all the same, and wrongly.
         sound = finite & (features >= 0.0).all(axis=1) & (features <= 1.0).all(axis=1)
         refusals: list[str | None] = [None] * len(features)
