@@ -438,15 +438,15 @@ def _require_unit(account: Account, name: str, people: People | None) -> None:
     if account.unit == PERSON and people is None:
         raise RefusedError(
             f"account {account.name!r} is of people and {name} does not say whose its rows are; declare the column of "
-            "type person in its schema"
+            "type person in its schema, or give --person (of pictures also --person-from)"
         )
     if account.unit == ROW and people is not None:
         # Nor is there a price at which its charges would become people's: they hold where the number of a person's
         # rows is known, and neighbours of people differ in it.
         raise RefusedError(
             f"account {account.name!r} is of rows, which is fixed: all it has released tells how many rows there are, "
-            f"and no group size covers that; let column {people.column} be of type ignore, or bring in rows that no "
-            "account knows under an account of their own"
+            f"and no group size covers that; declare no people (here: column {people.column}; of a schema let it be of "
+            "type ignore), or bring in rows that no account knows under an account of their own"
         )
 
 

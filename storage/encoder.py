@@ -352,13 +352,23 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
     def _numbers(self, X: NDArray[Any]) -> Encoding:
         width = self.declared.dimension
         if X.ndim != 2 or X.shape[1] != width:
-            raise InputError(f"the pictures have shape {X.shape}; as numbers the model takes (m, {width})")
+            raise InputError(
+                f"the pictures have shape {X.shape}; as numbers the model takes (m, {width}): channel by channel, row "
+                "by row, in [0, 1]"
+            )
         features = np.asarray(X, dtype=np.float64)
-        sound = np.asarray(np.isfinite(features).all(axis=1))
-        return Encoding(
-            np.where(sound[:, None], features, 0.0),
-            tuple(None if one else "a number of the picture is missing or not finite" for one in sound.tolist()),
-        )
+        finite = np.isfinite(features).all(axis=1)
+        # Pixels of 0 to 255 would be answered all the same, and wrongly.
+        sound = finite & (features >= 0.0).all(axis=1) & (features <= 1.0).all(axis=1)
+        refusals: list[str | None] = [None] * len(features)
+        for row in np.flatnonzero(~sound).tolist():
+            outside = features[row][~((features[row] >= 0.0) & (features[row] <= 1.0))][0]
+            refusals[row] = (
+                f"a number of the picture is {outside:g}; they are in [0, 1]: divide by the largest of the depth"
+                if finite[row]
+                else "a number of the picture is missing or not finite"
+            )
+        return Encoding(np.where(sound[:, None], features, 0.0), tuple(refusals))
 
 
 def _pictures_of(X: Any) -> list[Any]:

@@ -152,7 +152,8 @@ def column_lines(column: DescribedColumn) -> Iterator[str]:
     else:
         yield from _counts(shares)
     if quarters := column.of("quartile"):
-        yield "  quartiles: " + " · ".join(map(margin, quarters))
+        known = any(one.measured for one in quarters)
+        yield "  quartiles: " + (" · ".join(map(margin, quarters)) if known else _unmeasured())
     for one in column.of("mean", "missing"):
         yield f"  {'share missing' if one.what == 'missing' else one.what}: {margin(one)}"
     for note in column.notes:
@@ -185,7 +186,7 @@ def _counts(figures: Sequence[Figure]) -> Iterator[str]:
     if not figures:
         return
     if not any(one.measured for one in figures):
-        yield f"  {len(figures)} values: {_unmeasured()}"
+        yield f"  {'shares' if figures[0].what == 'share' else 'counts'}: {_unmeasured()}"
         return
     longest = max(len(one.of) for one in figures)
     most = max(max(float(one.value or 0.0) for one in figures), 1e-9)

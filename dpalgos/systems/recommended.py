@@ -11,7 +11,7 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.systems.papers import joint, summed
 from dpalgos.systems.system import Choice, PublicFacts, System, register_systems
-from dpalgos.systems.tables import descent_of_classes, learning, unit_norm_of
+from dpalgos.systems.tables import descent_of_classes, learning, learning_of_nights, unit_norm_of
 from dpalgos.trainers.discriminant import schedule_of
 
 
@@ -148,7 +148,7 @@ def recommend(facts: PublicFacts) -> Choice:
 
 def _learnt(facts: PublicFacts, strength: float) -> Choice:
     """Return the choice for a table whose columns are declared."""
-    chosen = learning(facts, strength)
+    chosen = learning(facts, strength) if facts.nightly is None else learning_of_nights(facts, strength)
     arrangement = replace(
         summed(chosen.trainer, chosen.projection)[Trust.CENTRAL],
         projection_share=chosen.projection_share,
@@ -156,10 +156,11 @@ def _learnt(facts: PublicFacts, strength: float) -> Choice:
         column_map=chosen.column_map,
         counts_share=chosen.counts_share,
     )
+    nightly = "" if facts.nightly is None else ", released at once with the noise of the last night,"
     said = (
-        f"{facts.rows:,} rows and epsilon {facts.epsilon:g} give a signal-to-noise ratio of {strength:.3g}",
+        f"{facts.rows:,} rows{nightly} and epsilon {facts.epsilon:g} give a signal-to-noise ratio of {strength:.3g}",
         *chosen.reasons,
-        "rules found on held-out rows of eighteen named tables",
+        f"rules found on held-out rows of {'eighteen' if facts.nightly is None else 'twelve'} named tables",
     )
     return Choice(arrangement=arrangement, reasons=said, warning=_warning(facts, strength))
 

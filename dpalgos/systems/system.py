@@ -85,6 +85,10 @@ class PublicFacts(Setting):
         Declared range of real labels.
     counted : float
         The μ of histograms of these columns that were released before; 0 where there are none.
+    nightly : float or None
+        Of a horizon of nights how well histograms that were released before tell ranks, the deviation of a rank's noise
+        over all rows (:func:`dpalgos.evaluators.column_histograms.rank_error`), infinite where there are none; None
+        where everything is released at once.
     """
 
     epsilon: float
@@ -98,6 +102,7 @@ class PublicFacts(Setting):
     columns: tuple[Column, ...] = ()
     label_range: tuple[float, float] | None = None
     counted: float = 0.0
+    nightly: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -502,6 +502,15 @@ class Ledger:
             charges = entries.find(Kind.CHARGE, Kind.RECHARGE, account=account)
             return [charge_record(entry, plans[entry.content["plan"]]) for entry in charges]
 
+    def outputs(self, account: str) -> tuple[str, ...]:
+        """Return the keys of an account's releases whose output was recorded, in the order in which they were made.
+
+        It may be another order than that of their charges: one that was charged earlier may be made later.
+        """
+        with reading(self._database) as entries:
+            get_account(entries, account)
+            return tuple(dict.fromkeys(entry.subject for entry in entries.find(Kind.OUTPUT, account=account)))
+
     def charges_by_party(self, account: str) -> dict[str, list[ChargeRecord]]:
         """Return an account's charges by the party that pays, parties in the order of their first charge."""
         charges: dict[str, list[ChargeRecord]] = {}

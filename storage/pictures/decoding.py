@@ -51,7 +51,8 @@ def open_picture(path: Path | str) -> IO[bytes]:
         # A pipe without a writer would be waited for.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise PictureError("is a link" if Path(path).is_symlink() else f"{error.strerror or error}") from None
+        why = "is a link" if Path(path).is_symlink() else f"cannot be opened: {error.strerror or error}"
+        raise PictureError(why) from None
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= _MOST_BYTES:
         os.close(descriptor)

@@ -231,7 +231,16 @@ def _cells(cells: object) -> list[object]:
 
 def _person_column(path: Path, table: Table, person: str | None) -> str | None:
     if person is None:
-        return PERSON if PERSON in table.columns else None
+        if PERSON in table.columns:
+            return PERSON
+        # Not taken for it, nor overlooked: whose the pictures are would be lost without a word.
+        for other in table.columns:
+            if other.casefold() == PERSON:
+                raise InputError(
+                    f"{path} has a column {other!r}, and people are named by {PERSON!r}: give --person {other}, or "
+                    "rename the column"
+                )
+        return None
     if column_name(person) not in table.columns:
         raise InputError(f"{path} has no column {person!r}; it has: {', '.join(table.columns)}")
     return column_name(person)

@@ -33,8 +33,6 @@ from storage.source import (
     undeclared,
 )
 
-FILE_NAME = "file name"
-"""What stands for the column of people where a rule finds them in the names of files."""
 # Faults that are named before the rest is left unread.
 _NAMED = 20
 
@@ -100,7 +98,7 @@ class _Reading:
         for row, file in enumerate(files):
             try:
                 if file.label not in self.classes:
-                    what = "no class" if file.label is None else f"class {file.label!r}, which is not declared"
+                    what = "no class" if not file.label else f"class {file.label!r}, which is not declared"
                     raise PictureError(f"is of {what}")
                 with open_picture(file.path) as content:
                     features[row] = read_picture(content, self.declared)
@@ -135,7 +133,8 @@ def _listed(path: Path, options: ReadOptions) -> tuple[str | None, dict[str, lis
         column, files = None, {part: folder_files(at) for part, at in parts_of(path, options.classes).items()}
     if options.person_from is not None:
         files = {part: people_of(listed, options.person_from) for part, listed in files.items()}
-        column = FILE_NAME
+        # Stands for the column: by another rule a later version's people would all be somebody new.
+        column = f"file name, by {options.person_from}"
     if column is None and options.people is not None:
         raise InputError(f"{path}: nothing says whose pictures they are; give --person-from, or a table with --person")
     return column, files
@@ -198,6 +197,9 @@ def read_pictures(path: str | Path, options: ReadOptions) -> Source:
     _, classes, discovered = settle(
         replace(options, dimension=declared.dimension), place, dimension=declared.dimension, labels=labels
     )
+    for name in classes:
+        if (shown := name.encode("utf-8", "backslashreplace").decode()) != name:
+            raise InputError(f"{place}: the class folder {shown} has a name that is no text (UTF-8); rename it")
     drops = options.on_violation.drops
     reading = _Reading(place, declared, frozenset(classes), drops, private, options.told)
     tallies = {part: Tally() for part in files}
@@ -224,6 +226,7 @@ def _whose(place: str, files: Sequence[PictureFile], people: People) -> list[obj
     if not known.all():
         nobody = files[int(np.argmin(known))]
         raise InputError(
-            f"{place}: {nobody.shown} is nobody's: {nobody.person!r} in {people.column} names no person; fill it"
+            f"{place}: {nobody.shown} is nobody's: {nobody.person!r} in {people.column} names no person; a person is "
+            "named by text of Unicode or a whole number: correct it"
         )
     return list(names)

@@ -110,10 +110,10 @@ def declared_schema(dataset: DatasetRef) -> Schema:
         If it has none whose columns could be counted, naming what is missing.
     """
     table = declared_table(current_layout(), dataset)
-    if table is None or not dataset.columns:
+    if table is None or "schema" not in table or not dataset.columns:
         why = (
             "its rows came without a schema"
-            if table is None
+            if table is None or "schema" not in table
             else "a numeric column of its schema has no range, without which nothing says what bins are parts of"
         )
         raise InputError(

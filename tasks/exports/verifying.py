@@ -41,6 +41,7 @@ from tasks.federation.protocol import Evidence, federated_manifest
 from tasks.planning.nights import NightIdentity, NightPlan, PlannedNight, combination_of, release_of
 from tasks.planning.plans import RunIdentity, RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
+from tasks.planning.resolution import covers
 from tasks.release.storing import manifest_of
 from tasks.runtime.stores import open_ledger_database
 from tasks.tracking.results import Proved, RunResult, proved_of
@@ -202,7 +203,12 @@ class _Contents:
         """The run's plan, as its releases make it; its key is the digest of what it names."""
         identity = RunIdentity.model_validate(self.run["identity"])
         models = [one for one in (self.planned[key] for key in identity.models) if isinstance(one, PlannedRelease)]
-        streams = {one.charged_as for one in self.charged().values()}
+        last = {*identity.models, identity.model, *identity.evaluation[1]}
+        before = [one for key, one in self.planned.items() if key not in last]
+        counts = [one for one in before if type(one) is PlannedRelease and one.algorithm.kind == "evaluators"]
+        # What a run makes it names.
+        reused = [one.key for one in counts if one.key not in self.named]
+        streams = {one.charged_as for key, one in self.charged().items() if key not in reused}
         nightly = streams != {""} and bool(streams)
         if nightly:
             identity = NightIdentity.model_validate(self.run["identity"])
@@ -210,13 +216,10 @@ class _Contents:
             nightly and len(streams) > 1,
             "its releases are of several streams, or some are of none",
         )
-        last = {*identity.models, identity.model, *identity.evaluation[1]}
-        before = [one for key, one in self.planned.items() if key not in last]
         made = [one for one in before if isinstance(one, PlannedCombination)]
         column_map = next((one for one in made if isinstance(one.build(), ColumnMap)), None)
         basis = next((one for one in made if one is not column_map), None)
         _refute_if(len(made) > (column_map is not None) + (basis is not None), "it names more than it is made of")
-        counts = [one for one in before if type(one) is PlannedRelease and one.algorithm.kind == "evaluators"]
         return (NightPlan if nightly else RunPlan).model_validate(
             {
                 "identity": identity,
@@ -226,8 +229,7 @@ class _Contents:
                 "normalisation": identity.dataset.normalisation,
                 # Of a stream's nights each one's guarantee is that of all of them.
                 "counts": counts,
-                # Of rows that were divided in no parts, or in others.
-                "before": [one.key for one in counts if one.partition != models[0].partition],
+                "before": reused,
                 "column_map": column_map,
                 "projections": [one for one in before if type(one) is PlannedRelease and one not in counts],
                 "basis": basis,
@@ -415,13 +417,27 @@ def _run(contents: _Contents) -> str:
     reached = [*identity.models, *([] if identity.model is None else [identity.model]), *identity.evaluation[1]]
     for key in reached:
         reached += [one for one in contents.planned[key].upstream if one not in reached]
-    # A night's model is made of the nights before, which other runs made, or this one where they had been left out.
+    # A night's model is made of the nights before, which other runs made, or this one where they had been left out;
+    # and a map of columns may be of histograms that were released before.
     earlier = {key for key, one in contents.charged().items() if one.charged_as and key not in identity.models}
+    described = set(plan.before)
+    earlier |= described
     _refute_if(
         set(reached) != set(contents.planned) or not set(reached) - earlier <= set(contents.named) <= set(reached),
         "the run's key names other releases than the archive holds",
     )
-    places = {(one.dataset, one.partition) for one in contents.planned.values()}
+    _refute_if(
+        described and (plan.column_map is None or not described <= set(plan.column_map.upstream)),
+        "it rests on releases that its map of columns is not made of",
+    )
+    more = {str(one.setting.trust) for one in plan.counts if not covers(plan.trust, one.setting.trust)}
+    _refute_if(more, f"it rests on counts under trust {', '.join(sorted(more))}, and states {plan.trust}")
+    relations = {str(one.setting.neighbours) for one in contents.charged().values()}
+    _refute_if(
+        len(relations) > 1,
+        f"its releases are proved under several relations, and no epsilon is of all: {', '.join(sorted(relations))}",
+    )
+    places = {(one.dataset, one.partition) for key, one in contents.planned.items() if key not in described}
     _refute_if(
         len(places) > 1 and not isinstance(identity, NightIdentity),
         "its releases are of several versions or partitions of rows",
@@ -436,8 +452,10 @@ def _run(contents: _Contents) -> str:
         not named or (run["dataset"], run["trust"]) != (identity.dataset.name, plan.trust),
         "the run states another algorithm, data set or trust than its key names",
     )
-    algorithms = dict.fromkeys(one.algorithm.name for one in contents.planned.values())
-    return f"its key names these releases: {', '.join(algorithms)}"
+    algorithms = dict.fromkeys(one.algorithm.name for key, one in contents.planned.items() if key not in described)
+    versions = sorted({contents.planned[key].dataset for key in described})
+    rests = f"; it rests on histograms that were described before, of version {' and '.join(versions)}"
+    return f"its key names these releases: {', '.join(algorithms)}{rests if described else ''}"
 
 
 def _guarantees(contents: _Contents) -> str:

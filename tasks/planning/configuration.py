@@ -254,7 +254,7 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         str | None,
         Field(
             description="An earlier version of the table whose columns were described (`unitball describe`), of which "
-            "the map of columns is made; the version that is trained on if empty."
+            "the map of columns is made; if empty the version that is trained on, of a horizon the first night's."
         ),
     ] = None
     projection: Annotated[

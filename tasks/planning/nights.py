@@ -12,6 +12,8 @@ from pydantic import BaseModel
 from dpalgos.accounting.costs import PlanCost, allocate
 from dpalgos.aggregators import Aggregator
 from dpalgos.algorithms import Algorithm, OneSum, ProjectionAlgorithm
+from dpalgos.column_maps import ColumnMap
+from dpalgos.evaluators.column_histograms import ColumnHistograms, rank_error
 from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Setting, Trust
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import Artefact
@@ -307,6 +309,11 @@ class StreamTerms(BaseModel, frozen=True, extra="forbid"):
         Of the first night; the others differ in night, rows and version.
     projection : PlannedRelease or None
         The public map that rows pass through, made in the first night.
+    counts : tuple of PlannedRelease
+        Histograms of a table's columns that had been released when the horizon began; what its models guarantee
+        composes them.
+    column_map : PlannedCombination or None
+        Made of these: what rows of all nights are seen through first.
     reasons : tuple of str
     dimension : int
         Features of the rows as they are stored.
@@ -318,6 +325,8 @@ class StreamTerms(BaseModel, frozen=True, extra="forbid"):
     paper: str
     release: PlannedNight
     projection: PlannedRelease | None
+    counts: tuple[PlannedRelease, ...] = ()
+    column_map: PlannedCombination | None = None
     reasons: tuple[str, ...]
     dimension: int
     classes: int
@@ -357,8 +366,20 @@ def fix_terms(
     relation: Neighbours,
     features: Sequence[FeatureStep] = (),
     epoch: str = "",
+    counted: Sequence[PlannedRelease] = (),
+    label_range: tuple[float, float] | None = None,
 ) -> StreamTerms:
     """Return what a horizon releases, from its first night's public facts.
+
+    *Of a map of columns.* Histograms are releases of their own, paid before the horizon began. Given them, the map is a
+    constant: the same for both neighbours and in all nights, since the terms are fixed with the first. Rows are clipped
+    to the unit ball behind it, so that a row moves its night's sum by what it would move it without a map, and the
+    horizon costs what it did. Histograms and nights of the same rows add up (adaptive composition): a model's printed
+    guarantee composes both, for all parties, whoever's rows were counted; the ledger has charged each by itself. Were
+    the map made anew of what is described later, frozen sums would be of other features than new ones.
+
+    A real label is clipped to the range that histograms say holds nearly all, in the sums of all nights and in what is
+    made of them: which range it is changes no guarantee, since labels are scaled to [−1, 1] by any.
 
     Parameters
     ----------
@@ -373,6 +394,11 @@ def fix_terms(
         Public maps that rows have passed through.
     epoch : str
         Of the ledger (:meth:`storage.catalog.Catalog.epoch`).
+    counted : sequence of PlannedRelease
+        Histograms of the rows' columns that were released before, which a map of the columns may be made of; of rows
+        whose columns are not known, none.
+    label_range : (float, float), optional
+        Of a real label, the range that these say holds nearly all.
 
     Raises
     ------
@@ -391,7 +417,7 @@ def fix_terms(
     neighbours, dataset = config.neighbours or relation, shards[0].dataset
     expected = config.expected_rows or factor.nights * max(sum(shard.rows for shard in shards), 1)
     sizes = (max(1, math.ceil(expected / len(shards))),) * len(shards)
-    resolved = _resolve(config, dataset, sizes, neighbours, factor)
+    resolved = _resolve(config, dataset, sizes, neighbours, factor, counted, label_range)
     trust = resolve_trust(config, resolved.trust)
     budget = allocate([GaussianMu], [1.0], config.epsilon, config.stated_delta).losses[0]
     draft = Draft(
@@ -402,10 +428,16 @@ def fix_terms(
         held_out=(),
         neighbours=neighbours,
         features=tuple(features),
+        counted=tuple(counted),
     )
-    projection, dimension = _public_map(draft), dataset.dimension
+    counts, column_map = draft.column_map({})
+    dimension, upstream = dataset.dimension, tuple[str, ...]()
+    if column_map is not None:
+        dimension, upstream = cast(ColumnMap, column_map.build()).output_dimension(dimension), (column_map.key,)
+    projection = _public_map(draft, dimension, upstream)
     if projection is not None:
         dimension = cast(ProjectionAlgorithm, projection.build()).output_dimension(dimension)
+        upstream = (*upstream, projection.key)
     setting = Setting(
         sizes=sizes,
         dimension=dimension,
@@ -423,7 +455,7 @@ def fix_terms(
         factor = dataclasses.replace(factor, bands=bands)
         require_gaussian_sum(one_night(trainer, budget, factor), setting)
     alone = [horizon.number] if config.participations > 1 or dataset.person else []
-    upstream, label = () if projection is None else (projection.key,), f"night 1 of {factor.nights}"
+    label = f"night 1 of {factor.nights}"
     stream = Stream(
         # Rows that may come back, and people, who are in each horizon, are in no part of a partition: what such a
         # horizon costs is added to all others.
@@ -449,6 +481,8 @@ def fix_terms(
         paper=resolved.system.paper,
         release=release,
         projection=projection,
+        counts=counts,
+        column_map=column_map,
         reasons=(
             *resolved.reasons,
             f"{factor.nights} nights at one price: the last running sum has {factor.error_of(factor.nights):.2f} times "
@@ -497,11 +531,13 @@ def _resolve(
     sizes: tuple[int, ...],
     neighbours: Neighbours,
     factor: ToeplitzFactor,
+    counted: Sequence[PlannedRelease],
+    label_range: tuple[float, float] | None,
 ) -> Resolved:
     """Return the parts: those of the system, its trainer exchanged where that one is not one sum."""
     # A map is chosen by how much noise there will be: as if so many fewer rows were released once.
     worth = tuple(max(1, math.ceil(size / factor.error_of(factor.nights))) for size in sizes)
-    resolution = resolve(config, dataset, worth, neighbours)
+    resolution = resolve(config, dataset, worth, neighbours, nightly=rank_noise(counted))
     if resolution.arrangement.trainer_scope is Scope.PARTY:
         raise ParameterError(
             f"{resolution.name} releases each party's own model, and a horizon releases one sum of all; choose --trust "
@@ -511,7 +547,8 @@ def _resolve(
         table = dataset.image_shape is None and config.features is None and config.public_dataset is None
         name = "sufficient-statistics" if table or not dataset.classes else "class-means"
         # The recommended trainer takes steps, or is this one: of what was given all must fit this one as well.
-        parts = with_given({**resolution.parts, "trainer": AlgorithmSpec("trainers", name)}, config, dataset)
+        said = dataset if label_range is None else dataset.model_copy(update={"label_range": label_range})
+        parts = with_given({**resolution.parts, "trainer": AlgorithmSpec("trainers", name)}, config, said)
         projection = parts.get("projection")
         learnt = projection is not None and lookup(projection.kind, projection.name).reads_rows
         if learnt:
@@ -520,13 +557,33 @@ def _resolve(
         return dataclasses.replace(
             resolution,
             parts=parts,
-            reasons=(*(() if learnt else resolution.reasons[:1]), f"{name}: one sum a night, and post-processing"),
+            reasons=(
+                *(resolution.reasons if dataset.columns else () if learnt else resolution.reasons[:1]),
+                f"{name}: one sum a night, and post-processing",
+            ),
             warning=None,
         )
     return resolution
 
 
-def _public_map(draft: Draft) -> PlannedRelease | None:
+def rank_noise(counted: Sequence[PlannedRelease]) -> float:
+    """Return how well histograms tell ranks together, the deviation of a rank's noise over all rows; infinite of none.
+
+    See :func:`dpalgos.evaluators.column_histograms.rank_error`. Several are combined by 1/σ², at the coarsest of their
+    bins.
+    """
+    built = [(cast(ColumnHistograms, one.build()), one.setting) for one in counted]
+    if not built:
+        return math.inf
+    # What one release would have to be.
+    together = math.sqrt(math.fsum((one.budget.mu / setting.noise_factor) ** 2 for one, setting in built))
+    setting = built[0][1]
+    layout = built[0][0].layout(setting)
+    bins = min(one.bins for one, _ in built)
+    return rank_error(setting.rows, layout.counted, together, bins)
+
+
+def _public_map(draft: Draft, dimension: int, upstream: Sequence[str]) -> PlannedRelease | None:
     """Return the map that rows of all nights pass through, which looks at none of them."""
     spec = draft.resolved.parts.get("projection")
     if spec is None:
@@ -539,12 +596,12 @@ def _public_map(draft: Draft) -> PlannedRelease | None:
     dataset = draft.shards[0].dataset
     setting = Setting(
         sizes=tuple(shard.rows for shard in draft.shards),
-        dimension=dataset.dimension,
+        dimension=dimension,
         classes=max(len(dataset.classes), 1),
         trust=Trust.CENTRAL,
         rows_per_person=dataset.rows_per_person,
     )
-    return draft.release(spec, None, draft.shards, setting, (), "map of all nights")
+    return draft.release(spec, None, draft.shards, setting, upstream, "map of all nights")
 
 
 def _code(trainer: AlgorithmSpec, trust: AlgorithmSpec) -> str:
@@ -724,6 +781,9 @@ def plan_night(
         paper=terms.paper,
         trust=tonight.setting.trust,
         normalisation=shards[0].dataset.normalisation,
+        counts=terms.counts,
+        before=tuple(one.key for one in terms.counts),
+        column_map=terms.column_map,
         projections=() if terms.projection is None else (terms.projection,),
         basis=None,
         models=(tonight,),

@@ -40,6 +40,15 @@ class Faults:
         """Keep a fault."""
         self._found.setdefault(str(error), error)
 
+    def has(self, others: "Faults") -> bool:
+        """Return whether what others have found is among what was found here."""
+        return others._found.keys() <= self._found.keys()
+
+    def take(self, others: "Faults") -> None:
+        """Keep what others have found."""
+        for error in others._found.values():
+            self.add(error)
+
     def raise_all(self) -> None:
         """Raise what was found as one error: bad input where there is any, otherwise the refusal."""
         errors = list(self._found.values())
@@ -63,9 +72,12 @@ def check_parts(config: TrainingConfig, dataset: DatasetRef, faults: Faults) -> 
         faults.add(ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1"))
     given = {field: value for field, value in config.parameters.items() if not field.startswith("partition.")}
     # Parameters that fit together are no fault, even where one without the other is (maps and their weights).
-    if given and Faults().of(lambda: _check_parameters(bare, dataset, given)) is None:
+    together, alone = Faults(), Faults()
+    if given and together.of(lambda: _check_parameters(bare, dataset, given)) is None:
         for field, value in given.items():
-            faults.of(lambda field=field, value=value: _check_parameters(bare, dataset, {field: value}))  # type: ignore[misc]  # bound now
+            alone.of(lambda field=field, value=value: _check_parameters(bare, dataset, {field: value}))  # type: ignore[misc]  # bound now
+        # Where none of them says by itself what is wrong with all, they do not fit together.
+        faults.take(alone if alone.has(together) else together)
 
 
 def _check_parameters(config: TrainingConfig, dataset: DatasetRef, parameters: dict[str, object]) -> bool:

@@ -381,7 +381,7 @@ class Draft:
         projections: tuple[PlannedRelease, ...] = ()
         basis: PlannedCombination | None = None
         dimension = dataset.dimension
-        counts, column_map = self._column_map(budgets)
+        counts, column_map = self.column_map(budgets)
         before = tuple(one.key for one in counts if one in self.counted)
         # What rows pass through, one path a party or one for all.
         used: list[tuple[str, ...]] = [()]
@@ -482,7 +482,7 @@ class Draft:
         """Return the run's trust model with its settings, or another, which has none."""
         return self.trust if name == self.trust.name else AlgorithmSpec("trusts", name)
 
-    def _column_map(self, budgets: Budgets) -> tuple[tuple[PlannedRelease, ...], PlannedCombination | None]:
+    def column_map(self, budgets: Budgets) -> tuple[tuple[PlannedRelease, ...], PlannedCombination | None]:
         """Return the counts of all columns, where the map of a table's rows is made of any, and the map."""
         spec = self.resolved.parts.get("column_map")
         if spec is None:

@@ -66,6 +66,7 @@ def resolve(
     relation: Neighbours = Neighbours.REPLACE_ONE,
     *,
     counted: float = 0.0,
+    nightly: float | None = None,
 ) -> Resolved:
     """Return the parts of what a configuration asks for.
 
@@ -80,6 +81,8 @@ def resolve(
         The account's, in force where the configuration names none.
     counted : float
         The mu of histograms of these columns that were released before; 0 where there are none.
+    nightly : float, optional
+        Of a horizon of nights, how well these tell ranks.
 
     Raises
     ------
@@ -94,7 +97,8 @@ def resolve(
     name, system, trust, arrangement = resolve_system(config)
     choice = None
     if system.choose is not None:
-        choice = system.choose(_facts(config, dataset, sizes, relation, trust, arrangement, counted))
+        facts = _facts(config, dataset, sizes, relation, trust, arrangement, counted)
+        choice = system.choose(dataclasses.replace(facts, nightly=nightly))
         arrangement = dataclasses.replace(choice.arrangement, **_changes(config))  # type: ignore[arg-type]  # fields by name
     offered = {
         "trainer": arrangement.trainer,
@@ -424,6 +428,13 @@ def _arranged(config: AlgorithmSettings, projection: type[Algorithm] | None, tru
         trainer_scope=scope,
         model_aggregation=AlgorithmSpec("aggregators", config.aggregation or "weighted-mean") if alone else None,
     )
+
+
+def covers(trust: str, other: str) -> bool:
+    """Whether parties who trust as ``trust`` says have trusted enough for what was released under ``other``."""
+    # From nobody, over whoever forms masked sums, to a curator.
+    order = list(Trust)
+    return order.index(Trust(other)) <= order.index(Trust(trust))
 
 
 def resolve_trust(config: SystemSettings, name: str) -> AlgorithmSpec:

@@ -55,10 +55,10 @@ def plan_groups(dataset: DatasetRef, config: TrainingConfig, normalisation: str)
         return None
     by = f"by is {config.by}"
     table = declared_table(current_layout(), dataset)
-    if table is None:
+    if table is None or "schema" not in table:
         raise ParameterError(
-            f"{by}; {dataset.name} was registered without a schema, so that no column has a name: register the rows "
-            "with a schema"
+            f"{by}; {dataset.name} was registered without a schema, so that no column has a name: leave --by out, or "
+            "register a table with a schema"
         )
     if config.features is not None or config.public_dataset is not None:
         raise ParameterError(

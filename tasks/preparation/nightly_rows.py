@@ -14,6 +14,7 @@ from storage.refs import DatasetRef, ShardRef
 from storage.shards import write_shards
 from tasks.accounts.terms import relation_of
 from tasks.datasets.horizons import drafted_horizon, find_horizon, night_of_people, positions_of, require_appended
+from tasks.datasets.registration import default_normalisation
 from tasks.planning.configuration import PartitionSettings, TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.nights import (
@@ -25,8 +26,11 @@ from tasks.planning.nights import (
     planned_night,
     require_maps,
 )
+from tasks.planning.releases import PlannedRelease
+from tasks.planning.resolution import resolve_normalisation, resolve_system
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, Shards
 from tasks.preparation.normalisation import plan_normalisation, require_source
+from tasks.preparation.paid_counts import described_columns, released_range, require_no_counts
 from tasks.preparation.partitions import (
     HELD_OUT,
     OWN_FILES,
@@ -39,6 +43,11 @@ from tasks.preparation.public_maps import plan_features, plan_mapping
 from tasks.preparation.streams import note_arrival, require_current, require_on_record, require_same_versions
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_releases
+
+_TOO_NOISY = (
+    "histograms of the columns were released before, and they, or the nights of this budget, are too noisy to learn "
+    "functions of columns: rows stay linear"
+)
 
 
 class Night(NamedTuple):
@@ -98,7 +107,7 @@ class Nights(NamedTuple):
     arrived: tuple[int, ...]
 
 
-def record_tonight(config: TrainingConfig, version: DatasetRef, normalisation: str) -> None:
+def record_tonight(config: TrainingConfig, version: DatasetRef) -> None:
     """Record that the newest version's rows arrived tonight; a horizon is opened, and its terms fixed, with the first.
 
     Parameters
@@ -107,7 +116,6 @@ def record_tonight(config: TrainingConfig, version: DatasetRef, normalisation: s
         All of it says what a horizon releases.
     version : DatasetRef
         The newest, as registered.
-    normalisation : str
 
     Raises
     ------
@@ -116,7 +124,7 @@ def record_tonight(config: TrainingConfig, version: DatasetRef, normalisation: s
         :func:`plan_nights` do; nothing is recorded then.
     """
     # What cannot be released opens no horizon.
-    drafted = plan_nights(config, version, normalisation)
+    drafted = plan_nights(config, version)
     if drafted.terms.tells_parties_apart and not drafted.unreleased[-1].own:
         store, keys = open_releases(), drafted.terms.release.night_keys
         for night in drafted.unreleased:
@@ -125,10 +133,10 @@ def record_tonight(config: TrainingConfig, version: DatasetRef, normalisation: s
     horizon, catalog = find_horizon(config, version), open_catalog()
     key = _key(config, horizon.number)
     if catalog.stream(key) is None:
-        catalog.fix_stream(config.dataset, key, _terms(config, horizon, normalisation).model_dump(mode="json"))
+        catalog.fix_stream(config.dataset, key, _terms(config, horizon).model_dump(mode="json"))
 
 
-def plan_nights(config: TrainingConfig, version: DatasetRef, normalisation: str) -> Nights:
+def plan_nights(config: TrainingConfig, version: DatasetRef) -> Nights:
     """Return the nights so far of the horizon that a run would be a night of; nothing is recorded, no row is read.
 
     Raises
@@ -139,7 +147,8 @@ def plan_nights(config: TrainingConfig, version: DatasetRef, normalisation: str)
         (:mod:`tasks.preparation.streams`).
     """
     horizon = drafted_horizon(config, version)
-    last, terms = len(horizon.arrivals), _terms(config, horizon, normalisation)
+    last, terms = len(horizon.arrivals), _terms(config, horizon)
+    normalisation = _normalisation(config, columns=terms.column_map is not None)
     store = open_releases()
     stored = [store.exists(one) for one in terms.release.night_keys[:last]]
     pending = [arrival for arrival in horizon.arrivals if arrival.night == last or not stored[arrival.night - 1]]
@@ -154,18 +163,60 @@ def plan_nights(config: TrainingConfig, version: DatasetRef, normalisation: str)
     )
 
 
-def _terms(config: TrainingConfig, horizon: Horizon, normalisation: str) -> StreamTerms:
+def _terms(config: TrainingConfig, horizon: Horizon) -> StreamTerms:
     """Return what a horizon releases: as it was fixed, or as it would be now."""
     catalog, key = open_catalog(), _key(config, horizon.number)
     kept = catalog.stream(key)
     if kept is not None:
         return StreamTerms.model_validate(kept)
-    first = _night(config, horizon, horizon.arrivals[0], normalisation)
-    relation, epoch = relation_of(config.dataset), catalog.epoch()
-    terms = fix_terms(config, horizon, first.shards, relation=relation, features=first.features, epoch=epoch)
+    registered = dataset_ref(current_layout(), horizon.arrivals[0].version)
+    counted = _counted(config, registered)
+    terms = _terms_on(config, horizon, _normalisation(config, columns=bool(counted)), counted)
+    if counted and not terms.counts:
+        terms = _terms_on(config, horizon, _normalisation(config, columns=False))
+        terms = terms.model_copy(update={"reasons": (*terms.reasons, _TOO_NOISY)})
     # Somebody else may just have fixed it.
-    require_on_record(terms.release, first.normalised.source, fixed=catalog.stream(key) is not None)
+    require_on_record(terms.release, registered, fixed=catalog.stream(key) is not None)
     return terms
+
+
+def _counted(config: TrainingConfig, registered: DatasetRef) -> Sequence[PlannedRelease]:
+    """Return the histograms that a map of columns may be made of: of the horizon's first version, or the one named.
+
+    Raises
+    ------
+    InputError, ParameterError
+        If the configuration names a version that has none, or no map would be made of them.
+    """
+    name = _normalisation(config, columns=True)
+    rows = plan_normalisation(registered, name).rows
+    if name == _normalisation(config, columns=False) or not rows.columns:
+        require_no_counts(config)
+        return ()
+    relation, (_, _, trust, _) = config.neighbours or relation_of(config.dataset), resolve_system(config)
+    return described_columns(registered, relation, trust, config.counts_of)
+
+
+def _terms_on(
+    config: TrainingConfig, horizon: Horizon, normalisation: str, counted: Sequence[PlannedRelease] = ()
+) -> StreamTerms:
+    """Return what a horizon would release of rows that are mapped so."""
+    first = _night(config, horizon, horizon.arrivals[0], normalisation)
+    return fix_terms(
+        config,
+        horizon,
+        first.shards,
+        relation=relation_of(config.dataset),
+        features=first.features,
+        epoch=open_catalog().epoch(),
+        counted=counted,
+        label_range=released_range(counted) if first.shards[0].dataset.label_range is not None else None,
+    )
+
+
+def _normalisation(config: TrainingConfig, *, columns: bool) -> str:
+    """Return the row-local map of a horizon's rows, which leaves columns as they are encoded where a map follows."""
+    return resolve_normalisation(config, default_normalisation(config.dataset), table=columns)
 
 
 def _require_bound(terms: StreamTerms, horizon: Horizon, unreleased: Sequence[Night], stored: Sequence[bool]) -> None:

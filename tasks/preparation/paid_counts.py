@@ -1,13 +1,21 @@
 """Histograms of a version's columns that were released before, on one account: found again, free of charge."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 from dpalgos.columns import Column
+from dpalgos.evaluators.column_histograms import ColumnHistograms
+from dpalgos.features.column_functions import clipping_range
+from dpalgos.guarantees import Neighbours
+from dpalgos.histograms import ColumnCounts, combined
+from dpalgos.parameters import ParameterError
 from storage.errors import InputError
 from storage.refs import DatasetRef
 from tasks.accounts.ledger import open_ledger
+from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import release_of
 from tasks.planning.releases import PlannedRelease
+from tasks.planning.resolution import covers
 from tasks.runtime.stores import open_releases
 
 NAME = "column-histograms"
@@ -17,8 +25,10 @@ NAME = "column-histograms"
 def paid_counts(account: str, version: str) -> list[PlannedRelease]:
     """Return the stored releases of columns' histograms that describe a data version and are charged to an account.
 
-    In the order of their charges, each as it was planned: public facts alone. A release that describes a version is
-    charged by itself; counts that a run makes for its own model are charged together with that, and are nobody else's.
+    In the order in which they were made, each as it was planned: public facts alone. (What was charged before another,
+    and is made after it, comes last: a run that was charged in between rested on the other alone.) A release that
+    describes a version is charged by itself; counts that a run makes for its own model are charged together with that,
+    and are nobody else's, drawn again or not.
 
     Parameters
     ----------
@@ -26,15 +36,28 @@ def paid_counts(account: str, version: str) -> list[PlannedRelease]:
     version : str
         Of the registered rows.
     """
-    return list({planned.key: planned for planned in _paid(account, version)}.values())
+    found = {planned.key: planned for planned in _paid(account, version)}
+    made = [key for key in open_ledger().outputs(account) if key in found]
+    return [found[key] for key in made]
 
 
-def described_columns(registered: DatasetRef, version: str | None = None) -> list[PlannedRelease]:
+def described_columns(
+    registered: DatasetRef, relation: Neighbours, trust: str, version: str | None = None
+) -> list[PlannedRelease]:
     """Return the histograms that a map of a version's columns may be made of: of the same columns, on its account.
+
+    What is proved of them under one relation is no part of what a run guarantees under another: a sum of one-sided
+    cells may move further where a row becomes null than where it is replaced, and a replacement is two such steps. And
+    a run says whom its parties trust: they have trusted nobody more for its counts. Of
+    people such as count as many rows of each.
 
     Parameters
     ----------
     registered : DatasetRef
+    relation : Neighbours
+        In force for the run.
+    trust : str
+        The run's.
     version : str, optional
         An earlier one, whose histograms they are; its own where None.
 
@@ -49,19 +72,55 @@ def described_columns(registered: DatasetRef, version: str | None = None) -> lis
         one
         for one in paid_counts(registered.account, version or registered.version)
         if (one.algorithm.parameters.get("columns"), one.algorithm.parameters.get("label_range")) == (columns, ends)
+        and one.setting.rows_per_person == registered.rows_per_person
+        and one.setting.neighbours == relation
+        and covers(trust, one.setting.trust)
     ]
     if version is not None and not found:
         raise InputError(
-            f"account {registered.account} holds no histograms of these columns of version {version}: release them "
-            f"(unitball describe {registered.name} --version {version} --epsilon …), or leave --counts-of out"
+            f"account {registered.account} holds no histograms of these columns of version {version} that are proved "
+            f"under {relation} and trust {trust}: release them (unitball describe {registered.name} --version "
+            f"{version} --epsilon …, which is under the account's own relation), or leave --counts-of out"
         )
     return found
+
+
+def require_no_counts(config: TrainingConfig) -> None:
+    """Refuse a configuration that names histograms where no map of columns is made.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if config.counts_of is not None:
+        raise ParameterError(
+            f"counts_of names version {config.counts_of}, and no map of columns is made here: that is for tables with "
+            "declared columns under algorithm unitball; leave it out"
+        )
+
+
+def released_range(counted: Sequence[PlannedRelease]) -> tuple[float, float] | None:
+    """Return the range that released histograms say holds nearly all real labels; None where there are none.
+
+    Parameters
+    ----------
+    counted : sequence of PlannedRelease
+        Stored, of the same columns and rows, a real label among them.
+    """
+    if not counted:
+        return None
+    store, decoded = open_releases(), []
+    for one in counted:
+        values = store.read(one.key)[1]["values"]
+        decoded.append(ColumnCounts.of_release(values, cast(ColumnHistograms, one.build()), one.setting))
+    return clipping_range(combined(decoded))
 
 
 def _paid(account: str, version: str) -> Iterator[PlannedRelease]:
     store = open_releases()
     for charge in open_ledger().charges(account):
-        if charge.plan.releases != (charge.key,) or not store.exists(charge.key):
+        # What is charged once more is a plan of its own, whatever it was charged with first.
+        if charge.plan.recharge or charge.plan.releases != (charge.key,) or not store.exists(charge.key):
             continue
         manifest = store.manifest(charge.key)
         if manifest.get("dataset") != version or manifest.get("algorithm", {}).get("name") != NAME:

@@ -24,12 +24,12 @@ from tasks.planning.nights import ArrivedRows, plan_night, planned_night
 from tasks.planning.parts import Faults, check_parts
 from tasks.planning.plans import RunPlan, is_gaussian, plan_run
 from tasks.planning.releases import PlannedCombination, PlannedRelease
-from tasks.planning.resolution import resolve_normalisation
+from tasks.planning.resolution import resolve_normalisation, resolve_system
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows, RowNode, Shards
 from tasks.preparation.grouping import plan_groups
 from tasks.preparation.nightly_rows import plan_nights, record_tonight
 from tasks.preparation.normalisation import plan_normalisation, require_source
-from tasks.preparation.paid_counts import described_columns
+from tasks.preparation.paid_counts import described_columns, require_no_counts
 from tasks.preparation.partitions import plan_partition, shards_of
 from tasks.preparation.public_maps import plan_features, plan_mapping
 
@@ -168,22 +168,23 @@ class Tonight:
     """References to the rows of a horizon, of which the newest version's arrive tonight."""
 
     registered: DatasetRef
-    normalisation: str
     cap: Cap | None
 
     def is_gaussian(self, config: TrainingConfig) -> bool:
         """Whether every loss of the horizon is Gaussian."""
-        terms = plan_nights(config, self.registered, self.normalisation).terms
+        terms = plan_nights(config, self.registered).terms
         return all(isinstance(loss, GaussianMu) for loss in terms.release.guarantee().losses)
 
     def prepared(self, config: TrainingConfig) -> Prepared:
         """Return the plan of tonight, and of the nights of which nobody made a release."""
-        nights = plan_nights(config, self.registered, self.normalisation)
+        nights = plan_nights(config, self.registered)
         tonight = nights.unreleased[-1]
         plan = plan_night(
             nights.terms, config, tonight.night, tonight.shards, tonight.versions, nights.arrived, tonight.features
         )
         nodes: dict[str, PlanNode] = {one.key: one for one in plan.projections}
+        if plan.column_map is not None:
+            nodes = {plan.column_map.key: plan.column_map, **nodes}
         for night in nights.unreleased:
             release = planned_night(nights.terms, night.night, night.shards, night.versions)
             arrived = night.arrived(release)
@@ -192,7 +193,7 @@ class Tonight:
         model = plan.model
         assert model is not None, "a night has a model of all nights so far"
         nodes[model.key] = model
-        released = tuple(key for key in model.upstream if key not in nodes)
+        released = (*plan.before, *(key for key in model.upstream if key not in nodes))
         return Prepared(config=config, plan=plan, shards=arrived.shards, nodes=nodes, released=released)
 
 
@@ -216,12 +217,11 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
     """
     registered, faults = find_dataset(config.dataset), Faults()
     check_parts(config, registered, faults)
-    table = bool(registered.columns) and config.horizon is None
-    name = resolve_normalisation(config, default_normalisation(config.dataset), table=table)
     cap = opening_cap(config.dataset)
     if config.horizon is not None:
         faults.raise_all()
-        return prepare_over(config, Tonight(registered=registered, normalisation=name, cap=cap))
+        return prepare_over(config, Tonight(registered=registered, cap=cap))
+    name = resolve_normalisation(config, default_normalisation(config.dataset), table=bool(registered.columns))
     normalised = faults.of(lambda: require_source(plan_normalisation(registered, name)))
     source = registered if normalised is None else normalised.rows
     features = faults.of(lambda: plan_features(source, config)) or ()
@@ -248,12 +248,12 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
         nodes=nodes,
         groups=groups,
     )
-    if config.counts_of is not None and not normalised.rows.columns:
-        raise ParameterError(
-            f"counts_of names version {config.counts_of}, and no map of columns is made here: that is for tables with "
-            "declared columns under algorithm unitball, without a horizon; leave it out"
-        )
-    counted = described_columns(registered, config.counts_of) if normalised.rows.columns else []
+    counted: Sequence[PlannedRelease] = []
+    if normalised.rows.columns:
+        relation, (_, _, trust, _) = config.neighbours or references.relation, resolve_system(config)
+        counted = described_columns(registered, relation, trust, config.counts_of)
+    else:
+        require_no_counts(config)
     return _over_counts(config, references, counted)
 
 
@@ -327,8 +327,7 @@ def record_night(prepared: Prepared) -> Prepared:
         As :func:`tasks.preparation.nightly_rows.record_tonight` does.
     """
     config = prepared.config
-    registered = find_dataset(config.dataset)
-    record_tonight(config, registered, resolve_normalisation(config, default_normalisation(config.dataset)))
+    record_tonight(config, find_dataset(config.dataset))
     return prepare(config)
 
 

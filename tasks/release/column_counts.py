@@ -16,6 +16,7 @@ from dpalgos.registry import AlgorithmSpec, lookup
 from storage.datasets import origins
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ReleaseRef
+from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import gaussian_delta, opening_cap, relation_of
 from tasks.datasets.registration import find_dataset
 from tasks.datasets.scales import declared_schema
@@ -24,7 +25,7 @@ from tasks.planning.identity import code_version
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import Partition
 from tasks.preparation.partitions import make_partition, plan_partition, shards_of
-from tasks.release.admission import require_room
+from tasks.release.admission import admit, require_room
 from tasks.release.door import make_release
 from tasks.release.storing import read_release, stored_release
 from tasks.runtime.settings import current_layout
@@ -60,8 +61,11 @@ class CountsPlan:
 
     @property
     def paid(self) -> bool:
-        """Whether it is released already, and costs nothing more."""
-        return stored_release(self.planned) is not None
+        """Whether it is released and charged already, and costs nothing more.
+
+        What an older ledger has forgotten is charged again, as releases of runs are.
+        """
+        return stored_release(self.planned) is not None and open_ledger().is_charged(self.planned.key)
 
 
 def version_of(name: str, version: str | None = None) -> DatasetRef:
@@ -220,11 +224,18 @@ def make_counts(plan: CountsPlan) -> ReleaseRef:
     ------
     RefusedError
         If the account's cap would be exceeded: no row was read then, and nothing was charged.
+    StorageError
+        If the ledger is older than what was released.
     """
-    if (stored := stored_release(plan.planned)) is not None:
+    stored = stored_release(plan.planned)
+    if stored is not None and plan.paid:
         return stored
     require_affordable(plan)
-    return make_release(plan.planned, make_partition(plan.partition).training)
+    shards = make_partition(plan.partition).training
+    if stored is not None:
+        admit([plan.planned], shards, run=_RUN)
+        return stored
+    return make_release(plan.planned, shards)
 
 
 def counts_of(planned: PlannedRelease) -> ColumnCounts:

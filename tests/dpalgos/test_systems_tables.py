@@ -15,9 +15,10 @@ from dpalgos.algorithms import is_sum_algorithm
 from dpalgos.columns import Column
 from dpalgos.features.column_functions import LEVELS, terms
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
+from dpalgos.registry import AlgorithmSpec
 from dpalgos.systems.recommended import recommend, signal
 from dpalgos.systems.system import Arrangement, PublicFacts
-from dpalgos.systems.tables import functions, learning, level_of
+from dpalgos.systems.tables import functions, learning, level_of, level_of_nights
 
 ADULT = (7, 16, 7, 14, 6, 5, 2, 41)
 
@@ -166,3 +167,42 @@ def test_reasons_say_what_is_learnt_and_what_it_costs() -> None:
         assert words in said
     assert "too little for functions" in " ".join(recommend(facts_of(300, 6, ADULT, 2, 0.05)).reasons)
     assert "labels are clipped" in " ".join(recommend(facts_of(5_000, 6, (), 1, 0.05)).reasons)
+
+
+BY_NIGHT: list[tuple[int, int, tuple[int, ...], int, float, float, str]] = [
+    (24_000, 6, ADULT, 2, 0.02, 0.03, "products"),
+    (24_000, 6, ADULT, 2, 0.02, 0.11, "linear"),
+    (24_000, 6, ADULT, 2, 0.0055, 0.03, "univariate"),
+    (24_000, 6, ADULT, 2, 0.0016, 0.03, "linear"),
+    # 630 pairs of 36 numbers, and 861 of 42.
+    (3_500, 36, (), 6, 0.2, 0.05, "univariate"),
+    (3_500, 36, (), 6, 0.23, 0.05, "products"),
+    (35_000, 42, (), 6, 0.2, 0.05, "univariate"),
+    (3_500, 36, (), 6, 0.03, 0.05, "linear"),
+    (14_000, 16, (), 1, 0.1, 0.03, "linear"),
+    (14_000, 16, (), 1, 0.2, 0.03, "scores"),
+    (14_000, 16, (), 1, 0.4, 0.03, "univariate"),
+    (14_000, 16, (), 1, 0.4, 0.04, "linear"),
+    (10_000, 0, (3, 5, 4, 4, 3, 2, 3, 3), 4, 3.0, 0.001, "linear"),
+    (24_000, 6, ADULT, 2, 3.0, math.inf, "linear"),
+]
+
+
+@pytest.mark.parametrize(("rows", "numbers", "sizes", "classes", "mu", "ranks", "level"), BY_NIGHT)
+def test_what_nights_learn_follows_from_public_numbers(
+    rows: int, numbers: int, sizes: tuple[int, ...], classes: int, mu: float, ranks: float, level: str
+) -> None:
+    facts = facts_of(rows, numbers, sizes, classes, mu, nightly=ranks)
+    assert level_of_nights(facts, rows * mu) == level
+    choice = recommend(facts)
+    chosen = choice.arrangement
+    assert chosen.trainer == AlgorithmSpec("trainers", "sufficient-statistics")
+    assert (chosen.counts, chosen.projection, chosen.counts_share) == (None, None, 0.0)
+    assert chosen.column_map is not None
+    assert chosen.column_map.parameters.get("level", "linear") == level
+    assert chosen.column_map.build().counted == (level != "linear")
+    assert json.loads(json.dumps(dict(chosen.column_map.parameters))) == chosen.column_map.parameters
+    assert ("released before the first night" in " ".join(choice.reasons)) == (level != "linear")
+    # Half the sensitivity and half the factor of noise are as good as twice the rows.
+    for same in ({"neighbours": Neighbours.REPLACE_SPECIAL}, {"sizes": (rows, rows)}):
+        assert recommend(replace(facts, noise_factor=2.0, **same)).arrangement == chosen

@@ -307,6 +307,11 @@ def test_names_that_are_no_text_are_pictures_and_are_shown(tmp_path: Path) -> No
     Path(odd).write_bytes(b"bad")
     with pytest.raises(InputError, match=r"cat/\\udcff"):
         values(read(folder))
+    Path(odd).unlink()
+    (folder / "dog").rename(os.fsdecode(os.fsencode(folder) + b"/d\xf6g"))
+    for options in (PUBLIC, ReadOptions(classes=("cat", "d\udcf6g"), pictures=GREY)):
+        with pytest.raises(InputError, match=r"the class folder d\\udcf6g has a name that is no text"):
+            read(folder, options)
 
 
 # ── people ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -320,7 +325,7 @@ def test_a_rule_finds_people_in_the_names_of_files(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path, {"cat/007_1.png": 1, "dog/007_1.png": 2, "dog/x/12_3.png": 3})
     source = read(folder, person_from=r"(\d+)_\d+\.png")
     assert people(source) == ["007", "007", "12"], "equal paths are no matter: the roster decides"
-    assert source.people == People("file name")
+    assert source.people == People(r"file name, by (\d+)_\d+\.png"), "another rule names other people"
     assert source.places == {}
     write_pictures(folder, {"dog/12_3_copy.png": 4})
     with pytest.raises(InputError, match=r"12_3_copy\.png: --person-from .* finds nobody in its name"):
@@ -342,6 +347,8 @@ def test_a_table_says_whose_pictures_they_are(tmp_path: Path) -> None:
     assert read(table).people == People("person")
     other = write_table(tmp_path, *lines, name="other.csv", head="path,label,Patient")
     assert read(other).people is None
+    with pytest.raises(InputError, match=r"has a column 'Person', .* give --person Person"):
+        read(write_table(tmp_path, *lines, name="capital.csv", head="path,label,Person"))
     source = read(other, people=People("Patient", 3, "hospital"))
     assert people(source) == ["7", "P-1", "7"]
     assert source.people == People("Patient", 3, "hospital")

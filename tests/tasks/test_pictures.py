@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpalgos.parameters import ParameterError
 from storage.datasets import (
     ingestion_report,
     is_complete,
@@ -28,6 +29,7 @@ from storage.shards import open_shard
 from tasks.accounts.ledger import open_ledger
 from tasks.datasets.registration import describe_datasets, find_dataset, ingest
 from tasks.datasets.request import IngestRequest
+from tasks.datasets.scales import declared_schema
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.preparation.prepare import prepare, record_night
@@ -228,7 +230,7 @@ def test_a_person_with_one_picture_more_leaves_every_other_where_they_were(root:
     found = []
     for place, folder in enumerate(folders):
         ref = bring_in(folder, f"set-{place}", person_from=RULE, account="people")
-        assert (ref.rows, ref.person) == (100, "file name")
+        assert (ref.rows, ref.person) == (100, f"file name, by {RULE}")
         found.append({party: sorted(set(values)) for party, values in dealt(ref).items()})
     assert found[0] == found[1]
     assert sum(map(len, found[0].values())) == 100, "nobody is in two parts"
@@ -270,7 +272,26 @@ def test_a_set_of_people_takes_no_pictures_by_themselves(root: Path, tmp_path: P
         bring_in(folder)
 
 
+def test_another_rule_for_whose_pictures_they_are_is_refused(root: Path, tmp_path: Path) -> None:
+    """The attack: by another rule everybody would be somebody new in the same account, and have a record in each."""
+    folder = write(tmp_path / "set", of_people({1: 2, 2: 1, 3: 1}))
+    bring_in(folder, person_from=RULE)
+    with pytest.raises(RefusedError, match=r"were declared as .* and are now .*; declare them as before"):
+        bring_in(folder, person_from=r"(\d+_\d+)\.png")
+    assert len(open_catalog().registrations("animals")) == 1
+    assert bring_in(folder, person_from=RULE).rows == 3
+
+
 # ── private ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_asked_of_columns_is_refused(root: Path, tmp_path: Path) -> None:
+    """Groups by a column, and descriptions of columns: pictures have none, and say so."""
+    ref = bring_in(write(tmp_path / "set", pictures(range(1, 41))))
+    with pytest.raises(ParameterError, match=r"by is colour; animals was registered without a schema.*leave --by out"):
+        prepare(TrainingConfig(dataset="animals", epsilon=1.0, by="colour"))
+    with pytest.raises(InputError, match="animals has no declared columns: its rows came without a schema"):
+        declared_schema(ref)
 
 
 def test_what_is_refused_leaves_nothing_behind(root: Path, tmp_path: Path) -> None:
@@ -348,6 +369,8 @@ def test_the_encoder_reads_what_ingestion_read(root: Path, tmp_path: Path) -> No
         ([halves(1), "/etc/passwd"], "row 2, the picture is a str and not the bytes of a file"),
         (np.zeros((2, 5)), r"take.*\(m, 4\)|takes \(m, 4\)"),
         (np.full((1, 4), np.nan), "row 1, a number of the picture is missing"),
+        (np.array([[0.0, 1.0, 0.5, 0.0], [0, 255, 0, 0]]), "row 2, a number of the picture is 255; .* divide by"),
+        (np.full((1, 4), -0.5), "row 1, a number of the picture is -0.5; they are in"),
         (b"one", "one bytes was given"),
     ):
         with pytest.raises(InputError, match=message):

@@ -45,7 +45,9 @@ LABELS = {
 ROWS = 800
 
 
-def bring_in(folder: Path, label: str = "classes", visibility: Visibility = Visibility.PRIVATE) -> None:
+def bring_in(
+    folder: Path, label: str = "classes", visibility: Visibility = Visibility.PRIVATE, parties: int = 0
+) -> None:
     random = np.random.default_rng(3)
     lines = ["age,city,y"]
     for number in range(ROWS):
@@ -53,13 +55,19 @@ def bring_in(folder: Path, label: str = "classes", visibility: Visibility = Visi
         said = f"{age / 50 - 1:.3f}" if label == "real" else ("yes" if abs(age - 50) < 25 else "no")
         # Each row has a cell of its own, so that it is found where it is counted.
         lines.append(f"{'' if number % 10 == 0 else f'{age:.4f}'},{'abc'[number % 3]},{said}")
+    files: dict[str, Any] = {"path": folder / "rows.csv"}
     (folder / "rows.csv").write_text("\n".join(lines) + "\n")
+    if parties:
+        own = {f"p{number}": folder / f"p{number}.csv" for number in range(parties)}
+        for number, path in enumerate(own.values()):
+            path.write_text("\n".join([lines[0], *lines[1 + number :: parties]]) + "\n")
+        files = {"parties": own}
     (folder / "schema.yaml").write_text(SCHEMA.format(label=LABELS[label]))
     ingest(
         IngestRequest(
             name="clinic",
             format="csv",
-            path=folder / "rows.csv",
+            **files,
             schema_path=folder / "schema.yaml",
             visibility=visibility,
             epsilon_cap=100.0,
@@ -155,14 +163,14 @@ def test_counts_are_charged_once_whatever_is_measured(root: Path, tmp_path: Path
 
 def by_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two charges for one release: counts whose identity depends on what is measured afterwards."""
-    honest = Draft._column_map
+    honest = Draft.column_map
 
     def other(self: Draft, budgets: Any) -> Any:
         spec = self.resolved.parts["counts"].with_parameters(mean_weight=1 / 64 if self.config.roc else 0.0)
         parts = {**self.resolved.parts, "counts": spec}
         return honest(dataclasses.replace(self, resolved=dataclasses.replace(self.resolved, parts=parts)), budgets)
 
-    monkeypatch.setattr(Draft, "_column_map", other)
+    monkeypatch.setattr(Draft, "column_map", other)
 
 
 def left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,7 +205,9 @@ def printed(dataset: DatasetRef, counts: ColumnCounts) -> dict[tuple[str, str, s
                 continue
             if figure.what == "quartile":
                 (line,) = [line for line in lines if line.startswith("  quartiles: ")]
-                text = line.removeprefix("  quartiles: ").split(" · ")[("0.25", "0.5", "0.75").index(figure.of)]
+                texts = line.removeprefix("  quartiles: ").split(" · ")
+                # Of none of them is said once that nothing is.
+                text = texts[0] if len(texts) == 1 else texts[("0.25", "0.5", "0.75").index(figure.of)]
             else:
                 start = {"mean": "  mean:", "missing": "  share missing:"}.get(figure.what, f"  {figure.of} ")
                 if column.kind == "boolean" and figure.what == "share":

@@ -137,6 +137,15 @@ def test_all_faults_at_once() -> None:
         assert part in str(caught.value), part
 
 
+def test_parameters_that_fit_together_are_no_fault() -> None:
+    """Weights of maps that are no longer the default's were refused, looked at without the maps."""
+    maps = {"maps": {"dct": {"shape": [2, 2]}, "pooling": {"shape": [2, 2]}}, "weights": {"dct": 1.0, "pooling": 0.5}}
+    given: dict[str, Any] = {"projection": "side-by-side", "algorithm": None, "trainer": "class-means"}
+    check(**given, parameters={f"projection.{name}": value for name, value in maps.items()})
+    with pytest.raises(ParameterError, match="weights are of dct, pooling; give one for each of dct"):
+        check(**given, parameters={"projection.maps": {"dct": {}}, "projection.weights": maps["weights"]})
+
+
 def test_one_fault_keeps_its_own_class() -> None:
     with pytest.raises(ParameterError, match="clip is -1"):
         check(parameters={"clip": -1})
