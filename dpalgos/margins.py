@@ -217,15 +217,23 @@ def widened(limits: tuple[float, float], guess: float, least: float = 0.0) -> tu
     return (least, 1.0) if _says_nothing(*limits, guess) else limits
 
 
-def is_measured(metrics: Mapping[str, float], name: str) -> bool:
-    """Whether a number's margin tells it from guessing or from a perfect model's; without a margin it is exact."""
+def is_measured(metrics: Mapping[str, float], name: str, *, largest: float = 1.0) -> bool:
+    """Whether a number's margin tells it from guessing or from a perfect model's; without a margin it is exact.
+
+    Parameters
+    ----------
+    metrics : mapping of str to float
+    name : str
+    largest : float
+        The largest value that the number can have: of a mean absolute error the width of the declared range of labels.
+    """
     low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
     if low is None or high is None:
         return True
     if name == "accuracy":
         # Its margin is left as it is, for comparisons.
         return not _says_nothing(low, high, metrics.get("majority_rate", 0.0))
-    return low > (-1.0 if name == "mcc" else 0.0) or high < 1.0
+    return low > (-1.0 if name == "mcc" else 0.0) or high < largest
 
 
 def draws_of(numbers: int) -> int:

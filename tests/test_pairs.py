@@ -41,7 +41,7 @@ from tests.support.postgresql import PostgreSQL
 from tests.support.untraced import untraced
 from tests.tasks.federation import test_federation as rows_of_parties
 from tests.tasks.federation import test_people as people_of_parties
-from tests.tasks.federation.test_federation import Federation, ingested, parties
+from tests.tasks.federation.test_federation import Federation, _OneByOne, ingested, parties
 from tests.tasks.test_people import COUNTS, bring_in, visits
 
 __all__ = ["ingested", "parties"]
@@ -451,6 +451,8 @@ def test_a_party_keeps_its_rows_and_ledger_where_it_likes(
                 os.environ.update(own if place.name == "berlin" else {})
                 yield
 
+        # The environment, which says where a root is, belongs to the whole process: one party after the other.
+        monkeypatch.setattr("tasks.federation.coordinator.ThreadPoolExecutor", _OneByOne)
         for module in (people_of_parties, rows_of_parties):
             monkeypatch.setattr(module, "isolated_root", at_its_place)
         monkeypatch.setattr("tasks.federation.coordinator.keep_run", lambda config, run, columns: run.result)

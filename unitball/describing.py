@@ -16,7 +16,7 @@ from tasks.release.column_counts import plan_counts, version_of
 from tasks.release.descriptions import DescribedColumn, terms_of
 from tasks.release.descriptions import describe as described
 from unitball.training import using_root
-from unitball.wording import spoken_in_python
+from unitball.wording import checked, spoken_in_python
 
 
 @spoken_in_python()
@@ -75,7 +75,7 @@ def describe(
     ------
     storage.errors.RefusedError
         If the account's cap would be exceeded, or the other version's release is not paid; nothing is charged then.
-    storage.errors.InputError, dpalgos.parameters.ParameterError, pydantic.ValidationError
+    storage.errors.InputError, dpalgos.parameters.ParameterError
         For what does not fit.
     """
     place = None if plot is None else Path(plot)
@@ -83,7 +83,7 @@ def describe(
         raise InputError(f"{place} exists; name another file, or remove it first")
     with using_root(root):
         if rows:
-            ingest(IngestRequest(name=dataset, **rows))
+            ingest(checked("describe", IngestRequest, {"name": dataset, **rows}))
         planned = plan_counts(version_of(dataset, version), epsilon, delta=delta, trust=trust)
         if plan:
             return _framed((), asdict(terms_of(planned, paid=planned.paid)))

@@ -32,7 +32,7 @@ from tasks.runtime.engine import on_running_server, quick_flows
 from tasks.runtime.settings import ROOT_VARIABLE, current_root, isolated_root, restoring
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.results import Proved, RunResult
-from unitball.wording import spoken_in_python
+from unitball.wording import checked, spoken_in_python
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -333,10 +333,10 @@ def train(
     ------
     storage.errors.RefusedError
         If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
-    storage.errors.InputError, dpalgos.parameters.ParameterError, pydantic.ValidationError
+    storage.errors.InputError, dpalgos.parameters.ParameterError
         For settings that do not fit.
     """
-    config = TrainingConfig(dataset=dataset, **settings)
+    config = checked("train", TrainingConfig, {"dataset": dataset, **settings})
     with using_root(root):
         prepared = require_feasible(config)
         with on_running_server(current_root()) as served:

@@ -4,13 +4,19 @@ Code below speaks of options, as they are typed; the command line shows that as 
 that people call gives its errors through :func:`in_python`, so that none names an option that there is not.
 """
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError, StorageError
-from tasks.planning.configuration import TrainingConfig
+from tasks.planning.configuration import TrainingConfig, faults
+
+Request = TypeVar("Request", bound=BaseModel)
 
 # Words that follow an option's name without being its value.
 _WORDS = frozenset(("and", "are", "as", "at", "for", "from", "in", "instead", "is", "of", "on", "or", "out", "with"))
@@ -73,3 +79,29 @@ def spoken_in_python() -> Iterator[None]:
             raise
         error.args = (said, *error.args[1:])
         raise
+
+
+def checked(function: str, request: type[Request], given: Mapping[str, object]) -> Request:
+    """Return what is asked of a function, as its request.
+
+    Parameters
+    ----------
+    function : str
+        What people have called.
+    request : type
+        Whose fields are its parameters.
+    given : mapping of str to object
+
+    Raises
+    ------
+    ParameterError
+        For a parameter that there is not, with the nearest ones; for values that do not fit, all in one sentence.
+    """
+    for name in given:
+        if name not in request.model_fields:
+            near = difflib.get_close_matches(name, request.model_fields, n=3, cutoff=0.4) or [*request.model_fields]
+            raise ParameterError(f"{function} has no parameter {name!r}; nearest: {', '.join(near)}")
+    try:
+        return request.model_validate(dict(given))
+    except ValidationError as error:
+        raise ParameterError("; ".join(faults(error))) from None

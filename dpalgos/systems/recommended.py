@@ -119,7 +119,9 @@ def recommend(facts: PublicFacts) -> Choice:
         trainer, projection = AlgorithmSpec("trainers", "sufficient-statistics"), None
         reasons = ["labels are real numbers: ridge regression from one noisy sum of second moments"]
     elif facts.image_shape is not None:
-        projection, reason = _whitening(facts, facts.image_shape, strength)
+        projection, reason = None, f"map: {facts.projection}, as asked for"
+        if facts.projection is None:
+            projection, reason = _whitening(facts, facts.image_shape, strength)
         trainer, reasons = _from_means(facts, strength)
         reasons = [reason, known, *reasons]
     elif facts.public_head:

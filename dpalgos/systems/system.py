@@ -75,6 +75,8 @@ class PublicFacts(Setting):
         Whether the last K of them are the scores of a head trained on public rows.
     components : int or None
         The target dimension k, where one is asked for.
+    projection : str or None
+        Name of the projection that is asked for in place of what the rules would choose.
     mirror : bool or None
         Whether an image and its mirror image are the same thing, where that is declared.
     columns : tuple of Column
@@ -95,6 +97,7 @@ class PublicFacts(Setting):
     encoded: bool = False
     public_head: bool = False
     components: int | None = None
+    projection: str | None = None
     mirror: bool | None = None
     columns: tuple[Column, ...] = ()
     label_range: tuple[float, float] | None = None

@@ -93,21 +93,28 @@ def descent_of_classes(
         iterations = min(iterations, _MOST_STEPS_OF_WIDE)
     step_size = float(f"{min(own.largest, way / iterations):.3g}")
     share = float(f"{min(0.1, max(0.03, 60.0 / known)):.2g}") if facts.classes == 2 else 0.05
+    centring: AlgorithmSpec | None = AlgorithmSpec("projections", "private-centring")
+    # Centred rows are halved; a half of the rows, and so of all gradients, asks for weights twice as long.
+    halved = 2.0
+    why = f"the mean of all rows is estimated and subtracted, which takes {share:g} of the budget (mu^2)"
+    if facts.projection not in (None, "private-centring"):
+        # Another map may need more of the budget than a mean does.
+        centring, halved, share = None, 1.0, 0.5
+        why = f"{facts.projection}, as asked for, in place of a mean that would be subtracted"
     parameters = {
         "iterations": iterations,
-        # A half of the rows, and so of all gradients, asks for weights twice as long.
-        "step_size": 4.0 * step_size,
-        "clip": own.clip / 2.0,
+        "step_size": halved**2 * step_size,
+        "clip": own.clip / halved,
         "mean_weight": 1.0,
-        "intercept_scaling": own.constant / 2.0,
+        "intercept_scaling": own.constant / halved,
         "momentum": own.momentum,
     }
     return (
         AlgorithmSpec("trainers", "noisy-gd", parameters),
-        AlgorithmSpec("projections", "private-centring"),
+        centring,
         share,
         [
-            f"the mean of all rows is estimated and subtracted, which takes {share:g} of the budget (mu^2)",
+            why,
             f"{iterations} gradient steps of size {step_size:g} (at most {own.largest:g}); the sizes add up to "
             f"{way:.3g}, which is {way / known:g} times the number of rows times mu",
         ],
@@ -335,7 +342,7 @@ def learning(facts: PublicFacts, strength: float) -> Learning:
             "of the budget (mu^2)"
         )
     left = math.sqrt(1.0 - share)
-    projection, projection_share = None, 0.5
+    projection, projection_share = None, 0.5 * (1.0 - share)
     if facts.classes == 2:
         rows = replace(facts, dimension=dimension, columns=())
         trainer, projection, own, more = descent_of_classes(rows, strength * left)

@@ -19,6 +19,8 @@ ROW, PERSON = "row", "person"
 
 DEFAULT_RELATION = "replace-one"
 """The neighbouring relation of accounts whose owner names none."""
+LARGEST_CAP = 1e6
+"""The largest epsilon of a cap: so far go the formulas that charges are composed by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +256,9 @@ class Account(AccountTerms):
 
 
 def require_cap(cap: Cap) -> None:
-    """Refuse a cap that bounds nothing."""
-    if not (math.isfinite(cap.epsilon) and cap.epsilon > 0):
-        raise InputError(f"the cap's epsilon is {cap.epsilon!r}; give a finite number above 0")
+    """Refuse a cap that bounds nothing, and one beyond what is accounted for."""
+    if not 0 < cap.epsilon <= LARGEST_CAP:
+        raise InputError(f"the cap's epsilon is {cap.epsilon!r}; give a number above 0 and at most {LARGEST_CAP:g}")
     if not 0 <= cap.delta < 1:
         raise InputError(f"the cap's delta is {cap.delta!r}; give a number from 0 to below 1, well below 1 / rows")
 

@@ -296,6 +296,8 @@ def _load_pyfunc(path: str) -> Scorer:
 _ROWS = 4096
 # Numbers of pictures at once.
 _NUMBERS = 1 << 22
+# What an output is not written as, though its name would say so.
+_OTHER_FORMATS = frozenset((".csv", ".tsv", ".txt", ".json", ".jsonl", ".xls", ".xlsx"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,13 +351,17 @@ def predict_file(
     ------
     InputError
         If the source cannot be read or lacks a column, or there is an output already. One without rows is read: its
-        output has the same columns, and no rows.
+        output has the same columns, and no rows. If the output's name is that of another format.
     StorageError
         If the output cannot be written.
     """
     encoder: Encoder | None = pipeline[0] if isinstance(pipeline[0], _ENCODERS) else None
     id_column = None if id_column is None else column_name(id_column)
     require_columns(source, encoder, id_column)
+    if output.suffix.lower() in _OTHER_FORMATS:
+        raise InputError(
+            f"{output}: predictions are written as Parquet; name an output for that, such as {output.stem}.parquet"
+        )
     if output.exists():
         raise InputError(f"{output} exists; name another output, or remove it first")
     done = refused = 0

@@ -344,7 +344,7 @@ def describe(
         "mu_spent": result.mu_spent,
         "seconds": result.seconds,
         "releasing_seconds": result.releasing_seconds,
-        **shown_metrics(result.metrics),
+        **shown_metrics(result, result.metrics),
         **group_metrics(result),
     }
     proved, flow_run = result.proved, result.prefect_flow_run_id
@@ -451,7 +451,7 @@ def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
             metrics={
                 counted: float(rows),
                 **({"epsilon_spent": spent[party], "delta_spent": float(result.delta_spent or 0)} if spent else {}),
-                **shown_metrics(result.by_party.get(party, {})),
+                **shown_metrics(result, result.by_party.get(party, {})),
             },
         )
         for party, rows in sizes.items()

@@ -211,7 +211,7 @@ def shown_metric(result: RunResult, name: str, form: str = ".3f") -> str:
     metrics = result.metrics
     if name not in metrics:
         return "–"
-    if not is_measured(metrics, name):
+    if not is_measured(metrics, name, largest=_largest(result, name)):
         budget = f", ε = {rounded_up(result.epsilon_spent, 3):g}" if result.epsilon_spent else ""
         held_out = f"{metrics['held_out_rows']:,.0f} {result.identity.dataset.unit.several}"
         return f"cannot be measured at this budget ({held_out}{budget})"
@@ -233,12 +233,22 @@ def at_threshold(result: RunResult) -> list[str]:
     ]
 
 
-def shown_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return numbers without those that the noise leaves unknown; all margins remain, and the accuracy.
+def _largest(result: RunResult, name: str) -> float:
+    """Return the largest value that a number can have, in its own unit."""
+    label_range = result.identity.dataset.label_range
+    return label_range[1] - label_range[0] if name == "mae" and label_range is not None else 1.0
+
+
+def shown_metrics(result: RunResult, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return numbers of a run without those that the noise leaves unknown; all margins remain, and the accuracy.
 
     By that, with its noise, the versions of a model are compared.
     """
-    return {name: value for name, value in metrics.items() if name == "accuracy" or is_measured(metrics, name)}
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name == "accuracy" or is_measured(metrics, name, largest=_largest(result, name))
+    }
 
 
 def is_limit(name: str) -> bool:
@@ -374,7 +384,7 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
             "by": result.by_group.column if result.by_group is not None and group else "",
             "group": group,
             "metric": name,
-            "value": shown_metrics(metrics).get(name),
+            "value": shown_metrics(result, metrics).get(name),
             "low": metrics.get(f"{name}_low"),
             "high": metrics.get(f"{name}_high"),
         }

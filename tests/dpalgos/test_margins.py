@@ -279,4 +279,7 @@ def test_a_number_that_may_be_anything_is_said_not_to_be_measured() -> None:
     assert not margins.is_measured(found, "precision")
     assert margins.is_measured(found, "accuracy"), "all between guessing and a perfect model, but that is little"
     assert not margins.is_measured(found | {"accuracy_low": 0.7}, "accuracy")
+    for low, high, measured in ((0.0, 12.0, True), (3.0, 40.0, True), (0.0, 40.0, False)):
+        errors = {"mae": 5.0, "mae_low": low, "mae_high": high}
+        assert margins.is_measured(errors, "mae", largest=40.0) is measured
     assert 0.02 < found["predicted_fraud_high"] < 0.1

@@ -35,7 +35,7 @@ def _charge_and_store(root: Path, start: int, said: Any) -> None:
 def _storm_of_kills(tmp_path: Path, kills: int, random: np.random.Generator) -> None:
     root = tmp_path / "root"
     layout = Layout(root).prepare()
-    ledger = open_ledger(layout.ledger, cap=1e9, marks=tmp_path / "marks")
+    ledger = open_ledger(layout.ledger, cap=1e6, marks=tmp_path / "marks")
     said: set[str] = set()
     for attempt in range(kills):
         receiver, sender = forks.Pipe(duplex=False)
@@ -108,7 +108,7 @@ def test_a_full_disk_of_each_size_loses_nothing(kilobytes: int, tmp_path: Path) 
 
         def fill() -> None:
             layout = Layout(place / "root").prepare()
-            ledger, store = open_ledger(layout.ledger, cap=1e9), ReleaseStore(layout)
+            ledger, store = open_ledger(layout.ledger, cap=1e6), ReleaseStore(layout)
             for number in range(10_000):
                 ledger.charge(request(release(f"k{number}")), {})
                 store.write(f"k{number}", {}, {"x": np.zeros(100)})

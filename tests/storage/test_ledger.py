@@ -79,6 +79,7 @@ class TestAccounts:
             Cap(-1, 0),
             Cap(float("inf"), 0),
             Cap(float("nan"), 0),
+            Cap(1.000001e6, 1e-5),
             Cap(1, 1),
             Cap(1, -1e-9),
             Cap(1, float("nan")),

@@ -82,6 +82,7 @@ def test_private_versions_have_random_names(rows: PrivateRows, tmp_path: Path, m
         ({"delta_cap": 1 / 60}, RefusedError, "1/n"),
         ({"epsilon_cap": float("nan")}, InputError, "epsilon"),
         ({"epsilon_cap": float("inf")}, InputError, "epsilon"),
+        ({"epsilon_cap": 1e7}, InputError, r"epsilon is 10000000\.0; give .* at most 1e\+06"),
         ({"dimension": None}, RefusedError, "--dimension"),
         ({"classes": None}, RefusedError, "--classes"),
         ({"dimension": 5}, InputError, "5"),

@@ -97,6 +97,25 @@ def test_the_spelling_follows_who_asks(
     assert "--" not in said
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"repetition": 1}, r"train has no parameter 'repetition'; nearest: partition"),
+        ({"algoritm": "noisy-gd"}, r"train has no parameter 'algoritm'; nearest: algorithm"),
+        ({"epsilon": -1}, r"epsilon: Input should be greater than 0 \(got -1\)"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_said_in_a_sentence(settings: dict[str, Any], words: str) -> None:
+    said = _refusal(lambda: unitball.train("iris", **settings))
+    assert re.fullmatch(f"{words}[^\n]*", said)
+    assert "pydantic" not in said
+
+
+def test_rows_that_are_brought_in_say_so_too(tmp_path: Path) -> None:
+    said = _refusal(lambda: unitball.describe("clinic", epsilon=1.0, root=tmp_path / "root", pth="rows.csv"))
+    assert re.fullmatch(r"describe has no parameter 'pth'; nearest: .*path[^\n]*", said)
+
+
 def test_an_estimator_reads_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unitball.training._PROCESS_ROOTS", {})
     rows, labels = np.zeros((40, 2)), ["a", "b"] * 20

@@ -9,12 +9,12 @@ import pytest
 from pydantic import ValidationError
 
 from dpalgos.accounting.composition import compose
-from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PrivateSelection, PureEpsilon, Trust
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Neighbours, PrivateSelection, PureEpsilon, Trust
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names
 from dpalgos.trust.model import EVERYONE
 from storage.errors import InputError
-from storage.refs import ShardRef, Visibility
+from storage.refs import ShardRef, TableColumn, Visibility
 from tasks.planning import plans as planning
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
@@ -297,6 +297,51 @@ def test_an_exchanged_part_no_longer_carries_the_papers_claim() -> None:
     changed = planned(algorithm="fed-dpdr-dpml", projection="identity")
     assert changed.system == "fed-dpdr-dpml+identity"
     assert [release.name for release in changed.releases if release.reads_rows] == ["objective-perturbation"] * 3
+
+
+NUMBERS = tuple(TableColumn(at=at) for at in range(6))
+
+
+def table(columns: tuple[TableColumn, ...] = NUMBERS, rows: int = 100_000) -> list[ShardRef]:
+    return shards_of(dataset_of(classes=2, dimension=6, rows=rows, columns=columns), (rows,))
+
+
+def mu_squared(release: PlannedRelease) -> float:
+    assert isinstance(release.budget, GaussianMu)
+    return release.budget.mu**2
+
+
+@pytest.mark.parametrize("columns", [NUMBERS, ()], ids=["declared columns", "no schema"])
+def test_a_projection_that_is_asked_for_has_its_own_share_and_no_reason_of_the_one_it_replaces(
+    columns: tuple[TableColumn, ...],
+) -> None:
+    usual = planned(table(columns), algorithm="unitball", trust="central")
+    assert usual.projections[0].name == "private-centring"
+    assert any("mean of all rows is estimated and subtracted" in reason for reason in usual.reasons)
+    asked = planned(table(columns), algorithm="unitball", trust="central", projection="analyze-gauss")
+    assert asked.projections[0].name == "analyze-gauss"
+    assert not any("mean of all rows" in reason for reason in asked.reasons)
+    assert any("analyze-gauss, as asked for" in reason for reason in asked.reasons)
+    # A small share is enough of a mean alone.
+    assert mu_squared(usual.projections[0]) < 0.2 * mu_squared(usual.models[0])
+    assert mu_squared(asked.projections[0]) == pytest.approx(mu_squared(asked.models[0]))
+    # Whoever asks for what is chosen anyway has the same.
+    same = planned(table(columns), algorithm="unitball", trust="central", projection="private-centring")
+    assert (same.split, same.reasons) == (usual.split, usual.reasons)
+
+
+def test_of_images_too() -> None:
+    images = shards_of(dataset_of(rows=90_000, image_shape=(8, 8)), (90_000,))
+    asked = planned(images, algorithm="unitball", projection="hog")
+    assert not any("whitened" in reason for reason in asked.reasons)
+
+
+@pytest.mark.parametrize("columns", [NUMBERS, ()], ids=["declared columns", "no schema"])
+def test_a_dimension_that_no_part_takes_is_refused(columns: tuple[TableColumn, ...]) -> None:
+    with pytest.raises(ParameterError, match=r"dimension 3 is asked for, and no part .* --projection analyze-gauss"):
+        planned(table(columns), algorithm="unitball", dimension=3)
+    reduced = planned(table(columns), algorithm="unitball", trust="central", projection="analyze-gauss", dimension=3)
+    assert reduced.projections[0].algorithm.parameters["components"] == 3
 
 
 def test_what_is_tuned_is_one_release_at_the_runs_budget() -> None:

@@ -132,6 +132,11 @@ def test_what_is_wrong_with_the_file_is_said_and_nothing_is_left(tmp_path: Path)
     with pytest.raises(InputError, match="exists; name another output"):
         predict_file(pipeline, ROWS, output)
     assert output.read_text() == "something"
+    with pytest.raises(
+        InputError, match=r"out\.csv.*: predictions are written as Parquet; name an output .*out\.parquet"
+    ):
+        predict_file(pipeline, ROWS, tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
     with pytest.raises(StorageError, match="No such file or directory; name an output"):
         predict_file(pipeline, ROWS, tmp_path / "nowhere" / "out.parquet")
 
