@@ -111,8 +111,6 @@ def resolve(
     for spec in filter(None, offered.values()):
         lookup(spec.kind, spec.name)
     parts = with_given({part: spec for part, spec in offered.items() if spec is not None}, config, dataset)
-    if choice is not None and config.dimension is not None and dataset.image_shape is None:
-        _require_reduced(config.dimension, name, parts)
     reasons = choice.reasons if choice is not None else ()
     if parameters_of(config, "tuned") and not config.tune:
         raise ParameterError("parameters of tuned are given and nothing is tuned: say what with --tune NAME=A,B,C")
@@ -290,15 +288,6 @@ def _require_dimension(components: int, dimension: int) -> None:
         raise InputError(
             f"target dimension {components} is above the data set's {dimension}; "
             f"choose --dimension from 1 to {dimension}"
-        )
-
-
-def _require_reduced(dimension: int, name: str, parts: Mapping[str, AlgorithmSpec]) -> None:
-    """Refuse a target dimension that the rules make nothing of: they choose what rows are seen through themselves."""
-    if not any("components" in _fields(spec) for spec in parts.values()):
-        raise ParameterError(
-            f"dimension {dimension} is asked for, and no part that {name} chooses here reduces rows to so many: leave "
-            "--dimension out, or name a projection that does, for example --projection analyze-gauss"
         )
 
 

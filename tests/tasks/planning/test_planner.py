@@ -336,14 +336,6 @@ def test_of_images_too() -> None:
     assert not any("whitened" in reason for reason in asked.reasons)
 
 
-@pytest.mark.parametrize("columns", [NUMBERS, ()], ids=["declared columns", "no schema"])
-def test_a_dimension_that_no_part_takes_is_refused(columns: tuple[TableColumn, ...]) -> None:
-    with pytest.raises(ParameterError, match=r"dimension 3 is asked for, and no part .* --projection analyze-gauss"):
-        planned(table(columns), algorithm="unitball", dimension=3)
-    reduced = planned(table(columns), algorithm="unitball", trust="central", projection="analyze-gauss", dimension=3)
-    assert reduced.projections[0].algorithm.parameters["components"] == 3
-
-
 def test_what_is_tuned_is_one_release_at_the_runs_budget() -> None:
     asked: dict[str, Any] = {
         "algorithm": None,
