@@ -51,7 +51,7 @@ class Told(mapped_rows.PublicView):
 
 
 def without_noise(report: ChainReport) -> list[str]:
-    """Return what differs and is not computed from noisy counts or weights, which are clipped, sorted and coincide in a few runs."""
+    """Return what differs and is not computed from noisy counts or weights: clipped, sorted, they may coincide."""
     return [
         name for name in report.differing if not re.search("metrics|accuracy|by_party|precision|recall|effects", name)
     ]
