@@ -62,6 +62,13 @@ class Encoding:
     refusals: tuple[str | None, ...]
     clipped: Mapping[str, Clipped] = field(default_factory=dict)
 
+    def or_raise(self) -> Self:
+        """Return it where no row is refused; an InputError names the first that is, from 1, and why."""
+        for row, refusal in enumerate(self.refusals, start=1):
+            if refusal is not None:
+                raise InputError(f"row {row}, {refusal}")
+        return self
+
 
 class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Encode rows of raw columns as the ingestion of a data set did: clipping, categories and missing cells alike.
@@ -138,11 +145,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def encode_or_raise(self, X: Any) -> Encoding:
         """Encode rows none of which is refused; raises as :meth:`transform` does."""
-        encoding = self.encode(X)
-        for row, refusal in enumerate(encoding.refusals, start=1):
-            if refusal is not None:
-                raise InputError(f"row {row}, {refusal}")
-        return encoding
+        return self.encode(X).or_raise()
 
     def encode(self, X: Any) -> Encoding:
         """Encode rows one by one: one that is refused does not stop the others.
@@ -313,11 +316,7 @@ class PictureEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def encode_or_raise(self, X: Any) -> Encoding:
         """Read pictures all of which can be taken; raises as :meth:`transform` does."""
-        encoding = self.encode(X)
-        for row, refusal in enumerate(encoding.refusals, start=1):
-            if refusal is not None:
-                raise InputError(f"row {row}, {refusal}")
-        return encoding
+        return self.encode(X).or_raise()
 
     def encode(self, X: Any) -> Encoding:
         """Read pictures one by one: one that is refused does not stop the others."""

@@ -22,6 +22,11 @@ NAME = "column-histograms"
 """Of the evaluator, as the registry has it."""
 
 
+def counted_columns(registered: DatasetRef) -> list[dict[str, float]]:
+    """Return a version's declared columns as a release of their histograms names them."""
+    return [Column(**one.model_dump()).to_json() for one in registered.columns]
+
+
 def paid_counts(account: str, version: str) -> list[PlannedRelease]:
     """Return the stored releases of columns' histograms that describe a data version and are charged to an account.
 
@@ -46,10 +51,9 @@ def described_columns(
 ) -> list[PlannedRelease]:
     """Return the histograms that a map of a version's columns may be made of: of the same columns, on its account.
 
-    What is proved of them under one relation is no part of what a run guarantees under another: a sum of one-sided
-    cells may move further where a row becomes null than where it is replaced, and a replacement is two such steps. And
-    a run says whom its parties trust: they have trusted nobody more for its counts. Of people those that count as many
-    rows of each.
+    Of the run's own neighbouring relation alone: what is proved of rows that are replaced is not proved of a row that
+    becomes null, and one replacement is two such steps. Of no more trust than the run states: its parties have trusted
+    nobody more for its counts. Of people, those that take as many rows of each.
 
     Parameters
     ----------
@@ -66,7 +70,7 @@ def described_columns(
     InputError
         If a version is named, and there are none of it.
     """
-    columns = [Column(**one.model_dump()).to_json() for one in registered.columns]
+    columns = counted_columns(registered)
     ends = None if registered.label_range is None else list(registered.label_range)
     found = [
         one

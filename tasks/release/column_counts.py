@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import cast
 
 from dpalgos.accounting.costs import allocate
-from dpalgos.columns import Column
 from dpalgos.evaluators.column_histograms import ColumnHistograms, bins_for
 from dpalgos.guarantees import GaussianMu, Setting, Trust, rounded_down
 from dpalgos.histograms import ColumnCounts
@@ -24,6 +23,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import Partition
+from tasks.preparation.paid_counts import NAME, counted_columns
 from tasks.preparation.partitions import make_partition, plan_partition, shards_of
 from tasks.release.admission import admit, require_room
 from tasks.release.door import make_release
@@ -31,8 +31,6 @@ from tasks.release.storing import read_release, stored_release
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 
-NAME = "column-histograms"
-"""Of the evaluator, as the registry has it."""
 _RUN = "histograms of the columns"
 # Below that no epsilon is looked for.
 _LEAST = 1e-3
@@ -140,7 +138,7 @@ def plan_counts(
     model = lookup(chosen.kind, chosen.name)
     factor = chosen.build().noise_factor(len(shards))
     mu = cast(GaussianMu, budget).mu / factor
-    columns = [Column(**one.model_dump()).to_json() for one in dataset.columns]
+    columns = counted_columns(dataset)
     parameters: dict[str, object] = {
         "columns": columns,
         "bins": bins_for(dataset.rows, len(columns) + 1, mu),

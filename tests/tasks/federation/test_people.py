@@ -42,27 +42,17 @@ from tasks.federation.party import Party
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, isolated_root
-from tasks.tracking.reporting import Columns, run_report
-from tasks.tracking.results import Chained
+from tasks.tracking.reporting import run_report
 from tests.support.chains import prepare
-from tests.tasks.federation.test_federation import Federation, _OneByOne, answered, taken_elsewhere
+from tests.tasks.federation.conftest import LOGGED
+from tests.tasks.federation.test_federation import Federation, answered, taken_elsewhere
 from tests.tasks.test_people import MOST, bring_in, visits
 
 PAIR = ("berlin", "lyon")
 COUNTS = [1, 3, 2, MOST, *([1, 2, 4] * 12)]
 DESCENT: dict[str, Any] = {"algorithm": "noisy-gd", "parameters": {"iterations": 2}}
 ALONE: dict[str, Any] = {"trainer": "output-perturbation", "trust": "local"}
-LOGGED: list[tuple[TrainingConfig, Chained, Columns]] = []
-
-
-@pytest.fixture(autouse=True)
-def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(config: TrainingConfig, run: Chained, columns: Columns) -> Any:
-        LOGGED[:] = [(config, run, columns)]
-        return run.result
-
-    monkeypatch.setattr("tasks.federation.coordinator.ThreadPoolExecutor", _OneByOne)
-    monkeypatch.setattr("tasks.federation.coordinator.keep_run", keep)
+pytestmark = pytest.mark.usefixtures("logged_in_memory")
 
 
 def federation(folder: Path, lines: Mapping[str, Sequence[str]], **declared: Mapping[str, Any]) -> Federation:

@@ -13,24 +13,13 @@ from storage.secrets import root_secret
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.federation.messages import Ask, Roster, fingerprint, identity_key
-from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout, isolated_root
-from tasks.tracking.reporting import Columns, run_report
-from tasks.tracking.results import Chained
+from tasks.tracking.reporting import run_report
 from tests.support.pictures import halves, write_pictures
-from tests.tasks.federation.test_federation import Federation, _OneByOne
+from tests.tasks.federation.conftest import LOGGED
+from tests.tasks.federation.test_federation import Federation
 
-LOGGED: list[tuple[TrainingConfig, Chained, Columns]] = []
-
-
-@pytest.fixture(autouse=True)
-def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(config: TrainingConfig, run: Chained, columns: Columns) -> Any:
-        LOGGED[:] = [(config, run, columns)]
-        return run.result
-
-    monkeypatch.setattr("tasks.federation.coordinator.ThreadPoolExecutor", _OneByOne)
-    monkeypatch.setattr("tasks.federation.coordinator.keep_run", keep)
+pytestmark = pytest.mark.usefixtures("logged_in_memory")
 
 
 def federation(folder: Path, **declared: dict[str, Any]) -> Federation:

@@ -35,12 +35,10 @@ from tasks.federation.messages import (
     identity_key,
 )
 from tasks.federation.party import Party
-from tasks.planning.configuration import TrainingConfig
 from tasks.release.storing import read_release
 from tasks.runtime.engine import _QUIET, keep_quiet
 from tasks.runtime.settings import current_layout, isolated_root
-from tasks.tracking.reporting import Columns
-from tasks.tracking.results import Chained
+from tests.tasks.federation.conftest import LOGGED
 from tests.tasks.federation.test_federation import Federation, _OneByOne, answered, changed, forged, taken_elsewhere
 
 NAMES = ("berlin", "lyon", "turin")
@@ -58,17 +56,7 @@ CATEGORY = "  - {{name: city, type: category, values: [a, b, c]}}\n"
 SWAPPED = SCHEMA.replace(CATEGORY, "").replace("columns:\n", "columns:\n" + CATEGORY)
 # Enough for functions of columns, and few steps.
 SHORT: dict[str, Any] = {"epsilon": 20.0, "trust": "secagg", "parameters": {"iterations": 2}}
-LOGGED: list[tuple[TrainingConfig, Chained, Columns]] = []
-
-
-@pytest.fixture(autouse=True)
-def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(config: TrainingConfig, run: Chained, columns: Columns) -> Any:
-        LOGGED[:] = [(config, run, columns)]
-        return run.result
-
-    monkeypatch.setattr("tasks.federation.coordinator.ThreadPoolExecutor", _OneByOne)
-    monkeypatch.setattr("tasks.federation.coordinator.keep_run", keep)
+pytestmark = pytest.mark.usefixtures("logged_in_memory")
 
 
 def table(rows: int, label: str, seed: int) -> str:
