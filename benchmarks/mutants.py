@@ -1,0 +1,262 @@
+"""Changes of the sources, drawn at random under a public seed, and which of them the day suite notices.
+
+    python -m pytest -m "not nightly" -n 3 --dist loadfile --cov --cov-context=test --cov-report= --junitxml=day.xml
+    python benchmarks/mutants.py --times day.xml --output mutants.json
+    python benchmarks/mutants.py --times day.xml --output mutants.json --again survived
+
+Each mutant changes one place: a comparison, an operator, a number, a condition, a statement that is left out. It is
+written into this checkout, which must be clean, and taken out again; the tests whose coverage touches its line run, the
+quickest first, until one fails. Where a fixture of a module runs the line, all tests of that module do. Lines that run
+when a module is imported go with all tests that touch the module. `--share 1/2` and `--share 2/2` are halves, for two
+checkouts side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from coverage import CoverageData
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+# What is drawn from, and how many of 150.
+PARTS = {"tasks/release": 30, "storage/ledger": 30, "tasks/accounts": 30, "dpalgos": 60}
+
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+}
+
+
+@dataclass(frozen=True, order=True)
+class Mutant:
+    """One change: the text from one place of a file to another, and what stands there instead."""
+
+    path: str
+    line: int
+    start: int
+    end: int
+    before: str
+    after: str
+
+    @property
+    def name(self) -> str:
+        """Where it is, and what is changed into what."""
+        return f"{self.path}:{self.line}:{self.start}: {self.before} -> {self.after}"
+
+
+def mutated(node: ast.AST) -> Iterator[ast.AST | str]:
+    """Yield what a node can be changed into."""
+    match node:
+        case ast.Compare(left, [op], others) if type(op) in _COMPARISONS:
+            yield ast.Compare(left, [_COMPARISONS[type(op)]()], others)
+        case ast.BinOp(left, op, right) if type(op) in _OPERATORS and not _is_text(left) and not _is_text(right):
+            yield ast.BinOp(left, _OPERATORS[type(op)](), right)
+        case ast.BoolOp(ast.And(), values):
+            yield ast.BoolOp(ast.Or(), values)
+        case ast.BoolOp(ast.Or(), values):
+            yield ast.BoolOp(ast.And(), values)
+        case ast.UnaryOp(ast.Not() | ast.USub(), operand):
+            yield operand
+        case ast.Constant(bool() as value):
+            yield ast.Constant(not value)
+        case ast.Constant(int() as value):
+            yield ast.Constant(value + 1)
+        case ast.Constant(float() as value):
+            yield ast.Constant(2 * value)
+        case ast.Call(ast.Name("min" | "max" as function), arguments, words):
+            other = "max" if function == "min" else "min"
+            yield ast.Call(ast.Name(other), arguments, words)
+        case ast.IfExp(test, body, other) if ast.unparse(body) != ast.unparse(other):
+            yield ast.IfExp(test, other, body)
+        case ast.Raise() | ast.Expr(ast.Call()):
+            yield "pass"
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def mutants_of(path: str) -> list[Mutant]:
+    """Return all mutants of a file, in order."""
+    source = (REPOSITORY / path).read_bytes()
+    starts = [0]
+    for text in source.split(b"\n"):
+        starts.append(starts[-1] + len(text) + 1)
+    found = []
+    for node in _code(ast.parse(source)):
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[node.end_lineno - 1] + node.end_col_offset
+        before = source[start:end].decode()
+        for other in mutated(node):
+            after = other if isinstance(other, str) else f"({ast.unparse(ast.fix_missing_locations(other))})"
+            found.append(Mutant(path, node.lineno, start, end, before, after))
+    return sorted(found)
+
+
+def _code(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield a tree's nodes without annotations, texts that are put together, and patterns."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns", "decorator_list"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, (ast.JoinedStr, ast.pattern)):
+                if hasattr(child, "lineno"):
+                    yield child
+                yield from _code(child)
+
+
+def drawn(seed: int) -> list[Mutant]:
+    """Return the mutants of a seed: of each part its number, all places of it equally likely."""
+    numbers = random.Random(seed)
+    chosen: list[Mutant] = []
+    for part, number in PARTS.items():
+        places = [one for path in sorted((REPOSITORY / part).rglob("*.py")) for one in mutants_of(_named(path))]
+        chosen += sorted(numbers.sample(places, number))
+    return chosen
+
+
+def _named(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+class Tests:
+    """Which tests run a line, and how long each takes."""
+
+    def __init__(self, times: Path) -> None:
+        self._data = CoverageData(str(REPOSITORY / ".coverage"))
+        self._data.read()
+        self._files = {_tail(path): path for path in self._data.measured_files()}
+        self.seconds: dict[str, float] = {}
+        by_module: dict[str, set[str]] = defaultdict(set)
+        for case in ElementTree.parse(times).getroot().iter("testcase"):
+            module = case.get("classname", "")
+            name = f"{module.replace('.', '/')}.py::{case.get('name')}"
+            if not any(child.tag == "skipped" for child in case):
+                self.seconds[name] = float(case.get("time", 0))
+                by_module[name.split("::")[0]].add(name)
+        self._by_module = by_module
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """Return the tests that run a mutant's line, the quickest first."""
+        where = self._files.get(mutant.path)
+        if where is None:
+            return []
+        lines = self._data.contexts_by_lineno(where)
+        contexts = {one for one in lines.get(mutant.line, ()) if one}
+        if not contexts:
+            contexts = {one for found in lines.values() for one in found if one}
+        tests = set()
+        for context in contexts:
+            test, _, phase = context.rpartition("|")
+            tests |= self._by_module[test.split("::")[0]] if phase == "setup" else {test}
+        return sorted(tests & self.seconds.keys(), key=lambda test: (self.seconds[test], test))
+
+
+def _tail(path: str) -> str:
+    """Return a measured file's path below the repository, in which checkout soever it was measured."""
+    parts = Path(path).parts
+    packages = {part.split("/")[0] for part in PARTS}
+    first = next((place for place, part in enumerate(parts) if part in packages), 0)
+    return "/".join(parts[first:])
+
+
+def outcome(mutant: Mutant, tests: list[str], limit: float) -> dict[str, object]:
+    """Write a mutant, run tests until one fails, and take it out again."""
+    file = REPOSITORY / mutant.path
+    source, stood = file.read_bytes(), file.stat()
+    began = time.monotonic()
+    try:
+        file.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
+            listed.write("\n".join(tests))
+            listed.flush()
+            command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+            # What Python has compiled of the file goes by its time, which is put back below.
+            variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+            try:
+                done = subprocess.run(
+                    [*command, f"@{listed.name}"],
+                    cwd=REPOSITORY,
+                    capture_output=True,
+                    text=True,
+                    env=variables,
+                    timeout=limit,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                # A test that does not end is a test that fails.
+                return {"outcome": "killed", "by": "time", "seconds": round(time.monotonic() - began, 1)}
+    finally:
+        file.write_bytes(source)
+        os.utime(file, ns=(stood.st_atime_ns, stood.st_mtime_ns))
+    killers = [line.split(" ")[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    survived = done.returncode == 0
+    return {
+        "outcome": "survived" if survived else "killed",
+        "by": None if survived else (killers[0] if killers else done.stdout[-300:]),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=Path, required=True, help="the suite's JUnit file")
+    parser.add_argument("--output", type=Path, required=True, help="JSON, added to; what it holds is not run again")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--share", default="1/1", help="which of how many parts of the list")
+    parser.add_argument("--limit", type=float, default=900, help="seconds for one mutant's tests")
+    parser.add_argument("--again", help="run those of this outcome once more")
+    given = parser.parse_args()
+    if subprocess.run(["git", "diff", "--quiet"], cwd=REPOSITORY, check=False).returncode:
+        sys.exit("this checkout has changes: commit them first, mutants are written into its files")
+    tests = Tests(given.times)
+    part, parts = (int(number) for number in given.share.split("/"))
+    held = json.loads(given.output.read_text()) if given.output.exists() else {}
+    for mutant in drawn(given.seed)[part - 1 :: parts]:
+        known = held.get(mutant.name)
+        if known and known["outcome"] != given.again:
+            continue
+        those = tests.of(mutant)
+        found = outcome(mutant, those, given.limit) if those else {"outcome": "survived", "by": None, "seconds": 0}
+        held[mutant.name] = {**found, "tests": len(those)}
+        given.output.write_text(json.dumps(held, indent=1, ensure_ascii=False) + "\n")
+        print(f"{found['outcome']:9}{found['seconds']:7} s {len(those):5} tests  {mutant.name}", flush=True)
+    counts = defaultdict(int)
+    for one in held.values():
+        counts[one["outcome"]] += 1
+    print(dict(counts))
+
+
+if __name__ == "__main__":
+    main()

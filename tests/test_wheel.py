@@ -1,0 +1,155 @@
+"""The wheel, in environments that hold nothing else: by pip, by pipx, and by the README's two commands in a clone."""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.serving import free_port, wait_for
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PACKAGES = ("unitball", "flows", "tasks", "dpalgos", "storage", "deployments")
+MINUTES = 60.0
+
+pytestmark = pytest.mark.nightly
+
+
+def outside(**more: str) -> dict[str, str]:
+    """Return an environment in which nothing of this checkout can be imported."""
+    ours = ("PREFECT", "MLFLOW", "UNITBALL", "PYTHON", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | more
+
+
+def run(*command: object, cwd: Path, timeout: float = 20 * MINUTES, **variables: str) -> str:
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words, cwd=cwd, env=outside(**variables), capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def environment(folder: Path) -> Path:
+    """Make an empty environment and return its programs."""
+    venv.create(folder, with_pip=True)
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clone") / "unitball"
+    run("git", "clone", "--quiet", REPOSITORY, folder, cwd=folder.parent)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that is built of the source archive that is built of a clone."""
+    folder = tmp_path_factory.mktemp("built")
+    programs = environment(folder / "builder")
+    run(programs / "pip", "install", "--quiet", "build", cwd=folder)
+    run(programs / "python", "-m", "build", "--outdir", folder / "dist", clone, cwd=folder)
+    (built,) = (folder / "dist").glob("*.whl")
+    assert len(list((folder / "dist").glob("*.tar.gz"))) == 1
+    return built
+
+
+def test_what_is_in_the_wheel(wheel: Path, clone: Path) -> None:
+    """Every tracked file of the packages and no other, with the licence, complete metadata and one command."""
+    listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=clone, capture_output=True, text=True, check=True)
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (information,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
+        metadata = email.message_from_bytes(archive.read(f"{information}/METADATA"))
+        commands = archive.read(f"{information}/entry_points.txt").decode()
+    assert sorted(name for name in names if not name.startswith(information)) == sorted(listed.stdout.splitlines())
+    assert f"{information}/licenses/LICENSE" in names
+    for package in PACKAGES:
+        assert f"{package}/py.typed" in names
+    assert metadata["Name"] == "unitball"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert re.findall(r"^\w+ = .*$", commands, re.MULTILINE) == ["unitball = deployments.cli:main"]
+
+
+def main_job(command: Path, folder: Path) -> None:
+    """The systems on digits, and a folder of pictures of one's own, mirrored so that the encoder's weights are read."""
+    root = {"UNITBALL_ROOT": str(folder / "root")}
+    compared = run(command, "compare", "--dataset", "digits", "--epsilon", 1, cwd=folder, **root)
+    assert "fed-dpdr-dpml-published" in compared
+    example = REPOSITORY / "docs" / "examples" / "make_pictures.py"
+    run(command.parent / "python", example, folder / "signs", "--classes", 3, "--each", 120, cwd=folder)
+    signs = ("train", "--dataset", "signs", "--format", "images", "--path", folder / "signs", "--public", "--mirror")
+    trained = run(command, *signs, "--epsilon", 20, "--json", cwd=folder, **root)
+    assert '"accuracy"' in trained
+    (shown,) = run(command.parent / "python", "-c", _MAPS, cwd=folder, **root).splitlines()
+    assert shown == "encoder"
+
+
+_MAPS = """
+from dpalgos.features.encoder import network
+import numpy as np
+assert "site-packages" in network.__file__, network.__file__
+print("encoder")
+"""
+
+
+def test_by_pip(wheel: Path, tmp_path: Path) -> None:
+    programs = environment(tmp_path / "empty")
+    run(programs / "pip", "install", "--quiet", wheel, cwd=tmp_path)
+    main_job(programs / "unitball", tmp_path)
+
+
+def test_by_pipx(wheel: Path, tmp_path: Path) -> None:
+    programs = environment(tmp_path / "tools")
+    run(programs / "pip", "install", "--quiet", "pipx", cwd=tmp_path)
+    places = {"PIPX_HOME": str(tmp_path / "pipx"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
+    run(programs / "pipx", "install", wheel, cwd=tmp_path, **places)
+    main_job((tmp_path / "bin" / "unitball").resolve(), tmp_path)
+
+
+def test_by_the_two_commands_of_the_readme(clone: Path, tmp_path: Path) -> None:
+    """What the README prints is what is typed: the first compares, the second serves until Ctrl-C."""
+    section = (clone / "README.md").read_text().split("## Two commands", 1)[1].split("\n## ", 1)[0]
+    first, second = re.findall(r"^    (\S.*?)(?:\s+#.*)?$", section, re.MULTILINE)
+    root = {"UNITBALL_ROOT": str(tmp_path / "root")}
+    assert "fed-dpdr-dpml-published" in run(*first.split(), cwd=clone, PYTHON=sys.executable, **root)
+    prefect, mlflow = free_port(), free_port()
+    serving = subprocess.Popen(
+        [*second.split(), "--prefect-port", str(prefect), "--mlflow-port", str(mlflow)],
+        cwd=clone,
+        env=outside(**root),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+
+        def answers() -> bool:
+            assert serving.poll() is None, serving.communicate()
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{mlflow}/", timeout=5)
+            except urllib.error.HTTPError as refusal:
+                # It asks who is there.
+                return refusal.code == 401
+            except OSError:
+                pass
+            return False
+
+        wait_for("MLflow's page", answers)
+    finally:
+        serving.send_signal(signal.SIGINT)
+        serving.communicate(timeout=2 * MINUTES)
+    assert serving.returncode == 0
