@@ -127,29 +127,26 @@ def test_by_the_two_commands_of_the_readme(clone: Path, tmp_path: Path) -> None:
     root = {"UNITBALL_ROOT": str(tmp_path / "root")}
     assert "fed-dpdr-dpml-published" in run(*first.split(), cwd=clone, PYTHON=sys.executable, **root)
     prefect, mlflow = free_port(), free_port()
-    serving = subprocess.Popen(
-        [*second.split(), "--prefect-port", str(prefect), "--mlflow-port", str(mlflow)],
-        cwd=clone,
-        env=outside(**root),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    output = tmp_path / "served.txt"
+    with output.open("w") as written:
+        serving = subprocess.Popen(
+            [*second.split(), "--prefect-port", str(prefect), "--mlflow-port", str(mlflow)],
+            cwd=clone,
+            env=outside(PYTHONUNBUFFERED="1", **root),
+            stdout=written,
+            stderr=subprocess.STDOUT,
+        )
     try:
 
-        def answers() -> bool:
-            assert serving.poll() is None, serving.communicate()
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{mlflow}/", timeout=5)
-            except urllib.error.HTTPError as refusal:
-                # It asks who is there.
-                return refusal.code == 401
-            except OSError:
-                pass
-            return False
+        def ready() -> bool:
+            assert serving.poll() is None, output.read_text()
+            return "ready; Ctrl-C" in output.read_text()
 
-        wait_for("MLflow's page", answers)
+        wait_for("what is served", ready)
+        # Whoever shows no secret is told to.
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"http://127.0.0.1:{mlflow}/", timeout=30)
     finally:
         serving.send_signal(signal.SIGINT)
-        serving.communicate(timeout=2 * MINUTES)
-    assert serving.returncode == 0
+        serving.wait(timeout=2 * MINUTES)
+    assert serving.returncode == 0, output.read_text()
