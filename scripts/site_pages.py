@@ -35,6 +35,8 @@ _ROOTS = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGE
 }
 _UNBROKEN = 32
 """Characters of code that fit a line of a narrow screen."""
+_ARGUMENTS = ("tasks.datasets.horizons", "tasks.preparation.streams", "storage.ledger.database")
+"""Modules outside ``dpalgos`` whose docstrings hold an argument that pages rest on."""
 _MODELS = (TrainingConfig, SecureSettings, IngestRequest, Schedule, SweepSpec, Block)
 
 
@@ -83,6 +85,7 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "reference/settings.md", _settings()
     yield "reference/schema.md", _schema()
     yield "reference/unitball.md", _api("unitball", [f"unitball.{name}" for name in unitball.__all__])
+    yield "reference/arguments.md", _arguments()
     packages: dict[str, list[str]] = {}
     for module in pkgutil.walk_packages(dpalgos.__path__, "dpalgos."):
         if "._" not in module.name and not module.ispkg:
@@ -161,6 +164,12 @@ def _schema() -> str:
         "Every key with its meaning stands in [your own data](../your-data.md#the-schema). This is what "
         f"`unitball schema draft` writes for a file of six columns:\n\n```yaml\n{text}\n```\n",
     )
+
+
+def _arguments() -> str:
+    lines = ["# Arguments of storage and tasks", "", "Rendered from the docstrings of the code that they are about.", ""]
+    lines += [f"::: {name}\n    options:\n      members: false\n" for name in _ARGUMENTS]
+    return "\n".join(lines)
 
 
 def _api(title: str, names: list[str], text: str = "") -> str:
