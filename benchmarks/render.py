@@ -180,10 +180,11 @@ def audit_verdicts(found: Table) -> dict[str, Any]:
         here = [one for one in each if one["verdict"] == verdict]
         shown: dict[str, str] = {}
         for one in here:
-            bound = cell(one["ε at least"], 2) if verdict != "consistent" else ""
+            bound = cell(one["ε at least"], 2) if verdict == "violates its claim" else ""
             shown.setdefault(one["name"], f"{one['name']} {bound}".strip())
-        rows.append([verdict, cell(len(here)), ", ".join(shown.values())])
-    return {"columns": ["verdict", "audits", "of (ε at least)"], "rows": rows}
+        others = verdict == "consistent"
+        rows.append([verdict, cell(len(here)), "all others" if others else ", ".join(shown.values())])
+    return {"columns": ["verdict", "audits", "of (ε at least, where it violates)"], "rows": rows}
 
 
 MADE: dict[str, tuple[str, Callable[[Table], dict[str, Any]]]] = {
