@@ -264,7 +264,8 @@ class PublishedAnalyzeGauss(Unproved, ApproximateAlgorithm, PrincipalDirections)
 
     Guarantee
     ---------
-    None stated: see the flaw, and the notes on where the noise happens to be enough.
+    None stated: see the flaw. (Below ε ≈ 0.73 at δ = 10⁻⁴, or 0.37 at 10⁻⁵, the noise happens to be enough under
+    replace-one, because the classical σ is wasteful there; at ε = 4 and δ = 10⁻⁴ the true ε is 5.2.)
 
     Parameters
     ----------
