@@ -167,7 +167,7 @@ def _schema() -> str:
 
 
 def _arguments() -> str:
-    lines = ["# Arguments of storage and tasks", "", "Rendered from the docstrings of the code that they are about.", ""]
+    lines = ["# Arguments of storage and tasks", "", "Rendered from the docstrings of the code they are about.", ""]
     lines += [f"::: {name}\n    options:\n      members: false\n" for name in _ARGUMENTS]
     return "\n".join(lines)
 
