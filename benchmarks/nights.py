@@ -1,6 +1,6 @@
 """A year of nights on one budget: errors of running sums, and accuracy night by night on MNIST.
 
-    python benchmarks/nights.py errors [--nights 365] [--plot docs/images/nights.svg]
+    python benchmarks/nights.py errors [--nights 365] [--output FILE.json] [--plot FILE.svg]
     UNITBALL_DATA=/path/to/data python benchmarks/nights.py mnist [--nights 100] [--epsilon 1] [--seeds 3]
         [--keep FOLDER] [--plot docs/images/nights-mnist.svg]
 
