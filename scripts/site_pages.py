@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import json
@@ -41,9 +42,13 @@ _MODELS = (TrainingConfig, SecureSettings, IngestRequest, Schedule, SweepSpec, B
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are in no folder of their own."""
+    """Add the pages that are in no folder of their own.
+
+    Without the plug-in that reads docstrings, what it would render is named, so that links to it can be checked.
+    """
     for place, text in _pages():
-        files.append(File.generated(config, place, content=text))
+        content = text if "mkdocstrings" in config.plugins else re.sub(r"^::: (\S+)$", _named, text, flags=re.M)
+        files.append(File.generated(config, place, content=content))
     return files
 
 
@@ -66,6 +71,15 @@ def on_page_content(html: str, **_: object) -> str:
     # Code that stands alone on its lines comes after <pre> and an empty span.
     inline = r"(?<!<pre>)(?<!</span>)<code>([^<]+)</code>"
     return re.sub(inline, lambda found: f"<code>{re.sub(r'[^ ]+', _unbroken, found[1])}</code>", html)
+
+
+def _named(found: re.Match[str]) -> str:
+    """Return a name with the anchors that its docstrings would bring: its own, and those of a module's public names."""
+    path = Path(*found[1].split(".")).with_suffix(".py")
+    members = ast.parse((REPOSITORY / path).read_text("utf-8")).body if (REPOSITORY / path).is_file() else []
+    names = [one.name for one in members if isinstance(one, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(one)]
+    anchors = [found[1], *(f"{found[1]}.{name}" for name in names if not name.startswith("_"))]
+    return "\n\n".join([found[0], "".join(f'<a id="{anchor}"></a>' for anchor in anchors)])
 
 
 def _unbroken(word: re.Match[str]) -> str:
