@@ -85,7 +85,7 @@ def cell(value: Any, digits: int | None = None) -> str:
     if value is None:
         return "–"
     if isinstance(value, str):
-        return value
+        return re.sub(r"(?<!\\)\|", r"\|", value)
     if isinstance(value, list):
         return "–".join(cell(one, digits) for one in value)
     if isinstance(value, dict):

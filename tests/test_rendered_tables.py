@@ -59,3 +59,17 @@ def test_a_number_that_was_changed_is_found(render: Any, tmp_path: Path) -> None
     (tmp_path / "some.json").write_text(json.dumps({key: value for key, value in found.items() if key != "seeds"}))
     with pytest.raises(ValueError, match="does not say: seeds"):
         render.rendered(page, tmp_path)
+
+
+def test_what_a_benchmark_keeps_is_rendered(render: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = importlib.import_module("shared")
+    monkeypatch.setattr("sys.argv", ["benchmarks/some.py", "errors", "--output", "here.json", "--nights", "3"])
+    shared.head("what", "s")
+    shared.line("before", 1)
+    shared.head("what", "s")
+    shared.line("this | that", 2.5)
+    shared.keep_table(tmp_path / "some.json", "none")
+    found = render.load("some", tmp_path)
+    assert found["command"] == "python benchmarks/some.py errors --nights 3"
+    assert (found["columns"], found["rows"]) == (["what", "s"], [["this | that", "2.5"]])
+    assert "| this \\| that | 2.5 |\n" in render.table("some", tmp_path)
