@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from shared import head, line, mnist
+from shared import head, keep_table, line, mnist
 
 from dpalgos.accounting.costs import allocate
 from dpalgos.algorithms import fit
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0])
     parser.add_argument("--cache", type=Path)
+    parser.add_argument("--output", type=Path, help="keep the table as JSON")
     given = parser.parse_args()
     pixels, labels = mnist("train")
     order = np.random.default_rng(0).permutation(len(pixels))[: given.rows + PUBLIC + HELD_OUT]
@@ -66,6 +67,8 @@ def main() -> None:
                 for epsilon in given.epsilons
             ]
             line(name, f"`{trainer}`", *(f"{mean:.4f}" for mean in means))
+    if given.output is not None:
+        keep_table(given.output, f"{given.seeds}, means")
 
 
 def scattering(pixels: Matrix, order: NDArray[np.int64], cache: Path | None) -> Matrix:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from shared import data, draw, head, line
+from shared import data, draw, head, keep_table, line
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
 from dpalgos.algorithms import DirectAlgorithm, SumAlgorithm, fit
@@ -61,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--figure", type=Path)
+    parser.add_argument("--output", type=Path, help="Keep the table as JSON.")
     given = parser.parse_args()
     rows = rows_of(data("adult"))
     rows = rows[np.random.default_rng(0).permutation(len(rows))]
@@ -77,6 +78,8 @@ def main() -> None:
     head("method", *(f"n = {count:,}" for count in counts))
     for name in means:
         line(name, *(f"{value:.3f}" for value in means[name]))
+    if given.output is not None:
+        keep_table(given.output, f"{given.seeds}, means")
     if given.figure:
         # Proved methods solid, published ones dashed.
         style = ["o-" if "(proved)" in name else "o--" for name in means]

@@ -1,6 +1,6 @@
 """Growth of time and memory with rows, features and parties: a table, fitted exponents, and log-log plots.
 
-``python benchmarks/growth.py rows --most 1000000 --plot docs/images/growth-rows.svg``. Each point is a process of its
+``python benchmarks/growth.py rows --most 1000000 --output FILE.json --plot FILE.svg``. Each point is a process of its
 own: rows are made in a stream and stored, then a covariance and ten gradient sums are taken of the stored rows, nothing
 kept between passes (``--keep`` bytes may be). Seconds are processor seconds of that process, so that a busy machine
 changes them little; the peak is its resident memory.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from shared import Stage, draw, head, in_a_process, line, stored_rows
+from shared import Stage, draw, head, in_a_process, keep_table, line, stored_rows
 
 from dpalgos.guarantees import Setting
 from dpalgos.integer_sums import GradientSums, packed_gram
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=10**9, help="Leave out larger points.")
     parser.add_argument("--keep", type=int, default=0, help="Bytes of rows that may be kept between passes.")
     parser.add_argument("--plot", type=Path, help="Draw the table as an SVG file.")
+    parser.add_argument("--output", type=Path, help="Keep the table as JSON.")
     parser.add_argument("--point", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.point is not None:
@@ -57,6 +58,8 @@ def main() -> None:
         logarithms = np.log(np.maximum(found, 1e-9))[-3:]
         slopes = np.polyfit(np.log(found.index[-3:].to_numpy(float)), logarithms, 1)[0]
         line("fitted exponent", *(f"{slope:.2f}" for slope in slopes))
+    if given.output is not None:
+        keep_table(given.output, "none")
     if given.plot is not None:
         draw(found, given.plot, style="o-", subplots=[_SHOWN, ("peak",)], xlabel=given.axis, xscale="log", yscale="log")
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-from shared import Stage, head, in_a_process, line, write_lists, write_schema
+from shared import Stage, head, in_a_process, keep_table, line, write_lists, write_schema
 from sklearn.datasets import dump_svmlight_file
 
 from dpalgos.models import LinearModel
@@ -41,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--most", type=int, default=10**9, help="Leave out larger points.")
     parser.add_argument("--only", default=",".join(STAGES), help="Stages, separated by commas.")
+    parser.add_argument("--output", type=Path, help="Keep the table as JSON.")
     parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -60,6 +61,8 @@ def main() -> None:
         for stage in given.only.split(","):
             each = [in_a_process(__file__, "--stage", stage, "--folder", Path(folder, str(point))) for point in points]
             line(stage, *(f"{found['seconds']:.1f} s, {found['peak']:.0f} MiB" for found in each))
+    if given.output is not None:
+        keep_table(given.output, "none")
 
 
 def write(folder: Path, rows: int) -> None:

@@ -14,7 +14,6 @@ holds is not computed again; ``--table`` prints what it holds, with what the rul
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pandas as pd
-from shared import head, line
+from shared import cells_of, head, keep, line
 from table_sets import Table, load
 from tables import DELTA, encoded, facts_of, metrics, of_table, setting_of
 
@@ -62,14 +61,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=_RESULTS)
     parser.add_argument("--table", action="store_true", help="print what the file holds")
     given = parser.parse_args()
-    found: list[Cell] = json.loads(given.output.read_text()) if given.output.exists() else []
+    found = cells_of(given.output)
     there = {(cell["set"], cell["seed"]) for cell in found}
     for name in () if given.table else given.sets.split(","):
         for seed in range(given.seeds):
             if (name, seed) not in there:
                 epsilons = [float(one) for one in given.epsilons.split(",")]
                 found += measured(load(name).held_out(), seed, epsilons, given.nights)
-                given.output.write_text("[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
+                keep(given.output, {"cells": found}, f"{given.seeds} a set")
     show(pd.DataFrame(found))
 
 

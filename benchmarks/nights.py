@@ -1,6 +1,6 @@
 """A year of nights on one budget: errors of running sums, and accuracy night by night on MNIST.
 
-    python benchmarks/nights.py errors [--nights 365] [--plot docs/images/nights.svg]
+    python benchmarks/nights.py errors [--nights 365] [--output FILE.json] [--plot FILE.svg]
     UNITBALL_DATA=/path/to/data python benchmarks/nights.py mnist [--nights 100] [--epsilon 1] [--seeds 3]
         [--keep FOLDER] [--plot docs/images/nights-mnist.svg]
 
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from recommended import DELTA, ROWS, SIDE, Images
-from shared import draw, head, line
+from shared import draw, head, keep_table, line
 
 from dpalgos.accounting.costs import allocate
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
@@ -48,12 +48,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--output", type=Path, help="keep the table as JSON")
     given = parser.parse_args()
     if given.what == "errors":
         found, label = errors(given.nights or 365), "standard deviation, one release of all rows = 1"
     else:
         found, label = accuracies(Images(given.keep), given), "accuracy on MNIST's test rows"
     show(found)
+    if given.output is not None:
+        keep_table(given.output, "none" if given.what == "errors" else f"mean of {given.seeds} seeds")
     if given.plot is not None:
         table = pd.DataFrame(found, index=range(1, 1 + len(next(iter(found.values())))))
         scale = "log" if given.what == "errors" else "linear"

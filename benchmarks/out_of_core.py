@@ -20,7 +20,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
-from shared import Stage, head, line, unit_blocks
+from shared import Stage, head, keep_table, line, unit_blocks
 
 from dpalgos.algorithms import TrustedSummation, fit
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=125)
     parser.add_argument("--parties", type=int, default=100)
     parser.add_argument("--folder", type=Path, help="Where 20 GB are free.")
+    parser.add_argument("--output", type=Path, help="Keep the table as JSON.")
     arguments = parser.parse_args()
     set_memory_limit(0)
     head("stage", "wall, s", "processor, s", "peak so far, MiB")
@@ -131,6 +132,8 @@ def main() -> None:
         with shown(f"{_STEPS} gradient sums") as gradients:
             trainer = lookup("trainers", "noisy-gd")(budget=GaussianMu(1.0), iterations=_STEPS)
             fit(trainer, parties, setting, noise, TrustedSummation(noise))
+    if arguments.output is not None:
+        keep_table(arguments.output, "none")
     squares, sums = arithmetic(arguments.rows, arguments.features)
     for name, stage, bound in (
         ("covariance", covariance, reading.seconds + squares),

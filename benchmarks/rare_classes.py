@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from shared import data, head, line
+from shared import data, head, keep_table, line
 from sklearn.datasets import load_svmlight_file
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
@@ -83,6 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--sets", default="claims,ijcnn1,letter,adult,musk")
+    parser.add_argument("--output", type=Path, help="keep the table as JSON")
     given = parser.parse_args()
     sets: dict[str, Callable] = {set_.__name__: set_ for set_ in (claims, ijcnn1, letter, adult, musk)}
     head("set", "ε", "classes", "own threshold", "best threshold", "average precision", "AUC")
@@ -99,6 +100,8 @@ def main() -> None:
                     for mean, spread in zip(np.mean(found, 0), np.std(found, 0), strict=True)
                 )
                 line(name, epsilon or "scikit-learn", weight or "as they are", *cells)
+    if given.output is not None:
+        keep_table(given.output, f"{given.seeds} divisions, mean ± standard deviation")
 
 
 def once(rows, labels, epsilon, weight, seed):

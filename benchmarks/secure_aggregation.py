@@ -21,7 +21,7 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-from shared import Stage, draw, head, line
+from shared import Stage, draw, head, keep_table, line
 
 from dpalgos.integer_sums import encode_rows
 from dpalgos.keystream import KeyedNoise, public_secret
@@ -193,12 +193,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What secure aggregation costs.")
     parser.add_argument("--plot", type=Path, help="file for the plot of the cost per party (png or svg)")
     parser.add_argument("--largest", type=int, default=50_000, help="largest number of parties in the table")
+    parser.add_argument("--output", type=Path, help="keep the table of many parties as JSON")
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} cores; everything below runs on one of them, matrix products apart\n")
     covariance()
     gradients()
     thousand()
     many(arguments.largest, arguments.plot)
+    if arguments.output is not None:
+        keep_table(arguments.output, "none")
 
 
 if __name__ == "__main__":

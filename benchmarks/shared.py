@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -108,15 +110,59 @@ def in_a_process(script: str, *arguments: object) -> dict[str, float]:
     return json.loads(output.splitlines()[-1])
 
 
+_PRINTED: list[list[str]] = []
+"""The table that was printed last: its columns, then its rows."""
+
+
 def line(*cells: object) -> None:
     """Print a line of a Markdown table."""
-    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+    _PRINTED.append(list(map(str, cells)))
+    print(f"| {' | '.join(_PRINTED[-1])} |", flush=True)
 
 
 def head(*cells: object) -> None:
     """Print the head of a Markdown table."""
+    _PRINTED.clear()
     line(*cells)
     print("|" + "---|" * len(cells), flush=True)
+
+
+def keep_table(path: Path, seeds: str) -> None:
+    """Write the table that was printed last, with what made it: ``benchmarks/render.py`` writes it into the pages."""
+    columns, *rows = _PRINTED
+    keep(path, {"columns": columns, "rows": rows}, seeds)
+
+
+def keep(path: Path, found: Mapping[str, Any], seeds: str) -> None:
+    """Write a table's columns and rows, or its cells, and what made them; the last list has a line for each."""
+    # Where it is written is not what made it.
+    asked = [word for before, word in pairwise(["", *sys.argv[1:]]) if "--output" not in (before, word)]
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    said = {
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *asked]),
+        "made": f"{date.today().isoformat()}, {commit.stdout.strip() or 'no commit'}",
+        "machine": f"{os.cpu_count()} cores, {processor()}",
+        "seeds": seeds,
+        "source": "measured",
+    }
+    *given, (name, each) = {**said, **found}.items()
+    lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)},\n" for key, value in given]
+    every = ",\n  ".join(json.dumps(one, ensure_ascii=False) for one in each)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(f"{{\n{''.join(lines)} {json.dumps(name)}: [\n  {every}\n ]\n}}\n", "utf-8")
+    fresh.replace(path)
+
+
+def cells_of(path: Path) -> list[dict[str, Any]]:
+    """Return the cells that a file of results holds, none where there is no file."""
+    return list(json.loads(path.read_text("utf-8"))["cells"]) if path.exists() else []
+
+
+def processor() -> str:
+    """Return the name of this machine's processor."""
+    names = [one for one in Path("/proc/cpuinfo").read_text().splitlines() if one.startswith("model name")]
+    return names[0].split(":", 1)[1].strip() if names else "an unknown processor"
 
 
 def draw(table: pd.DataFrame, path: Path, *, style: object = None, subplots: object = False, **labels: object) -> None:

@@ -38,7 +38,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
-from shared import head, line
+from shared import cells_of, head, keep, line
 from table_sets import SETS, Part, Table, load
 
 from dpalgos.accounting.profiles import mu_from_epsilon_delta
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def compute(given: argparse.Namespace, systems: Sequence[str]) -> None:
     """Compute what the output file lacks, a cell at a time."""
-    found: list[Cell] = json.loads(given.output.read_text()) if given.output.exists() else []
+    found = cells_of(given.output)
     there = {_key(cell) for cell in found}
     for name in given.sets.split(","):
         table: Table | None = None
@@ -108,18 +108,11 @@ def compute(given: argparse.Namespace, systems: Sequence[str]) -> None:
                 continue
             for cell in measured(system, table, missing, given):
                 found.append(cell)
-                _write(given.output, found)
+                keep(given.output, {"cells": found}, f"{given.seeds} a cell")
 
 
 def _key(cell: Cell) -> tuple[Any, ...]:
     return cell["set"], cell["epsilon"], cell["system"], cell["seed"]
-
-
-def _write(path: Path, found: list[Cell]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text("[\n" + ",\n".join(json.dumps(cell) for cell in found) + "\n]\n")
-    fresh.replace(path)
 
 
 def runs(system: str, table: Table) -> bool:
@@ -335,7 +328,7 @@ def auc(scores: Floats, positive: NDArray[np.bool_]) -> float:
 
 def show(path: Path) -> None:
     """Print the tables of a file of results."""
-    runs_ = pd.DataFrame(json.loads(path.read_text()))
+    runs_ = pd.DataFrame(cells_of(path))
     if "error" in runs_:
         for _, cell in runs_[runs_["error"].notna()].drop_duplicates(["set", "system", "epsilon"]).iterrows():
             print(f"{cell['set']}, {cell['system']}, epsilon {cell['epsilon']}: {cell['error']}", file=sys.stderr)

@@ -1,4 +1,33 @@
-"""Metrics of released noisy counts, with 95 % margins from the law of the noise and of the rows drawn."""
+"""Metrics of released noisy counts, with 95 % margins from the law of the noise and of the rows drawn.
+
+Let X = C + Z be released, C the exact counts of the held-out rows and Z the noise. Counts that the release leaves
+possible are drawn as X - Z', Z' distributed as Z, by a generator with a public seed: the margins are post-processing of
+the release, cost nothing, and are the same for whoever computes them again. Nothing of the release's own noise is used.
+
+For a ratio A / (A + B) of sums of counts the 2.5 % and 97.5 % quantiles of the draws are the limits of Fieller's
+interval, with the exact distribution of the noise for the normal one: with a = A - Z'_A and b = B - Z'_B cut at zero,
+a / (a + b) <= t exactly where (1 - t) (A - Z'_A) <= t (B - Z'_B), so that the share of such draws is the p-value of
+"the ratio is t". Draws with a = b = 0 may be any ratio, and count as 0 for the lower and as 1 for the upper limit; the
+interval covers with at least 95 %, whatever the denominator, where the noise is all there is.
+
+The held-out rows are themselves drawn, and the margins are of the number in the population they are drawn from: each
+drawn pair (a, b) becomes a drawn probability, Beta(a, b + 1) for the lower and Beta(a + 1, b) for the upper limit
+(Clopper and Pearson). Counts are whole, so that these limits hold in 98 of 100 runs where counts are few, and are a
+third wider than they must be. A quarter of the draws are therefore of the other side's distribution; half of them would
+be Lancaster's mid-p. Coverage stays above 94 %, for class counts from 10 to 10,000 and epsilon from 0.05 to 3
+(``tests/dpalgos/test_margins.py``).
+
+Where the unit is a person, counts are sums of the means over people's rows. In the place of a mean stands a row of that
+person drawn at random: it has the same expectation, and by Jensen's inequality no smaller variance, of any linear
+combination of counts. So the margins are those of one row a person, and no narrower than they need to be.
+
+References
+----------
+Fieller, "Some problems in interval estimation", JRSS B 16 (1954); Clopper, Pearson, "The use of confidence or fiducial
+limits illustrated in the case of the binomial", Biometrika 26 (1934); Lancaster, "Significance tests in discrete
+distributions", JASA 56 (1961); Hanley, McNeil, "The meaning and use of the area under a receiver operating
+characteristic (ROC) curve", Radiology 143 (1982).
+"""
 
 from __future__ import annotations
 

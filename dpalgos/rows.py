@@ -1,4 +1,32 @@
-"""Rows as algorithms read them, made safe, the source of their noise, and sums over blocks of rows."""
+"""Rows as algorithms read them, made safe, the source of their noise, and sums over blocks of rows.
+
+*The null record.* A record is null where its label is no label of the task, or a feature is not a finite number
+(:func:`null_records`). It stands for a row that may not be used: one a schema rejects on private data, or the row that
+is missing in a neighbouring data set under ``replace-special``. It is counted in n, which is public, and contributes
+nothing else: :func:`sanitise` gives it zero features and the label :data:`NULL_LABEL`, and every algorithm leaves it
+out or sums a zero in its place.
+
+*Why the label carries it.* Whether a record is null is decided row by row and must survive whatever maps rows on their
+way: scaling to norm 1 leaves a zero row alone, but a feature map does not (cos 0 = 1), nor does the constant feature of
+an intercept. No map touches labels. So the label decides at the end, after all maps and after the constant feature.
+
+*What follows for sensitivities.* Let a release be a mechanism on f(D) = Σ g(x) over the n records of D, g(null) = 0,
+and let g range over a set G for real rows. Then one record moves f by at most
+
+- sup ‖g‖ over G under ``replace-special`` (one of the two records is null), and
+- sup ‖g − g′‖ over G ∪ {0} under ``replace-one``, since null records occur in data there too: at most twice as much by
+  the triangle inequality, and never less.
+
+So a guarantee under replace-one whose supremum includes null holds under replace-special, and one under
+replace-special holds for a replaced row as a group of two (x to null to z), which is the conversion that
+:func:`dpalgos.accounting.costs.losses_under` makes. A supremum over real rows alone proves neither: a sum of constant
+features moves by 0 where a row is replaced and by 1 where it becomes null.
+
+References
+----------
+Kairouz, McMahan, Song, Thakkar, Thakurta, Xu, "Practical and private (deep) learning without sampling or shuffling",
+ICML 2021, Definition 1.1 (zero-out neighbours); ``NeighboringRelation.REPLACE_SPECIAL`` in dp-accounting.
+"""
 
 from __future__ import annotations
 

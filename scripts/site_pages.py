@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import json
@@ -35,13 +36,19 @@ _ROOTS = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGE
 }
 _UNBROKEN = 32
 """Characters of code that fit a line of a narrow screen."""
+_ARGUMENTS = ("tasks.datasets.horizons", "tasks.preparation.streams", "storage.ledger.database")
+"""Modules outside ``dpalgos`` whose docstrings hold an argument that pages rest on."""
 _MODELS = (TrainingConfig, SecureSettings, IngestRequest, Schedule, SweepSpec, Block)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are in no folder of their own."""
+    """Add the pages that are in no folder of their own.
+
+    Without the plug-in that reads docstrings, what it would render is named, so that links to it can be checked.
+    """
     for place, text in _pages():
-        files.append(File.generated(config, place, content=text))
+        content = text if "mkdocstrings" in config.plugins else re.sub(r"^::: (\S+)$", _named, text, flags=re.M)
+        files.append(File.generated(config, place, content=content))
     return files
 
 
@@ -66,6 +73,15 @@ def on_page_content(html: str, **_: object) -> str:
     return re.sub(inline, lambda found: f"<code>{re.sub(r'[^ ]+', _unbroken, found[1])}</code>", html)
 
 
+def _named(found: re.Match[str]) -> str:
+    """Return a name with the anchors that its docstrings would bring: its own, and those of a module's public names."""
+    path = Path(*found[1].split(".")).with_suffix(".py")
+    members = ast.parse((REPOSITORY / path).read_text("utf-8")).body if (REPOSITORY / path).is_file() else []
+    names = [one.name for one in members if isinstance(one, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(one)]
+    anchors = [found[1], *(f"{found[1]}.{name}" for name in names if not name.startswith("_"))]
+    return "\n\n".join([found[0], "".join(f'<a id="{anchor}"></a>' for anchor in anchors)])
+
+
 def _unbroken(word: re.Match[str]) -> str:
     if len(word[0]) > _UNBROKEN:
         return re.sub(r"(?<=[_/.,])(?=\w)", "<wbr>", word[0])
@@ -83,6 +99,7 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "reference/settings.md", _settings()
     yield "reference/schema.md", _schema()
     yield "reference/unitball.md", _api("unitball", [f"unitball.{name}" for name in unitball.__all__])
+    yield "reference/arguments.md", _arguments()
     packages: dict[str, list[str]] = {}
     for module in pkgutil.walk_packages(dpalgos.__path__, "dpalgos."):
         if "._" not in module.name and not module.ispkg:
@@ -161,6 +178,12 @@ def _schema() -> str:
         "Every key with its meaning stands in [your own data](../your-data.md#the-schema). This is what "
         f"`unitball schema draft` writes for a file of six columns:\n\n```yaml\n{text}\n```\n",
     )
+
+
+def _arguments() -> str:
+    lines = ["# Arguments of storage and tasks", "", "Rendered from the docstrings of the code they are about.", ""]
+    lines += [f"::: {name}\n    options:\n      members: false\n" for name in _ARGUMENTS]
+    return "\n".join(lines)
 
 
 def _api(title: str, names: list[str], text: str = "") -> str:

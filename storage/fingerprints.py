@@ -405,7 +405,31 @@ def _evidence(differences: _Floats, directions: _Floats, scale: Any) -> _Floats:
 
 
 class ColumnSketches:
-    """The sketches of columns whose rows pass; memory does not grow with rows."""
+    """The sketches of columns whose rows pass; memory does not grow with rows.
+
+    Sets of rounded values would not do. Those of two columns of whole numbers agree whosever they are, and where one
+    per cent of the rows is gone, all quantiles of n rows have moved by many times the distance between neighbouring
+    values. So a column is known by its distribution instead, and compared by whether it is *closer than other people's
+    can be*.
+
+    The sketch of a column is the mean of cos(kθ) and sin(kθ), k = 1 … 16, over its cells x, where θ = 2π (x − c) / 2.5
+    s is kept within ±π, c is the middle of the means of the lower and the upper half of the middle 90 % of the cells,
+    and s their difference. c and s follow every affine map, and the mirrored column has the negated sines. Cells that
+    are missing do not count, and a column has no sketch where fewer than 50 values differ or where s is 0.
+
+    Let Σ be the covariance of one row's influence on these 32 numbers (on c and s, too). For independent samples of m
+    and n rows of one distribution, the difference has the covariance (1/m + 1/n) Σ, and its square t ν in the norm of
+    ((1/m + 1/n) Σ)⁻¹, over the ν directions in which Σ is no smaller than 0.02, is χ² with ν degrees of freedom (for
+    many rows: the means are normal in the limit); of different distributions it is larger. By Chernoff's bound, P(χ² ≤
+    t ν) ≤ (t e^(1 − t))^(ν/2) for t < 1. A copy of a share f of the rows has t of about (1 − f) / (1 + f). Two columns
+    *agree* where that bound, times the number of pairs of columns, is 10⁻⁶ at most, and two of either set must agree. A
+    column whose bound against equally spaced values is below e⁻¹⁰ (row numbers, days of a calendar) does not count: its
+    distribution is everybody's.
+
+    Not told apart: other columns that were made to one distribution, such as normal scores of ranks. Not recognised:
+    columns that came back with less than about nine tenths of their rows, or more than a tenth of others, or with noise
+    in their cells.
+    """
 
     def __init__(self) -> None:
         self._held: list[NDArray[np.float32]] = []

@@ -14,6 +14,54 @@ so beta >= max(1 - delta - e^epsilon alpha, e^-epsilon (1 - delta - alpha)) (Was
 point of a proved privacy profile gives such a bound, and so does the largest of finitely many: the curve below is
 never above the true one. For Gaussian components it is exact, G_mu(alpha) = Phi(Phi^-1(1 - alpha) - mu).
 
+How a composed plan enters a filter
+-----------------------------------
+Write ``H_t`` for the hockey-stick divergence of a plan's dominating pair (P, Q) and ``G_t`` for that of N(mu, 1)
+against N(0, 1). If
+
+    ``H_t <= s + (1 - s) G_t`` for all t > 0, in both orders of the pair,
+
+then the plan is, towards whoever sees its outputs, no easier to tell apart than the pair that reveals everything with
+probability s and is mu-Gaussian-DP otherwise. Proof: let that pair be ``P* = s [a] + (1 - s) N(mu, 1)`` and
+``Q* = s [b] + (1 - s) N(0, 1)`` with points a, b that tell P* and Q* apart for certain. Its divergence is the
+right-hand side for each t > 0 (a contributes s, b nothing), so (P, Q) is a post-processing of (P*, Q*) (Blackwell's
+theorem: Dong, Roth, Su 2022, Theorem 2; the divergences at all t > 0 determine the trade-off function, Proposition 2).
+A single (epsilon, delta) point is one t of this condition and proves nothing about the others.
+
+The second order needs no work of its own. ``H_t(Q || P) = 1 - t + t H_{1/t}(P || Q)`` holds for every pair, and
+inserted on both sides it turns the condition for (Q, P) at t into the condition for (P, Q) at 1/t. The pairs composed
+here (pure epsilon, Gaussian) are symmetric, ``H_t(P || Q) = H_t(Q || P)``, and so are their products; for them the same
+identity says that the condition at t < 1 is the one at 1/t. It is therefore checked for t >= 1, which covers all t > 0
+and both orders.
+
+For zCDP nothing is to be gained from the joint curve: of pure epsilons and Gaussians the Rényi divergences add, each
+``D_alpha / alpha`` is largest as alpha falls to 1, where it is the Kullback-Leibler divergence
+(:func:`~dpalgos.accounting.profiles.rho_of_pure`, :func:`~dpalgos.accounting.profiles.rho_of_mu`), and so is
+their sum's: the sum of the rhos is the least rho with ``D_alpha <= alpha rho`` for all alpha > 1.
+
+What Poisson sampling of rows saves, under replace-special
+----------------------------------------------------------
+At each step every record takes part with probability q, independently, and nobody learns which; the sum of those that
+do gets Gaussian noise of z times the largest norm of a record's part. A record that is null adds nothing whether it
+takes part or not. So, given what was released before and who else takes part, two data sets that differ in one record,
+null on one side, give N(0, z²I) on that side, and on the other (1 − q) N(0, z²I) + q N(v, z²I), ‖v‖ ≤ 1. Of these pairs
+the one with ‖v‖ = 1, in one dimension,
+
+    ``P = (1 - q) N(0, z^2) + q N(1, z^2)  against  Q = N(0, z^2)``,
+
+dominates in both orders (Zhu, Dong, Wang 2022, Theorem 11; averaging over the others' draws is post-processing of a
+pair that names them), and T steps, each chosen in view of those before, are dominated by T independent copies
+(Theorem 10).
+
+Under *replace-one* nothing of this holds at twice the sensitivity: a replaced record takes part on both sides, with
+other values, and no single pair of this kind dominates; what is proved there needs another analysis, and is no longer
+what peers print (Lebeda, Regehr, Kamath, Steinke, "Avoiding pitfalls for privacy accounting of subsampled mechanisms
+under composition", 2024).
+
+A sum of μ² or ρ sees nothing of the sampling: far out in its tail P is as far from Q as without it (at large orders the
+Rényi divergences are those of N(1, z²), a constant apart), so the least μ with H ≤ G everywhere is 1/z a step, as if q
+were 1. With s > 0 the far tail is paid for apart (above), and the rest is close to a Gaussian of far smaller μ.
+
 References
 ----------
 Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022).

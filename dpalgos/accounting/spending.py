@@ -1,5 +1,112 @@
 """Privacy filters: an account's spending over all plans, parties and partitions, and admission under its cap.
 
+Setting
+-------
+A row is replaced; call the distributions of everything released P and Q. The analyst picks plan k (its algorithms and
+so its cost) as any function of the outputs of plans 1 … k-1; a filter looks at the costs alone and stops the process
+when they add up to too much. A plan is fixed when it is charged and enters by bounds on its whole curve, that of all
+its releases together (:mod:`~dpalgos.accounting.composition`). ``H = H_{e^E}(P || Q)`` is the least delta at epsilon E
+(see :mod:`~dpalgos.accounting.profiles`). What a plan costs the row is at most what it costs the row's party (below);
+all sums are of such costs and hold on every path.
+
+Composing privacy-loss distributions of parameters that were chosen in view of outputs and stopping at the cap is *not*
+among the filters: it is no valid one ("f-differential privacy filters: validity and approximate solutions", arXiv
+2602.06756).
+
+gdp: ``sum mu_k^2 <= B^2`` implies B-Gaussian-DP
+------------------------------------------------
+(Smith, Thakurta, "Fully adaptive composition for Gaussian differential privacy", 2022; Koskela, Tobaben, Honkela,
+"Individual privacy accounting with Gaussian differential privacy", ICLR 2023.) Proof. Let W be Brownian motion with
+drift s, s = 1 under P and 0 under Q. Given the past, plan k's pair of outputs is a post-processing of N(mu_k, 1)
+against N(0, 1) (Blackwell's theorem), and such a draw is read off W's increment over the next ``mu_k^2`` units of
+time, divided by mu_k: N(s mu_k, 1), independent of the past, since the interval's end is known at its start. So the
+transcript is a post-processing of W up to time B^2, and W's likelihood ratio there depends on ``W(B^2) ~ N(s B^2,
+B^2)`` alone: a pair that is N(B, 1) against N(0, 1).
+
+zcdp: ``sum rho_k <= B`` implies B-zCDP
+---------------------------------------
+(Feldman, Zrnic, "Individual privacy accounting via a Rényi filter", NeurIPS 2021; Whitehouse, Ramdas, Rogers, Wu,
+"Fully-adaptive composition in differential privacy", ICML 2023, also with slack.) Proof. Let Λ_k be the likelihood
+ratio after k plans. For every alpha > 1, ``Λ_k^alpha exp(-(alpha-1) alpha sum_{j<=k} rho_j)`` is a supermartingale
+under Q, because plan k's divergence given the past is at most ``alpha rho_k`` and rho_k is known before it. So
+``E_Q[Λ^alpha] <= exp((alpha-1) alpha B)``.
+
+basic: ``sum epsilon_k <= E`` and ``sum delta_k <= D`` implies (E, D)-DP
+-----------------------------------------------------------------------
+(Rogers, Roth, Ullman, Vadhan, "Privacy odometers and filters", NeurIPS 2016.) Proof: with the slack argument below for
+delta_k, and ``Λ <= exp(sum epsilon_k)`` outside.
+
+Slack
+-----
+An (epsilon, delta)-DP pair is, with probability ``1 - delta``, an epsilon-DP pair, and anything else otherwise
+(Murtagh, Vadhan 2016, Lemma 3.2). A plan whose curve lies below ``s + (1 - s) H_t(G_mu)`` is a post-processing of the
+pair that is mu-Gaussian-DP with probability ``1 - s`` and tells everything otherwise, so it is of the same form. Let
+slack_k be these probabilities, ``sum slack_k <= S`` on every path. Let P', Q' be the distributions of the process in
+which the pure pair is always drawn. On transcripts on which it was always drawn, P and Q have densities ``w dP'`` and
+``w dQ'`` with the same ``w = prod (1 - slack_k) <= 1``, so these contribute at most ``∫ w max(0, dP' - e^E dQ') <=
+H'``; the rest has P-probability at most S. Hence ``H <= S + H'``, with H' from the filter.
+
+The best that applies
+---------------------
+The analyst may let outputs decide which filter serves best, so delta is divided: filter f gets ``D_f``, sum D_f <= D,
+and a plan is admitted if afterwards *some* f finds the whole history within (E, D_f). Proof. Costs are non-negative, so
+if f holds at the end it held all the time. Sort transcripts by the first f that holds at their end, into T_f. On T_f
+the process coincides with the one that f alone stops, with distributions P_f, Q_f, so ``P(A ∩ T_f) = P_f(A ∩ T_f)``,
+alike for Q, and for any event A ``P(A) - e^E Q(A) = sum_f [P_f(A ∩ T_f) - e^E Q_f(A ∩ T_f)] <= sum_f D_f <= D``.
+(Without the division this is false: a test shows a process that exceeds D.) Basic sums of pure epsilons hold with ``D_f
+= 0``, so they need no part of delta.
+
+The parts may be any function of the account's first plan, since nothing was released when it was chosen. :func:`shares`
+gives 7/8 to the filter that would find the least epsilon after ten such plans and 1/16 to each other, which costs the
+favourite less than 2 % of its mu^2 at epsilon 1 and delta 1e-5, instead of 12 % with thirds.
+
+A single plan
+-------------
+If all that touches a row is one plan, its releases were fixed before any of them, and its tight composition at the full
+D counts. Proof that this goes with the filters. Plans before the first one that touches the row have the same
+distribution under P and Q; condition on them. That first plan is then a fixed one. Either some filter holds it: then
+all transcripts are covered by the argument above, the single plan's included. Or none does, and none will after more
+plans, so nothing that touches the row follows it: the transcript is that plan's, and H <= D is its tight composition's
+statement.
+
+Two plans at once
+-----------------
+Plans whose releases interleave are covered too: an interactive mechanism is an interactive post-processing of the pair
+that its whole trade-off function allows (Vadhan, Zhang, "Concurrent composition theorems for differential privacy",
+STOC 2023, Theorem 1.4), so concurrent composition costs no more than sequential, and every filter for (epsilon,
+delta)-DP, f-DP or Rényi-DP extends to it (Haney, Shoemate, Tian, Vadhan, Vyrros, Xu, Zhang, "Concurrent composition for
+interactive differential privacy with adaptive privacy-loss parameters", CCS 2023).
+
+Filters one after the other
+---------------------------
+A filter's theorem covers plans that are chosen in view of outputs, not a cap that is. A raised cap is therefore the old
+cap and a *new* filter beside it: filter j admits plans within its own (E_j, delta_j), each plan belongs wholly to the
+filter in force when it was charged, and what an earlier filter had left is not carried over.
+
+Let the deltas be a series fixed at opening with ``sum delta_j <= delta``, and ``E = sum of E_j`` over the filters that
+were opened, a number that may depend on outputs, as each E_j may. Then for the distributions P, Q of everything
+released,
+
+    ``∫ max(0, dP - e^E dQ) <= delta``,
+
+so that ``P(A, E <= x) <= e^x Q(A, E <= x) + delta`` for every event A and every x at once. Proof. Given all that
+preceded filter j (which decides E_j), what is released under it has distributions p_j, q_j with ``∫ max(0, p_j -
+e^{E_j} q_j) <= delta_j`` (by the filter's theorem). Put ``m_j = min(p_j, e^{E_j} q_j)``. The product of the m_j is at
+most ``e^E dQ`` everywhere, and it lacks of dP what the first j with ``m_j < p_j`` lacks: in all at most the sum over j
+of the P-mass of ``p_j - m_j``, which is at most ``sum delta_j``.
+
+The series is ``15/16, 1/32, 1/64, …`` of delta: it adds up to delta whatever the number of raises, and the first
+filter, the only one of most accounts, gives up less than 1 % of its mu^2 at epsilon 1 and delta 1e-5.
+
+A first plan at the whole delta. As long as one plan is all that touches a row, its tight composition at the whole delta
+counts. If that plan is not within (E_0, delta_0), no second filter may be opened: :func:`filter_in_force` is for
+accounts whose earlier filters were checked at their own deltas, and :class:`Earlier` lists them for that check. Whether
+such a plan exists is a function of the first plan that touches the row, which is fixed given what preceded it, so the
+two cases do not mix: either the row's transcript is that plan's, or every filter holds at its own delta.
+
+A lowered cap admits less from then on. It is no theorem of its own, since it was chosen in view of outputs: what is
+promised stays the highest cap. A cap that is raised again up to that height opens no filter.
+
 Parties and partitions
 ----------------------
 A *partition* divides an account's rows among parties, once and for all: by position or by the parties' own files, not
@@ -15,8 +122,8 @@ pay for, all other outputs have the same distribution in both neighbours. So wit
 for each quantity that adds up (mu^2, rho, epsilon, slack, delta). It is attained where some row lies in the worst
 party of every partition; since partitions may cross in any way, nothing less is safe. Filters are monotone in these
 sums, so a filter that holds for the bound holds for every row. With a single partition each party is judged by its own
-sums, with the filter that is best for it: that filter is chosen for the row's party, so the argument of
-filters (:class:`Filter`) applies row by row.
+sums, with the filter that is best for it: that filter is chosen for the row's party, so the argument above
+applies row by row.
 
 Groups
 ------

@@ -3,6 +3,62 @@
 A mechanism's proof speaks of its output. What surrounds the output, a manifest, a size, a charged number, is an
 observable like any other: the joint distribution of all of them must be (epsilon, delta)-indistinguishable on
 neighbours, and :func:`compare` holds them against each other field by field.
+
+Membership inference, and what a guarantee leaves it
+----------------------------------------------------
+Shadow models are trained on the same n records, of which each is in one of two states by a fair coin of its own: the
+row, or what the neighbouring relation puts in its place (another row, or a null record). A model's score of a row is
+how well it fits it. For one row and one model, the attack compares the score with the scores of the other models that
+held the row and of those that did not, each taken as normal, and says "member" where the likelihood ratio is large
+(:func:`likelihood_ratios`, :func:`attack`).
+
+Fix a row, the other records of a model and all other models. The two states of the row are neighbours, and the attack's
+threshold on its ratio is a test of one against the other, which may use the other models as they are independent of
+this one. Under a trade-off curve f its true positive rate is at most 1 − f(false positive rate). 1 − f is concave, so
+the same holds for the rates averaged over rows, other records and models (Jensen), that is for one threshold on all
+ratios. Hence, for the whole curve of such thresholds (:func:`bound_of`),
+
+    advantage = max (TPR − FPR) ≤ max_α (1 − f(α) − α),   area under the ROC curve ≤ 1 − ∫ f(α) dα.
+
+These are statements on expectations; measured rates scatter about them.
+
+One run with many canaries
+--------------------------
+Of m canaries, each is in one of two states that the neighbouring relation tells apart: under ``replace-special`` the
+row or a null record, under ``replace-one`` one row or another. Independent fair coins S ∈ {−1, 1}^m choose. Whoever
+sees the output guesses r of the coins, and W guesses are right. For fixed other coins, the two states of coin i are
+neighbours, so the mechanism S → output is private in each of its coordinates, whatever the other rows are.
+
+*Approximate DP* (Steinke, Nasr, Jagielski 2023, Theorem 5.2; :func:`tail_under_approximate_dp`). If it is (epsilon,
+delta)-DP in each coordinate, and at most r coins are guessed,
+
+    P(W ≥ v) ≤ P(B ≥ v) + 2 m δ max_{1≤i≤m} P(v > B ≥ v − i) / i,   B ~ Binomial(r, e^ε / (1 + e^ε)).
+
+*A whole trade-off curve* (after Mahloujifar, Melis, Chaudhuri 2024; the proof for two states and exactly r guesses,
+:func:`tail_under_curve`). Let the mechanism be f-DP in each coordinate, and g(y) the least type I error of a test of
+power y, that is g inverts 1 − f: convex, increasing, g(y) ≤ y. For t ≥ 1 let E_i be the event that coin i is guessed
+right and W ≥ t. Seen from the neighbour with coin i flipped, the same outputs are those where coin i is guessed wrong
+and W ≥ t − 1. So P(E_i) = y has P(coin i guessed wrong, W ≥ t − 1) ≥ g(y), for each value of the other coins; g is
+convex, so it holds for the averages over all coins and over i too (Jensen). With p_w = P(W = w),
+
+    R_t = Σ_{w≥t} w p_w / m,   H_t = Σ_{w≥t} (r − w) p_w / m,   H_{t−1} ≥ g(R_t)   for t = 1 … r.
+
+What is the largest τ = P(W ≥ v)? Mass at w > v instead of v raises R and lowers H, which makes no constraint easier
+below, so all of τ may be put at v: R_v = τ v / m, H_v = τ (r − v) / m. Below, in order t = v, v − 1, …, 1, the least
+p_{t−1} that gives H_{t−1} ≥ g(R_t) is best: putting δ more mass at t − 1 changes (R, H) by δ (t − 1, r − t + 1) / m,
+and a difference (ΔR, ΔH) with ΔH ≥ 0 and ΔR ≥ ΔH (t − 2) / (r − t + 2) is handed on to the next level with the same
+property, since R_new = R + (H_new − H)(t − 2) / (r − t + 2) and H_new = max(H, g(R)) grows with both; so the sum
+R_0 + H_0 at the end is not smaller. But R_0 + H_0 = r / m for every distribution of W. So a τ for which the least sum
+exceeds r / m is impossible, and the sum grows with τ: bisection finds the largest possible τ, rounded up.
+
+Neither bound is tight for a single run: what the coins' guesses say of each other is given away.
+
+References
+----------
+Carlini, Chien, Nasr, Song, Terzis, Tramèr, "Membership inference attacks from first principles", IEEE S&P 2022.
+Yeom, Giacomelli, Fredrikson, Jha, "Privacy risk in machine learning", CSF 2018 (the advantage).
+Steinke, Nasr, Jagielski, "Privacy auditing with one (1) training run", NeurIPS 2023.
+Mahloujifar, Melis, Chaudhuri, "Auditing f-differential privacy in one run", 2024.
 """
 
 import math
@@ -542,7 +598,7 @@ def bound_of(losses_by_party: Sequence[Sequence[Loss]]) -> Attack:
 
 
 TypeIError = Callable[[float], float]
-"""The least type I error of a test of the given power, from a trade-off curve: ``g`` above."""
+"""The least type I error of a test of the given power, from a trade-off curve: g in the module's docstring."""
 
 _SMALLEST = 1e-30
 
@@ -582,7 +638,7 @@ def tail_under_approximate_dp(correct: int, guesses: int, canaries: int, epsilon
     Parameters
     ----------
     correct, guesses, canaries : int
-        v, r and m above; at most ``guesses`` are made.
+        v, r and m in the module's docstring; at most ``guesses`` are made.
     epsilon, delta : float
     """
     _require(correct, guesses, canaries)
@@ -601,7 +657,7 @@ def tail_under_curve(correct: int, guesses: int, canaries: int, curve: TypeIErro
     Parameters
     ----------
     correct, guesses, canaries : int
-        v, r and m above; exactly ``guesses`` are made.
+        v, r and m in the module's docstring; exactly ``guesses`` are made.
     curve : TypeIError
         Never above the true one.
     """

@@ -1,4 +1,28 @@
-"""``unitball``, the recommended system: map, trainer and parameters by written rules from public facts alone."""
+"""``unitball``, the recommended system: map, trainer and parameters by written rules from public facts alone.
+
+What they go by is the **signal** s = n μ r / (f K): rows a class, in units of the noise that the largest row would need
+to be hidden among them (μ of Gaussian-DP that the budget buys; r = 1 under replace-one and 2 under replace-special,
+where sums move half as far; f the factor by which the noise of a sum over the parties is more than a curator's: √N
+where each party adds all of its own, 1 to 1.2 or so under secure aggregation).
+
+*Where the rules were found*: on training rows of MNIST (50,000 to train on, 10,000 held out), digits, USPS, CIFAR-10
+(20,000 of them) and Adult. Accuracies on held-out rows:
+
+- map of one channel: digits at ε = 3 with one scale 0.952, two 0.933; USPS at ε = 1 with two 0.977, one 0.965. Strokes
+  and objects together are within 0.003 of the better of the two but on USPS at ε = 0.1 (0.766 for 0.789);
+- of three channels (CIFAR-10, the noise of 50,000 rows, ε = 1 and 3): scattering alone 0.648 and 0.682, dictionary
+  alone 0.659 and 0.695, side by side 0.692 and 0.727, scattering of opponent colours beside it 0.693 and 0.728;
+- directions k = 1.5 s: MNIST at s = 145 has 0.955, 0.959, 0.958, 0.957 with k = 145, 218, 290, 400; USPS at s = 46
+  0.941, 0.943, 0.939 with 46, 69, 139; digits at s = 28 0.897, 0.916, 0.907 with 27, 41, 82;
+- class means alone below s = 100: USPS at s = 74 has 0.964 by them and 0.962 with steps, at s = 140 0.975 and 0.976;
+  digits at s = 28 0.912 and 0.901, at s = 171 0.958 and 0.968;
+- steps: MNIST at ε = 0.5 with T = 40, 60, 100 0.973, 0.975, 0.977; at ε = 3 with 80, 120, 200 0.983, 0.985, 0.986. Half
+  and twice their length lose up to 0.005 (USPS, digits);
+- the means' share of μ²: twice of it loses up to 0.02 on USPS at s < 150; MNIST at s = 395 and 1,340 has 0.971 and
+  0.979 with half of μ², 0.972 and 0.981 with 100/s;
+- after a public head (``public.head``), where it starts: MNIST, 5,000 rows, a head of 500 public rows (0.979 alone)
+  0.978, 0.978, 0.979, 0.979 at ε = 0.03, 0.1, 0.5, 1; two and a half times as far, 0.976 at ε = 0.03.
+"""
 
 import math
 from collections.abc import Mapping

@@ -521,6 +521,11 @@ def charge_record(entry: Entry, plan: PlanRecord) -> ChargeRecord:
 class Reservation:
     """One reservation.
 
+    A reservation counts as spent from its entry on. It ends in one of two ways, each an entry of its own: *committed*,
+    when its plan is charged, before any noise exists; or *returned*, which only one that was never committed can be. So
+    nothing is released under a reservation that could come back, and a refusal that it caused depended on charges
+    alone.
+
     Parameters
     ----------
     sequence : int

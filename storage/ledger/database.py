@@ -9,6 +9,21 @@ do: files outside the database that name the last entry seen, and what every acc
 the ledger, so that a ledger restored alone is noticed; one outside the root, so that a whole root put back is. They are
 written after the commit: a mark may lag behind its ledger (a kill in between), and is ahead of it only where an older
 state was put in place. A mark carries a keyed digest of its own.
+
+*What a charge puts on the disk, and what a power cut would do without it.* SQLite makes five syncs a commit, and the
+marks four, side by side:
+
+- the journal's pages, its name, and then the number of its pages: a half-written database could not be rolled back;
+- the database: the charge is lost after noise was drawn for it;
+- the folder, after the journal was removed: the journal comes back and rolls the charge back;
+- each mark's content, before its file is renamed: the mark is empty, and nothing can be charged until somebody puts it
+  back;
+- each mark's folder, afterwards: the mark is an older one, and a ledger that is put back to where it stands is not
+  noticed.
+
+So none is left out. A write-ahead log would need one in place of SQLite's five. Charges would then lie in a second file
+until it is folded in: a copy of the database's file alone would be an older ledger, and it would not do on a network's
+file system. It is not used.
 """
 
 import hmac

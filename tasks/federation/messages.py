@@ -1,4 +1,11 @@
-"""Messages between a coordinator and parties: requests, answers, signed statements, and the roster of keys."""
+"""Messages between a coordinator and parties: requests, answers, signed statements, and the roster of keys.
+
+Why the signatures. Public keys of secure sums travel through the coordinator. One that could exchange them would agree
+on masks with each party itself and see every vector. So each party has a long-term key (Ed25519), everybody keeps the
+fingerprints of all others in a *roster* that was not brought by the coordinator, and what a party says of its rows and
+its public key of a session is signed. What remains assumed of the coordinator is what
+:meth:`dpalgos.secure.messages.Tolerance.assumptions` assumes of a server.
+"""
 
 import base64
 import hashlib

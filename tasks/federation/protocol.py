@@ -282,6 +282,14 @@ def sent_numbers(body: str, length: int, party: str) -> Ints:
 class Evidence(WireModel):
     """What was signed for one release.
 
+    Guarantee
+    ---------
+    Where :meth:`Evidence.run` and :meth:`Evidence.require` return, each party of the roster has signed what is public
+    of its rows and that the run's releases are charged to its account. A party's own release is the one that it has
+    signed; a sum under trust ``local`` is that of the signed noisy sums, added up once more. Of a secure sum each party
+    that took part has signed its public key; that its numbers are those that the messages open is the coordinator's
+    word.
+
     Attributes
     ----------
     config : TrainingConfig

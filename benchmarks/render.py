@@ -1,0 +1,212 @@
+"""Write the tables of measurements into the pages: from benchmarks/results/*.json, between two marks.
+
+    python benchmarks/render.py             # write each marked table of docs/*.md and README.md anew
+    python benchmarks/render.py --check     # say which differ, and end with 1
+
+A page marks the place with ``<!-- table: NAME -->`` and ``<!-- end -->``. NAME is a file of ``benchmarks/results``
+without its ending, or a function of this module that makes a table of one (:data:`MADE`). Each file says what made it:
+``command``, ``made`` (date and commit), ``machine``, ``seeds`` and ``source``; where a file was not written by its
+benchmark, ``source`` says from which page its numbers were copied. It holds ``columns`` and ``rows``, or ``cells``,
+from which a function makes them.
+
+A column is a title, or a title, its ``digits`` behind the point, and ``align: right``. A value is a text, a number,
+``[least, largest]``, ``{"mean": …, "spread": …}``, or null for what was not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+SAID = ("command", "made", "machine", "seeds", "source")
+"""What each file of results must say of itself."""
+_UNSAID = ("none", "not recorded")
+_BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.S)
+
+Table = Mapping[str, Any]
+
+
+def pages() -> list[Path]:
+    """Return the pages that may hold tables."""
+    return [*sorted((REPOSITORY / "docs").glob("*.md")), REPOSITORY / "README.md"]
+
+
+def load(name: str, results: Path = RESULTS) -> Table:
+    """Return what a file of results holds.
+
+    Raises
+    ------
+    ValueError
+        If it does not say what made it.
+    """
+    found: Table = json.loads((results / f"{name}.json").read_text("utf-8"))
+    if missing := [one for one in SAID if not (isinstance(found, dict) and found.get(one))]:
+        raise ValueError(f"benchmarks/results/{name}.json does not say: {', '.join(missing)}")
+    return found
+
+
+def rendered(text: str, results: Path = RESULTS) -> str:
+    """Return a page with each of its marked tables made anew."""
+    return _BLOCK.sub(lambda found: f"{found[1]}\n{table(found[2], results)}\n{found[4]}", text)
+
+
+def names(text: str) -> list[str]:
+    """Return the tables that a page marks."""
+    return [found[2] for found in _BLOCK.finditer(text)]
+
+
+def table(name: str, results: Path = RESULTS) -> str:
+    """Return a table in Markdown, with a line below it that says what made it."""
+    file, make = MADE.get(name, (name, None))
+    found = load(file, results)
+    shown = found if make is None else {**found, **make(found)}
+    columns = [{"title": one} if isinstance(one, str) else one for one in shown["columns"]]
+    lines = [_line(one["title"] for one in columns)]
+    lines.append(_line("--:" if one.get("align") == "right" else "---" for one in columns))
+    for row in shown["rows"]:
+        if len(row) != len(columns):
+            raise ValueError(f"{name}: a row of {len(row)} cells under {len(columns)} columns: {row}")
+        lines.append(_line(cell(value, one.get("digits")) for value, one in zip(row, columns, strict=True)))
+    said = [f"`{found['command']}`", *(found[one] for one in ("machine", "seeds") if found[one] not in _UNSAID)]
+    said += found["source"].split("; ")[1:]
+    return "\n".join([*lines, "", f"*{'; '.join(said)}; {found['made'].split(',')[0]}.*", ""])
+
+
+def cell(value: Any, digits: int | None = None) -> str:
+    """Return a value as a table shows it."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return re.sub(r"(?<!\\)\|", r"\|", value)
+    if isinstance(value, list):
+        return "–".join(cell(one, digits) for one in value)
+    if isinstance(value, dict):
+        return f"{cell(value['mean'], digits)} ± {cell(value['spread'], digits)}"
+    shown = f"{value:,}" if digits is None else f"{value:,.{digits}f}"
+    return shown.replace("-", "−")
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _means(cells: list[dict[str, Any]], metric: str, **where: Any) -> float | None:
+    """Return the mean of a metric over seeds, or None where no cell has it."""
+    known = [one[metric] for one in cells if metric in one and all(one.get(key) == is_ for key, is_ in where.items())]
+    return statistics.fmean(known) if known else None
+
+
+_BINARY = ("adult", "phoneme", "banana", "ring", "churn", "mushroom", "musk", "ijcnn1")
+_REAL = ("cpu_act", "house_16H", "wind")
+_MANY = ("page_blocks", "satimage", "pendigits", "nursery", "letter", "usps", "krkopt")
+
+
+def tables_by_set(found: Table) -> dict[str, Any]:
+    """Return accuracy / AUC, or R², of each named set at ε = 1."""
+    asked = [("default", 1.0), ("trial", 1.0), ("dp-ebm", 1.0), ("diffprivlib", 1.0)]
+    titles = ["linear columns", "functions", "DP-EBM", "diffprivlib"]
+
+    def shown(name: str, system: str, epsilon: float | None) -> str:
+        metrics = ("r2",) if name in _REAL else ("accuracy", "auc")
+        means = [_means(found["cells"], one, set=name, system=system, epsilon=epsilon) for one in metrics]
+        if None in means:
+            return "–"
+        return " / ".join("below −10" if one < -10 else cell(one, 3) for one in means if one is not None)
+
+    rows = [
+        [name, *(shown(name, *one) for one in asked), shown(name, "boosting", None)]
+        for name in (*_BINARY, *_REAL, *_MANY)
+    ]
+    return {"columns": ["set", *titles, "boosting, not private"], "rows": rows}
+
+
+def tables_means(found: Table) -> dict[str, Any]:
+    """Return the means over the sets of two classes, and of real labels, at each ε."""
+
+    def mean(metric: str, sets: Iterable[str], system: str, epsilon: float) -> float | None:
+        each = [_means(found["cells"], metric, set=one, system=system, epsilon=epsilon) for one in sets]
+        known = [one for one in each if one is not None]
+        return statistics.fmean(known) if len(known) == len(each) else None
+
+    asked = (("accuracy", _BINARY), ("auc", _BINARY), ("r2", _REAL))
+    systems = {"default": "linear columns", "trial": "functions of columns", "dp-ebm": "DP-EBM"}
+    rows = [
+        [cell(epsilon), shown, *(mean(metric, sets, system, epsilon) for metric, sets in asked)]
+        for epsilon in (0.1, 0.5, 1, 3)
+        for system, shown in systems.items()
+    ]
+    return {"columns": ["ε", "", *({"title": one, "digits": 3} for one in ("accuracy", "AUC", "R²"))], "rows": rows}
+
+
+def nights_of_tables(found: Table) -> dict[str, Any]:
+    """Return means over sets at each ε of a horizon: linear columns, and what the rule takes at q = 0.03."""
+    cells = found["cells"]
+    epsilons = sorted({one["epsilon"] for one in cells})
+    rows = []
+    for metric, title in (("accuracy", "accuracy"), ("auc", "AUC"), ("r2", "R²")):
+        sets = sorted({one["set"] for one in cells if metric in one})
+        for learnt, shown in ((False, "linear columns"), (True, "described columns")):
+            row: list[Any] = [f"{title}, {shown}"]
+            for epsilon in epsilons:
+                means = []
+                for name in sets:
+                    at = {"set": name, "epsilon": epsilon}
+                    taken = next(one["taken"] for one in cells if one["set"] == name and one["epsilon"] == epsilon
+                                 and one["q"] == 0.03) if learnt else "linear"  # fmt: skip
+                    q = None if taken == "linear" else 0.03
+                    mean = _means(cells, metric, **at, level=taken, q=q)
+                    assert mean is not None
+                    means.append(mean)
+                row.append(statistics.fmean(means))
+            rows.append(row)
+    columns = [{"title": cell(epsilon), "digits": 3} for epsilon in epsilons]
+    return {"columns": ["ε of the horizon", *columns], "rows": rows}
+
+
+def audit_verdicts(found: Table) -> dict[str, Any]:
+    """Return the systems and parts of each verdict, with what the audit shows at least where it violates."""
+    titles = [one if isinstance(one, str) else one["title"] for one in found["columns"]]
+    each = [dict(zip(titles, row, strict=True)) for row in found["rows"]]
+    rows = []
+    for verdict in ("violates its claim", "tight", "consistent"):
+        here = [one for one in each if one["verdict"] == verdict]
+        shown: dict[str, str] = {}
+        for one in here:
+            bound = cell(one["ε at least"], 2) if verdict == "violates its claim" else ""
+            shown.setdefault(one["name"], f"{one['name']} {bound}".strip())
+        others = verdict == "consistent"
+        rows.append([verdict, cell(len(here)), "all others" if others else ", ".join(shown.values())])
+    return {"columns": ["verdict", "audits", "of (ε at least, where it violates)"], "rows": rows}
+
+
+MADE: dict[str, tuple[str, Callable[[Table], dict[str, Any]]]] = {
+    "tables-by-set": ("tables", tables_by_set),
+    "tables-means": ("tables", tables_means),
+    "nights-of-tables": ("nightly-tables", nights_of_tables),
+    "audit-verdicts": ("audit-all", audit_verdicts),
+}
+"""Tables that are made of a file's cells or rows: the file, and what makes them."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    given = parser.parse_args()
+    stale = {page: text for page in pages() if (text := rendered(page.read_text("utf-8"))) != page.read_text("utf-8")}
+    for page, text in stale.items():
+        print(page.relative_to(REPOSITORY))
+        if not given.check:
+            page.write_text(text, "utf-8")
+    sys.exit(1 if stale and given.check else 0)
+
+
+if __name__ == "__main__":
+    main()
