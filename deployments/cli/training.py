@@ -30,6 +30,7 @@ from deployments.cli.common import (
 from deployments.cli.data import ingest
 from deployments.cli.entry_point import app, group_of
 from deployments.cli.given import refuse_beside, refuse_without
+from deployments.cli.stopping import leave_signals
 from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError
@@ -535,6 +536,8 @@ def serve(dataset: _Dataset, roster: _Roster, root: RootOption = None) -> None:
     os.environ |= {"PREFECT_LOGGING_TO_API_ENABLED": "false", "PREFECT_HOME": str(layout.prefect)}
     from deployments.federation import serve_party
 
+    # SIGTERM is how it ends; of a run that is under way the engine says that it has crashed.
+    leave_signals()
     serve_party(dataset, roster)
 
 
