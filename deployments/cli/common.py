@@ -167,6 +167,11 @@ def running(title: str, *, stages: Collection[str] | None = None) -> Iterator[No
             yield
 
 
+def say_charged_before(account: str) -> None:
+    """Say at the start of what was charged before, be it by one that was stopped, that it costs nothing more."""
+    typer.echo(f"note: all that this releases was charged to account {account} before: it costs nothing more", err=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a command answers.

@@ -24,6 +24,7 @@ from deployments.cli.common import (
     options_of,
     require_readable,
     running,
+    say_charged_before,
     table,
     use_root,
 )
@@ -203,7 +204,7 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
     from tasks.runtime.engine import started_ahead
 
     with started_ahead(current_root(), beside="tasks.release.preflight"):
-        from tasks.release.preflight import require_feasible
+        from tasks.release.preflight import charged_before, require_feasible
         from tasks.runtime.cluster import require_scheduler, task_runner
 
         require_scheduler(dask)
@@ -211,6 +212,8 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
             try:
                 prepared = require_feasible(config)
                 _warn(prepared.plan)
+                if (account := charged_before(prepared)) is not None:
+                    say_charged_before(account)
             except ParameterError as error:
                 if len(configs) == 1:
                     raise

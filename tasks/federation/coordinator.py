@@ -42,6 +42,7 @@ from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, bytes_of, keep_sum, kept_sums, release_blocks, result_of, step_lengths
 from tasks.release.storing import read_release, recorded_key, require_sent, store_release, stored_release
 from tasks.runtime.settings import current_layout
+from tasks.runtime.standing import AGAIN, note_elsewhere
 from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
 from tasks.tracking.results import Chained, RunResult, summarise
@@ -174,6 +175,9 @@ def _public_rows(name: str, rows: DatasetRef, plan: RunPlan) -> Shards:
     return Shards(training=partitioned.training, held_out=partitioned.held_out or partitioned.training[0])
 
 
+_PARTIES = "parties"
+
+
 class _Asking:
     """One run, planned from what the parties say is public of their rows, with what is known of it so far.
 
@@ -209,6 +213,11 @@ class _Asking:
 
     def reserve(self) -> None:
         """Let everybody reserve, or nobody."""
+        note_elsewhere(
+            _PARTIES,
+            f"no party was charged; what they have set aside for run {self.run} waits for it: ask again, or let them "
+            f"return it (unitball party return DATASET {self.run})",
+        )
         for release in self.plan.projections:
             if not release.reads_rows:
                 _store_public_map(release)
@@ -223,6 +232,7 @@ class _Asking:
 
     def commit(self) -> None:
         """Let everybody charge the run, and keep what they sign of it."""
+        note_elsewhere(_PARTIES, f"the parties' accounts were charged for run {self.run}: {AGAIN}")
         answers = self.ask_all(Ask.COMMIT)
         self._charges = tuple(self.require(answer, Purpose.CHARGE, self.run) for answer in answers.values())
 

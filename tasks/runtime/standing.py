@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 # For so long a charge that is being written may still tell how it ended: a local ledger takes milliseconds.
 _PATIENCE_SECONDS = 1.0
-_AGAIN = "ask again and it costs nothing"
+AGAIN = "ask again and it costs nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class _Record:
         self.apart = False
         self.open: list[str] = []
         self.unknown: list[str] = []
-        self.elsewhere: list[str] = []
+        self.told: set[str] = set()
+        self.elsewhere: dict[str, str] = {}
         self.charged: dict[str, Written] = {}
         self.earlier: list[str] = []
 
@@ -82,10 +83,11 @@ def charging(account: str, ask: Callable[[], Written | None]) -> Iterator[Callab
         # A refused charge, and one that could not be written, is none.
         raise
     except BaseException:
-        known = False
-        found = ask()
-        told[:] = [] if found is None else [found]
-        known = True
+        try:
+            found = ask()
+            told[:] = [] if found is None else [found]
+        except Exception:
+            known = False
         raise
     finally:
         with _record.changed:
@@ -97,11 +99,21 @@ def charging(account: str, ask: Callable[[], Written | None]) -> Iterator[Callab
             _record.changed.notify_all()
 
 
+def is_told(account: str) -> bool:
+    """Whether something was told of an account before."""
+    with _record.changed:
+        return account in _record.told
+
+
 def _enter(account: str, written: Written) -> None:
-    if written.cap is None or _record.apart:
+    if _record.apart:
+        return
+    first = account not in _record.told
+    _record.told.add(account)
+    if written.cap is None:
         return
     if not written.charged:
-        if account not in _record.earlier:
+        if first:
             _record.earlier.append(account)
         return
     before = _record.charged.get(account)
@@ -110,21 +122,25 @@ def _enter(account: str, written: Written) -> None:
     _record.charged[account] = written
 
 
-@contextmanager
-def charging_elsewhere(whose: str) -> Iterator[None]:
-    """Note that others charge for this process from now on, as parties do, or workers on other machines.
+def note_elsewhere(what: str, stands: str) -> None:
+    """Note what others hold for this process from now on, as parties do, or workers on other machines.
 
     Parameters
     ----------
-    whose : str
-        For people: what they charge to, as "the parties' accounts".
+    what : str
+        Noted again, the last sentence counts.
+    stands : str
+        For people, a sentence without a full stop.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If the process was told to stop.
     """
     with _record.changed:
         if _record.stopped:
             raise KeyboardInterrupt
-        if whose not in _record.elsewhere:
-            _record.elsewhere.append(whose)
-    yield
+        _record.elsewhere[what] = stands
 
 
 @contextmanager
@@ -135,6 +151,12 @@ def apart() -> Iterator[None]:
         yield
     finally:
         _record.apart = before
+
+
+def charged_before() -> list[str]:
+    """Return the accounts that had paid before for something that was asked for here."""
+    with _record.changed:
+        return list(_record.earlier)
 
 
 def stop() -> str:
@@ -153,11 +175,10 @@ def stands() -> str:
     parts = [_charged(account, written) for account, written in _record.charged.items()]
     if earlier := [account for account in _record.earlier if account not in _record.charged]:
         parts.append(f"nothing was charged now, what this asks for was charged to {_accounts(earlier)} before")
-    if _record.elsewhere:
-        parts.append(f"what was charged to {' and '.join(_record.elsewhere)} stands")
     if unknown := [*_record.open, *_record.unknown]:
         parts.append(f"a charge to {_accounts(unknown)} was being written: it is there whole or not at all")
-    return f"{'; '.join(parts)}: {_AGAIN}" if parts else "nothing was charged"
+    own = [f"{'; '.join(parts)}: {AGAIN}"] if parts else []
+    return "; ".join([*own, *_record.elsewhere.values()]) or "nothing was charged"
 
 
 def _accounts(names: list[str]) -> str:

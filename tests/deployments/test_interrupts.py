@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tasks.runtime.engine import prefect_database
-from tests.support.command_line import Outcome, start_command
+from tasks.accounts.ledger import open_ledger
+from tasks.runtime.engine import credentials, prefect_database
+from tests.support.command_line import CommandLine, Outcome, start_command
+from tests.support.engines import Engine
 from tests.support.processes import clean_environment, has_ended
 from tests.support.serving import processes_of, wait_for
 
@@ -198,6 +200,106 @@ def test_an_interrupt_that_meets_a_finaliser_is_not_lost() -> None:
     """
     )
     ended.refused(130, "interrupted")
+
+
+# The command line, held in a step of the door by one long call that knows nothing of Python's signals.
+_HELD = """
+import hashlib, pathlib, signal, sys
+from deployments.cli import main, stopping
+from tasks.release import checkpoints
+signal.signal(signal.SIGINT, signal.default_int_handler)
+stopping.GRACE_SECONDS = float(sys.argv.pop(1))
+step, marker = sys.argv.pop(1), pathlib.Path(sys.argv.pop(1))
+def reached(name):
+    if name == step:
+        marker.touch()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+checkpoints.reached = reached
+main()
+"""
+_CLINIC = Path("docs/examples/clinic.csv")
+_CAP = ("--epsilon-cap", 3, "--delta-cap", "1e-6", "--account", "clinic-2026")
+
+
+@contextlib.contextmanager
+def _held(
+    root: Path, step: str, *arguments: object, grace: float = 600.0, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a command and wait until it is held in a step, where nothing in it can hear a signal for minutes."""
+    marker = root.parent / f"held-{step}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HELD, str(grace), step, str(marker), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(UNITBALL_ROOT=str(root), **environment),
+    )
+    try:
+        wait_for(step, lambda: marker.exists() or process.poll() is not None, 120, every=0.02)
+        assert process.poll() is None, process.communicate()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _line_before_the_end(process: subprocess.Popen[str], number: signal.Signals) -> str:
+    """Return the line that comes while the process is still there."""
+    process.send_signal(number)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert process.poll() is None, "it ended first"
+    return line
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("step", ["declared", "charged"])
+def test_what_stands_is_said_before_the_process_ends(
+    step: str, number: signal.Signals, commands: CommandLine, tmp_path: Path
+) -> None:
+    """While the main thread hears nothing; the next start says that it was charged, and charges nothing."""
+    ingest = ("ingest", "clinic", "--format", "csv", "--path", _CLINIC, "--schema", _CLINIC.with_suffix(".yaml"), *_CAP)
+    assert commands(*ingest).code == 0
+    describe = ("describe", "clinic", "--epsilon", 0.5)
+    with _held(commands.root, step, *describe) as process:
+        line = _line_before_the_end(process, number)
+    assert line.startswith("unitball: interrupted; " if number is signal.SIGINT else "unitball: terminated; ")
+    before = len(open_ledger().charges("clinic-2026"))
+    again = commands(*describe)
+    assert again.code == 0
+    assert len(open_ledger().charges("clinic-2026")) == 1
+    note = "note: all that this releases was charged to account clinic-2026 before: it costs nothing more"
+    if step == "declared":
+        assert before == 0
+        assert line.endswith("; nothing was charged\n")
+        assert again.err == ""
+    else:
+        assert before == 1
+        assert "; charged: 1 release to account clinic-2026, which has now spent epsilon 0.49" in line
+        assert line.endswith(" of 3 (0 before): ask again and it costs nothing\n")
+        assert again.err == f"{note}\n"
+    assert "which was charged before" in commands(*describe).out
+
+
+def test_a_run_that_is_terminated_in_the_engines_hands(engine: Engine, unitball: CommandLine) -> None:
+    """Prefect sets a handler of its own, and its threads compute; what was charged is said, and again by the next run.
+
+    Then the process ends, though a thread of it would go on for minutes.
+    """
+    server = {"PREFECT_API_URL": engine.url, "PREFECT_API_AUTH_STRING": credentials(engine.root).basic}
+    ingest = ("ingest", "clinic", "--format", "csv", "--path", _CLINIC, "--schema", _CLINIC.with_suffix(".yaml"), *_CAP)
+    assert unitball(*ingest).code == 0
+    train = ("train", "--dataset", "clinic", "--algorithm", "noisy-gd", "--epsilon", 0.3)
+    with _held(unitball.root, "charged", *train, grace=0.5, **server) as process:
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    said = "charged: 2 releases to account clinic-2026, which has now spent epsilon 0.2"
+    Outcome(process.returncode, out, err).refused(143, "terminated", said, "ask again and it costs nothing")
+    (before,) = {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")}
+    again = unitball(*train)
+    assert again.code == 0
+    assert "charged to account clinic-2026 before: it costs nothing more" in again.err
+    assert {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")} == {before}
 
 
 @pytest.mark.parametrize("heeds", ["SIG_DFL", "SIG_IGN"])
