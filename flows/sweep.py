@@ -16,7 +16,7 @@ from tasks.experiments.point_results import PointResult, point_result
 from tasks.experiments.specifications import Block, Plot, Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
-from tasks.runtime.cluster import task_runner, threads
+from tasks.runtime.cluster import over_cluster, task_runner, threads
 from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.standing import AGAIN, note_elsewhere
@@ -223,6 +223,7 @@ def run_sweep(spec: SweepSpec, *, workers: int | None = None, dask: str | None =
     logger = logging.getLogger("prefect.task_runs")
     before, logger.propagate = logger.propagate, False
     try:
-        return sweep.with_options(task_runner=runner)(spec)
+        with over_cluster(dask):
+            return sweep.with_options(task_runner=runner)(spec)
     finally:
         logger.propagate = before

@@ -205,7 +205,7 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
 
     with started_ahead(current_root(), beside="tasks.release.preflight"):
         from tasks.release.preflight import charged_before, require_feasible
-        from tasks.runtime.cluster import require_scheduler, task_runner
+        from tasks.runtime.cluster import over_cluster, require_scheduler, task_runner
 
         require_scheduler(dask)
         for config in configs:
@@ -231,7 +231,7 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
             return compare_flow(list(configs))
         if dask is not None:
             train_flow = train_flow.with_options(task_runner=task_runner(current_layout(), None, dask))
-        with with_plan(prepared):
+        with with_plan(prepared), over_cluster(dask):
             return [train_flow(configs[0])]
 
 
