@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from deployments.cli import stopping
 from tasks.accounts.ledger import open_ledger
 from tasks.runtime.engine import credentials, prefect_database
 from tests.support.command_line import CommandLine, Outcome, start_command
@@ -300,6 +302,42 @@ def test_a_run_that_is_terminated_in_the_engines_hands(engine: Engine, unitball:
     assert again.code == 0
     assert "charged to account clinic-2026 before: it costs nothing more" in again.err
     assert {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")} == {before}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("describe", "clinic", "--epsilon", 0.5),
+        ("train", "--dataset", "clinic", "--algorithm", "noisy-gd", "--epsilon", 0.3),
+    ],
+    ids=lambda command: command[0],
+)
+def test_five_seconds_with_four_busy_processes_on_two_cores(
+    command: Sequence[object], number: signal.Signals, commands: CommandLine
+) -> None:
+    """The line within five seconds, and the end of the process, too, whose own computing goes on for minutes."""
+    ingest = ("ingest", "clinic", "--format", "csv", "--path", _CLINIC, "--schema", _CLINIC.with_suffix(".yaml"), *_CAP)
+    assert commands(*ingest).code == 0
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[:2])
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        with _held(commands.root, "charged", *command, grace=stopping.GRACE_SECONDS) as process:
+            began = time.monotonic()
+            line = _line_before_the_end(process, number)
+            told = time.monotonic() - began
+            process.wait(60)
+            ended = time.monotonic() - began
+    finally:
+        os.sched_setaffinity(0, cores)
+        for one in busy:
+            one.kill()
+            one.wait()
+    print(f"told after {told:.2f} s, ended after {ended:.2f} s")
+    assert "to account clinic-2026, which has now spent epsilon" in line
+    assert max(told, ended) < 5.0
 
 
 @pytest.mark.parametrize("heeds", ["SIG_DFL", "SIG_IGN"])
