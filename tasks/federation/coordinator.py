@@ -27,7 +27,19 @@ from storage.refs import DatasetRef, ReleaseRef
 from storage.rounds import RoundStore
 from tasks.datasets.registration import find_dataset
 from tasks.federation import protocol
-from tasks.federation.messages import Answer, Ask, Purpose, Request, Roster, Sent, Signed, Status, packed, unpacked
+from tasks.federation.messages import (
+    CHARGED_BEFORE,
+    Answer,
+    Ask,
+    Purpose,
+    Request,
+    Roster,
+    Sent,
+    Signed,
+    Status,
+    packed,
+    unpacked,
+)
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.planning.identity import identity
@@ -226,13 +238,16 @@ class _Asking:
             for party, answer in answers.items():
                 if unpacked(answer.message).decode() != protocol.keys_of(self.plan.releases):
                     raise RefusedError(f"party {party} derives another plan: it has another version of Unitball")
+            before = [party for party, answer in answers.items() if answer.reason == CHARGED_BEFORE]
+            if before:
+                self._progress(f"charged for this run before, at no further cost: {', '.join(before)}")
         except (RefusedError, StorageError):
             self._ask(dict.fromkeys(self._roster.names, self.request(Ask.RETURN)))
             raise
 
     def commit(self) -> None:
         """Let everybody charge the run, and keep what they sign of it."""
-        note_elsewhere(_PARTIES, f"the parties' accounts were charged for run {self.run}: {AGAIN}")
+        note_elsewhere(_PARTIES, f"what the parties' accounts were charged for run {self.run} stands: {AGAIN}")
         answers = self.ask_all(Ask.COMMIT)
         self._charges = tuple(self.require(answer, Purpose.CHARGE, self.run) for answer in answers.values())
 
