@@ -259,6 +259,15 @@ def on_dask_worker() -> bool:
     return True
 
 
+def workers_at_hand() -> int:
+    """Return how many workers the cluster of this task has."""
+    from distributed import worker_client
+
+    # In its own place among the worker's tasks: it answers at once.
+    with worker_client(separate_thread=False) as client:
+        return len(client.ncores())
+
+
 def map_over_workers(function: Callable[[Part], Made], parts: Sequence[Part]) -> Iterator[Made]:
     """Apply a function to each part on the workers of this task's cluster; yield the results as they come.
 
