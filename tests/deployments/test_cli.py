@@ -823,7 +823,10 @@ def test_secrets_that_are_missing_or_reachable(unitball: CommandLine, tmp_path: 
     for file in Layout(unitball.root).release(result["releases"][0]).iterdir():
         file.unlink()
     aside = path.rename(tmp_path / "kept")
-    unitball("train", *arguments).refused(2, "secret", "all", "missing", "--replicate")
+    ended = unitball("train", *arguments)
+    note, _, failure = ended.err.partition("\n")
+    assert note.startswith("note: all that this releases was charged to account clinic")
+    Outcome(ended.code, ended.out, failure).refused(2, "secret", "all", "missing", "--replicate")
     assert not path.exists()
     assert charges_of(unitball, "clinic") == charged
     aside.rename(path)

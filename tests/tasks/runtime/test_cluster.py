@@ -205,7 +205,8 @@ def test_a_scheduler_that_is_killed_in_the_middle_of_a_run(unitball: CommandLine
     with contextlib.ExitStack() as stack:
 
         def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
-            stack.callback(lambda: (process.kill(), process.communicate()))
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
             return process
 
         scheduler = started(start_command(unitball.root, "dask", "scheduler", "--port", "0"))
