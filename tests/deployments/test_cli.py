@@ -22,7 +22,7 @@ from storage.secrets import environment_name
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import PartyBudget
 from tasks.planning.configuration import SecureSettings, TrainingConfig
-from tests.support.command_line import CommandLine, run_command
+from tests.support.command_line import CommandLine, Outcome, run_command
 from tests.support.data import files_of, idx_bytes, temporaries
 from tests.support.engines import Engine
 from tests.support.private_rows import ingestion, write_rows
