@@ -333,12 +333,15 @@ def run_sums(
 
     ``progress`` is called after each step with how many are done, and of how many; both are public.
     """
+    if not getattr(algorithm, "additive", False):
+        parties = [rows.together() if isinstance(rows, SpreadRows) else rows for rows in parties]
     prepare, merge = getattr(algorithm, "prepare", None), getattr(algorithm, "merge", None)
     if prepare is not None:
         # Rows that are summed elsewhere stay there.
         parties = [rows if isinstance(rows, SpreadRows) else prepare(rows, setting) for rows in parties]
     if merge is not None and isinstance(summation, TrustedSummation):
-        parties = merge(parties)
+        here = [rows for rows in parties if not isinstance(rows, SpreadRows)]
+        parties = [*(merge(here) if here else ()), *(rows for rows in parties if isinstance(rows, SpreadRows))]
     state = algorithm.initial(setting)
     distribution = algorithm.distribution(setting)
     steps = algorithm.steps(setting)
@@ -412,6 +415,9 @@ class Algorithm(Bounded, ABC):
     """Order of the norm in which its statistic moves, 1 or 2 (:class:`Calibrated`)."""
     audited_rows: ClassVar[int] = 16
     """Rows of the party that an audit makes up: few, null but for those of the algorithm's neighbouring pair."""
+    additive: ClassVar[bool] = True
+    """Of a sum's contributions: whether those of parts of a party's rows add up to the party's, bit for bit. Not those
+    of a minimiser over all of them, nor where a row's place among them counts: such rows are never summed apart."""
     reads_rows: ClassVar[bool] = True
     """False for maps made from public parameters alone: those are no releases and cost nothing."""
     people: ClassVar[str] = Refused("its sensitivity is derived for one row, and not for a person's rows")

@@ -535,6 +535,31 @@ class SpreadRows:
         """Return the digest of the party's rows, which every part knows."""
         return self.parts[0].fingerprint()
 
+    def together(self) -> Rows:
+        """Return the party's rows in one piece, read here."""
+        return _Together(self)
+
     def total(self, contribution: Callable[[Rows], Ints]) -> Ints:
         """Return the sum of the parts' contributions."""
         return np.asarray(sum(self.map_parts(contribution, self.parts)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """The rows of all parts in order, as if they had not been cut."""
+
+    rows: SpreadRows
+
+    @property
+    def count(self) -> int:
+        return self.rows.count
+
+    @property
+    def dimension(self) -> int:
+        return self.rows.dimension
+
+    def blocks(self) -> Iterator[Block]:
+        return self.rows.blocks()
+
+    def fingerprint(self) -> NDArray[np.uint8]:
+        return self.rows.fingerprint()

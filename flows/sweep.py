@@ -16,9 +16,10 @@ from tasks.experiments.point_results import PointResult, point_result
 from tasks.experiments.specifications import Block, Plot, Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
-from tasks.runtime.cluster import task_runner, threads
+from tasks.runtime.cluster import over_cluster, task_runner, threads
 from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_layout, current_root
+from tasks.runtime.standing import AGAIN, note_elsewhere
 from tasks.runtime.steps import BY_CONTENT, RETRIES, inline
 from tasks.tracking.artifacts import show_sweep
 from tasks.tracking.reporting import describe
@@ -216,10 +217,13 @@ def run_sweep(spec: SweepSpec, *, workers: int | None = None, dask: str | None =
         ``"local"``, or ``tls://HOST:PORT`` of a scheduler whose workers see the same root.
     """
     runner = task_runner(current_layout(), workers or spec.workers, dask)
+    if dask is not None:
+        note_elsewhere("workers", f"what workers have charged for its points stands: {AGAIN}")
     # The sweep counts and lists the points that fail; the engine's pages hold the details, and no console.
     logger = logging.getLogger("prefect.task_runs")
     before, logger.propagate = logger.propagate, False
     try:
-        return sweep.with_options(task_runner=runner)(spec)
+        with over_cluster(dask):
+            return sweep.with_options(task_runner=runner)(spec)
     finally:
         logger.propagate = before

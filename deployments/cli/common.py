@@ -25,7 +25,7 @@ from rich.table import Table
 from dpalgos.parameters import ParameterError
 from storage.documents import read_text as document_text
 from storage.errors import FormatVersionError, InputError, StorageError
-from tasks.runtime.progress import listen, report_progress
+from tasks.runtime.progress import WAITING, listen, report_progress
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root
 
 RootOption = Annotated[
@@ -132,7 +132,8 @@ def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[N
     """
     screen = Console(stderr=True)
     if not screen.is_terminal:
-        yield
+        with listen(_say_what_is_waited_for):
+            yield
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(
@@ -142,7 +143,7 @@ def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[N
 
         def show(stage: str, label: str, share: float | None) -> None:
             nonlocal last
-            if stages is not None and stage not in stages:
+            if stages is not None and stage not in (WAITING, *stages):
                 return
             if stage != last or (share or 0.0) < display.tasks[line].completed:
                 # How long it takes yet is told by the stage's own pace.
@@ -155,6 +156,11 @@ def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[N
             yield
 
 
+def _say_what_is_waited_for(stage: str, label: str, _share: float | None) -> None:
+    if stage == WAITING:
+        typer.echo(f"waiting: {label}", err=True)
+
+
 @contextmanager
 def running(title: str, *, stages: Collection[str] | None = None) -> Iterator[None]:
     """Show progress, with the engine ready; flows are imported within, since Prefect reads its settings at import."""
@@ -165,6 +171,11 @@ def running(title: str, *, stages: Collection[str] | None = None) -> Iterator[No
         prepare_engine(current_root())
         with quick_flows():
             yield
+
+
+def say_charged_before(account: str) -> None:
+    """Say at the start of what was charged before, be it by one that was stopped, that it costs nothing more."""
+    typer.echo(f"note: all that this releases was charged to account {account} before: it costs nothing more", err=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import typer
 from rich.console import RenderableType
 from rich.markup import escape
 
-from deployments.cli.common import Answer, answered, options_of, progress, require_readable, table
+from deployments.cli.common import Answer, answered, options_of, progress, require_readable, say_charged_before, table
 from deployments.cli.entry_point import app
 from deployments.cli.given import given_options, refuse_beside
 from storage.atomic import write_bytes
@@ -66,6 +66,8 @@ def describe(
         column_counts.require_affordable(planned)
         terms = descriptions.terms_of(planned, paid=planned.paid)
         return Answer(asdict(terms), terms_lines(terms, planned=True))
+    if planned.paid and planned.dataset.private:
+        say_charged_before(planned.planned.account)
     with progress(f"describe {name}"):
         found = descriptions.describe(planned, against)
     if plot is not None:
@@ -103,11 +105,11 @@ def terms_lines(terms: Terms, *, planned: bool = False) -> Iterator[str]:
         f"{terms.dataset}, version {terms.version}: {terms.rows} {_several(terms.unit)}, {terms.columns} counted "
         f"columns in {terms.bins} bins{several}"
     )
-    when = "would be" if planned else "is"
+    made = f"it {'would be' if planned else 'is'}"
     price = f"epsilon {terms.epsilon:g} at delta {terms.delta:g} (mu {terms.mu:.4g}) for a {terms.unit}"
     if terms.group_size > 1:
         price += f"; of {terms.group_size} rows a person the account counts what these lose together"
-    yield f"one release, which {when} there already and costs nothing more" if terms.paid else f"it {when} {price}"
+    yield "one release, which was charged before and costs nothing more" if terms.paid else f"{made} {price}"
     if terms.cap_epsilon is None:
         yield f"account {terms.account}: the rows are public, and nothing is charged"
         return

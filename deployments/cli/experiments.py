@@ -19,6 +19,7 @@ from dpalgos.parameters import ParameterError
 from storage.atomic import write_bytes
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
+from tasks.runtime import standing
 from tasks.runtime.cluster import require_scheduler
 from tasks.runtime.progress import report_progress
 from tasks.runtime.settings import current_layout
@@ -65,6 +66,8 @@ def sweep(
     done = len(result.outcomes) - len(result.failed)
     counts = f"{done} done ({result.reused} of them before), {len(result.failed)} failed"
     ending = "." if result.seconds is None else f", {result.seconds:.1f} s."
+    for account in standing.charged_before():
+        ending += f" What a point of account {account} was charged for before cost nothing more."
     return Answer(
         result.model_dump(mode="json"), [*_shown(experiment), counts + ending], typer.Exit(1) if result.failed else None
     )

@@ -26,6 +26,7 @@ from deployments.cli.common import (
 )
 from deployments.cli.entry_point import app, group_of
 from deployments.cli.given import refuse_beside, refuse_without
+from deployments.cli.stopping import leave_signals
 from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError, UnknownNameError
 from storage.atomic import write_bytes
@@ -114,6 +115,8 @@ def serve(
     if systemd_unit:
         typer.echo(unit_of(current_root()), nl=False)
         raise typer.Exit
+    # It stops its parts in order, and the runs say what they have charged.
+    leave_signals()
     raise typer.Exit(
         run(
             Serving(

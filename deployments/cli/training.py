@@ -24,12 +24,14 @@ from deployments.cli.common import (
     options_of,
     require_readable,
     running,
+    say_charged_before,
     table,
     use_root,
 )
 from deployments.cli.data import ingest
 from deployments.cli.entry_point import app, group_of
 from deployments.cli.given import refuse_beside, refuse_without
+from deployments.cli.stopping import leave_signals
 from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError
@@ -202,14 +204,16 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
     from tasks.runtime.engine import started_ahead
 
     with started_ahead(current_root(), beside="tasks.release.preflight"):
-        from tasks.release.preflight import require_feasible
-        from tasks.runtime.cluster import require_scheduler, task_runner
+        from tasks.release.preflight import charged_before, require_feasible
+        from tasks.runtime.cluster import over_cluster, require_scheduler, task_runner
 
         require_scheduler(dask)
         for config in configs:
             try:
                 prepared = require_feasible(config)
                 _warn(prepared.plan)
+                if (account := charged_before(prepared)) is not None:
+                    say_charged_before(account)
             except ParameterError as error:
                 if len(configs) == 1:
                     raise
@@ -227,7 +231,7 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
             return compare_flow(list(configs))
         if dask is not None:
             train_flow = train_flow.with_options(task_runner=task_runner(current_layout(), None, dask))
-        with with_plan(prepared):
+        with with_plan(prepared), over_cluster(dask):
             return [train_flow(configs[0])]
 
 
@@ -535,6 +539,8 @@ def serve(dataset: _Dataset, roster: _Roster, root: RootOption = None) -> None:
     os.environ |= {"PREFECT_LOGGING_TO_API_ENABLED": "false", "PREFECT_HOME": str(layout.prefect)}
     from deployments.federation import serve_party
 
+    # SIGTERM is how it ends; of a run that is under way the engine says that it has crashed.
+    leave_signals()
     serve_party(dataset, roster)
 
 

@@ -393,6 +393,8 @@ class ContinualTrainer(GaussianAlgorithm):
         Coefficients of the factor that are kept.
     """
 
+    additive = False
+
     nights: int = 8
     bands: int | None = None
 

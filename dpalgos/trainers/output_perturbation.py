@@ -109,6 +109,8 @@ class MinimiserSum(LinearTrainer, OneSum):
         λ.
     """
 
+    additive = False
+
     regularisation: float = field(default=0.01, metadata=POSITIVE)
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS

@@ -1,11 +1,13 @@
 """All that can be audited, by name, and many audits side by side. Whatever draws noise is a subject."""
 
 import json
+import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
@@ -112,8 +114,7 @@ def audit_all(
             missing.append(subject)
         else:
             yield subject, kept
-    # The linear algebra of one process is not to slow the others down.
-    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=threadpool_limits, initargs=(1,)) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_begin) as pool:
         waiting: Mapping[Future[AuditReport], Subject] = {
             pool.submit(audit_subject, subject, options): subject for subject in missing
         }
@@ -129,6 +130,20 @@ def audit_all(
                 yield subject, json.loads(json.dumps(report))
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """Begin a process of the pool: it ends with the one that started it, which may end without a word to it."""
+    # The linear algebra of one process is not to slow the others down.
+    threadpool_limits(1)
+    parent = parent_process()
+    assert parent is not None, "a process of a pool has a parent"
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _failed(subject: Subject, failure: BaseException) -> Json:

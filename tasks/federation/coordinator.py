@@ -27,7 +27,19 @@ from storage.refs import DatasetRef, ReleaseRef
 from storage.rounds import RoundStore
 from tasks.datasets.registration import find_dataset
 from tasks.federation import protocol
-from tasks.federation.messages import Answer, Ask, Purpose, Request, Roster, Sent, Signed, Status, packed, unpacked
+from tasks.federation.messages import (
+    CHARGED_BEFORE,
+    Answer,
+    Ask,
+    Purpose,
+    Request,
+    Roster,
+    Sent,
+    Signed,
+    Status,
+    packed,
+    unpacked,
+)
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.planning.identity import identity
@@ -42,6 +54,7 @@ from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, bytes_of, keep_sum, kept_sums, release_blocks, result_of, step_lengths
 from tasks.release.storing import read_release, recorded_key, require_sent, store_release, stored_release
 from tasks.runtime.settings import current_layout
+from tasks.runtime.standing import AGAIN, note_elsewhere
 from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
 from tasks.tracking.results import Chained, RunResult, summarise
@@ -174,6 +187,9 @@ def _public_rows(name: str, rows: DatasetRef, plan: RunPlan) -> Shards:
     return Shards(training=partitioned.training, held_out=partitioned.held_out or partitioned.training[0])
 
 
+_PARTIES = "parties"
+
+
 class _Asking:
     """One run, planned from what the parties say is public of their rows, with what is known of it so far.
 
@@ -209,6 +225,11 @@ class _Asking:
 
     def reserve(self) -> None:
         """Let everybody reserve, or nobody."""
+        note_elsewhere(
+            _PARTIES,
+            f"no party was charged; what they have set aside for run {self.run} waits for it: ask again, or let them "
+            f"return it (unitball party return DATASET {self.run})",
+        )
         for release in self.plan.projections:
             if not release.reads_rows:
                 _store_public_map(release)
@@ -217,12 +238,16 @@ class _Asking:
             for party, answer in answers.items():
                 if unpacked(answer.message).decode() != protocol.keys_of(self.plan.releases):
                     raise RefusedError(f"party {party} derives another plan: it has another version of Unitball")
+            before = [party for party, answer in answers.items() if answer.reason == CHARGED_BEFORE]
+            if before:
+                self._progress(f"charged for this run before, at no further cost: {', '.join(before)}")
         except (RefusedError, StorageError):
             self._ask(dict.fromkeys(self._roster.names, self.request(Ask.RETURN)))
             raise
 
     def commit(self) -> None:
         """Let everybody charge the run, and keep what they sign of it."""
+        note_elsewhere(_PARTIES, f"what the parties' accounts were charged for run {self.run} stands: {AGAIN}")
         answers = self.ask_all(Ask.COMMIT)
         self._charges = tuple(self.require(answer, Purpose.CHARGE, self.run) for answer in answers.values())
 

@@ -333,6 +333,9 @@ class Request(WireModel):
     advertisements: tuple[Signed, ...] = ()
 
 
+CHARGED_BEFORE = "charged before"
+
+
 class Answer(WireModel):
     """What a party answers.
 
@@ -341,7 +344,7 @@ class Answer(WireModel):
     party : str
     status : Status
     reason : str
-        Where it is not done.
+        Where it is not done; of what is reserved, that it was charged before.
     message : str
         A message of the protocol, or what else was asked for.
     sent : Sent or None

@@ -25,6 +25,7 @@ from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import default_normalisation, find_dataset
 from tasks.federation.messages import (
+    CHARGED_BEFORE,
     Answer,
     Ask,
     Description,
@@ -209,11 +210,13 @@ class Party:
         planned = self._planned(request)
         assumed = self._require_floors(planned)
         run, roster = planned.name, self._roster.names
+        keys = {one.key for one in planned.releases}
+        said = CHARGED_BEFORE if open_ledger().charged(keys) == keys else ""
         reserve(
             planned.releases, planned.shards.all, name=run, run=f"run {run[:12]} over {len(roster)} parties{assumed}"
         )
         # Parties and coordinator must have derived the same: another version of the code would show here.
-        return Answer(party=self.name, message=packed(keys_of(planned.shared.releases).encode()))
+        return Answer(party=self.name, reason=said, message=packed(keys_of(planned.shared.releases).encode()))
 
     def _require_floors(self, run: _Run) -> str:
         """Refuse a plan below the owner's floors; return what the ledger records of the owner's consent."""

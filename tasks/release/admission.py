@@ -1,17 +1,17 @@
 """Admission: who may read which rows, at what cost, under which secrets; for a plan and again for each release."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dpalgos.algorithms import require_people
-from dpalgos.guarantees import Numerics
+from dpalgos.guarantees import Numerics, rounded_up
 from dpalgos.registry import lookup, names
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
 from storage.ledger.charges import PlanRequest, ReleaseCharge
-from storage.ledger.ledger import Ledger
+from storage.ledger.ledger import ChargeOutcome, Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.shards import open_shard, shard_records
 from tasks.accounts.ledger import open_ledger
@@ -23,6 +23,7 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.release.noise_secrets import key_identifiers
 from tasks.runtime.settings import current_layout
+from tasks.runtime.standing import Written, charging, is_told
 from tasks.runtime.stores import open_releases
 
 _MIB = 2**20
@@ -231,7 +232,10 @@ def commit(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, na
     ledger = open_ledger()
     unpaid = _unpaid({release.key: release for release in releases if release.reads_rows}, ledger)
     if unpaid:
-        ledger.commit(unpaid[0].account, name, key_identifiers(unpaid[0].seed, [shard.party for shard in shards]))
+        account, parties = unpaid[0].account, [shard.party for shard in shards]
+        request = _request({one.key: one for one in unpaid}, name, ledger, only=parties)
+        with _told_where_stopped(ledger, request, account) as told:
+            told(ledger.commit(account, name, key_identifiers(unpaid[0].seed, parties)))
 
 
 def require_upstream(planned: PlannedRelease | PlannedCombination, upstream: Sequence[ReleaseRef]) -> None:
@@ -356,9 +360,42 @@ def _charge(ledger: Ledger, releases: Mapping[str, PlannedRelease], run: str) ->
     unpaid = _unpaid(releases, ledger)
     contributors = list(dict.fromkeys(contributor for release in unpaid for contributor in release.noise_contributors))
     identifiers = key_identifiers(unpaid[0].seed, contributors) if unpaid else {}
-    outcome = ledger.charge(request, identifiers)
+    with _told_where_stopped(ledger, request if unpaid else None, request.account) as told:
+        outcome = ledger.charge(request, identifiers)
+        told(outcome)
     _record_stored(ledger, outcome.charged)
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
+
+
+@contextlib.contextmanager
+def _told_where_stopped(
+    ledger: Ledger, unpaid: PlanRequest | None, account: str
+) -> Iterator[Callable[[ChargeOutcome], None]]:
+    """Let who stops this process hear what is charged within; yields what takes the outcome."""
+
+    def cap() -> float | None:
+        limit = ledger.account(account).cap
+        return None if limit is None else limit.epsilon
+
+    def broken_off() -> Written | None:
+        keys = () if unpaid is None else [one.key for one in unpaid.releases]
+        charged = len(ledger.charged(keys))
+        return Written(charged, cap=cap()) if charged else None
+
+    with charging(account, broken_off) as told:
+        yield lambda outcome: told(
+            Written(
+                len(outcome.charged),
+                before=_shown(outcome.details.get("spent_before")),
+                after=_shown(outcome.details.get("spent_after")),
+                # Asked once: each release of a run comes by here, and finds itself charged.
+                cap=None if is_told(account) and not outcome.charged else cap(),
+            )
+        )
+
+
+def _shown(epsilon: object) -> float | None:
+    return rounded_up(epsilon, 4) if isinstance(epsilon, float) else None
 
 
 def _record_stored(ledger: Ledger, charged: Sequence[str]) -> None:

@@ -59,11 +59,11 @@ class CountsPlan:
 
     @property
     def paid(self) -> bool:
-        """Whether it is released and charged already, and costs nothing more.
+        """Whether it is charged already, and costs nothing more; what was stopped then is made with the same noise.
 
         What an older ledger has forgotten is charged again, as releases of runs are.
         """
-        return stored_release(self.planned) is not None and open_ledger().is_charged(self.planned.key)
+        return open_ledger().is_charged(self.planned.key)
 
 
 def version_of(name: str, version: str | None = None) -> DatasetRef:

@@ -85,7 +85,7 @@ class OpenRelease:
         self._require_unmade()
         if isinstance(self.planned, PlannedNight):
             return [NightRows(self.planned, shard, self._maps) for shard in self._shards]
-        return [rows_of(shard, self._maps, self.planned.setting.dimension) for shard in self._shards]
+        return [rows_of(shard, self._maps, self.planned.setting.dimension, self.planned) for shard in self._shards]
 
     @cached_property
     def noises(self) -> list[KeyedNoise]:

@@ -8,6 +8,7 @@ from dpalgos.guarantees import rounded_down, rounded_up
 from dpalgos.parameters import ParameterError
 from dpalgos.secure.primitives import SecureAggregationError
 from storage.errors import InputError, OverspendError, RefusedError
+from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import tenth
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
@@ -38,6 +39,17 @@ def cost_of_measuring_later(plan: RunPlan) -> str | None:
         f"the model is released already; measuring it by {by} is a separate charge to the held-out rows (a second one "
         f"if it was measured before): epsilon {rounded_up(cost, 3):g} at delta {plan.delta:g}"
     )
+
+
+def charged_before(prepared: Prepared) -> str | None:
+    """Return the private account that has paid for all that a run releases, as by one that was stopped; or None."""
+    if prepared.plan is None:
+        return None
+    paid = {release.key: release.account for release in prepared.plan.releases if release.reads_rows}
+    if not paid or open_ledger().charged(paid) != paid.keys():
+        return None
+    account = next(iter(paid.values()))
+    return account if open_ledger().account(account).private else None
 
 
 def require_feasible(config: TrainingConfig) -> Prepared:

@@ -2,15 +2,16 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpalgos.algorithms import Algorithm
+from dpalgos.algorithms import Algorithm, Work, is_sum_algorithm
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.models import Artefact
-from dpalgos.rows import Features, Ints, MappedRows, RowMap, Rows, SpreadRows, fits
+from dpalgos.rows import Block, Features, Ints, MappedRows, RowMap, Rows, SpreadRows, fits
 from storage.errors import RefusedError
 from storage.kept_rows import KeptRows
 from storage.layout import Layout
@@ -22,7 +23,7 @@ from tasks.preparation.mapped_rows import PublicView, kept_rows
 from tasks.preparation.public_maps import views_of
 from tasks.release.redaction import redacted
 from tasks.release.storing import read_release
-from tasks.runtime.cluster import map_over_workers, on_dask_worker
+from tasks.runtime.cluster import map_over_workers, on_dask_worker, workers_at_hand
 from tasks.runtime.settings import current_root
 
 RowMaps = Sequence[RowMap]
@@ -99,11 +100,46 @@ def fitting_maps(planned: PlannedRelease, shards: Sequence[ShardRef], upstream: 
     return maps
 
 
-def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
+# What a pass over Dask's workers takes besides the sums themselves, in seconds; what one core does of a matrix product
+# in a second; and what it takes to read a number of a row and encode it, which workers do anew at each pass.
+_DISPATCH_SECONDS, _OPERATIONS, _NUMBER_SECONDS = 0.05, 1e10, 1e-8
+# One file of a shard is cut into so many parts at most.
+_MOST_PARTS = 8
+
+
+def parts_of(work: Work, share: float, numbers: int, blocks: int, workers: int) -> int:
+    """Return into how many parts rows of one file are cut so that summing them apart takes less than summing them here.
+
+    Here rows are read and encoded once and kept; the workers do so at each of the passes. What it rests on is public:
+    the plan's own work, and how many rows a shard has, each a record.
+
+    Parameters
+    ----------
+    work : Work
+        Of all parties.
+    share : float
+        Of their rows that are the shard's.
+    numbers : int
+        Rows × features of the shard.
+    blocks : int
+        Of its rows: parts are whole blocks.
+    workers : int
+        That the cluster has.
+    """
+    parts = min(_MOST_PARTS, blocks, workers)
+    if parts < 2:
+        return 1
+    saved = work.operations * share / _OPERATIONS * (1.0 - 1.0 / parts)
+    asked = work.passes * _DISPATCH_SECONDS + (work.passes - 1) * numbers * _NUMBER_SECONDS
+    return parts if saved > asked else 1
+
+
+def rows_of(shard: ShardRef, maps: RowMaps, dimension: int, planned: PlannedRelease | None = None) -> Rows:
     """Open a shard, seen through released artefacts in turn; ``dimension`` features come out.
 
-    On a Dask worker, a shard of several files is summed by all workers, a file at a time. A public map that comes first
-    and is slow is applied once for the shard's version, and what it gives is kept; on a worker it is used where it is.
+    On a Dask worker, a shard of several files is summed by all workers, a file at a time, and one file of which a
+    planned release makes enough work is cut (:func:`parts_of`). A public map that comes first and is slow is applied
+    once for the shard's version, and what it gives is kept; on a worker it is used where it is.
     """
     # Nothing is to be made for reading, and this is asked for each of many thousand parties.
     rows = open_shard(Layout(current_root()), shard)
@@ -115,12 +151,56 @@ def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
         if kept is not None:
             source, left = kept, left[passed:]
             break
+    pieces: Sequence[Rows] = []
     if spread and len(rows.files) > 1:
+        pieces = source.by_file()
+    elif spread and planned is not None:
+        pieces = _cut(source, rows, planned)
+    if len(pieces) > 1:
         return SpreadRows(
-            [_seen(part, left, dimension) for part in source.by_file()],
+            [_seen(part, left, dimension) for part in pieces],
             lambda contribution, parts: map_over_workers(functools.partial(_contribution, shard, contribution), parts),
         )
     return _seen(source, left, dimension)
+
+
+def _cut(source: StoredRows | KeptRows, rows: StoredRows, planned: PlannedRelease) -> Sequence[Rows]:
+    """Return the rows of a single file in parts, where it pays; of people never: how many rows they have is secret."""
+    algorithm, setting = planned.build(), planned.setting
+    if rows.format.shares or not (is_sum_algorithm(algorithm) and algorithm.additive):
+        return []
+    size = rows.format.block_rows
+    blocks, share = -(-rows.stored // size), rows.stored / max(setting.rows, 1)
+    work, numbers = algorithm.work(setting), rows.stored * max(rows.dimension, setting.dimension)
+    # The cluster is asked last: it answers over the network.
+    if parts_of(work, share, numbers, blocks, _MOST_PARTS) < 2:
+        return []
+    parts = parts_of(work, share, numbers, blocks, workers_at_hand())
+    ends = [blocks * part // parts for part in range(parts + 1)]
+    return [_Blocks(source, start, stop) for start, stop in itertools.pairwise(ends)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Some blocks of a party's rows, each of the whole's count and fingerprint; those before them are read over."""
+
+    rows: StoredRows | KeptRows
+    start: int
+    stop: int
+
+    @property
+    def count(self) -> int:
+        return self.rows.count
+
+    @property
+    def dimension(self) -> int:
+        return self.rows.dimension
+
+    def blocks(self) -> Iterator[Block]:
+        return itertools.islice(self.rows.blocks(), self.start, self.stop)
+
+    def fingerprint(self) -> NDArray[np.uint8]:
+        return self.rows.fingerprint()
 
 
 def _seen(rows: Rows, maps: RowMaps, dimension: int) -> Rows:

@@ -7,12 +7,14 @@ anyway. The plain protocol is refused, on this machine too: any other user of it
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import importlib.util
+import logging
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 from urllib.parse import urlsplit
@@ -24,8 +26,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from storage.atomic import write_once, writing
-from storage.errors import InputError, SecretError
+from storage.errors import InputError, SecretError, first_line
 from storage.layout import Layout
+from tasks.runtime.engine import EngineError
+from tasks.runtime.settings import current_layout
+from tasks.runtime.standing import stands
 
 if TYPE_CHECKING:
     from distributed import Security
@@ -134,11 +139,32 @@ def require_scheduler(address: str | None) -> None:
             f"--dask {address!r}: Dask's plain protocol runs code for anybody who can connect; start the scheduler "
             "with: unitball dask scheduler, and say tls://HOST:PORT"
         )
+    _ask_scheduler(address, security(current_layout()))
+
+
+def _ask_scheduler(address: str, secured: Security) -> None:
+    """Let a scheduler say who it is, over a connection like those of a run: it has nothing to warn of in its log."""
+    from distributed.comm import connect
+
+    async def ask() -> None:
+        arguments = secured.get_connection_args("client")
+        comm = await connect(address, timeout=_ANSWER_SECONDS, **arguments)
+        try:
+            await comm.write({"op": "identity"})
+            await asyncio.wait_for(comm.read(), _ANSWER_SECONDS)
+        finally:
+            await comm.close()
+
     try:
-        socket.create_connection((place.hostname, place.port), timeout=_ANSWER_SECONDS).close()
-    except (OSError, ValueError) as error:
+        asyncio.run(ask())
+    except (OSError, TimeoutError) as error:
+        # What lies beneath says more than that so many seconds have passed.
+        reason: Exception = error
+        while isinstance(reason.__cause__, Exception):
+            reason = reason.__cause__
         raise InputError(
-            f"--dask {address!r}: no Dask scheduler answers there ({error}); or say --dask local"
+            f"--dask {address!r}: no Dask scheduler that shows the certificate of this root answers there "
+            f"({first_line(reason)}); start it under the same root, or say --dask local"
         ) from None
 
 
@@ -167,16 +193,58 @@ def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRu
         return threads(at_once)
     require_scheduler(dask)
     secured = security(layout)
-    from prefect_dask import DaskTaskRunner
+    from tasks.runtime.dask_runner import WaitingTaskRunner
 
     if dask != "local":
-        runner = DaskTaskRunner(address=dask, client_kwargs={"security": secured})
+        runner = WaitingTaskRunner(address=dask, client_kwargs={"security": secured})
     else:
         cluster = {"n_workers": at_once, "threads_per_worker": 1, "dashboard_address": None}
-        runner = DaskTaskRunner(
+        runner = WaitingTaskRunner(
             cluster_kwargs={**cluster, "protocol": "tls", "security": secured}, client_kwargs={"security": secured}
         )
     return cast("TaskRunner[PrefectFuture[object]]", runner)
+
+
+class ClusterError(EngineError):
+    """A Dask cluster went away while tasks ran on it; the message says what stands."""
+
+
+@contextmanager
+def over_cluster(dask: str | None) -> Iterator[None]:
+    """Say in words what is lost where a Dask cluster goes away in the middle of what is within, and what stands.
+
+    Raises
+    ------
+    ClusterError
+        In place of what Dask raises then.
+    """
+    # It tells of a lost connection with a traceback, and of nothing else.
+    logger = logging.getLogger("distributed.client")
+    before = logger.level
+    if dask is not None and not os.environ.get("UNITBALL_DEBUG"):
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    except Exception as error:
+        if dask is None or not _is_lost(error):
+            raise
+        where = "on this machine" if dask == "local" else f"at {dask}"
+        raise ClusterError(
+            f"the Dask scheduler {where} went away, or the workers did, before the tasks had ended; {stands()}"
+        ) from error
+    finally:
+        logger.setLevel(before)
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether an error is what Dask makes of a scheduler or of workers that have gone."""
+    from concurrent.futures import CancelledError
+
+    from distributed import KilledWorker
+    from distributed.client import FutureCancelledError
+    from distributed.comm import CommClosedError
+
+    return isinstance(error, (CancelledError, CommClosedError, FutureCancelledError, KilledWorker))
 
 
 def on_dask_worker() -> bool:
@@ -189,6 +257,15 @@ def on_dask_worker() -> bool:
     except ValueError:
         return False
     return True
+
+
+def workers_at_hand() -> int:
+    """Return how many workers the cluster of this task has."""
+    from distributed import worker_client
+
+    # In its own place among the worker's tasks: it answers at once.
+    with worker_client(separate_thread=False) as client:
+        return len(client.ncores())
 
 
 def map_over_workers(function: Callable[[Part], Made], parts: Sequence[Part]) -> Iterator[Made]:

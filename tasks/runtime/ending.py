@@ -8,12 +8,14 @@ from functools import partial
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
-from prefect.exceptions import ObjectAlreadyExists
+from prefect.exceptions import MissingContextError, ObjectAlreadyExists
+from prefect.logging import get_run_logger
 from prefect.runtime import deployment
 from prefect.states import Failed
 
 from storage.errors import OverspendError, RefusedError
 from tasks.runtime.events import Event, announce
+from tasks.runtime.standing import stands
 
 AT_WORK = "unitball.at-work"
 """Name of the server's concurrency limit for all data sets together; who serves sets how many."""
@@ -73,6 +75,8 @@ def refused(error: RefusedError) -> State[RefusedError]:
 def announcing_failures(resource: str) -> Iterator[None]:
     """Announce why what is within fails, before the run's end is known: ``prefect deployment run --watch`` prints it.
 
+    What is stopped from outside says in its log what it has charged.
+
     Parameters
     ----------
     resource : str
@@ -84,4 +88,9 @@ def announcing_failures(resource: str) -> Iterator[None]:
         event = Event.REFUSED if isinstance(error, RefusedError) else Event.FAILED
         reason = " ".join(str(error).split()) or type(error).__name__
         announce(event, resource, {"reason": reason}, labels={"prefect.resource.name": reason})
+        raise
+    except BaseException:
+        # Cancelled, or its process is ended: the run's own log says what stands.
+        with suppress(MissingContextError):
+            get_run_logger().warning("stopped: %s", stands())
         raise

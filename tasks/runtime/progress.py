@@ -10,6 +10,9 @@ from typing import TypeVar
 Listener = Callable[[str, str, float | None], None]
 """Called with a stage, a label of public text, and the share of the stage that is done, where it is known."""
 
+WAITING = "waiting"
+"""The stage of what nobody here can hasten: it is said where no progress is shown, too."""
+
 OBSERVER: ContextVar[Callable[[str], None]] = ContextVar("observer", default=lambda name: None)
 """Called with the name of each step of the thread that is done."""
 

@@ -20,6 +20,7 @@ from storage.atomic import write_bytes, writing
 from storage.confined import kept_memory
 from storage.errors import InputError, StorageError
 from storage.layout import Layout
+from tasks.runtime.standing import apart
 
 _warned: set[Path] = set()
 
@@ -295,7 +296,7 @@ def isolated_root(root: Path) -> Iterator[None]:
 
     The environment belongs to the whole process, so no other thread may work on a root meanwhile.
     """
-    with restoring("UNITBALL_", "MLFLOW_"):
+    with apart(), restoring("UNITBALL_", "MLFLOW_"):
         for name in [name for name in os.environ if name.startswith(("UNITBALL_", "MLFLOW_"))]:
             del os.environ[name]
         os.environ |= {ROOT_VARIABLE: str(root), MARK_VARIABLE: str(root.with_name(f"{root.name}-marks"))}

@@ -22,7 +22,7 @@ from storage.secrets import environment_name
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import PartyBudget
 from tasks.planning.configuration import SecureSettings, TrainingConfig
-from tests.support.command_line import CommandLine, run_command
+from tests.support.command_line import CommandLine, Outcome, run_command
 from tests.support.data import files_of, idx_bytes, temporaries
 from tests.support.engines import Engine
 from tests.support.private_rows import ingestion, write_rows
@@ -823,7 +823,10 @@ def test_secrets_that_are_missing_or_reachable(unitball: CommandLine, tmp_path: 
     for file in Layout(unitball.root).release(result["releases"][0]).iterdir():
         file.unlink()
     aside = path.rename(tmp_path / "kept")
-    unitball("train", *arguments).refused(2, "secret", "all", "missing", "--replicate")
+    ended = unitball("train", *arguments)
+    note, _, failure = ended.err.partition("\n")
+    assert note.startswith("note: all that this releases was charged to account clinic")
+    Outcome(ended.code, ended.out, failure).refused(2, "secret", "all", "missing", "--replicate")
     assert not path.exists()
     assert charges_of(unitball, "clinic") == charged
     aside.rename(path)

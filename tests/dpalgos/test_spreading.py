@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,60 @@ SUMS = [
     for given in several
     if is_sum_algorithm(lookup(kind, name)) and name not in MINIMISERS
 ]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some of a party's rows, which say the whole party's count and fingerprint."""
+
+    whole: ArrayRows
+    own: ArrayRows
+
+    @property
+    def count(self) -> int:
+        return self.whole.count
+
+    @property
+    def dimension(self) -> int:
+        return self.whole.dimension
+
+    def blocks(self) -> Any:
+        return self.own.blocks()
+
+    def fingerprint(self) -> Any:
+        return self.whole.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "given"),
+    [
+        pytest.param(kind, name, given, id=name)
+        for (kind, name), several in PARAMETERS.items()
+        for given in several[:1]
+        if is_sum_algorithm(lookup(kind, name))
+    ],
+)
+def test_cut_rows_release_what_whole_rows_do(kind: str, name: str, given: dict[str, Any]) -> None:
+    """Of each algorithm, also of a minimiser over all rows and of what goes by a row's place: those are put together.
+
+    Added up all the same, what the parts of these contribute is another vector: then they need not say so.
+    """
+    cls = lookup(kind, name)
+    algorithm, setting = AlgorithmSpec(kind, name, given).build(), setting_of(kind, cls)
+    random = np.random.default_rng(3)
+    features, labels = random.normal(size=(120, setting.dimension)) * 0.2, random.integers(0, 3, 120).astype(float)
+    whole = ArrayRows(features, labels)
+    parts = [_Part(whole, ArrayRows(features[part], labels[part])) for part in (slice(50), slice(50, 120))]
+    noise = KeyedNoise(b"k" * 32, "cut")
+    released = [
+        fit(algorithm, [rows], setting, noise, TrustedSummation(noise)).arrays()
+        for rows in (whole, SpreadRows(parts, backwards))
+    ]
+    assert all(np.array_equal(released[0][one], released[1][one]) for one in released[0])
+    state = algorithm.initial(setting)
+    apart = sum(algorithm.contribution(state, part, setting) for part in parts)
+    assert np.array_equal(apart, algorithm.contribution(state, whole, setting)) == cls.additive
+    assert cls.additive == (name not in MINIMISERS | BY_PLACE)
 
 
 class UnlikeAlone(NoisyGradientDescent):

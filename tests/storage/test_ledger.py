@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -370,10 +369,9 @@ class TestReports:
 
     def test_a_cached_run_needs_no_write_lock(self, ledger: Ledger, tmp_path: Path) -> None:
         ledger.charge(request(release("a")), {})
+        # Who needs the lock waits for it in vain, and raises.
         with writing(opened(tmp_path / "ledger.sqlite")):
-            started = time.monotonic()
             assert ledger.charge(request(release("a")), {}).already_charged == ("a",)
-        assert time.monotonic() - started < 5
 
     # A busy machine is no fault: by day nothing asserts a time.
     @pytest.mark.nightly

@@ -254,9 +254,13 @@ def _after(seconds: float, act: Any) -> Iterator[None]:
 def test_an_interrupt_before_a_query_begins_ends_it() -> None:
     """DuckDB forgets an interrupt of an idle connection; the query that follows must not run for ever."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    begun = time.monotonic()
+    rescued: list[bool] = []
     try:
         with duckdb.connect() as connection:
+
+            def rescue() -> None:
+                rescued.append(True)
+                connection.interrupt()
 
             def ask() -> Any:
                 time.sleep(0.5)
@@ -264,19 +268,17 @@ def test_an_interrupt_before_a_query_begins_ends_it() -> None:
 
             with (
                 _after(0.2, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)),
-                _after(10, connection.interrupt),
+                _after(60, rescue),
                 pytest.raises(KeyboardInterrupt),
             ):
                 _interruptible(connection, ask)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert time.monotonic() - begun < 9
+    assert rescued == [], "only the test's own interrupt has ended it"
 
 
 def test_a_query_has_a_limit_of_time(tmp_path: Path) -> None:
     endless = "SELECT count(*) FROM range(10000000000) a, range(10000) b"
-    begun = time.monotonic()
     with pytest.raises(InputError, match=r"longer than 0\.5 s .*UNITBALL_SQL_SECONDS"):
         query(Layout(tmp_path).prepare(), endless, seconds=0.5)
-    assert time.monotonic() - begun < 20
     assert query(Layout(tmp_path), "SELECT 1 AS one", seconds=20).to_pylist() == [{"one": 1}]

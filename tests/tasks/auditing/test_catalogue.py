@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.registry import names
 from tasks.auditing.subjects import Subject, audit_all, find_subject, subjects
 from tests.support.command_line import CommandLine
+from tests.support.processes import clean_environment, has_ended
+from tests.support.serving import wait_for
 
 
 def test_everything_that_draws_noise_is_there_and_nothing_else() -> None:
@@ -58,3 +62,33 @@ def test_one_that_cannot_be_audited_does_not_end_the_others(tmp_path: Path) -> N
 def test_name_and_all_exclude_each_other(commands: CommandLine) -> None:
     for arguments in ((), ("mpc-op", "--all"), ("--all", "--chain")):
         commands("audit", *arguments).refused(2)
+
+
+_MANY = """
+import sys
+from pathlib import Path
+from dpalgos.audit.experiment import AuditOptions
+from tasks.auditing.subjects import Subject, audit_all
+list(audit_all([Subject("trainers", "noisy-gd")], AuditOptions(trials=10**7), Path(sys.argv[1]), processes=1))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="/proc of Linux")
+def test_the_processes_of_a_killed_audit_end_with_it(tmp_path: Path) -> None:
+    """Python's own stay for ever: each holds both ends of the pipe that it waits at."""
+    command = [sys.executable, "-c", _MANY, str(tmp_path / "kept")]
+    audit = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean_environment())
+    try:
+
+        def workers() -> list[int]:
+            assert audit.poll() is None
+            children = Path(f"/proc/{audit.pid}/task/{audit.pid}/children").read_text().split()
+            return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+        (worker,) = wait_for("a process of the audit", workers, 60, 0.05)
+        # It has begun, and does not end for want of a parent to begin with.
+        wait_for("its threads", lambda: len(list(Path(f"/proc/{worker}/task").iterdir())) > 1, 60, 0.05)
+    finally:
+        audit.kill()
+        audit.wait()
+    wait_for("its end", lambda: has_ended(worker), 30, 0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ from tasks.federation.party import Party
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.door import open_release
 from tasks.release.storing import read_release
+from tasks.runtime import standing
 from tasks.runtime.settings import current_layout, current_root, isolated_root
 from tasks.tracking.models import find_model, load_model
 from tasks.tracking.reporting import keep_run
@@ -76,6 +78,7 @@ class Federation:
     lost: set[tuple[str, Ask]] = field(default_factory=set)
     meddle: Callable[[str, Request], Request] = lambda party, request: request
     seen: list[tuple[str, Request, Answer]] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
 
     def root(self, party: str) -> Path:
         return self.folder / party
@@ -94,7 +97,13 @@ class Federation:
         given = {"dataset": "study", "epsilon": 1.0, "delta": 1e-5, "evaluation": False, **config}
         with isolated_root(self.root("coordinator")):
             current_layout()
-            return federate(TrainingConfig(**given), self.roster, self.transport, measured_on=measured_on)
+            return federate(
+                TrainingConfig(**given),
+                self.roster,
+                self.transport,
+                measured_on=measured_on,
+                progress=self.told.append,
+            )
 
     def at(self, party: str, look: Callable[[], Any]) -> Any:
         with isolated_root(self.root(party)):
@@ -812,6 +821,40 @@ def test_a_server_chooses_what_rows_are_seen_through_once_and_in_the_planned_for
         parties.run(**SECURE, evaluation=True)
     assert [one.status for one in said] == ["done", "refused"]
     assert "seen through that one only" in said[1].reason
+
+
+@pytest.mark.parametrize(
+    ("ask", "stands_then"),
+    [
+        (
+            Ask.RESERVE,
+            r"no party was charged; what they have set aside for run ([0-9a-f]+) waits for it: ask again, .*",
+        ),
+        (Ask.RELEASE, r"what the parties' accounts were charged for run [0-9a-f]+ stands: ask again and it costs .*"),
+    ],
+)
+def test_a_run_that_is_stopped_says_what_the_parties_have_charged(
+    ask: Ask, stands_then: str, parties: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next start says that they were charged before."""
+    monkeypatch.setattr("tasks.runtime.standing._record", standing._Record())
+    said: list[str] = []
+
+    def stopped(party: str, request: Request) -> Request:
+        if request.ask is ask:
+            said.append(standing.stands())
+            raise KeyboardInterrupt
+        return request
+
+    parties.meddle = stopped
+    with pytest.raises(KeyboardInterrupt):
+        parties.run(**LOCAL)
+    assert re.fullmatch(stands_then, said[0])
+    before = "charged for this run before, at no further cost"
+    assert not any(before in line for line in parties.told)
+    parties.meddle = lambda party, request: request
+    parties.run(**LOCAL)
+    assert any(before in line for line in parties.told) == (ask is Ask.RELEASE)
 
 
 def test_a_poisoned_release_of_a_party_does_not_become_the_model(parties: Federation) -> None:

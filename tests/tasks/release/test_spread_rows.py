@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from dpalgos.algorithms import TrustedSummation, fit
+from dpalgos.algorithms import TrustedSummation, Work, fit
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.keystream import KeyedNoise
 from dpalgos.projections.covariance import AnalyzeGauss
@@ -23,8 +24,10 @@ from storage.objects import objects_of
 from storage.refs import ShardRef, Visibility
 from storage.shards import write_shards
 from storage.source import Block, Source
+from tasks.planning.releases import PlannedRelease
+from tasks.release import seen_rows
 from tasks.release.redaction import RedactedError
-from tasks.release.seen_rows import rows_of
+from tasks.release.seen_rows import parts_of, rows_of
 from tasks.runtime.cluster import security
 from tests.support.object_store import running_object_store, use_object_store
 from tests.support.untraced import untraced
@@ -32,16 +35,32 @@ from tests.support.untraced import untraced
 _MU = GaussianMu(1.0)
 
 
-def released(shards: Sequence[ShardRef]) -> tuple[bool, list[Any]]:
+@dataclass(frozen=True)
+class _Planned:
+    """All that is asked of a planned release here."""
+
+    algorithm: Any
+    setting: Setting
+
+    def build(self) -> Any:
+        return self.algorithm
+
+
+def released(shards: Sequence[ShardRef], cut: bool = False) -> tuple[bool, list[Any]]:
     """Return whether rows are spread, and what two algorithms make of them, noise included."""
-    parties = [rows_of(shard, [_halved], 6) for shard in shards]
     setting = Setting(sizes=tuple(shard.rows for shard in shards), dimension=6, classes=2, trust=Trust.CENTRAL)
-    found = []
+    found, spread = [], []
+    if cut:
+        # Of so few rows nothing pays.
+        seen_rows._DISPATCH_SECONDS = seen_rows._NUMBER_SECONDS = 0.0
     for algorithm in (AnalyzeGauss(budget=_MU, components=2), NoisyGradientDescent(budget=_MU, iterations=2)):
+        planned = cast(PlannedRelease, _Planned(algorithm, setting)) if cut else None
+        parties = [rows_of(shard, [_halved], 6, planned) for shard in shards]
+        spread += [isinstance(rows, SpreadRows) and len(rows.parts) >= 2 for rows in parties]
         noise = KeyedNoise(b"k" * 32, "spread")
         arrays = fit(algorithm, parties, setting, noise, TrustedSummation(noise)).arrays()
         found += [arrays[name] for name in sorted(arrays)]
-    return all(isinstance(rows, SpreadRows) for rows in parties), found
+    return all(spread), found
 
 
 def failing(shard: ShardRef) -> str:
@@ -118,6 +137,44 @@ def test_workers_release_what_one_machine_releases(
     assert not alone
     assert len(here) == len(over_workers) > 2
     assert all(np.array_equal(one, other) for one, other in zip(here, over_workers, strict=True))
+
+
+def test_one_file_is_cut_where_that_pays(
+    cluster: Client, place: tuple[Layout, tuple[ShardRef, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, too; a run whose sums take no time leaves it whole."""
+    layout, _ = place
+    monkeypatch.setenv("UNITBALL_ROOT", str(layout.root))
+    random = np.random.default_rng(2)
+    # More rows than two blocks have.
+    block = Block(random.normal(size=(17_000, 6)), random.integers(0, 2, 17_000))
+    source = Source(format="synthetic", place="made up", dimension=6, parts={"train": [block]}, classes=("0", "1"))
+    ref = write_dataset(layout, source, name="one", account="one", visibility=Visibility.PRIVATE)
+    shards = write_shards(layout, ref, {"a": np.arange(0, 17_000)}, "even")
+    spread, over_workers = cluster.submit(released, shards, cut=True).result(timeout=120)
+    alone, here = released(shards)
+    assert spread
+    assert not alone
+    assert all(np.array_equal(one, other) for one, other in zip(here, over_workers, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("work", "rows", "dimension", "parts"),
+    [
+        # A shard of 20 MB: a covariance of 784 features, and one of 20 through 1,000 random ones.
+        (Work(passes=1, operations=2.0 * 6_500 * 784**2), 6_500, 784, 2),
+        (Work(passes=1, operations=2.0 * 262_144 * 1_000**2), 262_144, 20, 2),
+        # Fifty steps over rows that stay in memory here, and are read at every step there: two classes, and a thousand.
+        (Work(passes=50, operations=4.0 * 6_500 * 784 * 50), 6_500, 784, 1),
+        (Work(passes=50, operations=4.0 * 6_500 * 784 * 1_000 * 50), 6_500, 784, 2),
+        # Few rows, and few features.
+        (Work(passes=1, operations=2.0 * 1_000 * 20**2), 1_000, 20, 1),
+    ],
+)
+def test_whether_cutting_pays_goes_by_rows_and_steps(work: Work, rows: int, dimension: int, parts: int) -> None:
+    assert parts_of(work, 1.0, rows * dimension, 32, 2) == parts
+    # One worker or one block gains nothing.
+    assert parts_of(work, 1.0, rows * dimension, 32, 1) == parts_of(work, 1.0, rows * dimension, 1, 2) == 1
 
 
 def test_what_fails_on_a_worker_is_kept_for_its_owner(

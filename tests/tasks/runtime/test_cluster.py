@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
+import logging
+import re
+import socket
 import ssl
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
-from distributed import Client, Scheduler, Security, Worker
+from distributed import Client, LocalCluster, Scheduler, Security, Worker
 from distributed.comm.core import CommClosedError
 from tornado.httpclient import AsyncHTTPClient
 
+from deployments.cli.common import progress
 from flows.federated_training import train
 from flows.sweep import run_sweep
 from storage.errors import InputError, SecretError
 from storage.layout import Layout
+from tasks.accounts.ledger import open_ledger
 from tasks.experiments.specifications import SweepSpec
 from tasks.planning.configuration import TrainingConfig
-from tasks.runtime.cluster import NO_DASHBOARD, certificate, require_scheduler, security, task_runner
+from tasks.runtime.cluster import (
+    NO_DASHBOARD,
+    ClusterError,
+    certificate,
+    over_cluster,
+    require_scheduler,
+    security,
+    task_runner,
+)
+from tasks.runtime.progress import WAITING, listen
+from tasks.runtime.standing import AGAIN, stands
 from tests.support.chains import ingest_private
-from tests.support.command_line import CommandLine, start_command
+from tests.support.command_line import CommandLine, Outcome, start_command
 from tests.support.leaks import found_in, needles_of
+from tests.support.processes import clean_environment
 from tests.support.serving import wait_for
 
 PAGES = {"dashboard": False, "dashboard_address": NO_DASHBOARD}
@@ -46,6 +64,9 @@ def test_who_shows_the_certificate_is_let_in_and_nobody_else(root: Path, tmp_pat
     own = security(Layout(root).prepare())
     others = security(Layout(tmp_path / "other").prepare())
 
+    # What cannot connect must not stay behind as everybody's client.
+    unused: dict[str, Any] = {"asynchronous": True, "set_as_default": False}
+
     async def session() -> None:
         async with (
             Scheduler(host="127.0.0.1", port=0, protocol="tls", security=own, **PAGES) as scheduler,
@@ -63,14 +84,82 @@ def test_who_shows_the_certificate_is_let_in_and_nobody_else(root: Path, tmp_pat
                 assert await client.submit(sum, [1, 2, 3]) == 6
             for stranger in (others, Security.temporary()):
                 with pytest.raises((OSError, CommClosedError, ssl.SSLError)):
-                    await Client(scheduler.address, security=stranger, asynchronous=True, timeout=2)
+                    await Client(scheduler.address, security=stranger, timeout=2, **unused)
             plain = scheduler.address.replace("tls://", "tcp://")
             with pytest.raises((OSError, CommClosedError)):
-                await Client(plain, security=Security(require_encryption=False), asynchronous=True, timeout=2)
+                await Client(plain, security=Security(require_encryption=False), timeout=2, **unused)
             with pytest.raises(RuntimeError, match="encryption"):
-                await Client(plain, security=own, asynchronous=True, timeout=2)
+                await Client(plain, security=own, timeout=2, **unused)
 
     asyncio.run(session())
+
+
+@pytest.fixture
+def workless(root: Path) -> Iterator[LocalCluster]:
+    """Yield a cluster that has no worker yet: its scheduler is in this process, its workers will not be."""
+    own = security(Layout(root).prepare())
+    with LocalCluster(
+        n_workers=0, threads_per_worker=1, protocol="tls", security=own, dashboard_address=None
+    ) as cluster:
+        yield cluster
+
+
+def test_looking_whether_a_scheduler_is_there_leaves_no_warning(
+    workless: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A port that is only opened and closed does: the scheduler's log says that a handshake has failed."""
+    loggers = [logging.getLogger(name) for name in ("distributed.comm", "distributed.core", "distributed.scheduler")]
+    for logger in loggers:
+        monkeypatch.setattr(logger, "propagate", True)
+        logger.addHandler(caplog.handler)
+    try:
+        require_scheduler(workless.scheduler_address)
+        workless.scale(1)
+        workless.wait_for_workers(1)
+        require_scheduler(workless.scheduler_address)
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+        host, port = workless.scheduler_address.removeprefix("tls://").split(":")
+        socket.create_connection((host, int(port))).close()
+        wait_for("the warning", lambda: any("handshake" in record.getMessage() for record in caplog.records), 30, 0.05)
+    finally:
+        for logger in loggers:
+            logger.removeHandler(caplog.handler)
+    monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / "other"))
+    with pytest.raises(InputError, match=r"no Dask scheduler that shows the certificate of this root"):
+        require_scheduler(workless.scheduler_address)
+
+
+def test_what_is_waited_for_is_said_before_anything_runs(
+    workless: LocalCluster, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no progress is shown, too; a first worker ends the waiting, and who finds one waits for nothing."""
+    runner = task_runner(Layout(root), None, workless.scheduler_address)
+    said: list[tuple[str, str]] = []
+
+    def hear(stage: str, label: str, _: float | None) -> None:
+        said.append((stage, label))
+        workless.scale(1)
+
+    with progress("a run"), listen(hear), runner:
+        line = "the scheduler has no worker yet; start one under the same root: unitball dask worker tls://"
+        assert [(stage, label.startswith(line)) for stage, label in said] == [(WAITING, True)]
+    assert capsys.readouterr().err == f"waiting: {said[0][1]}\n"
+    with listen(hear), runner.duplicate():
+        assert len(said) == 1
+
+
+def test_where_the_scheduler_goes_it_is_said_what_stands(workless: LocalCluster, root: Path) -> None:
+    def lose() -> None:
+        with Client(workless, security=security(Layout(root)), set_as_default=False) as client, over_cluster("tls://x"):
+            future = client.submit(sum, [1, 2])
+            workless.close()
+            future.result(timeout=60)
+
+    with pytest.raises(ClusterError, match=f"^the Dask scheduler at tls://x went away.*; {re.escape(stands())}$"):
+        lose()
+    with pytest.raises(ZeroDivisionError), over_cluster("tls://x"):
+        # What is wrong with a task is no fault of the cluster's.
+        raise ZeroDivisionError
 
 
 @pytest.mark.parametrize("address", ["tcp://10.0.0.1:8786", "tcp://127.0.0.1:8786", "ucx://10.0.0.1:8786"])
@@ -88,6 +177,56 @@ def test_without_the_extra_it_is_said(root: Path, monkeypatch: pytest.MonkeyPatc
     for dask in ("local", "tls://127.0.0.1:1"):
         with pytest.raises(InputError, match=r"unitball\[dask\]"):
             task_runner(Layout(root), 2, dask)
+
+
+# A worker that is held once a release is charged.
+_HELD = """
+import pathlib, sys, time
+from tasks.release import checkpoints
+marker = pathlib.Path(sys.argv.pop(1))
+def reached(name):
+    if name == "charged":
+        marker.touch()
+        time.sleep(600)
+checkpoints.reached = reached
+from deployments.cli import main
+main()
+"""
+
+
+@pytest.mark.nightly
+def test_a_scheduler_that_is_killed_in_the_middle_of_a_run(unitball: CommandLine, tmp_path: Path) -> None:
+    """One line of the command, that says what stands; asked again without Dask, the run costs nothing."""
+    rows = ("--path", "docs/examples/clinic.csv", "--schema", "docs/examples/clinic.yaml", "--account", "clinic-2026")
+    cap = ("--epsilon-cap", 3, "--delta-cap", "1e-6")
+    assert unitball("ingest", "clinic", "--format", "csv", *rows, *cap).code == 0
+    train = ("train", "--dataset", "clinic", "--algorithm", "noisy-gd", "--epsilon", 0.3)
+    marker, own = tmp_path / "held", clean_environment(UNITBALL_ROOT=str(unitball.root))
+    with contextlib.ExitStack() as stack:
+
+        def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            return process
+
+        scheduler = started(start_command(unitball.root, "dask", "scheduler", "--port", "0"))
+        assert scheduler.stdout is not None
+        address = scheduler.stdout.readline().split()[1]
+        run = started(start_command(unitball.root, *train, "--dask", address))
+        assert run.stderr is not None
+        assert run.stderr.readline().startswith("waiting: the scheduler has no worker yet")
+        assert open_ledger().charges("clinic-2026") == [], "workers are waited for before anything is charged"
+        command = [sys.executable, "-c", _HELD, str(marker), "dask", "worker", address, "--threads", "1"]
+        with (tmp_path / "worker.txt").open("w") as output:
+            started(subprocess.Popen(command, stdout=output, stderr=output, text=True, env=own))
+        wait_for("a task", marker.exists, 120, 0.05)
+        scheduler.kill()
+        out, err = run.communicate(timeout=120)
+    words = (f"the Dask scheduler at {address} went away", "charged: 2 releases to account clinic-2026", AGAIN)
+    Outcome(run.returncode, out, err).refused(1, *words)
+    before = open_ledger().charges("clinic-2026")
+    assert unitball(*train).code == 0
+    assert open_ledger().charges("clinic-2026") == before
 
 
 @pytest.fixture

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
+from prefect import flow
 
 from storage.errors import OverspendError, RefusedError
-from tasks.runtime.ending import refused
+from tasks.runtime.ending import announcing_failures, refused
+from tasks.runtime.standing import stands
+from tests.support.engines import Engine
 
 
 def test_what_is_refused_for_another_reason_than_the_budget_has_another_name() -> None:
@@ -20,3 +25,21 @@ def test_a_refusal_is_a_failure_of_that_name() -> None:
     assert state.message == "Refused for privacy: epsilon 5 does not fit into the 1 that is left"
     with pytest.raises(OverspendError, match="does not fit"):
         state.result()
+
+
+def test_a_run_that_is_stopped_says_in_its_own_log_what_stands(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    @flow(persist_result=False)
+    def stopped() -> None:
+        with announcing_failures("unitball.test"):
+            raise KeyboardInterrupt
+
+    logger = logging.getLogger("prefect.flow_runs")
+    logger.addHandler(caplog.handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            stopped()
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert f"stopped: {stands()}" in [record.getMessage() for record in caplog.records]

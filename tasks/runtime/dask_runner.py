@@ -1,0 +1,40 @@
+"""What runs a flow's tasks on Dask: it says what it waits for, before the flow begins and hence before any charge."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Self
+
+from distributed import TimeoutError as NotInTime
+from distributed import get_worker
+from prefect_dask import DaskTaskRunner
+
+from tasks.runtime.progress import WAITING, report_progress
+
+# How often it is looked whether a worker has come, after the first look, which most find one at.
+_LOOK_SECONDS = 1.0
+
+
+class WaitingTaskRunner(DaskTaskRunner):  # type: ignore[misc]  # it has no types
+    """Connects when it is started, and waits for the first worker; Prefect's own connects at the first task."""
+
+    def __enter__(self) -> Self:
+        """Start, and return when tasks can run."""
+        super().__enter__()
+        with suppress(ValueError):
+            get_worker()
+            # A task's own copy, in which nothing is run.
+            return self
+        if self.address is None:
+            report_progress(WAITING, f"{self.cluster_kwargs['n_workers']} Dask workers start on this machine")
+        client, said = self.client, self.address is None
+        while not client.scheduler_info()["workers"]:
+            if not said:
+                start = f"unitball dask worker {self.address}"
+                report_progress(WAITING, f"the scheduler has no worker yet; start one under the same root: {start}")
+            said = True
+            try:
+                client.wait_for_workers(1, timeout=_LOOK_SECONDS)
+            except NotInTime:
+                continue
+        return self
