@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import math
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from urllib.parse import quote
 from storage.errors import InputError
 from storage.layout import Layout
 from storage.refs import DatasetRef
+from storage.secrets import root_name
 from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.engine_process import locked
 from tasks.runtime.settings import has_own_database, refusal, server_address, use_tracking_uri
@@ -305,13 +304,9 @@ def track_run(root: Path, report: RunReport) -> str:
                     _register(client, root, experiment, run_id, report, model)
                 return run_id
             # On a server that others share, an unfinished run may be one that another root is writing.
-            if run.data.tags.get(_ROOT) == _root_name(root):
+            if run.data.tags.get(_ROOT) == root_name(Layout(root)):
                 _remove(client, run)
         return _write(client, experiment, root, report)
-
-
-def _root_name(root: Path) -> str:
-    return hashlib.sha256(f"{socket.gethostname()}:{Layout(root).root}".encode()).hexdigest()[:16]
 
 
 def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "accuracy") -> str:
@@ -357,6 +352,23 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
     return experiment
 
 
+def foreign_experiments(root: Path) -> list[tuple[str, str]]:
+    """Return the experiments of a root's own MLflow that keep their files outside the root, each with its place."""
+    from mlflow.entities import ViewType
+
+    if not has_own_database(root):
+        return []
+    with tracking_client(root) as client:
+        found = client.search_experiments(view_type=ViewType.ACTIVE_ONLY)
+    foreign = []
+    for one in found:
+        try:
+            require_own_location(Layout(root).artifacts, one.artifact_location)
+        except InputError:
+            foreign.append((str(one.name), str(one.artifact_location)))
+    return foreign
+
+
 def runs_with(client: MlflowClient, experiment: str, tag: str, value: str) -> list[Run]:
     """Return the runs of an experiment that have a tag."""
     import mlflow
@@ -381,7 +393,7 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
     chart = f"[{VIEW_NAME}]({view_path(experiment)})"
     note = {"mlflow.note.content": f"{report.note}\n\n{chart}" if report.note else chart}
     shown = Entries(name=report.name, facts=facts, params=report.params, tags={**report.tags, **note})
-    run_id = log_run(client, experiment, shown, keys={RUN_KEY: report.run_key, _ROOT: _root_name(root)})
+    run_id = log_run(client, experiment, shown, keys={RUN_KEY: report.run_key, _ROOT: root_name(Layout(root))})
     if report.model is not None:
         model_id = _register(client, root, experiment, run_id, report, report.model)
         # The page of a logged model lists its metrics, and the data set that these name.
