@@ -5,23 +5,25 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from storage.errors import InputError
+from storage.errors import InputError, StorageError, first_line
 from storage.layout import Layout
 from storage.refs import DatasetRef
 from storage.secrets import root_name
+from tasks.release.readiness import needing
 from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.engine_process import locked
-from tasks.runtime.settings import has_own_database, refusal, server_address, use_tracking_uri
+from tasks.runtime.settings import current_root, has_own_database, refusal, server_address, use_tracking_uri
 from tasks.runtime.stores import open_model_records
 
 if TYPE_CHECKING:
@@ -173,6 +175,7 @@ def view_envelope(
 
 
 RUN_KEY = "unitball.run_key"
+_KIND = ("mlflow.experimentKind", "custom_model_development")
 PARENT = "mlflow.parentRunId"
 _ROOT = "unitball.root"
 FACTS = ("algorithm", "dataset", "trust", "proved", "claim", "paper", "neighbours", "numerics")
@@ -341,7 +344,7 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
     if VIEW_TAG not in existing.tags:
         tags = {
             # Without its kind, MLflow's page guesses one, or asks.
-            "mlflow.experimentKind": "custom_model_development",
+            _KIND[0]: _KIND[1],
             "mlflow.experiment.primaryMetric.name": metric,
             "mlflow.experiment.primaryMetric.greaterIsBetter": "True",
             "mlflow.note.content": f"[{VIEW_NAME}]({view_path(experiment)})",
@@ -350,6 +353,56 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
         for tag, value in tags.items():
             client.set_experiment_tag(experiment, tag, value)
     return experiment
+
+
+def try_logging(root: Path, name: str, metric: str = "accuracy") -> None:
+    """Try all that logging a run needs: MLflow's database or server, the experiment, and room for its files.
+
+    What is written is there already (a tag) or removed again (a file), in the way in which runs are written.
+
+    Parameters
+    ----------
+    root : Path
+    name : str
+        The experiment; made where it is not there yet.
+    metric : str
+        As of :func:`experiment_of`.
+
+    Raises
+    ------
+    storage.errors.StorageError
+        If something cannot be written; a :class:`tasks.runtime.settings.TrackingError` where a server refuses.
+    storage.errors.InputError
+        If the experiment keeps its files outside the root.
+    """
+    from mlflow.exceptions import MlflowException
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    place = f"MLflow's database of {root}"
+    try:
+        with tracking_client(root) as client:
+            experiment = experiment_of(client, root, name, metric)
+            # Who may only read finds out now.
+            client.set_experiment_tag(experiment, *_KIND)
+            place = str(client.get_experiment(experiment).artifact_location)
+            files = get_artifact_repository(place)
+            with tempfile.TemporaryDirectory() as folder:
+                probe = Path(folder, f".tried-{secrets.token_hex(6)}")
+                probe.write_bytes(b"\0")
+                files.log_artifact(str(probe))
+            files.delete_artifacts(probe.name)
+    except (MlflowException, OSError) as error:
+        raise StorageError(
+            f"{place} cannot be written ({first_line(error)}); make it writable, or put it back from a back-up"
+        ) from error
+
+
+@contextmanager
+def logging_afterwards(dataset: DatasetRef) -> Iterator[None]:
+    """Let this thread's charges try before that runs on a data set can be logged."""
+    metric = "accuracy" if dataset.classes else "r2"
+    with needing(partial(try_logging, current_root(), dataset.name, metric)):
+        yield
 
 
 def foreign_experiments(root: Path) -> list[tuple[str, str]]:
@@ -573,6 +626,8 @@ class SweepTracker:
         axes: Sequence[str] = (),
     ) -> None:
         self._root, self._tags = root, dict(tags)
+        # Before a point is charged.
+        try_logging(root, experiment)
         with tracking_client(root) as client:
             self._experiment = experiment_of(client, root, experiment)
             # Points are children, which MLflow's table folds away: the sweep's view searches for them.
