@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from storage.atomic import writing
@@ -97,11 +98,22 @@ def require_ready(afterwards: Afterwards) -> None:
     StorageError, InputError
         Naming what is wanting and the way out; nothing was charged.
     """
+    for check in _PRECONDITIONS:
+        require(partial(check, afterwards))
+    for also in _ALSO.get():
+        require(also)
+
+
+def require(check: Callable[[], None]) -> None:
+    """Try one thing before anything is charged.
+
+    Raises
+    ------
+    StorageError, InputError
+        As the check does; nothing was charged.
+    """
     try:
-        for check in _PRECONDITIONS:
-            check(afterwards)
-        for also in _ALSO.get():
-            also()
+        check()
     except (StorageError, InputError) as error:
         raise type(error)(f"{error}. Nothing was charged") from error
 

@@ -20,7 +20,7 @@ from storage.errors import InputError, StorageError, first_line
 from storage.layout import Layout
 from storage.refs import DatasetRef
 from storage.secrets import root_name
-from tasks.release.readiness import needing
+from tasks.release.readiness import needing, require
 from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.engine_process import locked
 from tasks.runtime.settings import current_root, has_own_database, refusal, server_address, use_tracking_uri
@@ -627,7 +627,7 @@ class SweepTracker:
     ) -> None:
         self._root, self._tags = root, dict(tags)
         # Before a point is charged.
-        try_logging(root, experiment)
+        require(partial(try_logging, root, experiment))
         with tracking_client(root) as client:
             self._experiment = experiment_of(client, root, experiment)
             # Points are children, which MLflow's table folds away: the sweep's view searches for them.
