@@ -19,14 +19,11 @@ from storage.atomic import writing
 from storage.errors import InputError, StorageError
 from storage.layout import Layout
 from storage.objects import objects_of
-from storage.refs import ShardRef
 from tasks.planning.releases import PlannedRelease
 
 _MB = 1_000_000
 # Databases with their journals, pages and pictures of one run: measured, 0.5 MB, and in a new root 4 MB.
 _LEAST_BYTES = 8 * _MB
-# Rows of a shard take at least this share of what they take in their data set: they are ordered otherwise there.
-_SHARE_OF_ROWS = 0.5
 _NUMBER_BYTES = 8
 _PROBE = b"\0" * 4096
 
@@ -40,32 +37,20 @@ class Afterwards:
     layout : Layout
     releases : sequence of PlannedRelease
         Those that are charged, and so will be made.
-    shards : sequence of ShardRef
-        The rows that they read.
     """
 
     layout: Layout
     releases: Sequence[PlannedRelease] = ()
-    shards: Sequence[ShardRef] = ()
 
     def least_bytes(self) -> int:
-        """Return a lower bound of what will be written below the root.
+        """Return a lower bound of what will be written below the root, told from public facts alone.
 
-        Of each model one number a feature, whatever it is made of; of shards that are not stored yet, half of what
-        their rows take in the data set; and what every run leaves in databases and pages.
+        Of each model one number a feature, whatever it is made of, and what every run leaves in databases and pages.
+        How much copies of rows take once they are compressed depends on what they are, so nothing that is refused or
+        said may rest on it.
         """
         numbers = sum(one.setting.dimension for one in self.releases if one.algorithm.kind == "trainers")
-        total = _LEAST_BYTES + _NUMBER_BYTES * numbers
-        if self.layout.objects is not None:
-            return total
-        sizes: dict[str, int] = {}
-        for shard in self.shards:
-            version = shard.dataset.version
-            if version not in sizes:
-                sizes[version] = sum(one.stat().st_size for one in self.layout.dataset(version).glob("*/*.parquet"))
-            if not self.layout.shard(shard.party, shard.partition, version).exists():
-                total += int(_SHARE_OF_ROWS * sizes[version] * shard.rows / max(shard.dataset.rows, shard.rows, 1))
-        return total
+        return _LEAST_BYTES + _NUMBER_BYTES * numbers
 
 
 Precondition = Callable[[Afterwards], None]

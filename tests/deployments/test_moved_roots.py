@@ -14,12 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import unitball as notebook
 from storage.errors import StorageError
 from storage.layout import Layout
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.runtime.places import settle
 from tests.support import forks
 from tests.support.command_line import CommandLine
-from tests.support.private_rows import PrivateRows, ingestion, write_rows
+from tests.support.engines import Engine
+from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 
 MODEL = "clinic.noisy-gd"
 TRAIN = ("--dataset", "clinic", "--algorithm", "noisy-gd", "--param", "trainer.iterations=2")
@@ -32,9 +36,36 @@ PLACES = {
 }
 
 
-@pytest.fixture
-def rows(tmp_path: Path) -> PrivateRows:
-    return write_rows(tmp_path / "rows.libsvm", 300, seed=5)
+def settled(root: Path) -> bool:
+    layout = Layout(root)
+    return settle(f"sqlite:///{layout.mlflow_database}", layout.artifacts, shown=str(layout.mlflow_database))
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> PrivateRows:
+    return write_rows(tmp_path_factory.mktemp("rows") / "rows.libsvm", 300, seed=5)
+
+
+@pytest.fixture(scope="module")
+def pattern(rows: PrivateRows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a root, and its marks, of private rows and a model that was trained and measured on them."""
+    folder = tmp_path_factory.mktemp("pattern")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNITBALL_ROOT", str(folder / "root"))
+        patch.setenv("UNITBALL_LEDGER_MARK", str(folder / "marks"))
+        ingest(
+            IngestRequest(
+                name="clinic",
+                format="libsvm",
+                path=rows.path,
+                dimension=DIMENSION,
+                classes=CLASSES,
+                epsilon_cap=3.0,
+                delta_cap=1e-4,
+            )
+        )
+        notebook.train("clinic", algorithm="noisy-gd", parameters={"trainer.iterations": 2}, epsilon=0.5)
+    return folder
 
 
 @pytest.fixture
@@ -45,11 +76,12 @@ def asked(rows: PrivateRows, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def used(unitball: CommandLine, rows: PrivateRows) -> CommandLine:
-    """A root with private rows, a model that was trained and measured on them, and a schedule."""
-    unitball.succeeds(*ingestion(rows))
-    assert unitball.trained(*TRAIN, "--epsilon", 0.5)["epsilon_spent"] > 0
-    return unitball
+def used(pattern: Path, engine: Engine, root: Path, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """A root of the test's own like that, which knows no other path than its own."""
+    for name in ("root", "marks"):
+        shutil.copytree(pattern / name, root.with_name(name), symlinks=True)
+    assert settled(root)
+    return CommandLine(root, capfd)
 
 
 def go_to(commands: CommandLine, place: Path, patch: pytest.MonkeyPatch) -> None:
@@ -161,7 +193,9 @@ def test_an_old_copy_that_is_restored_elsewhere_works(
     used("train", *TRAIN, "--epsilon", 0.2).refused(1, "Nothing was charged")
     used.succeeds("ledger", "restore", "--reason", "the disk was lost")
     assert spent(used) >= before
-    works(used, asked, tmp_path)
+    used.succeeds("predict", "--model", MODEL, "--input", asked, "--output", tmp_path / "out.parquet")
+    used.trained(*TRAIN, "--epsilon", 0.1)
+    assert all(one["problem"] is None for one in used.succeeds("doctor")["checks"])
 
 
 @pytest.mark.parametrize("way", ["link", "dots", "relative"])
@@ -176,11 +210,6 @@ def test_a_root_is_one_by_whatever_way(
     assert result["epsilon_spent"] > 0
     assert spent(used) == before
     assert named_in(Layout(used.root).mlflow_database, str(tmp_path / "link")) == set()
-
-
-def settled(root: Path) -> bool:
-    layout = Layout(root)
-    return settle(f"sqlite:///{layout.mlflow_database}", layout.artifacts, shown=str(layout.mlflow_database))
 
 
 def places(root: Path) -> set[str]:
