@@ -120,7 +120,7 @@ def admit_plan(plan: RunPlan, shards: Sequence[ShardRef]) -> Json:
 
 def _charge_or_say(ledger: Ledger, readers: Mapping[str, PlannedRelease], run: str, shards: Sequence[ShardRef]) -> Json:
     try:
-        return _charge(ledger, readers, run, shards)
+        return _charge(ledger, readers, run)
     except OverspendError as refusal:
         # The ledger knows what this plan costs; what would fit is found by those who plan.
         named = f" --algorithm {run}" if run in names("systems") else ""
@@ -219,7 +219,7 @@ def reserve(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, n
     _require_stored(shards)
     readers = _admissible(ledger, releases, shards, run, None)
     # Who reserves is charged when the others have, and is not asked again.
-    require_ready(Afterwards(current_layout(), [*readers.values()], shards))
+    require_ready(Afterwards(current_layout(), [*readers.values()]))
     ledger.reserve(name, _request(readers, run, ledger, only=[shard.party for shard in shards]))
 
 
@@ -351,14 +351,14 @@ def _require_charged(key: str, release: PlannedRelease, ledger: Ledger) -> None:
         raise RefusedError(f"{release.label} was charged to account {account}, not to {release.account}")
 
 
-def _charge(ledger: Ledger, releases: Mapping[str, PlannedRelease], run: str, shards: Sequence[ShardRef]) -> Json:
+def _charge(ledger: Ledger, releases: Mapping[str, PlannedRelease], run: str) -> Json:
     if not releases:
         return {"charged": 0, "already_charged": 0}
     request = _request(releases, run, ledger)
     # Only what is still to be paid names secrets: a lost one must not be made anew for a release already charged.
     unpaid = _unpaid(releases, ledger)
     if unpaid:
-        require_ready(Afterwards(current_layout(), unpaid, shards))
+        require_ready(Afterwards(current_layout(), unpaid))
     contributors = list(dict.fromkeys(contributor for release in unpaid for contributor in release.noise_contributors))
     identifiers = key_identifiers(unpaid[0].seed, contributors) if unpaid else {}
     outcome = ledger.charge(request, identifiers)

@@ -18,16 +18,13 @@ from flows.sweep import run_sweep
 from storage.errors import InputError, StorageError
 from storage.layout import Layout
 from tasks.accounts.ledger import open_ledger
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
 from tasks.experiments.specifications import SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.prepare import prepare
 from tasks.release import admission, readiness
-from tasks.release.readiness import Afterwards, require_ready
+from tasks.release.readiness import Afterwards
 from tests.support.chains import followed, ingest_private
 from tests.support.command_line import CommandLine
-from tests.support.private_rows import CLASSES, DIMENSION, write_rows
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 TRAIN = ("--dataset", "clinic", "--algorithm", "noisy-gd", "--param", "trainer.iterations=2", "--no-evaluation")
@@ -242,48 +239,17 @@ def test_the_mutant_that_does_not_try_to_log_is_caught(
     assert charged() > 0
 
 
-def test_the_bound_is_below_what_a_run_writes(root: Path, tmp_path: Path) -> None:
-    """Of public rows: half of what they take once more where shards are not stored, nothing where they are."""
-    given = {"dataset": "open", **SETTINGS, "parties": 2, "delta": 1e-5}
-    rows = write_rows(tmp_path / "open.txt", 20_000)
-    ingest(
-        IngestRequest(
-            name="open", format="libsvm", path=rows.path, dimension=DIMENSION, classes=CLASSES, visibility="public"
-        )
-    )
-    prepared = prepare(TrainingConfig.model_validate(given))
-    afterwards = Afterwards(Layout(root), prepared.whole.releases, prepared.shards.all)
-    least = afterwards.least_bytes() - Afterwards(Layout(root)).least_bytes()
-    assert least > 10_000
-    before = _size(root)
-    followed(**given)
-    assert least <= _size(root) - before
-    assert afterwards.least_bytes() - Afterwards(Layout(root)).least_bytes() < 10_000
-    require_ready(afterwards)
-
-
-def test_the_bound_says_nothing_of_what_private_rows_are(root: Path, tmp_path: Path) -> None:
-    bounds = set()
-    for name, decimals in (("clinic", 6), ("other", 0)):
-        rows = write_rows(tmp_path / f"{name}.txt", 2000, seed=decimals)
-        if not decimals:
-            # All alike, and so nothing once they are compressed.
-            lines = ["+1 1:0.5", "-1 2:0.5"] * 1000
-            rows.path.write_text("\n".join(lines) + "\n")
-        ingest(
-            IngestRequest(
-                name=name,
-                format="libsvm",
-                path=rows.path,
-                dimension=DIMENSION,
-                classes=CLASSES,
-                epsilon_cap=3.0,
-                delta_cap=1e-4,
-            )
-        )
-        prepared = prepare(TrainingConfig.model_validate({"dataset": name, **SETTINGS, "parties": 2, "delta": 1e-5}))
-        bounds.add(Afterwards(Layout(root), prepared.whole.releases, prepared.shards.all).least_bytes())
-    assert len(bounds) == 1
+def test_the_bound_of_a_model_is_below_what_it_takes(unitball: CommandLine, tmp_path: Path) -> None:
+    """One number a feature of each model, told from the plan alone."""
+    ingest_private(tmp_path / "input")
+    prepared = prepare(TrainingConfig.model_validate({"dataset": "clinic", **SETTINGS, "delta": 1e-5}))
+    models = [one for one in prepared.whole.releases if one.algorithm.kind == "trainers"]
+    layout = Layout(unitball.root)
+    before = _size(layout.releases)
+    bound = Afterwards(layout, models).least_bytes() - Afterwards(layout).least_bytes()
+    assert bound == 8 * models[0].setting.dimension * len(models)
+    followed(**SETTINGS, delta=1e-5)
+    assert bound <= _size(layout.releases) - before
 
 
 def _size(folder: Path) -> int:
