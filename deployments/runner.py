@@ -3,10 +3,8 @@
 import argparse
 import asyncio
 import copyreg
-import hashlib
 import logging
 import os
-import socket
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -35,6 +33,7 @@ from deployments.specifications import TAG, read_deployments, scheduled_deployme
 from storage.errors import InputError, first_line
 from storage.layout import Layout
 from storage.readers.by_name import BUNDLED
+from storage.secrets import root_name
 from tasks.accounts.ledger import open_ledger
 from tasks.datasets.schedules import BrokenSchedule, sound_schedules
 from tasks.runtime.ending import AT_WORK
@@ -145,8 +144,8 @@ _WAITING = 4
 
 
 def root_tag(root: Path) -> str:
-    """Return the tag of a root's deployments: a server may know those of several roots and machines."""
-    return f"{TAG}.root.{hashlib.sha256(f'{socket.gethostname()} {root}'.encode()).hexdigest()[:16]}"
+    """Return the tag of a root's deployments, wherever it lies: a server may know those of several roots."""
+    return f"{TAG}.root.{root_name(Layout(root))}"
 
 
 def by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:

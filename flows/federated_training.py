@@ -17,6 +17,7 @@ from dpalgos.secure.rounds import Stage, run_rounds
 from dpalgos.secure.summation import Masking
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
+from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import Node, materialise
 from tasks.planning.nights import ArrivedRows, PlannedNight
@@ -46,6 +47,7 @@ from tasks.runtime.steps import Done, Future, Step, inline, is_inline, served_fr
 from tasks.tracking.artifacts import show_result, showing_progress
 from tasks.tracking.reporting import announce_trained
 from tasks.tracking.results import Chained, RunResult, summarise
+from tasks.tracking.runs import logging_afterwards
 
 _BLOCKS = 8
 
@@ -312,7 +314,8 @@ def train(config: TrainingConfig) -> RunResult:
             showing_progress(),
         ):
             prepared = plan(config)
-            recorded = record(prepared.config, *chain(prepared))
+            with logging_afterwards(find_dataset(config.dataset)):
+                recorded = record(prepared.config, *chain(prepared))
     except RefusedError as refusal:
         # Prefect takes a returned state as the run's own, and raises its exception for who called the flow.
         return cast(RunResult, refused(refusal))

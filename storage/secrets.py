@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import re
 import stat
@@ -136,3 +137,14 @@ def root_secret(layout: Layout) -> Secret:
         If it can be reached by others or is not 32 bytes, or is missing although private rows are stored.
     """
     return ledger_key(layout.root_secret, create=True)
+
+
+def root_name(layout: Layout) -> str:
+    """Return what others may know this root by, wherever it lies; it does not tell the root's secret.
+
+    Raises
+    ------
+    SecretError
+        As :func:`root_secret` does.
+    """
+    return hmac.digest(root_secret(layout), b"unitball name of a root", "sha256").hex()[:16]

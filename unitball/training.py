@@ -345,6 +345,7 @@ def train(
             from tasks.records import record
             from tasks.runtime.steps import inline
             from tasks.tracking.reporting import run_report
+            from tasks.tracking.runs import logging_afterwards
 
             recorded = None
             if served:
@@ -352,7 +353,8 @@ def train(
                     recorded = federated_training.train(config)
             # What a flow run has released is stored, and read again at no cost.
             with inline():
-                config, run = prepared.config, federated_training.chain(prepared)
+                with logging_afterwards(find_dataset(config.dataset)):
+                    config, run = prepared.config, federated_training.chain(prepared)
                 run = run._replace(result=recorded or record(config, *run))
             model = run_report(config, run).model
     if model is None:

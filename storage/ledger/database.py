@@ -212,10 +212,14 @@ def behind(last: Link, digest_at: Callable[[int], str | None], mark: HighWaterMa
     if seen.sequence > last.sequence:
         return (
             f"it ends at entry {last.sequence} but its high-water mark has seen entry {seen.sequence}, "
-            "so an older back-up was restored or its end was cut off"
+            "so an older back-up was restored, its end was cut off, or another copy of this root was charged since "
+            "(then work in that one)"
         )
     if digest_at(seen.sequence) != seen.digest:
-        return f"entry {seen.sequence} is not the one its high-water mark has seen, so the ledger was rewritten"
+        return (
+            f"entry {seen.sequence} is not the one its high-water mark has seen, so the ledger was rewritten, or "
+            "another copy of this root was charged since (then work in that one)"
+        )
     return None
 
 

@@ -338,9 +338,10 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         if known is not None and entries.digest_at(known.end.sequence) != known.end.digest:
             known = None
         # Read under the write lock: whoever wrote a mark had committed before, so an honest ledger is not behind it.
-        seen = [read_mark(path, database.chain) for path in database.marks] if not restoring else []
-        if problems := [*entries.check(known), *filter(None, (behind_mark(entries, mark) for mark in seen))]:
+        seen = marks_of(database) if not restoring else []
+        if problems := entries.check(known):
             raise StorageError(f"ledger {database.place}: {problems[0]}. {_NOTHING_CHARGED}")
+        require_not_behind(entries, seen, database.place)
         entries.uncounted = known is not None and not database.is_file
         database.guard(entries)
         yield entries
@@ -356,6 +357,29 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         with ThreadPoolExecutor() as pool:
             advance = partial(advance_mark, mark=mark, chain=database.chain, restored=restoring)
             list(pool.map(advance, database.marks))
+
+
+def marks_of(database: Database) -> list[HighWaterMark | None]:
+    """Return what the high-water marks say; read before a transaction that only reads, which they may not be ahead of.
+
+    Raises
+    ------
+    StorageError
+        If one cannot be read, is damaged or was edited.
+    """
+    return [read_mark(path, database.chain) for path in database.marks]
+
+
+def require_not_behind(entries: Entries, seen: Iterable[HighWaterMark | None], place: str) -> None:
+    """Refuse a ledger that lacks what a high-water mark has seen.
+
+    Raises
+    ------
+    StorageError
+        Saying in what way, and the way out.
+    """
+    for problem in filter(None, (behind_mark(entries, mark) for mark in seen)):
+        raise StorageError(f"ledger {place}: {problem}. {_NOTHING_CHARGED}")
 
 
 def _remembered(database: Database) -> Known | None:

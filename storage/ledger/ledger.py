@@ -37,7 +37,17 @@ from storage.ledger.charges import (
     unpaid,
 )
 from storage.ledger.database import Database
-from storage.ledger.entries import Entries, Kind, check_chain, found, reading, require_name, writing
+from storage.ledger.entries import (
+    Entries,
+    Kind,
+    check_chain,
+    found,
+    marks_of,
+    reading,
+    require_name,
+    require_not_behind,
+    writing,
+)
 
 
 class OutputOutcome(StrEnum):
@@ -355,11 +365,15 @@ class Ledger:
         ------
         OverspendError, RefusedError, InputError
             As :meth:`charge` does.
+        StorageError
+            If the ledger is behind a high-water mark.
         """
         require_plan(plan)
+        seen = marks_of(self._database)
         with reading(self._database) as entries:
             account = get_account(entries, plan.account)
             if new := unpaid(entries, plan):
+                require_not_behind(entries, seen, self._database.place)
                 self._require_admitted(entries, account, plan, new)
 
     def _require_admitted(

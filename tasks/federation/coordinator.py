@@ -51,6 +51,7 @@ from tasks.preparation.partitions import make_partition, plan_partition
 from tasks.preparation.public_maps import make_map, make_mapped, plan_mapping
 from tasks.release.door import combine
 from tasks.release.metrics import measure_by_releases, measure_exactly
+from tasks.release.readiness import Afterwards, require_ready
 from tasks.release.rounds import ServerRounds, bytes_of, keep_sum, kept_sums, release_blocks, result_of, step_lengths
 from tasks.release.storing import read_release, recorded_key, require_sent, store_release, stored_release
 from tasks.runtime.settings import current_layout
@@ -58,6 +59,7 @@ from tasks.runtime.standing import AGAIN, note_elsewhere
 from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
 from tasks.tracking.results import Chained, RunResult, summarise
+from tasks.tracking.runs import logging_afterwards
 
 Transport = Callable[[str, Request], Answer | None]
 """Brings a request to a party, by name, and its answer back; None where none came in time."""
@@ -132,6 +134,9 @@ def federate(
     asking = _Asking(config, roster, transport, progress)
     rows = asking.featured()
     public = None if measured_on is None else _public_rows(measured_on, rows, asking.plan)
+    # What the coordinator does once the parties have paid, tried before they do.
+    with logging_afterwards(rows):
+        require_ready(Afterwards(current_layout()))
     asking.reserve()
     asking.commit()
     plan = asking.plan

@@ -22,6 +22,7 @@ from tasks.planning.configuration import Json
 from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.release.noise_secrets import key_identifiers
+from tasks.release.readiness import Afterwards, require_ready
 from tasks.runtime.settings import current_layout
 from tasks.runtime.standing import Written, charging, is_told
 from tasks.runtime.stores import open_releases
@@ -218,6 +219,8 @@ def reserve(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, n
     ledger = open_ledger()
     _require_stored(shards)
     readers = _admissible(ledger, releases, shards, run, None)
+    # Who reserves is charged when the others have, and is not asked again.
+    require_ready(Afterwards(current_layout(), [*readers.values()]))
     ledger.reserve(name, _request(readers, run, ledger, only=[shard.party for shard in shards]))
 
 
@@ -358,6 +361,8 @@ def _charge(ledger: Ledger, releases: Mapping[str, PlannedRelease], run: str) ->
     request = _request(releases, run, ledger)
     # Only what is still to be paid names secrets: a lost one must not be made anew for a release already charged.
     unpaid = _unpaid(releases, ledger)
+    if unpaid:
+        require_ready(Afterwards(current_layout(), unpaid))
     contributors = list(dict.fromkeys(contributor for release in unpaid for contributor in release.noise_contributors))
     identifiers = key_identifiers(unpaid[0].seed, contributors) if unpaid else {}
     with _told_where_stopped(ledger, request if unpaid else None, request.account) as told:

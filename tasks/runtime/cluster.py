@@ -8,12 +8,15 @@ anyway. The plain protocol is refused, on this machine too: any other user of it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import importlib.util
 import logging
 import os
+import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -47,7 +50,7 @@ Part = TypeVar("Part")
 Made = TypeVar("Made")
 
 _YEARS = 10
-_ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS = 20.0
 
 
 def certificate(layout: Layout) -> Path:
@@ -116,12 +119,17 @@ def _require_installed() -> None:
 
 
 def require_scheduler(address: str | None) -> None:
-    """Refuse what ``--dask`` cannot use, before an engine is started.
+    """Refuse what ``--dask`` cannot use, before an engine is started and anything is charged.
+
+    The scheduler is asked as a run's client asks it: over TLS, each side showing the current root's certificate.
 
     Raises
     ------
     InputError
-        For another protocol than TLS, an address that is none, one where nobody answers, or without the extra.
+        For another protocol than TLS, an address that is none, one where no scheduler answers that takes and shows the
+        root's certificate, or without the extra.
+    SecretError, storage.errors.StorageError
+        As :func:`certificate` does.
     """
     if address is None:
         return
@@ -139,33 +147,47 @@ def require_scheduler(address: str | None) -> None:
             f"--dask {address!r}: Dask's plain protocol runs code for anybody who can connect; start the scheduler "
             "with: unitball dask scheduler, and say tls://HOST:PORT"
         )
-    _ask_scheduler(address, security(current_layout()))
-
-
-def _ask_scheduler(address: str, secured: Security) -> None:
-    """Let a scheduler say who it is, over a connection like those of a run: it has nothing to warn of in its log."""
-    from distributed.comm import connect
-
-    async def ask() -> None:
-        arguments = secured.get_connection_args("client")
-        comm = await connect(address, timeout=_ANSWER_SECONDS, **arguments)
-        try:
-            await comm.write({"op": "identity"})
-            await asyncio.wait_for(comm.read(), _ANSWER_SECONDS)
-        finally:
-            await comm.close()
-
+    layout = current_layout()
+    secured = security(layout)
     try:
-        asyncio.run(ask())
-    except (OSError, TimeoutError) as error:
-        # What lies beneath says more than that so many seconds have passed.
-        reason: Exception = error
-        while isinstance(reason.__cause__, Exception):
-            reason = reason.__cause__
+        # On a loop of its own, whichever thread this is.
+        with ThreadPoolExecutor(max_workers=1) as apart:
+            kind = apart.submit(asyncio.run, _kind_of(place.hostname, place.port, secured)).result()
+    except ssl.SSLError as error:
         raise InputError(
-            f"--dask {address!r}: no Dask scheduler that shows the certificate of this root answers there "
-            f"({first_line(reason)}); start it under the same root, or say --dask local"
+            f"--dask {address!r}: who answers there and this root do not have the same certificate ({error.reason}); "
+            f"start the scheduler with: unitball dask scheduler --root {layout.root}; or say --dask local"
         ) from None
+    except TimeoutError:
+        raise InputError(
+            f"--dask {address!r}: whoever listens there has not answered as a Dask scheduler in {_ANSWER_SECONDS:g} s; "
+            "or say --dask local"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"--dask {address!r}: no Dask scheduler answers there ({first_line(error)}); or say --dask local"
+        ) from None
+    if kind != "Scheduler":
+        raise InputError(f"--dask {address!r}: a {kind.lower()} answers there; give the address of its scheduler")
+
+
+async def _kind_of(host: str, port: int, secured: Security) -> str:
+    """Connect as a run's client does, and return what the other side says that it is."""
+    from distributed.core import rpc
+
+    connection = secured.get_connection_args("client")
+    async with asyncio.timeout(_ANSWER_SECONDS):
+        # Once, and whole, so that the scheduler has nothing to warn of: Dask's own tries a closed port until its time
+        # is up. Whether the other side takes our certificate shows when it sends: it speaks first.
+        reader, writer = await asyncio.open_connection(host, port, ssl=connection["ssl_context"])
+        greeting = await reader.read(1)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        if not greeting:
+            raise ConnectionError("it has ended the connection")
+        async with rpc(f"tls://{host}:{port}", timeout=_ANSWER_SECONDS, connection_args=connection) as other:
+            return str((await other.identity()).get("type", "server"))
 
 
 def threads(at_once: int | None = None) -> TaskRunner[PrefectFuture[object]]:

@@ -33,6 +33,7 @@ from storage.atomic import write_bytes, write_once, writing
 from storage.errors import SecretError, StorageError
 from storage.layout import Layout
 from tasks.runtime import engine_process, process_guard
+from tasks.runtime.places import settle
 from tasks.runtime.settings import (
     EMBEDDED_VARIABLE,
     MLFLOW_VARIABLE,
@@ -380,6 +381,13 @@ def wait_for_server(connection: http.client.HTTPConnection, process: GuardedProc
 _servers: dict[Path, GuardedProcess] = {}
 
 
+def _settle(root: Path) -> None:
+    """Let MLflow's addresses be those of where the root lies now."""
+    server, layout = recorded_server(root), Layout(root)
+    shown = str(layout.mlflow_database) if server is None else f"MLflow's database on {server.shown}"
+    settle(own_database(root), layout.artifacts, shown=shown)
+
+
 def prepare_databases(root: Path) -> None:
     """Make Prefect's and MLflow's databases of ``root`` where they are missing or of another version.
 
@@ -398,6 +406,7 @@ def prepare_databases(root: Path) -> None:
     # Of what is there already looking costs little.
     for process in [_start(root, asked, {}) for asked in _missing_databases(root, looked_at=True) if asked]:
         _finish(process)
+    _settle(root)
 
 
 def prepare_tracking(root: Path) -> None:
@@ -419,6 +428,7 @@ def prepare_tracking(root: Path) -> None:
     if missing := _missing_databases(root)[1]:
         _usable(root)
         _finish(_start(root, missing, {}))
+    _settle(root)
 
 
 def start_server(root: Path, listener: socket.socket, settings: Mapping[str, str]) -> GuardedProcess:
@@ -562,6 +572,8 @@ def prepare_engine(root: Path) -> None:
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)
     if begun.migration is not None:
         _finish(begun.migration)
+    if has_own_database(root):
+        _settle(root)
     wait_for_server(begun.asked, begun.server)
     _servers[root] = begun.server
     from tasks.runtime import interrupted

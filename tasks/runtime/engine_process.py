@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from storage.atomic import sync
+from tasks.runtime.places import settle
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -182,6 +183,7 @@ def migrate_mlflow(database: Path, artifacts: Path) -> None:
         engine.dispose()
     store = SqlAlchemyStore(url, artifacts.as_uri())
     store.engine.dispose()
+    settle(url, artifacts, shown=str(database))
 
 
 def upgrade_mlflow(url: str, artifacts: Path, earlier: Path) -> None:

@@ -222,6 +222,11 @@ def model_digest(path: str | Path) -> str:
     return hashlib.sha256(file.read_bytes() if file.is_file() else b"").hexdigest()
 
 
+def is_model(path: str | Path) -> bool:
+    """Whether a folder holds the file of a saved model."""
+    return (Path(path) / _FILE).is_file()
+
+
 def load_pipeline(path: str | Path, check: Callable[[str], None] | None = None) -> Pipeline:
     """Return the pipeline of a saved model.
 

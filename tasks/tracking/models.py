@@ -41,7 +41,7 @@ from tasks.release.storing import read_release
 from tasks.runtime.settings import refusal
 from tasks.runtime.stores import open_catalog, open_model_records
 from tasks.tracking.effects import Effects, effects_of
-from tasks.tracking.flavor import load_pipeline, model_digest
+from tasks.tracking.flavor import is_model, load_pipeline, model_digest
 from tasks.tracking.runs import tracking_client
 
 if TYPE_CHECKING:
@@ -331,6 +331,18 @@ def unrecorded(root: Path) -> list[RegisteredModel]:
     return [_described(one) for one in versions if known.get((one.name, str(one.version))) != str(one.run_id)]
 
 
+def without_file(root: Path) -> list[tuple[RegisteredModel, Path]]:
+    """Return the model versions of a root's own MLflow whose file is not in its place, each with that place."""
+    from mlflow.utils.file_utils import local_file_uri_to_path
+
+    with tracking_client(root) as client:
+        places = {
+            _described(one): Path(local_file_uri_to_path(client.get_model_version_download_uri(one.name, one.version)))
+            for one in client.search_model_versions()
+        }
+    return [(model, place) for model, place in places.items() if not is_model(place)]
+
+
 def record_model(root: Path, model: RegisteredModel, digest: str) -> list[str]:
     """Put a version that this root has not logged on record, as its owner's word, and return what is not known of it.
 
@@ -407,9 +419,16 @@ def require_unchanged(root: Path, model: RegisteredModel) -> None:
 
 def _folder(root: Path, model: RegisteredModel) -> str:
     import mlflow.artifacts
+    from mlflow.exceptions import MlflowException
 
     with tracking_client(root):
-        return str(mlflow.artifacts.download_artifacts(f"models:/{model.name}/{model.version}"))
+        try:
+            return str(mlflow.artifacts.download_artifacts(f"models:/{model.name}/{model.version}"))
+        except (MlflowException, OSError) as error:
+            raise DamagedError(
+                f"the files of version {model.version} of {model.name} are not in MLflow's artifacts ({error}); put "
+                "these back from a back-up, or train with the same configuration and another --replicate"
+            ) from error
 
 
 def _require_recorded(model: RegisteredModel, computed: str, digest: str) -> None:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import math
-import socket
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from storage.errors import InputError
+from storage.errors import InputError, StorageError, first_line
 from storage.layout import Layout
 from storage.refs import DatasetRef
+from storage.secrets import root_name
+from tasks.release.readiness import needing, require
 from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.engine_process import locked
-from tasks.runtime.settings import has_own_database, refusal, server_address, use_tracking_uri
+from tasks.runtime.settings import current_root, has_own_database, refusal, server_address, use_tracking_uri
 from tasks.runtime.stores import open_model_records
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ def view_envelope(
 
 
 RUN_KEY = "unitball.run_key"
+_KIND = ("mlflow.experimentKind", "custom_model_development")
 PARENT = "mlflow.parentRunId"
 _ROOT = "unitball.root"
 FACTS = ("algorithm", "dataset", "trust", "proved", "claim", "paper", "neighbours", "numerics")
@@ -305,13 +307,9 @@ def track_run(root: Path, report: RunReport) -> str:
                     _register(client, root, experiment, run_id, report, model)
                 return run_id
             # On a server that others share, an unfinished run may be one that another root is writing.
-            if run.data.tags.get(_ROOT) == _root_name(root):
+            if run.data.tags.get(_ROOT) == root_name(Layout(root)):
                 _remove(client, run)
         return _write(client, experiment, root, report)
-
-
-def _root_name(root: Path) -> str:
-    return hashlib.sha256(f"{socket.gethostname()}:{Layout(root).root}".encode()).hexdigest()[:16]
 
 
 def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "accuracy") -> str:
@@ -346,7 +344,7 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
     if VIEW_TAG not in existing.tags:
         tags = {
             # Without its kind, MLflow's page guesses one, or asks.
-            "mlflow.experimentKind": "custom_model_development",
+            _KIND[0]: _KIND[1],
             "mlflow.experiment.primaryMetric.name": metric,
             "mlflow.experiment.primaryMetric.greaterIsBetter": "True",
             "mlflow.note.content": f"[{VIEW_NAME}]({view_path(experiment)})",
@@ -355,6 +353,73 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
         for tag, value in tags.items():
             client.set_experiment_tag(experiment, tag, value)
     return experiment
+
+
+def try_logging(root: Path, name: str, metric: str = "accuracy") -> None:
+    """Try all that logging a run needs: MLflow's database or server, the experiment, and room for its files.
+
+    What is written is there already (a tag) or removed again (a file), in the way in which runs are written.
+
+    Parameters
+    ----------
+    root : Path
+    name : str
+        The experiment; made where it is not there yet.
+    metric : str
+        As of :func:`experiment_of`.
+
+    Raises
+    ------
+    storage.errors.StorageError
+        If something cannot be written; a :class:`tasks.runtime.settings.TrackingError` where a server refuses.
+    storage.errors.InputError
+        If the experiment keeps its files outside the root.
+    """
+    from mlflow.exceptions import MlflowException
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    place = f"MLflow's database of {root}"
+    try:
+        with tracking_client(root) as client:
+            experiment = experiment_of(client, root, name, metric)
+            # Who may only read finds out now.
+            client.set_experiment_tag(experiment, *_KIND)
+            place = str(client.get_experiment(experiment).artifact_location)
+            files = get_artifact_repository(place)
+            with tempfile.TemporaryDirectory() as folder:
+                probe = Path(folder, f".tried-{secrets.token_hex(6)}")
+                probe.write_bytes(b"\0")
+                files.log_artifact(str(probe))
+            files.delete_artifacts(probe.name)
+    except (MlflowException, OSError) as error:
+        raise StorageError(
+            f"{place} cannot be written ({first_line(error)}); make it writable, or put it back from a back-up"
+        ) from error
+
+
+@contextmanager
+def logging_afterwards(dataset: DatasetRef) -> Iterator[None]:
+    """Let this thread's charges try before that runs on a data set can be logged."""
+    metric = "accuracy" if dataset.classes else "r2"
+    with needing(partial(try_logging, current_root(), dataset.name, metric)):
+        yield
+
+
+def foreign_experiments(root: Path) -> list[tuple[str, str]]:
+    """Return the experiments of a root's own MLflow that keep their files outside the root, each with its place."""
+    from mlflow.entities import ViewType
+
+    if not has_own_database(root):
+        return []
+    with tracking_client(root) as client:
+        found = client.search_experiments(view_type=ViewType.ACTIVE_ONLY)
+    foreign = []
+    for one in found:
+        try:
+            require_own_location(Layout(root).artifacts, one.artifact_location)
+        except InputError:
+            foreign.append((str(one.name), str(one.artifact_location)))
+    return foreign
 
 
 def runs_with(client: MlflowClient, experiment: str, tag: str, value: str) -> list[Run]:
@@ -381,7 +446,7 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
     chart = f"[{VIEW_NAME}]({view_path(experiment)})"
     note = {"mlflow.note.content": f"{report.note}\n\n{chart}" if report.note else chart}
     shown = Entries(name=report.name, facts=facts, params=report.params, tags={**report.tags, **note})
-    run_id = log_run(client, experiment, shown, keys={RUN_KEY: report.run_key, _ROOT: _root_name(root)})
+    run_id = log_run(client, experiment, shown, keys={RUN_KEY: report.run_key, _ROOT: root_name(Layout(root))})
     if report.model is not None:
         model_id = _register(client, root, experiment, run_id, report, report.model)
         # The page of a logged model lists its metrics, and the data set that these name.
@@ -561,6 +626,8 @@ class SweepTracker:
         axes: Sequence[str] = (),
     ) -> None:
         self._root, self._tags = root, dict(tags)
+        # Before a point is charged.
+        require(partial(try_logging, root, experiment))
         with tracking_client(root) as client:
             self._experiment = experiment_of(client, root, experiment)
             # Points are children, which MLflow's table folds away: the sweep's view searches for them.

@@ -38,7 +38,8 @@ from tasks.runtime.settings import (
     require_webhook,
 )
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
-from tasks.tracking.models import misshown_champions, unrecorded
+from tasks.tracking.models import misshown_champions, unrecorded, without_file
+from tasks.tracking.runs import foreign_experiments
 
 
 def sweep_everything(layout: Layout) -> list[str]:
@@ -215,6 +216,16 @@ def _models(layout: Layout) -> _Problems:
         yield (
             f"{name} in MLflow is not on record here and is not loaded",
             f"unitball model record {name} --digest …, where you know it; else delete it in MLflow",
+        )
+    for name, place in foreign_experiments(layout.root):
+        yield (
+            f"experiment {name} in MLflow keeps its files at {place}, outside {layout.artifacts}",
+            "rename that experiment in MLflow: one of this name is made anew, and logging again costs nothing",
+        )
+    for model, file in without_file(layout.root):
+        yield (
+            f"{model.name}/{model.version} has no file at {file}",
+            f"put {layout.artifacts} back from a back-up, or delete that version in MLflow",
         )
     for name, difference in misshown_champions(layout.root):
         yield difference, f"unitball model show {name}@champion, which mends the alias"

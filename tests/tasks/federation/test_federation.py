@@ -365,6 +365,27 @@ def _cap(epsilon: float) -> Any:
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("wanting", ["lyon", "coordinator"])
+def test_what_one_of_all_will_not_be_able_to_keep_costs_nobody_anything(parties: Federation, wanting: str) -> None:
+    """A party that cannot store its release, a coordinator that cannot log the model."""
+    layout = parties.layout(wanting)
+    if wanting == "coordinator":
+        with isolated_root(layout.root):
+            current_layout()
+        (layout.artifacts / "study").write_text("")
+    else:
+        shutil.rmtree(layout.releases, ignore_errors=True)
+        # Where nobody can write, not even who may write everywhere.
+        layout.releases.symlink_to("/proc/self/task", target_is_directory=True)
+    said = {"lyon": "lyon did not reserve", "coordinator": "Nothing was charged"}
+    with pytest.raises(StorageError, match=said[wanting]):
+        parties.run()
+    if wanting == "lyon":
+        layout.releases.unlink()
+    assert [parties.spent(name) for name in NAMES] == [0.0, 0.0, 0.0]
+    assert [parties.reserved(name) for name in NAMES] == [[], [], []]
+
+
 def test_one_that_does_not_answer_in_time_costs_nobody_anything(parties: Federation) -> None:
     parties.lost = {("lyon", Ask.RESERVE)}
     with pytest.raises(StorageError, match=r"lyon did not reserve.*goes on where it stopped"):

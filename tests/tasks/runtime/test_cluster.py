@@ -29,6 +29,7 @@ from storage.layout import Layout
 from tasks.accounts.ledger import open_ledger
 from tasks.experiments.specifications import SweepSpec
 from tasks.planning.configuration import TrainingConfig
+from tasks.runtime import cluster
 from tasks.runtime.cluster import (
     NO_DASHBOARD,
     ClusterError,
@@ -125,7 +126,7 @@ def test_looking_whether_a_scheduler_is_there_leaves_no_warning(
         for logger in loggers:
             logger.removeHandler(caplog.handler)
     monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / "other"))
-    with pytest.raises(InputError, match=r"no Dask scheduler that shows the certificate of this root"):
+    with pytest.raises(InputError, match="do not have the same certificate"):
         require_scheduler(workless.scheduler_address)
 
 
@@ -168,6 +169,39 @@ def test_plain_protocols_are_refused_wherever_they_lead(commands: CommandLine, a
         require_scheduler(address)
     commands("reproduce", "wang2024-fig3", "--dask", address).refused(2, "runs code for anybody", "tls://")
     commands("dask", "worker", address).refused(2, "runs code for anybody")
+
+
+def test_a_scheduler_is_asked_as_the_run_will_ask_it(
+    root: Path, tmp_path: Path, commands: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another root's certificate, a worker, a port that stays silent, a closed one: nothing is charged."""
+    monkeypatch.setattr(cluster, "_ANSWER_SECONDS", 3.0)
+    ingest_private(tmp_path / "input")
+    own = security(Layout(root).prepare())
+    others = security(Layout(tmp_path / "other").prepare())
+
+    def refused(address: str, *words: str) -> None:
+        commands("train", "--dataset", "clinic", "--epsilon", 1, "--dask", address).refused(2, address, *words)
+
+    async def session() -> None:
+        async with (
+            Scheduler(host="127.0.0.1", port=0, protocol="tls", security=own, **PAGES) as scheduler,
+            Worker(scheduler.address, nthreads=1, protocol="tls", security=own, **PAGES) as worker,
+            Scheduler(host="127.0.0.1", port=0, protocol="tls", security=others, **PAGES) as foreign,
+        ):
+            await asyncio.to_thread(require_scheduler, scheduler.address)
+            for address, words in {
+                foreign.address: ("not have the same certificate", f"unitball dask scheduler --root {root}"),
+                worker.address: ("a worker answers there", "scheduler"),
+            }.items():
+                await asyncio.to_thread(refused, address, *words)
+
+    asyncio.run(session())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        refused(f"tls://127.0.0.1:{port}", "has not answered as a Dask scheduler in 3 s", "--dask local")
+    refused(f"tls://127.0.0.1:{port}", "no Dask scheduler answers there", "--dask local")
+    assert not open_ledger().charges("clinic")
 
 
 def test_without_the_extra_it_is_said(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from storage.ledger.charges import Cap
 from storage.ledger.ledger import Ledger
 from storage.ledger.moving import make_databases
 from tasks.runtime import stores
+from tasks.runtime.places import settle
 from tasks.runtime.settings import PARTS, DatabaseServer, ledger_url, recorded_server
 from tasks.runtime.stores import open_ledger_database, use_database_server
 from tests.support.ledgers import SumOfEpsilons, release, request, spent
@@ -201,3 +202,26 @@ def test_a_second_ledger_by_variable_is_refused(charged: Path, monkeypatch: pyte
     monkeypatch.setenv("UNITBALL_LEDGER", "postgresql://h/theirs")
     with pytest.raises(InputError, match="UNITBALL_LEDGER"):
         ledger_url()
+
+
+@pytest.mark.postgresql
+def test_the_places_of_a_moved_root_are_rewritten_on_the_server(server: DatabaseServer, tmp_path: Path) -> None:
+    from sqlalchemy import create_engine, text
+
+    make_databases(server.of_name("postgres"), [server.name("mlflow")], shown=server.shown)
+    address = server.database("mlflow")
+    engine = create_engine(address)
+    here, there = (tmp_path / name / "artifacts" for name in ("here", "there"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE runs (artifact_uri VARCHAR(200), number INTEGER)"))
+        connection.execute(text("INSERT INTO runs VALUES (:place, 1)"), {"place": f"{here.as_uri()}/clinic/a"})
+    assert not settle(address, here, shown=server.shown)
+    assert settle(address, there, shown=server.shown)
+    assert not settle(address, there, shown=server.shown)
+    with engine.begin() as connection:
+        assert connection.execute(text("SELECT artifact_uri FROM runs")).scalar_one() == f"{there.as_uri()}/clinic/a"
+    long = tmp_path / ("x" * 180) / "artifacts"
+    with pytest.raises(StorageError, match=r"too long.*Nothing was changed"):
+        settle(address, long, shown=server.shown)
+    assert not settle(address, there, shown=server.shown), "all of it or nothing"
+    engine.dispose()

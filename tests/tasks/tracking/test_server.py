@@ -18,7 +18,16 @@ import pytest
 from storage.layout import Layout
 from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.settings import TrackingError, isolated_root, own_database, server_address, use_tracking_uri
-from tasks.tracking.runs import PARENT, POINT_KEY, Entries, SweepTracker, runs_with, track_run, tracking_client
+from tasks.tracking.runs import (
+    PARENT,
+    POINT_KEY,
+    Entries,
+    SweepTracker,
+    runs_with,
+    track_run,
+    tracking_client,
+    try_logging,
+)
 from tests.support.engines import Engine
 from tests.support.processes import clean_environment
 from tests.support.tracking import comparison_path
@@ -159,6 +168,21 @@ def test_a_refusal_is_said_before_anything_is_charged(
     assert server[0] in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_who_may_only_read_an_experiment_is_told_before_anything_is_charged(
+    server: tuple[str, Path], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _log_in(monkeypatch, server[0], PASSWORD)
+    try_logging(root, "of-the-team")
+    # What was tried has left nothing.
+    assert not list((server[1] / "artifacts").rglob(".tried-*"))
+    from mlflow.server import get_app_client
+
+    get_app_client("basic-auth", tracking_uri=server[0]).create_user("clerk", PASSWORD)
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "clerk")
+    with pytest.raises(TrackingError, match=r"refuses: .*ermission.*; check MLFLOW_TRACKING_URI"):
+        try_logging(root, "of-the-team")
 
 
 def test_a_server_that_does_not_answer_is_said_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
