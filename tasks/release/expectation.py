@@ -8,15 +8,15 @@ many rows people have is a range: from one row each to the limit each.
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Work
-from dpalgos.features.public_map import RowFeatures
+from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.resources import room_for
 from dpalgos.rows import cores
@@ -32,7 +32,14 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.releases import PlannedRelease
 from tasks.planning.rows import FeatureStep, MappedRows, NormalisedRows
 from tasks.preparation.mapped_rows import PublicView, are_kept, has_room, is_worth_keeping, part_of
-from tasks.preparation.public_maps import are_features_kept, are_made, encoding, found_map, public_maps_of
+from tasks.preparation.public_maps import (
+    are_features_kept,
+    are_made,
+    encoding,
+    found_map,
+    public_maps_of,
+    stored_map,
+)
 from tasks.release.preflight import require_feasible
 from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout
@@ -41,11 +48,14 @@ from tasks.runtime.stores import open_releases
 _BYTES = 4
 # What was measured in seconds of a processor; a machine's own speed scales it.
 _REFERENCE_LOOP = 0.0105
+# Synthetic rows that a public map is timed on, and up to so many operations it is made for that.
+_TIMED_ROWS, _MADE_TO_BE_TIMED = 64, 1e8
 # How often each piece of work is timed, and how many of a run's processes are at work at once while the engine starts.
 _REPEATS, _STARTING = 10, 1.4
 _START = 8.0
 _NEW_ROOT = 5.5
 _RECORD = 1.5
+_COMPILING = 2.0
 _TASK = 0.06
 _RELEASE = 0.02
 _READ = 1.5e-9
@@ -214,6 +224,7 @@ def expect(
     made: Container[str] = (),
     first: Sequence[FeatureStep] = (),
     nights: Sequence[PlannedNight] = (),
+    timed: Mapping[str, float] | None = None,
 ) -> Expectation:
     """Return what a run of a plan will ask for beyond what there is.
 
@@ -248,14 +259,19 @@ def expect(
         Maps before everything else that all rows pass through once, to be kept as they show them.
     nights : sequence of PlannedNight
         The nights of a horizon that are to be released, tonight's last; of none where there is no horizon.
+    timed : mapping of key to float, optional
+        Processor seconds that one row takes through public maps, where they were tried on this machine; of the others
+        it is reckoned from what they say of their work.
     """
+    timed = timed or {}
     training = [one for one in plan.training.values() if isinstance(one, PlannedRelease)]
     reading = list(nights) or [release for release in training if release.reads_rows]
     releases = [_tonight(one) for one in reading if one.key not in stored]
     maps = [] if mapped or not releases else [one for one in plan.projections if not one.reads_rows]
     works = [(release, release.build().work(release.setting)) for release in releases]
     room = room_for(sum(work.kept for _, work in works), limit)
-    fixed = (_START + (_NEW_ROOT if new_root else 0.0) + _RECORD + _TASK * len(reading)) / speeds.interpreted
+    once = (_NEW_ROOT if new_root else 0.0) + (_COMPILING if plan.counts else 0.0)
+    fixed = (_START + once + _RECORD + _TASK * len(reading)) / speeds.interpreted
     most, least = (
         _asked(
             [_of(each, one) for one in releases],
@@ -268,6 +284,7 @@ def expect(
             anew,
             encoded,
             first,
+            timed,
         )
         for each in (dataset.rows_per_person, 1)
     )
@@ -339,6 +356,7 @@ def _asked(
     anew: bool,
     encoded: Sequence[FeatureStep],
     kept_first: Sequence[FeatureStep],
+    timed: Mapping[str, float],
 ) -> _Asked:
     """Return what is asked for where each person has so many rows; how much room is for them is decided before.
 
@@ -353,19 +371,21 @@ def _asked(
     seconds += dataset.test_rows * each * dataset.dimension * _ENCODE / speeds.interpreted
     seconds += sum(_seconds(release, work, speeds, streamed) for release, work in works)
     tested = 1.0 + dataset.test_rows / max(dataset.rows, 1)
-    through = sum(_mapping(release, speeds) for release, _ in maps)
+    through = sum(_mapping(release, speeds, timed) for release, _ in maps)
     seconds += tested * through + sum(_making(release, speeds) for release, made in maps if not made)
-    seconds += sum(_encoding(step, (dataset.rows + dataset.test_rows) * each, speeds) for step in kept_first)
+    seconds += sum(_encoding(step, (dataset.rows + dataset.test_rows) * each, speeds, timed) for step in kept_first)
     mapping = through if anew else 0.0
-    first = sum(_encoding(step, dataset.rows * each, speeds) for step in encoded)
+    first = sum(_encoding(step, dataset.rows * each, speeds, timed) for step in encoded)
     mapping, seconds = mapping + first, seconds + first
     readings = sum(release.setting.rows * _encodings(work, streamed) for release, work in works)
     seconds += max(0.0, readings / max(dataset.rows, 1) - 1.0) * mapping
     return _Asked(sum(work.operations for _, work in works), _BYTES * read, seconds, mapping, streamed)
 
 
-def _encoding(step: FeatureStep, rows: int, speeds: Speeds) -> float:
+def _encoding(step: FeatureStep, rows: int, speeds: Speeds, timed: Mapping[str, float]) -> float:
     """Return the seconds that rows take through a map before everything else; of a file's, those of one product."""
+    if step.key in timed:
+        return rows * timed[step.key]
     if step.algorithm is None or step.public is not None:
         return 2.0 * rows * step.takes * step.dimension / speeds.operations
     algorithm = step.algorithm.build()
@@ -379,8 +399,10 @@ def _encoding(step: FeatureStep, rows: int, speeds: Speeds) -> float:
     return float(operations / speeds.operations + small * _SMALL / speeds.interpreted)
 
 
-def _mapping(release: PlannedRelease, speeds: Speeds) -> float:
+def _mapping(release: PlannedRelease, speeds: Speeds, timed: Mapping[str, float]) -> float:
     """Return the seconds that all rows take through a public map, without those that making it takes."""
+    if release.key in timed:
+        return release.setting.most_rows * timed[release.key]
     whole = _seconds(release, release.build().work(release.setting), speeds, 0.0)
     return max(0.0, whole - _making(release, speeds))
 
@@ -493,7 +515,43 @@ def expect_run(config: TrainingConfig, speeds: Speeds | None = None) -> Expectat
         made={release.key for release, one in public_maps_of(plan) if found_map(release, one) is not None},
         first=[step for one in missing if isinstance(one, MappedRows) and one not in seen for step in one.maps],
         nights=[one for one in reading if isinstance(one, PlannedNight)],
+        # A machine whose speeds are given is not tried.
+        timed=dict(_timed_maps(plan, [step for one in missing if isinstance(one, MappedRows) for step in one.maps]))
+        if speeds is None
+        else None,
     )
+
+
+def _timed_maps(plan: RunPlan, steps: Sequence[FeatureStep]) -> Iterator[tuple[str, float]]:
+    """Yield what a row takes through the public maps that there are, or that are made at once, on synthetic rows."""
+    for step in steps:
+        if are_made([step.key]):
+            yield step.key, _seconds_a_row(stored_map(step.key), step.takes)
+        elif step.algorithm is not None and step.public is None:
+            setting = Setting(sizes=(1,), dimension=step.takes, classes=step.classes)
+            algorithm = step.algorithm.build()
+            if isinstance(algorithm, PublicMap) and _is_made_at_once(algorithm, setting):
+                yield step.key, _seconds_a_row(algorithm.map_for(step.takes), step.takes)
+    for release, algorithm in public_maps_of(plan):
+        found = found_map(release, algorithm)
+        if found is not None:
+            yield release.key, _seconds_a_row(found, release.setting.dimension)
+
+
+def _is_made_at_once(algorithm: PublicMap, setting: Setting) -> bool:
+    work = algorithm.work(setting)
+    by_itself = type(algorithm).map_for is not PublicMap.map_for
+    return by_itself and work.operations + work.small_operations < _MADE_TO_BE_TIMED
+
+
+def _seconds_a_row(one: object, dimension: int) -> float:
+    """Return the processor time of one row through a map; what it compiles at its first rows is not counted."""
+    rows = np.random.default_rng(0).random((_TIMED_ROWS, dimension))
+    apply = cast(RowFeatures, one).apply
+    apply(rows[:1])
+    started = time.process_time()
+    apply(rows)
+    return (time.process_time() - started) / _TIMED_ROWS
 
 
 def _is_stored(node: NormalisedRows | MappedRows) -> bool:
