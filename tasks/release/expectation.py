@@ -265,7 +265,7 @@ def expect(
     """
     timed = timed or {}
     training = [one for one in plan.training.values() if isinstance(one, PlannedRelease)]
-    reading = list(nights) or [release for release in training if release.reads_rows]
+    reading: Sequence[PlannedRelease] = nights or [release for release in training if release.reads_rows]
     releases = [_tonight(one) for one in reading if one.key not in stored]
     maps = [] if mapped or not releases else [one for one in plan.projections if not one.reads_rows]
     works = [(release, release.build().work(release.setting)) for release in releases]
@@ -299,11 +299,11 @@ def expect(
         rows_per_person=dataset.rows_per_person,
         person=dataset.person,
         dimension=dataset.dimension,
-        parties=len({party for release in releases for party in release.parties}),
+        parties=len({party for release in reading for party in release.parties}),
         releases=sum(release.reads_rows for release in plan.releases),
         charged=charged,
         stored=sum(release.key in stored for release in reading),
-        candidates=max((_candidates(release) for release in releases), default=1),
+        candidates=max((_candidates(release) for release in reading), default=1),
         passes=max((work.passes for _, work in works), default=0),
         operations=most.operations,
         least_operations=least.operations,
