@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Numerics, rounded_up
-from dpalgos.registry import lookup, names
+from dpalgos.registry import lookup
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
@@ -16,6 +16,7 @@ from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.shards import open_shard, shard_records
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import runs_left
+from tasks.accounts.room import one_more_run
 from tasks.accounts.terms import tenth
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json
@@ -73,7 +74,7 @@ def admit(
     Returns
     -------
     dict
-        Public numbers for reports: what was newly charged, spent, left, the filter in force.
+        Public numbers for reports: what was newly charged, spent, the filter in force.
 
     Raises
     ------
@@ -90,7 +91,7 @@ def admit(
     _require_stored(shards, whole=all(release.deadline is None for release in releases))
     readers = _admissible(ledger, releases, shards, run, None)
     if all(by_party.keys() >= set(release.parties) for release in readers.values()):
-        return _charge_or_say(ledger, readers, run, shards)
+        return _charge(ledger, readers, run)
     for key, release in readers.items():
         _require_charged(key, release, ledger)
     return {}
@@ -116,17 +117,17 @@ def admit_plan(plan: RunPlan, shards: Sequence[ShardRef]) -> Json:
     for dataset in {shard.dataset for shard in shards}:
         _require_said(dataset, find_dataset(dataset.name))
     readers = _admissible(ledger, plan.releases, shards, plan.system, plan.sound_counterpart)
-    return _charge_or_say(ledger, readers, plan.system, shards)
+    return _charge(ledger, readers, plan.system)
 
 
-def _charge_or_say(ledger: Ledger, readers: Mapping[str, PlannedRelease], run: str, shards: Sequence[ShardRef]) -> Json:
+@contextlib.contextmanager
+def _saying_what_is_left(account: str) -> Iterator[None]:
+    """Let the ledger's refusals, which knows what this plan costs, say first what is left of the account."""
     try:
-        return _charge(ledger, readers, run)
+        yield
     except OverspendError as refusal:
-        # The ledger knows what this plan costs; what would fit is found by those who plan.
-        named = f" --algorithm {run}" if run in names("systems") else ""
-        asked = f"unitball budget {shards[0].dataset.name}{named} --delta {next(iter(readers.values())).delta:g}"
-        raise OverspendError(refusal.reason, f"see the largest epsilon that would still fit: {asked}") from None
+        left = one_more_run(account)
+        raise OverspendError(refusal.reason, "" if left is None else left.said) from None
 
 
 def require_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:
@@ -221,7 +222,9 @@ def reserve(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, n
     readers = _admissible(ledger, releases, shards, run, None)
     # Who reserves is charged when the others have, and is not asked again.
     require_ready(Afterwards(current_layout(), [*readers.values()]))
-    ledger.reserve(name, _request(readers, run, ledger, only=[shard.party for shard in shards]))
+    request = _request(readers, run, ledger, only=[shard.party for shard in shards])
+    with _saying_what_is_left(request.account):
+        ledger.reserve(name, request)
 
 
 def commit(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, name: str) -> None:
@@ -237,7 +240,7 @@ def commit(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, na
     if unpaid:
         account, parties = unpaid[0].account, [shard.party for shard in shards]
         request = _request({one.key: one for one in unpaid}, name, ledger, only=parties)
-        with _told_where_stopped(ledger, request, account) as told:
+        with _saying_what_is_left(account), _told_where_stopped(ledger, request, account) as told:
             told(ledger.commit(account, name, key_identifiers(unpaid[0].seed, parties)))
 
 
@@ -365,7 +368,10 @@ def _charge(ledger: Ledger, releases: Mapping[str, PlannedRelease], run: str) ->
         require_ready(Afterwards(current_layout(), unpaid))
     contributors = list(dict.fromkeys(contributor for release in unpaid for contributor in release.noise_contributors))
     identifiers = key_identifiers(unpaid[0].seed, contributors) if unpaid else {}
-    with _told_where_stopped(ledger, request if unpaid else None, request.account) as told:
+    with (
+        _saying_what_is_left(request.account),
+        _told_where_stopped(ledger, request if unpaid else None, request.account) as told,
+    ):
         outcome = ledger.charge(request, identifiers)
         told(outcome)
     _record_stored(ledger, outcome.charged)
