@@ -118,7 +118,9 @@ async def reap_orphaned_runs(
 async def offer(
     client: PrefectClient, deployments: Collection[UUID], datasets: Sequence[str], descriptions: Sequence[str]
 ) -> None:
-    """List the data sets that there are where a deployment's form must be told one; say what now fits for schedules.
+    """List the data sets that there are where a form must be told one; say what now fits for schedules.
+
+    Forms take the names that they show and no other.
 
     Parameters
     ----------
@@ -131,6 +133,8 @@ async def offer(
         found = await client.read_deployment(deployment)
         schema, told = found.parameter_openapi_schema or {}, found.description or ""
         told = described.get(told.partition(":")[0], told)
+        # A name that the flow does not know would make a run that fails.
+        schema["additionalProperties"] = False
         if "dataset" in schema.get("required", []):
             schema["properties"]["dataset"]["enum"] = list(datasets)
         await client.update_deployment(deployment, DeploymentUpdate(parameter_openapi_schema=schema, description=told))

@@ -62,7 +62,7 @@ _NAME = _said(
 )
 _MORE = _said(
     "More",
-    "Any other option of `unitball train`, by its name: JSON. `unitball train --help` lists them.",
+    "Any other option of a training, by its name, as JSON. The command: unitball train --help, lists them.",
     "object",
     examples=[{"parties": 3, "delta": 1e-6, "test_fraction": 0.25}],
 )
@@ -86,7 +86,7 @@ def train(
     algorithm: Annotated[
         str | None,
         _AS_SAID,
-        _field("algorithm", description="What trains; `unitball algorithms` describes each, with what is proved."),
+        _field("algorithm", description="What trains. The command: unitball algorithms, says what is proved of each."),
     ] = "unitball",
     trust: Annotated[
         str | None,
@@ -149,18 +149,18 @@ def _of_sweep(name: str, **said: Any) -> Any:
 def sweep(
     name: Annotated[str, _AS_SAID, _of_sweep("name", description="What to call the sweep.")],
     set: Annotated[  # as a specification in YAML calls it
-        dict[str, Any], _of_sweep("set", title="Set", description="Options that all runs share, by name: JSON.")
+        dict[str, Any], _of_sweep("set", title="Set", description="Options that all runs share, by name, as JSON.")
     ],
     grid: Annotated[
         dict[str, Any],
         _AS_SAID,
-        _of_sweep("grid", title="Grid", description="Options that vary, each with its values: JSON."),
+        _of_sweep("grid", title="Grid", description="Options that vary, each with its values, as JSON."),
     ],
     workers: Annotated[int | None, _AS_SAID, _of_sweep("workers")] = None,
     more: Annotated[
         dict[str, Any],
         _AS_SAID,
-        _said("More", "Anything else that a sweep's YAML says (title, question, blocks): JSON.", "object"),
+        _said("More", "Anything else that a sweep's YAML says (title, question, blocks), as JSON.", "object"),
     ] = {},  # noqa: B006
 ) -> sweeping.SweepResult:
     """Run a sweep as :func:`flows.sweep.sweep` does.

@@ -44,8 +44,11 @@ def form_of(model: type[BaseModel], name: str, **said: Any) -> dict[str, Any]:
     shown = dict(model.model_json_schema()["properties"][name])
     shown.pop("default", None)
     # What may be left empty is one box: of two forms, of which one is nothing, the pages make two tabs.
-    kinds = [kind for kind in shown.pop("anyOf", [{}]) if kind != {"type": "null"}]
-    shown |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    # A switch has no third position, so that one that may be left alone keeps its tabs.
+    kinds = [kind for kind in shown.get("anyOf", []) if kind != {"type": "null"}]
+    if len(kinds) == 1 and kinds[0].get("type") != "boolean":
+        shown = {**shown, **kinds[0]}
+        del shown["anyOf"]
     return {**shown, "title": _TITLES.get(name, name.replace("_", " ").capitalize()), **said}
 
 
@@ -67,6 +70,8 @@ def merged(model: type[BaseModel], asked: Mapping[str, object], more: Mapping[st
     ParameterError
         Naming, with its value, each name in ``more`` that is a field of the form, or that the model does not know.
     """
+    # A box that was emptied again holds an empty text.
+    asked = {name: None if value == "" else value for name, value in asked.items()}
     wrong, known = [], _names(model, asked)
     for name, value in more.items():
         if name in asked:

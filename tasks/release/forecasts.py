@@ -14,10 +14,12 @@ from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError, StorageError
 from storage.ledger.charges import PlanRequest
 from tasks.accounts.outlook import spending
+from tasks.datasets.registration import find_dataset
 from tasks.datasets.schedules import Schedule
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.admission import request_of
 from tasks.release.preflight import require_feasible
+from tasks.runtime.stores import open_catalog
 
 # Prefect looks no farther.
 MOST_DATES = 1000
@@ -76,19 +78,41 @@ class AccountForecast:
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
+    """A schedule, and what one of its runs asks the ledger for; of a horizon, what all of its nights do."""
+
     schedule: Schedule
     request: PlanRequest | None
     problem: str = ""
+    paid: bool = False
+    left: int = 0
+    again: bool = False
 
     @property
     def once(self) -> bool:
         return self.schedule.config.horizon is not None
 
+    def charged_in(self, night: int) -> bool:
+        """Whether the night of this number, from 0, is the first of a horizon that is charged.
+
+        People are in each horizon again, and what horizons cost them is added up. Rows are in one of them, so that what
+        a later horizon costs is no more than what the first did.
+        """
+        if night == 0 and not self.paid:
+            return True
+        horizon = self.schedule.config.horizon or 1
+        return self.again and night >= self.left and (night - self.left) % horizon == 0
+
 
 def _priced(schedule: Schedule) -> _Priced:
     try:
         plan = require_feasible(schedule.config).plan
-        return _Priced(schedule, None if plan is None else request_of(plan, unpaid=schedule.config.horizon is not None))
+        request, nights = None if plan is None else request_of(plan), schedule.config.horizon
+        if plan is None or request is None or nights is None:
+            return _Priced(schedule, request)
+        horizons, person = open_catalog().horizons(schedule.dataset), find_dataset(schedule.dataset).person
+        came = len(horizons[-1].arrivals) if horizons and not horizons[-1].full else 0
+        paid = request_of(plan, unpaid=True) is None
+        return _Priced(schedule, request, paid=paid, left=nights - came, again=bool(person))
     except (InputError, ParameterError, RefusedError) as refusal:
         return _Priced(schedule, None, f"The next run is refused: {refusal}")
     except StorageError as error:
@@ -107,19 +131,24 @@ def _moments(schedules: Sequence[_Priced]) -> Iterator[tuple[datetime, _Priced]]
         for date in dates[one.schedule.full_name]:
             if last is not None and date <= last:
                 fired.setdefault(date, []).append(one)
-    begun = set[TrainingConfig]()
+    nights: list[tuple[TrainingConfig, int]] = []
     for date in sorted(fired):
         named = {one.schedule.dataset for one in fired[date]}
         waiting = [one for one in schedules if one.schedule.on_new_version and one.schedule.dataset in named]
         seen = list[TrainingConfig]()
         for one in (*fired[date], *waiting):
             config = one.schedule.config
-            if config in seen or (one.once and config in begun):
+            if config in seen:
                 continue
             seen.append(config)
-            if one.once:
-                begun.add(config)
-            yield date, one
+            if not one.once:
+                yield date, one
+                continue
+            # Two schedules of one horizon bring the same nights.
+            night = next((count for known, count in nights if known == config), 0)
+            nights = [entry for entry in nights if entry[0] != config] + [(config, night + 1)]
+            if one.charged_in(night):
+                yield date, one
 
 
 def forecast(schedules: Sequence[Schedule]) -> tuple[dict[str, Forecast], list[AccountForecast]]:

@@ -91,7 +91,9 @@ def test_a_form_lists_the_data_sets_there_are() -> None:
     # What fitted when the server was started is not what fits after a run.
     assert changed[train].description == now[1]
     assert changed[redraw].description == "A figure: it is drawn."
-    fields = [changed[one].parameter_openapi_schema["properties"]["dataset"] for one in (train, redraw)]
+    schemas = [changed[one].parameter_openapi_schema for one in (train, redraw)]
+    assert [one["additionalProperties"] for one in schemas] == [False, False]
+    fields = [one["properties"]["dataset"] for one in schemas]
     assert fields == [{"type": "string", "enum": ["clinic", "digits"]}, {"type": "string"}]
 
 

@@ -1,0 +1,152 @@
+"""The forms of what is deployed: few fields, in their order, in words; what is in ``more`` is checked like the rest."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from prefect.flows import load_flow_from_entrypoint
+from prefect.utilities.schema_tools.validation import is_valid
+
+from deployments.serving import DEPLOYMENTS
+from deployments.specifications import read_deployments
+from dpalgos.parameters import ParameterError
+from dpalgos.registry import names
+from flows import federated_training
+from flows.asked import train
+from tasks.planning.asked import FIELDS, asked_config, asked_of
+from tasks.planning.configuration import SecureSettings, TrainingConfig
+
+FORMS = {spec["name"]: load_flow_from_entrypoint(spec["entrypoint"]) for spec in read_deployments(DEPLOYMENTS)}
+MOST_FIELDS = 8
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    return dict(FORMS[name].parameters.model_dump_for_openapi())
+
+
+def in_order(schema: dict[str, Any]) -> list[str]:
+    return sorted(schema["properties"], key=lambda name: schema["properties"][name]["position"])
+
+
+def test_deployments_are_called_as_the_commands_are() -> None:
+    assert set(FORMS) == {"train", "sweep", "reproduce", "score", "compare", "audit", "budget"}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_is_short_flat_and_speaks(name: str) -> None:
+    """At most eight fields, each with a title and a text for its reader; nothing nested, no default that is a thing."""
+    schema = schema_of(name)
+    assert len(schema["properties"]) <= MOST_FIELDS
+    assert schema.get("definitions", {}) == {}
+    assert "$ref" not in json.dumps(schema)
+    for field, shown in schema["properties"].items():
+        assert shown["title"][0].isupper(), field
+        assert len(shown["description"]) > 10, field
+        # Pages show such a default as [object Object]; an empty one is an empty editor.
+        assert shown.get("default") in (None, {}) or not isinstance(shown["default"], dict | list), field
+        assert {"type": "null"} not in shown.get("anyOf", []) or shown["anyOf"][0]["type"] == "boolean", field
+    description = FORMS[name].description
+    assert "----" not in description, "a docstring is for who reads the code"
+    assert description.count("\n") == 0
+
+
+def test_a_training_asks_in_this_order() -> None:
+    schema = schema_of("train")
+    assert in_order(schema) == ["dataset", "epsilon", "algorithm", "trust", "features", "name", "seed", "more"]
+    assert schema["properties"]["algorithm"]["enum"] == list(names("systems"))
+    assert schema["properties"]["trust"]["enum"] == list(names("trusts"))
+    assert schema["required"] == ["dataset"]
+
+
+@pytest.mark.parametrize(
+    ("given", "fits"),
+    [
+        ({"dataset": "digits"}, True),
+        ({"dataset": "digits", "more": {"parties": 3}}, True),
+        ({"dataset": "digits", "epsilon": 0}, False),
+        ({"dataset": "digits", "epsilon": 1001}, False),
+        ({"dataset": "digits", "trust": "nobody"}, False),
+        ({"dataset": "digits", "more": "parties=3"}, False),
+        ({"config": {"dataset": "digits"}}, False),
+    ],
+)
+def test_the_form_itself_refuses_what_is_out_of_bounds(given: dict[str, Any], fits: bool) -> None:
+    assert is_valid(given, schema_of("train")) is fits
+
+
+CONFIGS = [
+    TrainingConfig(dataset="digits", epsilon=1.0),
+    TrainingConfig(dataset="digits", epsilon=0.1, trust="secagg", dropouts=1, colluders=2, parties=4, delta=1e-7),
+    TrainingConfig(dataset="digits", epsilon=1.0, trainer="noisy-gd", projection="wishart-pca", dimension=3),
+    TrainingConfig(dataset="digits", epsilon=1.0, sizes=(3, 4), class_weight={"1": 0.5}, parameters={"clip": 0.5}),
+    TrainingConfig(dataset="digits", epsilon=1.0, class_weight="balanced", roc=True, aim="cost=1:20", deadline=9.5),
+    TrainingConfig(dataset="digits", epsilon=1.0, horizon=365, participations=4, separation=90, bands=7),
+    TrainingConfig(dataset="digits", algorithm="non-private", seed=7, tune={"clip": (0.5, 0.25)}, features="hog"),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_what_a_schedule_asks_is_what_its_form_asks(config: TrainingConfig) -> None:
+    """By way of JSON, in which the server keeps it: not a field is lost, and none of its defaults is spelt out."""
+    asked = json.loads(json.dumps(asked_of(config)))
+    assert is_valid(asked, schema_of("train"))
+    fields = {name: asked.get(name) for name in FIELDS}
+    assert asked_config({**fields, "algorithm": asked.get("algorithm", "unitball")}, asked["more"]) == config
+    assert not set(asked["more"]) & set(FIELDS)
+    for name, value in asked["more"].items():
+        assert value != TrainingConfig.model_fields[name].get_default(), name
+
+
+def asked(more: dict[str, Any], **fields: Any) -> TrainingConfig:
+    usual = {name: TrainingConfig.model_fields[name].default for name in FIELDS}
+    return asked_config({**usual, "epsilon": 1.0, **fields}, more)
+
+
+def test_more_is_merged_into_the_configuration() -> None:
+    config = asked({"parties": 3, "dropouts": 1, "parameters": {"clip": 0.5}}, trust="secagg")
+    assert (config.parties, config.secure, config.trust) == (3, SecureSettings(dropouts=1), "secagg")
+    assert config.parameters == {"clip": 0.5}
+    # The form fills in the usual system, which a trainer of one's own stands instead of.
+    assert asked({"trainer": "noisy-gd"}).system == "noisy-gd"
+    # A box that was emptied again.
+    assert asked({}, features="", trust="") == asked({})
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"partys": 3}, ["'partys'", "3", "parties"]),
+        ({"epsilon": 2.0}, ["epsilon", "2.0", "field of its own"]),
+        ({"dataset": "iris"}, ["dataset", "'iris'", "leave it out here"]),
+        ({"parties": 0}, ["parties", "greater than or equal to 1", "got 0"]),
+        ({"delta": "much"}, ["delta", "'much'"]),
+        ({"projection": "no-such"}, ["no-such", "nearest"]),
+        ({"roc": True, "by": "sex"}, ["roc", "by", "leave one of them out"]),
+        ({"trainer": "noisy-gd", "algorithm": "unitball"}, ["algorithm", "field of its own"]),
+        ({"config": {"parties": 3}}, ["'config'", "nearest"]),
+    ],
+)
+def test_what_is_wrong_in_more_is_refused_with_its_value_and_the_way_out(more: dict[str, Any], says: list[str]) -> None:
+    with pytest.raises(ParameterError) as refused:
+        asked(more)
+    assert all(part in str(refused.value) for part in says), refused.value
+
+
+def test_every_fault_is_said_at_once() -> None:
+    with pytest.raises(ParameterError, match=r"'partys'.*epsilon"):
+        asked({"partys": 3, "epsilon": 2.0})
+
+
+def test_a_named_run_is_the_run_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One flow run, not one within another: what does the work is called as a function."""
+    seen: list[TrainingConfig] = []
+
+    def fake(config: TrainingConfig) -> str:
+        seen.append(config)
+        return "a state"
+
+    monkeypatch.setattr(federated_training.train, "fn", fake)
+    assert train.fn("digits", 0.5, name="mine", more={"parties": 3}) == "a state"  # type: ignore[comparison-overlap]
+    assert seen == [TrainingConfig(dataset="digits", epsilon=0.5, parties=3)]
