@@ -9,11 +9,13 @@ import os
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
-from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.orchestration import PrefectClient, SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
@@ -21,6 +23,7 @@ from prefect.client.schemas.filters import (
     DeploymentFilterTags,
     FlowRunFilter,
     FlowRunFilterDeploymentId,
+    FlowRunFilterExpectedStartTime,
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
@@ -48,6 +51,8 @@ from tasks.runtime.stores import open_catalog, open_ledger_database
 _SECONDS = 30.0
 # Between two looks at whether the ledger has grown: schedules, data sets and charges are entries of it.
 _SECONDS_OF_A_LOOK = 3.0
+# A server plans the runs of a deployment that was changed anew within seconds.
+_NEAR = timedelta(seconds=20)
 _PAGE = 200
 
 
@@ -74,11 +79,10 @@ async def name_waiting_runs(client: PrefectClient, served: Mapping[UUID, Flow[An
     known : set of UUID
         Runs that were looked at; those found now are added.
     """
-    waiting = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
     ours = DeploymentFilter(id=DeploymentFilterId(any_=list(served)))
     found: list[FlowRun] = []
     while page := await client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(state=waiting), deployment_filter=ours, limit=_PAGE, offset=len(found)
+        flow_run_filter=FlowRunFilter(state=_WAITING_STATE), deployment_filter=ours, limit=_PAGE, offset=len(found)
     ):
         found += page
     for run in found:
@@ -87,7 +91,9 @@ async def name_waiting_runs(client: PrefectClient, served: Mapping[UUID, Flow[An
         known.add(run.id)
         name = run_name(served[run.deployment_id], run.parameters)
         if name is not None and name != run.name:
-            await client.update_flow_run(run.id, name=name)
+            # A run that waits goes with its deployment's schedule.
+            with suppress(ObjectNotFound):
+                await client.update_flow_run(run.id, name=name)
 
 
 async def reap_orphaned_runs(
@@ -117,27 +123,52 @@ async def reap_orphaned_runs(
 
 async def offer(
     client: PrefectClient, deployments: Collection[UUID], datasets: Sequence[str], descriptions: Sequence[str]
-) -> None:
+) -> bool:
     """List the data sets that there are where a form must be told one; say what now fits for schedules.
 
-    Forms take the names that they show and no other.
+    Forms take the names that they show and no other. A server that changes a deployment deletes its runs that wait, and
+    a moment that has passed is not made anew. So one whose run is due, or late, is left for the next call.
 
     Parameters
     ----------
     datasets : sequence of str
     descriptions : sequence of str
         Of deployments of schedules, as they are now; each replaces the one that is the same up to its colon.
+
+    Returns
+    -------
+    bool
+        Whether all was said.
     """
-    described = {one.partition(":")[0]: one for one in descriptions}
+    described, whole = {one.partition(":")[0]: one for one in descriptions}, True
     for deployment in deployments:
         found = await client.read_deployment(deployment)
-        schema, told = found.parameter_openapi_schema or {}, found.description or ""
+        schema, told = deepcopy(found.parameter_openapi_schema or {}), found.description or ""
         told = described.get(told.partition(":")[0], told)
         # A name that the flow does not know would make a run that fails.
         schema["additionalProperties"] = False
         if "dataset" in schema.get("required", []):
             schema["properties"]["dataset"]["enum"] = list(datasets)
+        if (schema, told) == (found.parameter_openapi_schema, found.description):
+            continue
+        if await _due(client, deployment):
+            whole = False
+            continue
         await client.update_deployment(deployment, DeploymentUpdate(parameter_openapi_schema=schema, description=told))
+    return whole
+
+
+_WAITING_STATE = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
+
+
+async def _due(client: PrefectClient, deployment: UUID) -> bool:
+    """Whether a run of a deployment waits whose moment is near, or has passed."""
+    soon = FlowRunFilter(
+        state=_WAITING_STATE,
+        deployment_id=FlowRunFilterDeploymentId(any_=[deployment]),
+        expected_start_time=FlowRunFilterExpectedStartTime(before_=datetime.now(UTC) + _NEAR),
+    )
+    return bool(await client.read_flow_runs(flow_run_filter=soon, limit=1))
 
 
 def _grown() -> int:
@@ -182,6 +213,13 @@ def _print_of(spec: Mapping[str, Any]) -> str:
     # A trigger is named anew each time it is read.
     starting = [one.model_dump(mode="json", exclude={"id"}) for one in spec["triggers"]]
     return repr((spec["parameters"], timing, starting))
+
+
+def delete(client: SyncPrefectClient, deployment: UUID) -> None:
+    """Delete a deployment with what starts it: the server keeps triggers of one that has gone, and they fail."""
+    with suppress(ObjectNotFound):
+        client.delete_deployment(deployment)
+    client.delete_resource_owned_automations(f"prefect.deployment.{deployment}")
 
 
 class Served:
@@ -234,8 +272,7 @@ class Served:
             for which in self._applied.keys() - wanted.keys():
                 ended, _ = self._applied.pop(which)
                 self.flows.pop(ended, None)
-                with suppress(ObjectNotFound):
-                    client.delete_deployment(ended)
+                delete(client, ended)
         for which, spec in wanted.items():
             print_of = _print_of(spec)
             if which in self._applied and self._applied[which][1] == print_of:
@@ -293,7 +330,7 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
         crash_interrupted_runs(client, root, {*served.flows, *(one.id for one in known)})
         for deployment in known:
             if deployment.id not in served.flows:
-                client.delete_deployment(deployment.id)
+                delete(client, deployment.id)
         if not shared:
             client.upsert_global_concurrency_limit_by_name(AT_WORK, runs)
     print(READY, flush=True)
@@ -330,15 +367,16 @@ async def _look_after(runner: Runner, served: Served) -> None:
 
 async def _follow(served: Served) -> None:
     """Serve the schedules that are set, changed and ended meanwhile, and list new data sets, until cancelled."""
-    seen = None
+    seen, told, datasets, descriptions = -1, True, list[str](), list[str]()
     async with get_client() as client:
         while True:
             try:
                 if (grown := await asyncio.to_thread(_grown)) != seen:
-                    specs = await asyncio.to_thread(served.follow)
+                    descriptions = [one["description"] for one in await asyncio.to_thread(served.follow)]
                     datasets = await asyncio.to_thread(known_datasets)
-                    await offer(client, [*served.flows], datasets, [one["description"] for one in specs])
-                    seen = grown
+                    seen, told = grown, False
+                if not told:
+                    told = await offer(client, [*served.flows], datasets, descriptions)
             except Exception as error:
                 logging.getLogger(__name__).warning("schedules are not followed: %s", type(error).__name__)
             await asyncio.sleep(_SECONDS_OF_A_LOOK)

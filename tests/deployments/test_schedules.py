@@ -76,18 +76,37 @@ def test_a_form_lists_the_data_sets_there_are() -> None:
     changed: dict[UUID, Any] = {}
     train, redraw = UUID(int=1), UUID(int=2)
 
+    late = {train}
+
     class Client:
+        async def read_flow_runs(self, *, flow_run_filter: Any, limit: int) -> list[Any]:
+            (deployment,) = flow_run_filter.deployment_id.any_
+            near = flow_run_filter.expected_start_time.before_ - datetime.now(UTC)
+            assert timedelta(seconds=10) < near < timedelta(seconds=60)
+            return [SimpleNamespace()][:limit] if deployment in late else []
+
         async def read_deployment(self, deployment: UUID) -> Any:
+            if deployment in changed:
+                return changed[deployment]
             schema = {"properties": {"dataset": {"type": "string"}, "more": {}}}
             schema |= {"required": ["dataset"]} if deployment == train else {}
             told = "Train on clinic, as set: 3 more runs." if deployment == train else "A figure: it is drawn."
             return SimpleNamespace(parameter_openapi_schema=schema, description=told)
 
         async def update_deployment(self, deployment: UUID, update: Any) -> None:
+            assert deployment not in changed, "said again where nothing is new"
             changed[deployment] = update
 
     now = ["Score it, as set: …", "Train on clinic, as set: 2 more runs."]
-    asyncio.run(offer(cast(PrefectClient, Client()), [train, redraw], ["clinic", "digits"], now))
+
+    def offers() -> bool:
+        return asyncio.run(offer(cast(PrefectClient, Client()), [train, redraw], ["clinic", "digits"], now))
+
+    # The server would delete the run that waits, and not make it anew.
+    assert offers() is False
+    assert set(changed) == {redraw}
+    late.clear()
+    assert offers() is True
     # What fitted when the server was started is not what fits after a run.
     assert changed[train].description == now[1]
     assert changed[redraw].description == "A figure: it is drawn."
@@ -95,6 +114,7 @@ def test_a_form_lists_the_data_sets_there_are() -> None:
     assert [one["additionalProperties"] for one in schemas] == [False, False]
     fields = [one["properties"]["dataset"] for one in schemas]
     assert fields == [{"type": "string", "enum": ["clinic", "digits"]}, {"type": "string"}]
+    assert offers() is True
 
 
 def test_a_schedule_says_how_many_runs_fit_and_when_the_first_is_refused(
@@ -327,6 +347,7 @@ class Deployments:
         self.calls: list[tuple[str, str]] = []
         self.schedules: dict[UUID, list[SimpleNamespace]] = {}
         self.refused = refused
+        self.ended: list[str] = []
         monkeypatch.setattr(runner, "get_client", lambda **_: self)
 
     def __enter__(self) -> Deployments:
@@ -357,6 +378,9 @@ class Deployments:
     def delete_deployment(self, deployment: UUID) -> None:
         self.calls.append(("delete", self.there.pop(deployment)))
 
+    def delete_resource_owned_automations(self, resource: str) -> None:
+        self.ended.append(resource)
+
 
 def test_a_served_root_follows_what_is_set_changed_paused_and_removed(
     clinic: CommandLine, monkeypatch: pytest.MonkeyPatch
@@ -383,6 +407,8 @@ def test_a_served_root_follows_what_is_set_changed_paused_and_removed(
     assert all(schedules == [] for schedules in server.schedules.values())
     assert follows("--remove", "--name", "on-new-version") == [("delete", "clinic.on-new-version")]
     assert len(served.flows) == 1
+    (ended,) = server.ended
+    assert ended.startswith("prefect.deployment."), "its trigger goes with it"
 
 
 def test_a_schedule_that_the_server_refuses_stops_none_of_the_others(
