@@ -91,9 +91,12 @@ async def name_waiting_runs(client: PrefectClient, served: Mapping[UUID, Flow[An
         known.add(run.id)
         name = run_name(served[run.deployment_id], run.parameters)
         if name is not None and name != run.name:
-            # A run that waits goes with its deployment's schedule.
-            with suppress(ObjectNotFound):
+            try:
                 await client.update_flow_run(run.id, name=name)
+            except PrefectHTTPStatusError as error:
+                # A run that waits goes with its deployment's schedule.
+                if error.response.status_code != _GONE:
+                    raise
 
 
 async def reap_orphaned_runs(
@@ -121,12 +124,28 @@ async def reap_orphaned_runs(
     return dead - set(suspects)
 
 
+def form_shown(schema: Mapping[str, Any], datasets: Sequence[str]) -> dict[str, Any]:
+    """Return the form of a deployment as it is shown, from what Prefect makes of the flow's parameters.
+
+    It takes the names that it shows and no other: with another one, a run would be made that fails. What is left empty
+    is left out: Prefect's pages send a default of nothing, which no box is of the type of.
+    """
+    form = deepcopy(dict(schema))
+    form["additionalProperties"] = False
+    for field in form.get("properties", {}).values():
+        if field.get("default", field) is None:
+            del field["default"]
+    if "dataset" in form.get("required", []):
+        form["properties"]["dataset"]["enum"] = list(datasets)
+    return form
+
+
 async def offer(
     client: PrefectClient, deployments: Collection[UUID], datasets: Sequence[str], descriptions: Sequence[str]
 ) -> bool:
     """List the data sets that there are where a form must be told one; say what now fits for schedules.
 
-    Forms take the names that they show and no other. A server that changes a deployment deletes its runs that wait, and
+    A server that changes a deployment deletes its runs that wait, and
     a moment that has passed is not made anew. So one whose run is due, or late, is left for the next call.
 
     Parameters
@@ -143,12 +162,8 @@ async def offer(
     described, whole = {one.partition(":")[0]: one for one in descriptions}, True
     for deployment in deployments:
         found = await client.read_deployment(deployment)
-        schema, told = deepcopy(found.parameter_openapi_schema or {}), found.description or ""
+        schema, told = form_shown(found.parameter_openapi_schema or {}, datasets), found.description or ""
         told = described.get(told.partition(":")[0], told)
-        # A name that the flow does not know would make a run that fails.
-        schema["additionalProperties"] = False
-        if "dataset" in schema.get("required", []):
-            schema["properties"]["dataset"]["enum"] = list(datasets)
         if (schema, told) == (found.parameter_openapi_schema, found.description):
             continue
         if await _due(client, deployment):
@@ -187,6 +202,7 @@ READY = "serving"
 _WAITING = 4
 # Of HTTP, from which on the fault is the server's.
 _SERVER_FAULT = 500
+_GONE = 404
 
 
 def root_tag(root: Path) -> str:
@@ -252,6 +268,9 @@ class Served:
         added = cast(UUID, self._runner.add_flow(flow, **options))
         self.flows[added] = flow
         with get_client(sync_client=True) as client:
+            # From the first moment on: pages send what a form says.
+            form = form_shown(client.read_deployment(added).parameter_openapi_schema or {}, known_datasets())
+            client.update_deployment(added, DeploymentUpdate(parameter_openapi_schema=form))
             # A deployment that had other schedules under this name keeps them, and runs by them, until they are ended.
             slugs = {one.slug for one in spec["schedules"]}
             for found in client.read_deployment_schedules(added):

@@ -348,6 +348,7 @@ class Deployments:
         self.schedules: dict[UUID, list[SimpleNamespace]] = {}
         self.refused = refused
         self.ended: list[str] = []
+        self.forms = set[UUID]()
         monkeypatch.setattr(runner, "get_client", lambda **_: self)
 
     def __enter__(self) -> Deployments:
@@ -368,6 +369,14 @@ class Deployments:
         kept |= {one.slug: SimpleNamespace(slug=one.slug, id=one.slug, cron=one.schedule.cron) for one in schedules}
         self.schedules[number] = list(kept.values())
         return number
+
+    def read_deployment(self, deployment: UUID) -> SimpleNamespace:
+        assert deployment in self.there
+        return SimpleNamespace(parameter_openapi_schema={"properties": {"dataset": {}}, "required": ["dataset"]})
+
+    def update_deployment(self, deployment: UUID, update: Any) -> None:
+        assert "clinic" in update.parameter_openapi_schema["properties"]["dataset"]["enum"]
+        self.forms.add(deployment)
 
     def read_deployment_schedules(self, deployment: UUID) -> list[SimpleNamespace]:
         return list(self.schedules[deployment])
@@ -407,6 +416,7 @@ def test_a_served_root_follows_what_is_set_changed_paused_and_removed(
     assert all(schedules == [] for schedules in server.schedules.values())
     assert follows("--remove", "--name", "on-new-version") == [("delete", "clinic.on-new-version")]
     assert len(served.flows) == 1
+    assert server.forms >= set(server.there), "a form that is to be seen is whole"
     (ended,) = server.ended
     assert ended.startswith("prefect.deployment."), "its trigger goes with it"
 
