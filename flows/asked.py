@@ -13,6 +13,7 @@ from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from pydantic import Field, WithJsonSchema
 
+from dpalgos.parameters import ParameterError
 from flows import batch_scoring as scoring
 from flows import comparison, federated_training, privacy_audit, reproduction
 from flows import sweep as sweeping
@@ -22,6 +23,8 @@ from tasks.experiments.specifications import SweepSpec
 from tasks.planning.asked import FIELDS, asked_config, called, described, form_of, validated
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.cluster import threads
+from tasks.runtime.ending import announcing_failures
+from tasks.runtime.events import dataset_resource
 from tasks.runtime.settings import current_root
 from tasks.tracking.models import Comparison, ComparisonRequest, ScoringRequest
 from tasks.tracking.results import RunResult
@@ -41,8 +44,11 @@ class Called:
         self.of = of
 
     def __call__(self) -> str:
-        """Return the name of the run that is beginning."""
-        return self.of(flow_run.parameters)
+        """Return the name of the run that is beginning; where its parameters are wrong, the run itself says how."""
+        try:
+            return self.of(flow_run.parameters)
+        except ParameterError:
+            return str(flow_run.parameters.get("dataset") or flow_run.name)
 
 
 # The form is what a field says of it, and not what Python's types would make of it.
@@ -129,7 +135,9 @@ def train(
         As :func:`flows.federated_training.train` does.
     """
     given = (dataset, epsilon, algorithm, trust, features, seed)
-    result = federated_training.train.fn(asked_config(dict(zip(FIELDS, given, strict=True)), more))
+    with announcing_failures(dataset_resource(dataset)):
+        config = asked_config(dict(zip(FIELDS, given, strict=True)), more)
+    result = federated_training.train.fn(config)
     if name and isinstance(result, RunResult) and result.mlflow_run_id is not None:
         name_run(current_root(), result.mlflow_run_id, name)
     return result

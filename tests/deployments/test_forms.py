@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from deployments.serving import DEPLOYMENTS
 from deployments.specifications import read_deployments
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import names
+from flows import asked as asked_flows
 from flows import federated_training
-from flows.asked import train
+from flows.asked import Called, train
 from tasks.planning.asked import FIELDS, asked_config, asked_of
 from tasks.planning.configuration import SecureSettings, TrainingConfig
+from tasks.runtime import ending
 
 FORMS = {spec["name"]: load_flow_from_entrypoint(spec["entrypoint"]) for spec in read_deployments(DEPLOYMENTS)}
 MOST_FIELDS = 8
@@ -144,6 +147,20 @@ def test_what_is_wrong_in_more_is_refused_with_its_value_and_the_way_out(more: d
 def test_every_fault_is_said_at_once() -> None:
     with pytest.raises(ParameterError, match=r"'partys'.*epsilon"):
         asked({"partys": 3, "epsilon": 2.0})
+
+
+def test_a_run_of_wrong_parameters_begins_and_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It crashed over its own name, without a word."""
+    told: list[dict[str, str]] = []
+    monkeypatch.setattr(ending, "announce", lambda event, about, payload, **_: told.append(payload))
+    monkeypatch.setattr(asked_flows, "flow_run", SimpleNamespace(parameters={"dataset": "iris", "more": {"partys": 3}}))
+    named = train.flow_run_name
+    assert isinstance(named, Called)
+    assert named() == "iris"
+    with pytest.raises(ParameterError, match="'partys'"):
+        train.fn("iris", 1.0, more={"partys": 3})
+    (payload,) = told
+    assert "'partys'" in payload["reason"]
 
 
 def test_a_named_run_is_the_run_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
