@@ -128,12 +128,12 @@ def form_shown(schema: Mapping[str, Any], datasets: Sequence[str]) -> dict[str, 
     """Return the form of a deployment as it is shown, from what Prefect makes of the flow's parameters.
 
     It takes the names that it shows and no other: with another one, a run would be made that fails. What is left empty
-    is left out: Prefect's pages send a default of nothing, which no box is of the type of.
+    is left out: Prefect's pages send a default of nothing, which is of no box's type.
     """
     form = deepcopy(dict(schema))
     form["additionalProperties"] = False
     for field in form.get("properties", {}).values():
-        if field.get("default", field) is None:
+        if field.get("default", field) is None and {"type": "null"} not in field.get("anyOf", []):
             del field["default"]
     if "dataset" in form.get("required", []):
         form["properties"]["dataset"]["enum"] = list(datasets)

@@ -19,6 +19,7 @@ from flows import comparison, federated_training, privacy_audit, reproduction
 from flows import sweep as sweeping
 from flows.specs import known_reproductions
 from tasks.auditing.examination import AuditRequest, Examined
+from tasks.experiments.records import Experiment
 from tasks.experiments.specifications import SweepSpec
 from tasks.planning.asked import FIELDS, asked_config, called, described, form_of, validated
 from tasks.planning.configuration import TrainingConfig
@@ -293,6 +294,6 @@ def reproduce(
     workers: Annotated[
         int | None, _AS_SAID, _said("Workers", "Points at once; by the machine if empty.", "integer", minimum=1)
     ] = None,
-) -> reproduction.Experiment:
+) -> Experiment:
     """Reproduce as :func:`flows.reproduction.reproduce` does."""
     return reproduction.reproduce.fn(name, scale, dataset, path, workers=workers)

@@ -6,12 +6,12 @@ are numbers, words or choices, and takes the rest as one object, which is valida
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from dpalgos.parameters import ParameterError
-from tasks.planning.configuration import SecureSettings, TrainingConfig, faults
+from tasks.planning.configuration import Json, SecureSettings, TrainingConfig, faults
 
 _Model = TypeVar("_Model", bound=BaseModel)
 FIELDS = ("dataset", "epsilon", "algorithm", "trust", "features", "seed")
@@ -28,7 +28,7 @@ _TITLES = {
 }
 
 
-def form_of(model: type[BaseModel], name: str, **said: Any) -> dict[str, Any]:
+def form_of(model: type[BaseModel], name: str, **said: JsonValue) -> dict[str, JsonValue]:
     """Return what a form shows of a field of a model: its choices and bounds, a title and a text.
 
     Prefect takes titles from parameters' names and texts from docstrings in a style of its own; what stands in the
@@ -52,7 +52,7 @@ def form_of(model: type[BaseModel], name: str, **said: Any) -> dict[str, Any]:
     return {**shown, "title": _TITLES.get(name, name.replace("_", " ").capitalize()), **said}
 
 
-def described(title: str, description: str, kind: str = "string", **said: Any) -> dict[str, Any]:
+def described(title: str, description: str, kind: str = "string", **said: JsonValue) -> dict[str, JsonValue]:
     """Return what a form shows of a field that is no model's, of a type of JSON schema."""
     return {"title": title, "description": description, "type": kind, **said}
 
@@ -120,7 +120,7 @@ def asked_config(asked: Mapping[str, object], more: Mapping[str, object]) -> Tra
     return validated(TrainingConfig, asked, more)
 
 
-def asked_of(config: TrainingConfig) -> dict[str, Any]:
+def asked_of(config: TrainingConfig) -> Json:
     """Return the form's parameters that describe a configuration: its fields, and in ``more`` what is no default.
 
     What is empty is left out, as a form leaves it out.
@@ -130,7 +130,7 @@ def asked_of(config: TrainingConfig) -> dict[str, Any]:
     return {**{name: whole[name] for name in FIELDS if whole[name] is not None}, "more": more}
 
 
-def called(parameters: Mapping[str, Any]) -> str:
+def called(parameters: Mapping[str, object]) -> str:
     """Return what a run of these parameters is called: its name, or what it trains on which data set.
 
     Raises
@@ -141,5 +141,6 @@ def called(parameters: Mapping[str, Any]) -> str:
     if parameters.get("name"):
         return str(parameters["name"])
     asked = {name: parameters.get(name, TrainingConfig.model_fields[name].default) for name in FIELDS}
-    config = asked_config(asked, parameters.get("more") or {})
+    more = parameters.get("more")
+    config = asked_config(asked, more if isinstance(more, Mapping) else {})
     return f"{config.system} on {config.dataset}"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prefect.flows import load_flow_from_entrypoint
+from prefect.flows import Flow, load_flow_from_entrypoint
 from prefect.utilities.schema_tools.validation import is_valid
 
 from deployments.runner import form_shown
@@ -22,7 +22,9 @@ from tasks.planning.asked import FIELDS, asked_config, asked_of
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tasks.runtime import ending
 
-FORMS = {spec["name"]: load_flow_from_entrypoint(spec["entrypoint"]) for spec in read_deployments(DEPLOYMENTS)}
+FORMS: dict[str, Flow[Any, Any]] = {
+    spec["name"]: load_flow_from_entrypoint(spec["entrypoint"]) for spec in read_deployments(DEPLOYMENTS)
+}
 MOST_FIELDS = 8
 
 
@@ -54,7 +56,7 @@ def test_a_form_is_short_flat_and_speaks(name: str) -> None:
         # They send it as it is: a default of nothing was refused in a form that nobody had touched.
         assert "default" not in shown or is_valid(shown["default"], {**shown, "required": []}), field
         assert {"type": "null"} not in shown.get("anyOf", []) or shown["anyOf"][0]["type"] == "boolean", field
-    description = FORMS[name].description
+    description = str(FORMS[name].description)
     assert "----" not in description, "a docstring is for who reads the code"
     assert description.count("\n") == 0
 
@@ -88,7 +90,9 @@ def test_the_form_itself_refuses_what_is_out_of_bounds(given: dict[str, Any], fi
 
 CONFIGS = [
     TrainingConfig(dataset="digits", epsilon=1.0),
-    TrainingConfig(dataset="digits", epsilon=0.1, trust="secagg", dropouts=1, colluders=2, parties=4, delta=1e-7),
+    TrainingConfig(
+        dataset="digits", epsilon=0.1, trust="secagg", secure=SecureSettings(dropouts=1, colluders=2), parties=4
+    ),
     TrainingConfig(dataset="digits", epsilon=1.0, trainer="noisy-gd", projection="wishart-pca", dimension=3),
     TrainingConfig(dataset="digits", epsilon=1.0, sizes=(3, 4), class_weight={"1": 0.5}, parameters={"clip": 0.5}),
     TrainingConfig(dataset="digits", epsilon=1.0, class_weight="balanced", roc=True, aim="cost=1:20", deadline=9.5),

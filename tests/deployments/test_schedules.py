@@ -88,7 +88,7 @@ def test_a_form_lists_the_data_sets_there_are() -> None:
         async def read_deployment(self, deployment: UUID) -> Any:
             if deployment in changed:
                 return changed[deployment]
-            schema = {"properties": {"dataset": {"type": "string"}, "more": {}}}
+            schema: dict[str, Any] = {"properties": {"dataset": {"type": "string"}, "more": {}}}
             schema |= {"required": ["dataset"]} if deployment == train else {}
             told = "Train on clinic, as set: 3 more runs." if deployment == train else "A figure: it is drawn."
             return SimpleNamespace(parameter_openapi_schema=schema, description=told)

@@ -57,8 +57,8 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
 )
 def test_a_bad_value_is_refused_by_its_name(field: str, value: Any, served: Served) -> None:
     """Before a run is made of it, where one would fail after its start."""
-    given = ("--param", "dataset=digits", "--param", f"{field}={json.dumps(value)}")
-    done = served.command("-m", "prefect", "deployment", "run", "federated-training/train", *given)
+    words = ("--param", "dataset=digits", "--param", f"{field}={json.dumps(value)}")
+    done = served.command("-m", "prefect", "deployment", "run", "federated-training/train", *words)
     assert done.returncode != 0
     assert field in done.stdout + done.stderr
     given = [run["parameters"] for run in served.ask("/flow_runs/filter")]

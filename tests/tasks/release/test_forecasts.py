@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def test_a_horizon_is_charged_in_its_first_night_and_by_one_of_two_schedules() -
     # Both run in one night: it is recorded once, and paid once.
     paid = []
     for one in (nights, again):
-        asked = asked_of(one.config)
+        asked = json.loads(json.dumps(asked_of(one.config)))
         chain_inline(asked_config({name: asked.get(name) for name in FIELDS}, asked["more"]))
         (horizon,) = open_catalog().horizons("clinic")
         assert [arrival.night for arrival in horizon.arrivals] == [1]
