@@ -20,6 +20,7 @@ from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
+    DeploymentFilterName,
     DeploymentFilterTags,
     FlowRunFilter,
     FlowRunFilterDeploymentId,
@@ -245,11 +246,13 @@ class Served:
     ----------
     runner : Runner
     root : Path
+    shared : bool
+        Whether the server knows deployments of other roots.
     """
 
-    def __init__(self, runner: Runner, root: Path) -> None:
+    def __init__(self, runner: Runner, root: Path, *, shared: bool = False) -> None:
         self.flows: dict[UUID, Flow[Any, Any]] = {}
-        self._runner, self._root = runner, root
+        self._runner, self._root, self._shared = runner, root, shared
         self._applied: dict[tuple[str, str], tuple[UUID, str]] = {}
         self._broken = set[BrokenSchedule]()
 
@@ -278,6 +281,22 @@ class Served:
                     client.delete_deployment_schedule(added, found.id)
         return added
 
+    def require_own(self, names: Sequence[str]) -> None:
+        """Refuse names of other roots' deployments: runs meant for another root's rows would run on these.
+
+        Raises
+        ------
+        storage.errors.InputError
+            Naming them.
+        """
+        if not self._shared or not names:
+            return
+        named = DeploymentFilter(name=DeploymentFilterName(any_=list(names)), tags=DeploymentFilterTags(all_=[TAG]))
+        with get_client(sync_client=True) as client:
+            found = client.read_deployments(deployment_filter=named)
+        if taken := sorted({one.name for one in found if root_tag(self._root) not in one.tags}):
+            raise InputError(f"the Prefect server has deployments of another root named {', '.join(taken)}")
+
     def follow(self) -> list[dict[str, Any]]:
         """Apply the schedules that stand now and end the others; return the deployments of those that stand.
 
@@ -296,14 +315,17 @@ class Served:
             print_of = _print_of(spec)
             if which in self._applied and self._applied[which][1] == print_of:
                 continue
+            dataset, _, name = spec["name"].rpartition(".")
             try:
+                self.require_own([spec["name"]])
                 self._applied[which] = self.add(spec), print_of
             except PrefectHTTPStatusError as error:
                 if error.response.status_code >= _SERVER_FAULT:
                     # The server that takes no other deployment either is another fault than this one's.
                     raise
-                dataset, _, name = spec["name"].rpartition(".")
                 broken.append(BrokenSchedule(dataset, name, f"the Prefect server refuses it: {first_line(error)}"))
+            except InputError as error:
+                broken.append(BrokenSchedule(dataset, name, f"{error}: call the schedule otherwise (--name)"))
         for one in broken:
             if one not in self._broken:
                 skip(one)
@@ -319,21 +341,18 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
     with get_client(sync_client=True) as client:
         found = client.read_deployments(deployment_filter=tagged)
     known, others = ([one for one in found if (root_tag(root) in one.tags) is ours] for ours in (True, False))
-    scheduled = {full_name(one.dataset, one.name) for one in sound_schedules().sound}
     if not shared:
         # The server is the root's own.
         known += others
-    elif taken := sorted({one.name for one in others} & {*(spec["name"] for spec in deployments), *scheduled}):
-        # Runs meant for another root's rows would run on these.
-        raise InputError(
-            f"the Prefect server has deployments of another root named {', '.join(taken)}: give these other names in a "
-            "file of your own (--prefect-file)"
-        )
     # A run's process imports the flow, as this one did. By value, which is how functions under a decorator are pickled,
     # it would lose the types that its annotations name.
     copyreg.pickle(Flow, by_name)
     runner = _Runner(name="unitball", limit=runs if shared else runs + _WAITING, pause_on_shutdown=False)
-    served = Served(runner, root)
+    served = Served(runner, root, shared=shared)
+    try:
+        served.require_own([spec["name"] for spec in deployments])
+    except InputError as error:
+        raise InputError(f"{error}: give these other names in a file of your own (--prefect-file)") from None
     for spec in deployments:
         try:
             served.add(spec)

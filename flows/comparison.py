@@ -65,7 +65,7 @@ def _compared(request: ComparisonRequest) -> Comparison:
     return compared
 
 
-@flow(name="comparison", persist_result=False)
+@flow(name="comparison", flow_run_name="several algorithms side by side", persist_result=False)
 def compare(configs: list[TrainingConfig]) -> list[RunResult]:
     """Run each configuration in turn; the first refusal or error stops the comparison.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -348,6 +349,7 @@ class Deployments:
         self.schedules: dict[UUID, list[SimpleNamespace]] = {}
         self.refused = refused
         self.ended: list[str] = []
+        self.elsewhere = set[str]()
         self.forms = set[UUID]()
         monkeypatch.setattr(runner, "get_client", lambda **_: self)
 
@@ -369,6 +371,11 @@ class Deployments:
         kept |= {one.slug: SimpleNamespace(slug=one.slug, id=one.slug, cron=one.schedule.cron) for one in schedules}
         self.schedules[number] = list(kept.values())
         return number
+
+    def read_deployments(self, *, deployment_filter: Any) -> list[SimpleNamespace]:
+        assert deployment_filter.tags.all_ == ["unitball"]
+        asked = set(deployment_filter.name.any_)
+        return [SimpleNamespace(name=one, tags=["unitball", "unitball.root.x"]) for one in asked & self.elsewhere]
 
     def read_deployment(self, deployment: UUID) -> SimpleNamespace:
         assert deployment in self.there
@@ -435,6 +442,43 @@ def test_a_schedule_that_the_server_refuses_stops_none_of_the_others(
     lines = [line for line in capfd.readouterr().out.splitlines() if line.startswith(SKIPPED)]
     assert len(lines) == 1, "said once"
     assert "clinic.three" in lines[0]
+
+
+def test_a_schedule_takes_no_place_of_another_roots_on_a_shared_server(
+    clinic: CommandLine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that is set while the root is served: what runs there on other rows would run on these."""
+    monkeypatch.setenv("UNITBALL_ROOT", str(clinic.root))
+    server = Deployments(monkeypatch)
+    served = runner.Served(cast(Any, server), clinic.root, shared=True)
+    server.elsewhere = {"clinic.nightly"}
+    clinic.succeeds("schedule", "clinic", "--nightly", "--epsilon", "0.05")
+    clinic.succeeds("schedule", "clinic", "--nightly", "--name", "ours", "--epsilon", "0.05")
+    served.follow()
+    assert list(server.there.values()) == ["clinic.ours"]
+    assert "another root" in capfd.readouterr().out
+
+
+def test_rows_that_have_gone_stop_no_other_schedule(
+    clinic: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run fails and says so, on its page beforehand, too; the others are served and listed."""
+    monkeypatch.setenv("UNITBALL_ROOT", str(clinic.root))
+    rows = rows_file(tmp_path / "second.libsvm", 200, seed=4)
+    declared = ("--dimension", "5", "--classes=-1,1", "--epsilon-cap", "1", "--delta-cap", "1e-5")
+    version = clinic.succeeds("ingest", "second", "--format", "libsvm", "--path", rows, *declared)["version"]
+    for name in ("clinic", "second"):
+        clinic.succeeds("schedule", name, "--nightly", "--epsilon", "0.05")
+    shutil.rmtree(clinic.root / "private" / "datasets" / version)
+    served = {one["name"]: one["description"] for one in scheduled_deployments()}
+    assert "more runs on new versions fit" in served["clinic.nightly"]
+    assert "The next run " in served["second.nightly"]
+    (first, second) = clinic.succeeds("schedules")["schedules"]
+    assert first["runs_left"] > 0
+    assert (second["runs_left"], len(second["next_dates"])) == (None, 3)
+    clinic.succeeds("schedule", "clinic", "--pause")
+    clinic.succeeds("schedule", "second", "--remove")
+    assert [one["name"] for one in scheduled_deployments()] == ["clinic.nightly"]
 
 
 def test_the_runner_says_what_it_skips_and_serves_the_rest(
