@@ -465,8 +465,7 @@ def test_rows_that_have_gone_stop_no_other_schedule(
     """The run fails and says so, on its page beforehand, too; the others are served and listed."""
     monkeypatch.setenv("UNITBALL_ROOT", str(clinic.root))
     rows = rows_file(tmp_path / "second.libsvm", 200, seed=4)
-    declared = ("--dimension", "5", "--classes=-1,1", "--epsilon-cap", "1", "--delta-cap", "1e-5")
-    version = clinic.succeeds("ingest", "second", "--format", "libsvm", "--path", rows, *declared)["version"]
+    version = clinic.succeeds("ingest", "second", "--format", "libsvm", "--path", rows, "--public")["version"]
     for name in ("clinic", "second"):
         clinic.succeeds("schedule", name, "--nightly", "--epsilon", "0.05")
     shutil.rmtree(clinic.root / "private" / "datasets" / version)
