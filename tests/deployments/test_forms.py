@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prefect.flows import Flow, load_flow_from_entrypoint
+from prefect.settings import Settings
 from prefect.utilities.schema_tools.validation import is_valid
 
 from deployments.runner import form_shown
-from deployments.serving import DEPLOYMENTS
+from deployments.serving import DEPLOYMENTS, Serving
 from deployments.specifications import read_deployments
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import names
 from flows import asked as asked_flows
 from flows import federated_training
 from flows.asked import Called, train
+from storage.layout import Layout
 from tasks.planning.asked import FIELDS, asked_config, asked_of
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tasks.runtime import ending
+from tasks.tracking.runs import experiment_of, name_run, tracking_client
 
 FORMS: dict[str, Flow[Any, Any]] = {
     spec["name"]: load_flow_from_entrypoint(spec["entrypoint"]) for spec in read_deployments(DEPLOYMENTS)
@@ -178,3 +182,19 @@ def test_a_named_run_is_the_run_that_was_asked_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(federated_training.train, "fn", fake)
     assert train.fn("digits", 0.5, name="mine", more={"parties": 3}) == "a state"  # type: ignore[comparison-overlap]
     assert seen == [TrainingConfig(dataset="digits", epsilon=0.5, parties=3)]
+
+
+def test_the_name_of_a_run_is_shown_by_mlflow(root: Path) -> None:
+    layout = Layout(root).prepare()
+    with tracking_client(layout.root) as client:
+        experiment = experiment_of(client, layout.root, "clinic")
+        run = client.create_run(experiment, run_name="noisy-gd")
+        name_run(layout.root, run.info.run_id, "after the flood")
+        assert client.get_run(run.info.run_id).info.run_name == "after the flood"
+
+
+def test_prefects_pages_advertise_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that this Prefect does not know would change nothing, and nobody would be told."""
+    for name, value in Serving(root=tmp_path).prefect_settings().items():
+        monkeypatch.setenv(name, value)
+    assert Settings().server.ui.show_promotional_content is False
