@@ -34,6 +34,7 @@ from tasks.runtime.settings import (
     WEBHOOK_VARIABLE,
     DatabaseServer,
     prefect_address,
+    prefect_pages,
     record_servers,
     recorded_server,
     require_webhook,
@@ -154,6 +155,8 @@ class Serving:
             "PREFECT_SERVER_API_HOST": HOST,
             "PREFECT_SERVER_API_PORT": str(self.prefect_port),
             "PREFECT_SERVER_UI_API_URL": f"{self.prefect_url}/api",
+            # Whoever looks for a run is offered no other product.
+            "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
             "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"{self.prefect_url},http://localhost:{self.prefect_port}",
             # In memory, which is the default, a slot that a killed run held would stay taken for ever.
@@ -284,7 +287,7 @@ def serve(serving: Serving) -> Iterator[list[_Part]]:
         _open_port(serving.mlflow_port, "--mlflow-port").close()
         os.environ[ROOT_VARIABLE] = str(root)
         # What an earlier serving has left must not be taken for a server of the user's own.
-        for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
+        for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "PREFECT_UI_URL"):
             os.environ.pop(name, None)
         if serving.database is not None:
             use_database_server(root, serving.database)
@@ -299,6 +302,8 @@ def serve(serving: Serving) -> Iterator[list[_Part]]:
         )
         wait_for_server(ask_server((HOST, serving.prefect_port), secret), server.process)
         os.environ["PREFECT_API_URL"] = f"{serving.prefect_url}/api"
+        # What Prefect prints leads to the same version of its pages as our own links.
+        os.environ["PREFECT_UI_URL"] = prefect_pages(os.environ["PREFECT_API_URL"])
         os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
         # Runs link to their pages there.
         os.environ[MLFLOW_VARIABLE] = serving.mlflow_url
@@ -314,7 +319,8 @@ def _described(serving: Serving, root: Path) -> Iterator[tuple[str, str]]:
     if serving.runner_only:
         yield "Prefect", os.environ["PREFECT_API_URL"]
     else:
-        yield "Prefect", f"{serving.prefect_url}   (export PREFECT_API_URL={serving.prefect_url}/api)"
+        api = f"{serving.prefect_url}/api"
+        yield "Prefect", f"{prefect_pages(api)}   (export PREFECT_API_URL={api} PREFECT_UI_URL={prefect_pages(api)})"
         yield "MLflow", f"{serving.mlflow_url}/#/experiments?workflowType=machine_learning"
         yield "secret", f"{credentials_file(root)}   (its line for Prefect's page; name:password for MLflow's)"
     if server := recorded_server(root):

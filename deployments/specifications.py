@@ -11,14 +11,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from dpalgos.parameters import ParameterError
 from storage.documents import read_yaml
-from storage.errors import InputError, RefusedError, StorageError, first_line
+from storage.errors import InputError, first_line
 from tasks.datasets.schedules import Schedule, next_dates, sound_schedules
-from tasks.release.admission import runs_that_fit
-from tasks.release.preflight import require_feasible
+from tasks.planning.asked import asked_of
+from tasks.release.forecasts import Forecast, forecast
 from tasks.runtime.events import Event, dataset_resource
 
-# Prefect looks no farther.
-_MOST_DATES = 1000
 TAG = "unitball"
 _SCHEDULE_OPTIONS = ("active", "max_scheduled_runs", "parameters", "slug")
 _KEYS = frozenset(
@@ -66,7 +64,7 @@ def _deployment(path: Path, spec: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         raise InputError(
             f"{path}: deployment {spec['name']!r}: {spec['entrypoint']} is no flow ({type(error).__name__}: "
-            f"{first_line(error)}); write module.function, as in flows.federated_training.train"
+            f"{first_line(error)}); write module.function, as in flows.asked.train"
         ) from error
     try:
         triggers = [
@@ -85,6 +83,8 @@ def _deployment(path: Path, spec: dict[str, Any]) -> dict[str, Any]:
 def scheduled_deployments(current: Sequence[Schedule] | None = None) -> list[dict[str, Any]]:
     """Return a deployment for each thing that a data set's owner has set: when it is trained on, what is scored.
 
+    Of a schedule that is paused there is one, too, which nothing starts but a hand.
+
     Parameters
     ----------
     current : sequence of Schedule, optional
@@ -92,72 +92,71 @@ def scheduled_deployments(current: Sequence[Schedule] | None = None) -> list[dic
     """
     if current is None:
         current = sound_schedules().sound
-    trainings = [_training(schedule) for schedule in current if schedule.trains]
-    return trainings + [_scoring(schedule) for schedule in current if schedule.scoring_input is not None]
+    expected, _ = forecast(current)
+    trainings = [_training(one, told(one, expected[one.full_name])) for one in current if one.trains]
+    # What several of a data set's schedules score alike is scored once after each training.
+    scored: dict[tuple[str, str | None, str | None], Schedule] = {}
+    for one in current:
+        if one.scoring_input is not None:
+            key = (one.dataset, one.scoring_input, one.scoring_id)
+            scored[key] = one if key not in scored or scored[key].paused else scored[key]
+    return trainings + [_scoring(one) for one in scored.values()]
 
 
-def forecast(schedule: Schedule) -> str:
-    """Return how many more of a schedule's trainings fit under the cap, and the day of the first that is refused.
+def told(schedule: Schedule, expected: Forecast) -> str:
+    """Return, for people, how many more of a schedule's trainings fit, and the day of the first that is refused.
 
     Empty where nothing is charged run by run: for public rows, for a horizon, and where nothing is trained.
     """
-    if not schedule.trains or schedule.config.horizon is not None:
-        return ""
-    try:
-        plan = require_feasible(schedule.config).plan
-        left = None if plan is None else runs_that_fit(plan)
-    except (InputError, ParameterError, RefusedError) as refusal:
-        return f"The next run is refused: {refusal}"
-    except StorageError as error:
-        return f"The next run would fail: {error}"
-    if left is None:
-        return ""
-    told = f"{left} more run{'s' * (left != 1)} on new versions fit{'s' * (left == 1)} under the cap"
-    if schedule.cron is None or left >= _MOST_DATES:
-        return f"{told}."
-    last = schedule.next_dates(left + 1)[-1]
-    return f"{told}; if every run finds a new version, the first refusal is on {last:%Y-%m-%d}."
+    if expected.problem or expected.runs is None:
+        return expected.problem
+    runs = expected.runs
+    fit = f"{runs} more run{'s' * (runs != 1)} on new versions fit{'s' * (runs == 1)} under the cap"
+    if schedule.cron is None or schedule.paused or expected.refused is None:
+        return f"{fit}."
+    # As many as fit by themselves come before a refusal only where nothing else of the account runs.
+    beside = "" if expected.admitted >= runs else " of all schedules of its account"
+    return f"{fit}; if every run{beside} finds a new version, the first refusal is on {expected.refused:%Y-%m-%d}."
 
 
-def _training(schedule: Schedule) -> dict[str, Any]:
-    name = schedule.dataset
-    config = schedule.config.model_dump(mode="json")
+def _training(schedule: Schedule, outlook: str) -> dict[str, Any]:
+    name, paused = schedule.dataset, " Paused: nothing starts it but a hand." if schedule.paused else ""
+    parameters = asked_of(schedule.config)
     spec: dict[str, Any] = {
-        "name": name,
-        "description": f"Train on {name}, as its owner has set it: `unitball schedule {name}`. {forecast(schedule)}",
-        "entrypoint": "flows.federated_training.train",
-        "parameters": {"config": config},
+        "name": schedule.full_name,
+        "description": f"Train on {name}, as its owner has set it ({schedule.name}): `unitball schedule {name} --name "
+        f"{schedule.name}`.{paused} {outlook}".rstrip(),
+        "entrypoint": "flows.asked.train",
+        "parameters": parameters,
     }
     if schedule.cron is not None:
-        spec["schedules"] = [{"cron": schedule.cron, "timezone": schedule.timezone, "slug": "schedule"}]
-    if schedule.on_new_version:
+        timing = {"cron": schedule.cron, "timezone": schedule.timezone, "slug": schedule.name}
+        spec["schedules"] = [{**timing, "active": not schedule.paused}]
+    if schedule.on_new_version and not schedule.paused:
         resource = {"prefect.resource.id": dataset_resource(name)}
         spec["triggers"] = [
-            {"type": "event", "expect": [str(Event.REGISTERED)], "match": resource, "parameters": {"config": config}}
+            {"type": "event", "expect": [str(Event.REGISTERED)], "match": resource, "parameters": parameters}
         ]
-    return _deployment(Path(f"schedule of {name}"), spec)
+    return _deployment(Path(f"schedule {schedule.full_name}"), spec)
 
 
 def _scoring(schedule: Schedule) -> dict[str, Any]:
-    request = {
-        "model": "{{ event.payload.model }}",
-        "input": schedule.scoring_input,
-        "id_column": schedule.scoring_id,
-        "prefer_champion": True,
-    }
+    request = {"input": schedule.scoring_input, "prefer_champion": True}
+    if schedule.scoring_id is not None:
+        request["id_column"] = schedule.scoring_id
     trained = {
         "type": "event",
         "expect": [str(Event.TRAINED)],
         "match": {"prefect.resource.id": dataset_resource(schedule.dataset)},
-        "parameters": {"request": request},
+        "parameters": {"model": "{{ event.payload.model }}", **request},
     }
     spec = {
-        "name": schedule.dataset,
+        "name": schedule.full_name,
         "description": f"Score {schedule.scoring_input} after each training on {schedule.dataset}, as its owner has "
-        f"set it: `unitball schedule {schedule.dataset} --score-input …`.",
-        "entrypoint": "flows.batch_scoring.batch_scoring",
+        f"set it ({schedule.name}): `unitball schedule {schedule.dataset} --name {schedule.name} --score-input …`.",
+        "entrypoint": "flows.asked.score",
         # For runs by hand.
-        "parameters": {"request": {**request, "model": f"{schedule.dataset}.{schedule.config.system}"}},
-        "triggers": [trained],
+        "parameters": {"model": f"{schedule.dataset}.{schedule.config.system}", **request},
+        "triggers": [] if schedule.paused else [trained],
     }
-    return _deployment(Path(f"schedule of {schedule.dataset}"), spec)
+    return _deployment(Path(f"schedule {schedule.full_name}"), spec)

@@ -7,7 +7,12 @@ from tasks.records import record_budgets
 from tasks.runtime.ending import announcing_failures
 
 
-@flow(name="budget-report", flow_run_name="budgets of all accounts", persist_result=False)
+@flow(
+    name="budget-report",
+    description="Draw what every account has spent against its cap; it reads charges alone and costs nothing.",
+    flow_run_name="budgets of all accounts",
+    persist_result=False,
+)
 def budget_report() -> list[BudgetHistory]:
     """Draw every account's spending against its cap; reads the ledger's charges alone, so it costs no budget.
 

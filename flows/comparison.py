@@ -7,7 +7,7 @@ from prefect.artifacts import create_markdown_artifact
 
 from flows.federated_training import begin, train
 from storage.errors import RefusedError
-from tasks.datasets.schedules import schedule_of
+from tasks.datasets.schedules import allowed_comparison
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.graph import materialise
 from tasks.planning.rows import FeatureStep
@@ -50,8 +50,7 @@ def champion_comparison(request: ComparisonRequest) -> Comparison:
 def _compared(request: ComparisonRequest) -> Comparison:
     model_comparison = open_comparison(current_root(), request.model)
     config = model_comparison.lineages[0].config
-    schedule = schedule_of(config.dataset)
-    allowed, wanted = (None, False) if schedule is None else (schedule.comparison_epsilon, schedule.promote)
+    allowed, wanted = allowed_comparison(config.dataset, config.system)
     with one_run_a_dataset(config.dataset):
         registered = resolve_dataset(config.dataset)
         # Whatever the model was trained on, it is compared on rows that are held out of all.
@@ -66,7 +65,7 @@ def _compared(request: ComparisonRequest) -> Comparison:
     return compared
 
 
-@flow(name="comparison", persist_result=False)
+@flow(name="comparison", flow_run_name="several algorithms side by side", persist_result=False)
 def compare(configs: list[TrainingConfig]) -> list[RunResult]:
     """Run each configuration in turn; the first refusal or error stops the comparison.
 

@@ -216,20 +216,24 @@ class Catalog:
         """Record that rows were refused because they are private rows of this root."""
         append(self._database, Kind.REFUSAL, account=account, subject=name, content={"visibility": str(visibility)})
 
-    def set_schedule(self, name: str, schedule: Mapping[str, Any]) -> None:
-        """Record when a data set is trained on; an empty mapping ends its schedule.
+    def set_schedule(self, dataset: str, name: str, schedule: Mapping[str, Any]) -> None:
+        """Record one of a data set's schedules, in the place of an earlier one of this name; an empty mapping ends it.
 
         Raises
         ------
         InputError
             If there is no such data set.
         """
-        append(self._database, Kind.SCHEDULE, account=self.get(name).account, subject=name, content=dict(schedule))
+        account, content = self.get(dataset).account, {"name": name, "schedule": dict(schedule)}
+        append(self._database, Kind.SCHEDULE, account=account, subject=dataset, content=content)
 
-    def schedules(self) -> dict[str, Mapping[str, Any]]:
-        """Return the schedules that stand, by data set."""
-        newest = {entry.subject: entry.content for entry in found(self._database, Kind.SCHEDULE)}
-        return {name: newest[name] for name in sorted(newest) if newest[name]}
+    def schedules(self) -> dict[tuple[str, str], Mapping[str, Any]]:
+        """Return the schedules that stand, by data set and name."""
+        newest = {
+            (entry.subject, str(entry.content["name"])): entry.content["schedule"]
+            for entry in found(self._database, Kind.SCHEDULE)
+        }
+        return {which: newest[which] for which in sorted(newest) if newest[which]}
 
     def horizons(self, name: str) -> list[Horizon]:
         """Return a data set's horizons, oldest first; all but the last are full."""

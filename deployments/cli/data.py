@@ -90,7 +90,7 @@ def ingest(
     """Bring rows in: validated, stored, registered under an account."""
     from tasks.datasets import registration
     from tasks.datasets.horizons import rows_left_out, rows_there_before
-    from tasks.datasets.schedules import schedule_of
+    from tasks.datasets.schedules import schedules_of
     from tasks.runtime.stores import open_catalog
 
     if request.path is not None:
@@ -98,7 +98,7 @@ def ingest(
     for party, path in request.parties.items():
         require_readable(path, f"--party {party}")
     visibility = Visibility.PRIVATE if private else Visibility.PUBLIC
-    schedule, left_out = schedule_of(name), list[str]()
+    left_out = list[str]()
     with progress(f"ingest {name}"):
         reference = registration.ingest(
             request.model_copy(update={"name": name, "visibility": visibility}), left_out.append
@@ -125,9 +125,11 @@ def ingest(
             else "none of which was there before"
         )
         lines.append(f"night {night} of the horizon: {rows} new rows, {came}" if night else _NO_NIGHT)
-    if schedule is not None and schedule.on_new_version:
-        epsilon = schedule.config.epsilon
-        lines.append(f"a new version starts federated-training/{name} where it is served: epsilon {epsilon}")
+    lines += [
+        f"a new version starts federated-training/{one.full_name} where it is served: epsilon {one.config.epsilon}"
+        for one in schedules_of(name)
+        if one.on_new_version and not one.paused
+    ]
     counted: dict[str, Any] = {"counts": report.counts, "taken": report.taken, "duplicates": asdict(report.duplicates)}
     if left_out:
         counted |= {"left_out": left_out}

@@ -114,12 +114,12 @@ _COMMANDS = (
     _Command(
         "schedule",
         "deployments.cli.training",
-        "Set a schedule or a trigger for training on a data set; `unitball serve` applies it when it starts.",
+        "Set one of a data set's schedules, change, pause or remove it; `unitball serve` follows within seconds.",
     ),
     _Command(
         "schedules",
         "deployments.cli.training",
-        "List the schedules and triggers of all data sets.",
+        "List the schedules of all data sets: their next dates, and what they will cost until the cap.",
     ),
     _Command(
         "serve",

@@ -1,4 +1,4 @@
-"""Schedules of training and scoring, one a data set: kept in the catalogue, applied whenever flows are served.
+"""Schedules of training and scoring, each with its name: kept in the catalogue, applied while flows are served.
 
 What is kept is tried before: an expression of cron that never comes stops whoever serves it. What is kept nevertheless
 and cannot be served, because something it names has gone or is another now, is left out and said by name.
@@ -43,6 +43,14 @@ class Schedule(BaseModel, frozen=True, extra="forbid"):
     in full, and so is a run whose releases another version of Unitball or of a library computes otherwise.
     """
 
+    name: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$",
+            description="What to call it, among the data set's: letters, digits, - and _.",
+        ),
+    ] = ""
+    paused: Annotated[bool, Field(description="Nothing starts it until it is resumed.")] = False
     config: TrainingConfig
     cron: Annotated[str | None, Field(description="When, as five fields of cron.", examples=[NIGHTLY])] = None
     timezone: Annotated[str, Field(description="Time zone of --cron.", examples=["Europe/Berlin"])] = "UTC"
@@ -55,6 +63,19 @@ class Schedule(BaseModel, frozen=True, extra="forbid"):
     ] = None
     promote: Annotated[bool, Field(description="A trained model that is better becomes champion.")] = False
     scoring_id: Annotated[str | None, Field(description="A column of these rows that is kept.")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, values: object) -> object:
+        """Call it by what starts it, where it is given no name."""
+        if not isinstance(values, dict) or values.get("name"):
+            return values
+        usual = (
+            (values.get("cron") == NIGHTLY, "nightly"),
+            (values.get("cron") is not None, "cron"),
+            (values.get("on_new_version"), "on-new-version"),
+        )
+        return {**values, "name": next((name for holds, name in usual if holds), "scoring")}
 
     @model_validator(mode="after")
     def _starts(self) -> Self:
@@ -75,6 +96,11 @@ class Schedule(BaseModel, frozen=True, extra="forbid"):
     def dataset(self) -> str:
         """The data set's name."""
         return self.config.dataset
+
+    @property
+    def full_name(self) -> str:
+        """Its name among those of all data sets: a schedule's own name has no dot."""
+        return full_name(self.dataset, self.name)
 
     def next_dates(self, count: int = _SHOWN_DATES) -> list[datetime]:
         """Return when it starts next; nothing where no clock starts it.
@@ -133,17 +159,24 @@ def next_dates(cron: str, timezone: str, count: int, *, fields: bool = False) ->
         ) from None
 
 
+def full_name(dataset: str, name: str) -> str:
+    """Return a schedule's name among those of all data sets."""
+    return f"{dataset}.{name}"
+
+
 class BrokenSchedule(NamedTuple):
     """What is kept for a data set and cannot be served.
 
     Attributes
     ----------
     dataset : str
+    name : str
     problem : str
         With the expression or the field, and why.
     """
 
     dataset: str
+    name: str
     problem: str
 
 
@@ -162,20 +195,24 @@ class Kept:
     broken: tuple[BrokenSchedule, ...]
 
 
-def _read(dataset: str, kept: Mapping[str, object]) -> Schedule | BrokenSchedule:
+def _read(which: tuple[str, str], kept: Mapping[str, object]) -> Schedule | BrokenSchedule:
     try:
-        return Schedule.model_validate(kept)
+        schedule = Schedule.model_validate(kept)
     except ValidationError as error:
-        return BrokenSchedule(dataset, "; ".join(faults(error)))
+        return BrokenSchedule(*which, "; ".join(faults(error)))
+    if (found := (schedule.dataset, schedule.name)) != which:
+        return BrokenSchedule(*which, f"it is kept under this name and is {'.'.join(found)}")
+    return schedule
 
 
-def _tried(dataset: str, kept: Mapping[str, object]) -> Schedule | BrokenSchedule:
-    entry = _read(dataset, kept)
+def _tried(which: tuple[str, str], kept: Mapping[str, object]) -> Schedule | BrokenSchedule:
+    entry = _read(which, kept)
     if isinstance(entry, Schedule):
         try:
+            open_catalog().get(entry.dataset)
             entry.next_dates(1)
-        except ParameterError as error:
-            return BrokenSchedule(dataset, str(error))
+        except (InputError, ParameterError) as error:
+            return BrokenSchedule(*which, str(error))
     return entry
 
 
@@ -196,13 +233,24 @@ def sound_schedules() -> Kept:
     return _kept([_tried(*entry) for entry in open_catalog().schedules().items()])
 
 
-def schedule_of(dataset: str) -> Schedule | None:
-    """Return a data set's schedule, or None where there is none that can be read."""
-    return next((schedule for schedule in schedules().sound if schedule.dataset == dataset), None)
+def schedules_of(dataset: str) -> list[Schedule]:
+    """Return a data set's schedules that can be read, those that are paused among them."""
+    return [schedule for schedule in schedules().sound if schedule.dataset == dataset]
 
 
-def set_schedule(schedule: Schedule) -> list[datetime]:
-    """Try a schedule, record it in the place of the data set's earlier one, and return when it starts next.
+def allowed_comparison(dataset: str, system: str) -> tuple[float | None, bool]:
+    """Return what the owner lets a comparison with the champion cost, and whether the better model is promoted.
+
+    What schedules say that train this system and are not paused; of several prices the lowest, so that no comparison
+    costs more than one of them has said.
+    """
+    speaking = [one for one in schedules_of(dataset) if one.config.system == system and not one.paused]
+    prices = [one.comparison_epsilon for one in speaking if one.comparison_epsilon is not None]
+    return min(prices, default=None), any(one.promote for one in speaking)
+
+
+def set_schedule(schedule: Schedule) -> tuple[list[datetime], Schedule | None]:
+    """Try a schedule and record it; return when it starts next, and what stood under its name before.
 
     Raises
     ------
@@ -213,20 +261,60 @@ def set_schedule(schedule: Schedule) -> list[datetime]:
     """
     dates = schedule.next_dates()
     require_scorable(schedule)
+    before = next((one for one in schedules_of(schedule.dataset) if one.name == schedule.name), None)
     # Whole, so that another default of a later version changes no schedule.
-    open_catalog().set_schedule(schedule.dataset, schedule.model_dump(mode="json"))
-    return dates
+    open_catalog().set_schedule(schedule.dataset, schedule.name, schedule.model_dump(mode="json"))
+    return dates, before
 
 
-def remove_schedule(dataset: str) -> None:
-    """End a data set's schedule.
+def _one_of(dataset: str, name: str | None) -> tuple[str, Mapping[str, object]]:
+    """Return the name and the entry of a data set's schedule: the one that is named, or its only one."""
+    catalog = open_catalog()
+    catalog.get(dataset)
+    kept = {called: entry for (owner, called), entry in catalog.schedules().items() if owner == dataset}
+    if not kept:
+        raise InputError(f"{dataset} has no schedule; set one: unitball schedule {dataset} --nightly --epsilon …")
+    if name is None and len(kept) > 1:
+        raise InputError(f"{dataset} has several schedules: say which with --name: {', '.join(kept)}")
+    if name is not None and name not in kept:
+        raise InputError(f"{dataset} has no schedule {name!r}; it has: {', '.join(kept)}")
+    called = next(iter(kept)) if name is None else name
+    return called, kept[called]
+
+
+def remove_schedule(dataset: str, name: str | None = None) -> str:
+    """End one of a data set's schedules, whether it can be read or not; return its name.
 
     Raises
     ------
     storage.errors.InputError
-        If there is no such data set.
+        If there is no such data set or schedule, or there are several and none is named.
     """
-    open_catalog().set_schedule(dataset, {})
+    called, _ = _one_of(dataset, name)
+    open_catalog().set_schedule(dataset, called, {})
+    return called
+
+
+def pause_schedule(dataset: str, name: str | None = None, *, paused: bool) -> Schedule:
+    """Pause one of a data set's schedules, or resume it, and return it as it is now.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If there is no such data set or schedule, if there are several and none is named, or if it cannot be read.
+    ParameterError
+        If what is resumed would never start.
+    """
+    called, entry = _one_of(dataset, name)
+    kept = _read((dataset, called), entry)
+    if isinstance(kept, BrokenSchedule):
+        raise InputError(f"{full_name(dataset, called)} cannot be read: {kept.problem}; set it anew, or --remove it")
+    if not paused:
+        kept.next_dates(1)
+    changed = kept.model_copy(update={"paused": paused})
+    if changed != kept:
+        open_catalog().set_schedule(dataset, called, changed.model_dump(mode="json"))
+    return changed
 
 
 def require_scorable(schedule: Schedule) -> None:
@@ -277,13 +365,13 @@ def require_columns(source: Path, encoder: Encoder | None, id_column: str | None
         raise InputError(f"the rows have no column {FEATURES!r}, they have: {', '.join(columns)}")
 
 
-def problems() -> list[tuple[str, str]]:
-    """Return what is wrong with the schedules that stand: the data set, and what; rows to score that are gone, too."""
+def problems() -> list[BrokenSchedule]:
+    """Return what is wrong with the schedules that stand; rows to score that are gone, too."""
     kept = sound_schedules()
-    found = [(one.dataset, one.problem) for one in kept.broken]
+    found = list(kept.broken)
     for schedule in kept.sound:
         try:
             require_scorable(schedule)
         except (InputError, StorageError) as error:
-            found.append((schedule.dataset, f"rows to score: {error}"))
+            found.append(BrokenSchedule(schedule.dataset, schedule.name, f"rows to score: {error}"))
     return found

@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -151,17 +151,6 @@ def _values(value: object) -> object:
     return tuple(values)
 
 
-def _form_of_weights(schema: Json) -> None:
-    """Write the two forms of weights as Prefect's page draws both of them.
-
-    It takes ``anyOf``, and draws a box for a dictionary among several forms only where no ``type`` is named.
-    """
-    named, word = cast("list[Json]", schema.pop("oneOf"))
-    named = {name: value for name, value in named.items() if name != "type"}
-    other = {"type": ["array", "boolean", "null", "number", "string"]}
-    schema["anyOf"] = [{**named, "not": other, "title": "by name"}, {**word, "title": "balanced"}]
-
-
 class SecureSettings(BaseModel, frozen=True, extra="forbid"):
     """The fault model of secure aggregation, and who is lost in the simulation."""
 
@@ -277,7 +266,6 @@ class AlgorithmSettings(BaseModel, frozen=True, extra="forbid"):
         | Annotated[Literal["balanced"], Tag("word")],
         Field(
             discriminator=Discriminator(lambda given: "word" if isinstance(given, str) else "weights"),
-            json_schema_extra=_form_of_weights,
             description="Weights of the classes, so that a rare one counts: NAME=WEIGHT, at most 1, from public "
             "knowledge. A class that is not named weighs 1. Or balanced: weights from noisy counts, which take a "
             "twentieth of noisy-gd's budget (mu^2) and none of discriminant-gd's.",

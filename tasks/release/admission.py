@@ -158,12 +158,22 @@ def require_room(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef],
         ledger.require_affordable(_request(readers, run, ledger))
 
 
+def request_of(plan: RunPlan, *, unpaid: bool = False) -> PlanRequest | None:
+    """Return what a plan asks the ledger for; None where it reads no rows.
+
+    ``unpaid``: None, too, where all of it was charged before.
+    """
+    ledger = open_ledger()
+    readers = {release.key: release for release in plan.releases if release.reads_rows}
+    if not readers or (unpaid and not _unpaid(readers, ledger)):
+        return None
+    return _request(readers, plan.system, ledger)
+
+
 def runs_that_fit(plan: RunPlan) -> int | None:
     """Return how many more runs like this one would be admitted, each charged; None where nothing has a cap."""
-    readers = {release.key: release for release in plan.releases if release.reads_rows}
-    if not readers:
-        return None
-    return runs_left(next(iter(readers.values())).account, _request(readers, plan.system, open_ledger()))
+    request = request_of(plan)
+    return None if request is None else runs_left(request.account, request)
 
 
 def _admissible(

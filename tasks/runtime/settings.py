@@ -421,6 +421,15 @@ def mlflow_page(run_id: str) -> str:
     return f"{(server_address() or served).rstrip('/')}/#/runs/{run_id}"
 
 
+def prefect_pages(api: str) -> str:
+    """Return where a Prefect server's pages are, from its API's address.
+
+    A server has two versions of its pages, below ``/`` and below ``/v2``. It opens the second by itself, and every link
+    of ours leads there.
+    """
+    return f"{api.rstrip('/').removesuffix('/api')}/v2"
+
+
 def flow_run_page(flow_run_id: str) -> str:
     """Return the address of a flow run's page: beside ``PREFECT_API_URL``, where the root is served, or as usual."""
     api = os.environ.get("PREFECT_API_URL")
@@ -428,7 +437,7 @@ def flow_run_page(flow_run_id: str) -> str:
     if not api or api == os.environ.get(EMBEDDED_VARIABLE):
         usual = f"http://127.0.0.1:{os.environ.get('UNITBALL_PREFECT_PORT') or 4210}/api"
         api = recorded_servers(current_root()).get("prefect", usual)
-    return f"{api.rstrip('/').removesuffix('/api')}/runs/flow-run/{flow_run_id}"
+    return f"{prefect_pages(api)}/runs/flow-run/{flow_run_id}"
 
 
 def webhook_address() -> str | None:

@@ -661,7 +661,7 @@ def _unfit(records: ModelRecords, version: VersionRecord) -> str | None:
     if version.facts["proved"] == "none":
         return f"nothing is proved of {algorithm} here; unitball algorithms names what is"
     if not records.audits(algorithm):
-        return f"{algorithm} was not audited; prefect deployment run privacy-audit/weekly does, and charges nothing"
+        return f"{algorithm} was not audited; prefect deployment run privacy-audit/audit does, and charges nothing"
     if not open_catalog().registrations(dataset):
         return f"this root does not know the data set {dataset!r}, so that nobody can say whether its cap holds"
     if not open_ledger().status(open_catalog().account_of(dataset).name).admitted:

@@ -485,6 +485,12 @@ def log_run(client: MlflowClient, experiment: str, entries: Entries, *, keys: Ma
     return run_id
 
 
+def name_run(root: Path, run_id: str, name: str) -> None:
+    """Call a run that was logged by another name, as somebody has asked."""
+    with tracking_client(root) as client:
+        client.set_tag(run_id, "mlflow.runName", name)
+
+
 def _metrics(
     metrics: Mapping[str, float],
     curves: Mapping[str, Mapping[int, float]] | None = None,

@@ -233,10 +233,11 @@ def _models(layout: Layout) -> _Problems:
 
 def _schedules(layout: Layout) -> _Problems:
     del layout
-    for dataset, problem in schedules.problems():
+    for one in schedules.problems():
+        called = f"unitball schedule {one.dataset} --name {one.name}"
         yield (
-            f"the schedule of {dataset} is not served as it stands: {problem}",
-            f"unitball schedule {dataset} …, anew; or unitball schedule {dataset} --remove",
+            f"the schedule {schedules.full_name(one.dataset, one.name)} is not served as it stands: {one.problem}",
+            f"{called} …, anew; or {called} --remove",
         )
 
 

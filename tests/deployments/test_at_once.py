@@ -15,13 +15,14 @@ from tests.support.serving import Served, rows_file, wait_for
 @pytest.mark.nightly
 def test_from_schedule_event_and_form_at_once(served: Served, tmp_path: Path) -> None:
     """The second and the third wait, and find all they need in the cache; a run of another set works meanwhile."""
-    (deployment,) = [one for one in served.ask("/deployments/filter") if one["name"] == "arrivals"]
+    (deployment,) = [one for one in served.ask("/deployments/filter") if one["name"] == "arrivals.nightly"]
     before, earlier = plans(served), {run["id"] for run in served.runs()}
     # Other rows are another version, whose event starts a run.
     path = rows_file(tmp_path / "rows.libsvm", 260, seed=4)
     served.unitball("ingest", "arrivals", "--format", "libsvm", "--path", path, "--public")
     served.ask(f"/deployments/{deployment['id']}/create_flow_run", parameters=deployment["parameters"])
-    served.start_run(**deployment["parameters"]["config"])
+    given = deployment["parameters"]
+    served.start_run(**{name: value for name, value in given.items() if name != "more"}, **given["more"])
     other = served.start_run(dataset="wine", algorithm="noisy-gd", epsilon=1.0, replicate=9)
 
     def ended() -> list[dict[str, Any]]:
@@ -38,7 +39,7 @@ def test_from_schedule_event_and_form_at_once(served: Served, tmp_path: Path) ->
 
 
 def dataset_of(run: dict[str, Any]) -> object:
-    return run["parameters"].get("config", {}).get("dataset")
+    return run["parameters"].get("dataset")
 
 
 def plans(served: Served) -> set[int]:

@@ -14,7 +14,6 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import is_valid
 
-from flows.federated_training import train
 from flows.party import answer_request
 from storage.layout import Layout
 from tests.support.engines import Engine
@@ -24,8 +23,8 @@ from tests.support.serving import UNITBALL, Served, in_seconds, prepared, starte
 
 ENUMERATED = {
     "train": "noisy-gd",
-    "weekly": "fed-dpdr-dpml",
-    "redraw": "wang2024-table1",
+    "audit": "fed-dpdr-dpml",
+    "reproduce": "wang2024-table1",
 }
 
 
@@ -37,13 +36,15 @@ def deployment(served: Served, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "parameters", "named"),
     [
-        ("score", {"request": {"model": "", "input": "/x"}}, "request.model"),
-        ("score", {"request": {"model": "a.b"}}, "request.input"),
-        ("compare", {"request": {"model": "a.b/1", "epsilon": -1}}, "request.epsilon"),
-        ("train", {"config": {"dataset": "iris", "algorithm": "no-such"}}, "config.algorithm"),
-        ("run", {"spec": {"name": "two points", "set": {"dataset": "iris"}}}, "spec.name"),
-        ("redraw", {"name": "no-such-figure"}, "no-such-figure"),
-        ("weekly", {"request": {"algorithm": "no-such"}}, "no-such"),
+        ("score", {"model": "", "input": "/x"}, "model"),
+        ("score", {"model": "a.b"}, "input"),
+        ("compare", {"model": "a.b/1", "epsilon": -1}, "epsilon"),
+        ("train", {"dataset": "iris", "algorithm": "no-such"}, "algorithm"),
+        ("train", {"dataset": "no-such-set", "epsilon": 1}, "no-such-set"),
+        ("train", {"config": {"dataset": "iris", "epsilon": 1}}, "config"),
+        ("sweep", {"name": "two points", "set": {"dataset": "iris"}, "grid": {}}, "name"),
+        ("reproduce", {"name": "no-such-figure"}, "no-such-figure"),
+        ("audit", {"algorithm": "no-such"}, "no-such"),
     ],
 )
 def test_a_bad_value_of_every_deployment_is_refused(
@@ -62,15 +63,13 @@ def test_a_bad_value_of_every_deployment_is_refused(
 
 
 def test_a_field_of_a_run_has_one_name() -> None:
-    """As programs ask for runs, and as a coordinator asks parties."""
-    for flow in (train, answer_request):
-        schema = parameter_schema(flow).model_dump_for_openapi()
-        for name in ("replicate", "repetition"):
-            given = {"config": {"dataset": "iris", name: 1}}
-            parameters = given if flow is train else {"request": {**given, "ask": "reserve"}}
-            assert is_valid(parameters, schema) is (name == "replicate"), (flow, name)
-        fields = schema["definitions"]["TrainingConfig"]["properties"]
-        assert {"replicate", "deadline_miss"} < set(fields)
+    """As a coordinator asks parties."""
+    schema = parameter_schema(answer_request).model_dump_for_openapi()
+    for name in ("replicate", "repetition"):
+        parameters = {"request": {"config": {"dataset": "iris", name: 1}, "ask": "reserve"}}
+        assert is_valid(parameters, schema) is (name == "replicate"), name
+    fields = schema["definitions"]["TrainingConfig"]["properties"]
+    assert {"replicate", "deadline_miss"} < set(fields)
 
 
 ALGORITHM = "noisy-gd"
@@ -134,7 +133,7 @@ def test_two_schedules_that_fire_at_once(day: Served) -> None:
             "schedule": {"interval": 3600, "anchor_date": moment},
             "active": True,
             "slug": f"at-once-{number}",
-            "parameters": {"config": {"dataset": name, "algorithm": ALGORITHM, "epsilon": 1.5}},
+            "parameters": {"dataset": name, "algorithm": ALGORITHM, "epsilon": 1.5},
         }
         for number, name in enumerate(("breast_cancer", "breast_cancer", "iris"))
     ]
@@ -152,18 +151,18 @@ def test_two_schedules_that_fire_at_once(day: Served) -> None:
 
     def fired() -> list[dict[str, Any]]:
         ours = [run for run in day.runs() if run["id"] not in before and run["auto_scheduled"]]
-        return [run for run in ours if run["parameters"]["config"].get("epsilon") == 1.5]
+        return [run for run in ours if run["parameters"].get("epsilon") == 1.5]
 
     runs = wait_for("three runs", lambda: found if len(found := fired()) == 3 else None)
     assert len({run["expected_start_time"] for run in runs}) == 1
     for run in runs:
         made(day, run["id"])
     spans = {run["id"]: work(day, run["id"]) for run in runs}
-    one, other = sorted(spans[run["id"]] for run in runs if run["parameters"]["config"]["dataset"] == "breast_cancer")
+    one, other = sorted(spans[run["id"]] for run in runs if run["parameters"]["dataset"] == "breast_cancer")
     assert one[1] <= other[0], "two runs of one data set worked at the same time"
     parties = json.loads(day.unitball("budget", "breast_cancer", "--json"))["parties"]
     assert {len({charge["plan"] for charge in party["charges"]}) for party in parties} == {1}, "one charge"
-    (apart,) = [spans[run["id"]] for run in runs if run["parameters"]["config"]["dataset"] == "iris"]
+    (apart,) = [spans[run["id"]] for run in runs if run["parameters"]["dataset"] == "iris"]
     assert apart[0] < other[1], "another data set's run waited for those that wait"
 
 
@@ -176,9 +175,9 @@ def work(served: Served, run_id: str) -> tuple[str, str]:
 def test_a_training_starts_scoring_and_the_comparison_with_the_champion(day: Served) -> None:
     """By events alone: the first model is scored with; the second is compared, promoted and scored with."""
     (clinic,) = [
-        one for one in day.ask("/deployments/filter") if one["name"] == "clinic" and "config" in one["parameters"]
+        one for one in day.ask("/deployments/filter") if one["name"] == "clinic.cron" and "dataset" in one["parameters"]
     ]
-    config = clinic["parameters"]["config"]
+    given = clinic["parameters"]
     made(day, start(day, clinic, clinic["parameters"]))
     (scored,) = ended(day, f"score with {MODEL}/1", 1)
     assert scored["state_type"] == "COMPLETED", scored["state"]["message"]
@@ -189,12 +188,12 @@ def test_a_training_starts_scoring_and_the_comparison_with_the_champion(day: Ser
 
     refused = day.command(*UNITBALL, "model", "promote", f"{MODEL}/1")
     assert "was not audited" in refused.stderr
-    made(day, start(day, deployment(day, "weekly"), {"request": QUICK}))
+    made(day, start(day, deployment(day, "audit"), QUICK))
     assert "champion" in day.unitball("model", "promote", f"{MODEL}/1")
 
     rows = str(day.root.parent / "clinic.txt")
     day.unitball("ingest", "clinic", "--format", "libsvm", "--path", rows, "--dimension", "6", "--classes=-1,1")
-    made(day, day.start_run(**{**config, "epsilon": 4.0}))
+    made(day, start(day, clinic, {**given, "epsilon": 4.0}))
     (compared,) = ended(day, f"{MODEL}/2 against the champion", 1)
     assert compared["state_type"] == "COMPLETED", compared["state"]["message"]
     found = json.loads(day.unitball("model", "show", f"{MODEL}@champion", "--json"))
@@ -207,8 +206,8 @@ def test_a_training_starts_scoring_and_the_comparison_with_the_champion(day: Ser
 @pytest.mark.nightly
 def test_a_sweep_and_a_reproduction_run(day: Served) -> None:
     spec = {"name": "two-points", "set": {"dataset": "iris", "algorithm": ALGORITHM}, "grid": {"epsilon": [1, 2]}}
-    sweep = start(day, deployment(day, "run"), {"spec": spec})
-    redraw = start(day, deployment(day, "redraw"), {"name": "wang2024-table1"})
+    sweep = start(day, deployment(day, "sweep"), spec)
+    redraw = start(day, deployment(day, "reproduce"), {"name": "wang2024-table1"})
     made(day, sweep)
     made(day, redraw)
     assert (day.root / "experiments" / "wang2024-table1-quick" / "report.html").exists()
@@ -223,7 +222,7 @@ def test_no_row_and_no_secret_is_seen_after_such_a_day(day: Served) -> None:
     refused = day.finished(day.start_run(dataset="clinic", algorithm=ALGORITHM, epsilon=50.0))
     assert refused["state_name"] == "BudgetExhausted"
     wait_for("the webhook", lambda: day.alerts)
-    made(day, start(day, deployment(day, "daily"), {}))
+    made(day, start(day, deployment(day, "budget"), {}))
     day.unitball("budget", "--out", str(folder / "budgets.html"))
     day.unitball("export", f"{MODEL}@champion", "-o", str(folder / "run.zip"))
     day.unitball("doctor")

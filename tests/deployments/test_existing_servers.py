@@ -103,7 +103,7 @@ def test_the_runner_alone_on_a_shared_prefect(served: Served, engine: Engine, tm
         found = {one["id"]: one["name"] for one in served.ask("/deployments/filter")}
         assert theirs.items() < found.items()
         (ours,) = found.keys() - theirs.keys()
-        config = {"config": {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}}
+        config = {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}
         body = {"parameters": config, "state": {"type": "SCHEDULED"}}
         run = served.call("POST", f"/deployments/{ours}/create_flow_run", body)
         finished = served.finished(run["id"])

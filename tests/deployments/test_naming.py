@@ -8,19 +8,21 @@ from typing import Any
 from uuid import uuid4
 
 from deployments.runner import name_waiting_runs, run_name
-from flows.batch_scoring import batch_scoring
-from flows.federated_training import train
-from flows.privacy_audit import privacy_audit
+from flows.asked import audit, score, train
 
-CLINIC = {"config": {"dataset": "clinic", "algorithm": "noisy-gd", "epsilon": 0.5}}
+CLINIC = {"dataset": "clinic", "algorithm": "noisy-gd", "epsilon": 0.5}
 
 
 def test_a_name_says_what_the_parameters_will_do() -> None:
     assert run_name(train, CLINIC) == "noisy-gd on clinic"
-    assert run_name(batch_scoring, {"request": {"model": "clinic.fed", "input": "x.csv"}}) == "score with clinic.fed"
-    assert run_name(train, {"config": {"algorithm": "none-such"}}) is None
+    assert run_name(train, {**CLINIC, "name": "after the flood"}) == "after the flood"
+    parts = {"trainer": "noisy-gd", "projection": "wishart-pca"}
+    assert run_name(train, {"dataset": "clinic", "epsilon": 1.0, "more": parts}) == "wishart-pca+noisy-gd on clinic"
+    assert run_name(score, {"model": "clinic.fed", "input": "x.csv"}) == "score with clinic.fed"
+    assert run_name(train, {"dataset": "clinic", "algorithm": "none-such"}) is None
     assert run_name(train, {}) is None
-    assert run_name(privacy_audit, {}) is None
+    assert run_name(audit, {}) == "audit of the algorithms in use"
+    assert run_name(audit, {"algorithm": "noisy-gd"}) == "audit of noisy-gd"
 
 
 class Server:

@@ -159,22 +159,6 @@ def test_train_shows_every_field_with_its_description_and_bounds(
     assert ">0,≤1000" in text
 
 
-def test_registered_names_are_an_enumeration_of_the_form() -> None:
-    """Prefect makes its form from this schema when the flow is deployed."""
-    from dpalgos.registry import names
-    from flows.federated_training import train
-
-    fields = train.parameters.definitions["TrainingConfig"]["properties"]
-    # What is asked first stands first: a budget that is refused is seen without leafing through fifty fields.
-    assert list(fields)[:4] == ["dataset", "epsilon", "delta", "algorithm"]
-    for field, kind in (("algorithm", "systems"), ("projection", "projections"), ("trainer", "trainers")):
-        (offered,) = [one for one in fields[field]["anyOf"] if one["type"] == "string"]
-        assert offered["enum"] == list(names(kind))
-        assert {"type": "null"} in fields[field]["anyOf"]
-    (offered,) = [one for one in fields["partition"]["anyOf"] if one["type"] == "string"]
-    assert offered["enum"] == sorted([*names("partitions"), "own"])
-
-
 def _help(model: type[BaseModel]) -> str:
     application = typer.Typer()
 
@@ -186,38 +170,20 @@ def _help(model: type[BaseModel]) -> str:
     return CliRunner().invoke(application, ["--help"], env={"COLUMNS": "200"}).output
 
 
-def test_a_form_offers_weights_of_classes_or_a_word() -> None:
-    from prefect.utilities.schema_tools.validation import validate
-
-    from flows.federated_training import train
-
-    field = train.parameters.definitions["TrainingConfig"]["properties"]["class_weight"]
-    named, word = field["anyOf"]
-    # Prefect's page draws no box for a dictionary among several forms: it draws one where no type is named.
-    assert "type" not in named
-    assert (word["type"], word["const"]) == ("string", "balanced")
-    for value, fits in (
-        ({"honest": 0.04}, True),
-        ("balanced", True),
-        ({"honest": 2}, False),
-        (0.04, False),
-        ("x", False),
-    ):
-        faults = validate({"weights": value}, {"type": "object", "properties": {"weights": field}})
-        assert (not faults) == fits, value
+def test_weights_of_classes_are_offered_by_name_or_as_a_word() -> None:
     assert "balanced|NAME=VALUE" in re.sub(r"[│\s]+", " ", _help(TrainingConfig))
 
 
 def test_only_relations_that_can_be_in_force_are_offered() -> None:
-    from flows.federated_training import train
-    from flows.privacy_audit import privacy_audit
+    from flows.asked import audit
     from tasks.datasets.request import IngestRequest
 
     relations = ["replace-one", "replace-special"]
-    forms = [train.parameters.definitions["TrainingConfig"], privacy_audit.parameters.definitions["AuditRequest"]]
-    for schema, field in [(form, "neighbours") for form in forms] + [(IngestRequest.model_json_schema(), "relation")]:
+    models = [(TrainingConfig.model_json_schema(), "neighbours"), (IngestRequest.model_json_schema(), "relation")]
+    for schema, field in models:
         assert "add-remove-one" not in json.dumps(schema)
         assert schema["properties"][field]["anyOf"][0]["enum"] == relations
+    assert audit.parameters.properties["neighbours"]["enum"] == relations
     for request in (TrainingConfig, IngestRequest):
         shown = re.sub(r"[│\s]+", " ", _help(request))
         assert "replace-one|replace-special" in shown

@@ -13,6 +13,7 @@ from tests.support.nights import by_night
 from tests.support.serving import Served, wait_for
 
 pytestmark = needs_browser
+FORM = ["Data set", "Epsilon", "Algorithm", "Trust", "Features", "Name", "Seed of public runs", "More"]
 
 
 @pytest.mark.parametrize("name", [pytest.param("127.0.0.1", marks=pytest.mark.nightly), "localhost"])
@@ -44,7 +45,10 @@ def test_the_page_works_with_the_secret_typed_in(name: str, served: Served, tmp_
 def test_the_form_of_a_deployment_refuses_a_bad_value_and_runs_a_good_one(
     served: Served, tmp_path: Path, runs: bool
 ) -> None:
-    """Logged in: two million parties are refused in the form and make no run; the same form with 3 starts one."""
+    """Logged in: an epsilon of two million is refused in the form and makes no run; the same form with 0.5 starts one.
+
+    In both versions of the pages the form has the same eight fields, in order, and shows no default that it cannot.
+    """
     from selenium.webdriver.common.keys import Keys
 
     (deployment,) = [one for one in served.ask("/deployments/filter") if one["name"] == "train"]
@@ -77,36 +81,44 @@ def test_the_form_of_a_deployment_refuses_a_bad_value_and_runs_a_good_one(
             )
             return True
 
-        def write(parties: str) -> None:
+        def write(epsilon: str) -> None:
             # The page looks at a value when the box is left.
-            box("Parties").send_keys(Keys.CONTROL + "a" + Keys.NULL + parties + Keys.TAB)
+            box("Epsilon").send_keys(Keys.CONTROL + "a" + Keys.NULL + epsilon + Keys.TAB)
+
+        def looks_right() -> None:
+            labels = "return [...document.querySelectorAll('label')].map(item => item.innerText.split(' (')[0].trim())"
+            order = [label for label in browser.execute_script(labels) if label in FORM]
+            assert order == FORM
+            for said in ("Epsilon (Optional)", "smaller protects more", "Any other option of a training"):
+                assert said in text(), said
+            assert "[object Object]" not in text()
+            boxes = "return [...document.querySelectorAll('input, textarea')].map(item => item.value)"
+            assert not [one for one in browser.execute_script(boxes) if "[object" in one]
 
         browser.get(f"{page}/")
         wait_for("the question for the secret", lambda: browser.find_elements("css selector", "input"), 60)
         browser.find_element("css selector", "input").send_keys(served.secret.basic + Keys.ENTER)
         wait_for("the dashboard", lambda: "dashboard" in browser.current_url, 60)
         browser.get(f"{page}/v2/deployments/deployment/{deployment['id']}/run")
-        wait_for("the form", lambda: box("Parties"), 60)
-        # Each field says whether it is needed and what it is, and names are chosen from what is registered.
-        for said in ("Dataset (Optional)", "needed unless the algorithm draws no noise", "Neighbours (Optional)"):
-            assert said in text(), said
-        labels = "return [...document.querySelectorAll('label')].map(item => item.innerText.split(' (')[0].trim())"
-        order = [label for label in browser.execute_script(labels) if label in ("Dataset", "Epsilon", "Algorithm")]
-        assert order == ["Dataset", "Epsilon", "Algorithm"], "what is asked first stands first"
+        wait_for("the form", lambda: box("Epsilon"), 60)
+        looks_right()
         write("2000000")
         submit()
         # The box's own message: the schema's bound is the page's.
         refused = "return arguments[0].validationMessage"
-        wait_for("the refusal", lambda: "1000000" in browser.execute_script(refused, box("Parties")), 60)
+        wait_for("the refusal", lambda: "1000" in browser.execute_script(refused, box("Epsilon")), 60)
         assert made() == []
         if runs:
-            write("3")
+            write("0.5")
             wait_for("a run", lambda: made() or (submit() and None), 60, 3)
+        browser.get(f"{page}/deployments/deployment/{deployment['id']}/run")
+        wait_for("the form of the other version", lambda: "Seed of public runs" in text(), 60)
+        looks_right()
         # Blocked by the policy, before any name is looked up.
         outside = [line["message"] for line in browser.get_log("browser") if "ERR_NAME_NOT_RESOLVED" in line["message"]]
         assert not outside
     if not runs:
         return
     run, *_ = made()
-    assert run["parameters"]["config"]["parties"] == 3
+    assert run["parameters"]["epsilon"] == 0.5
     assert served.finished(run["id"])["state_type"] == "COMPLETED"

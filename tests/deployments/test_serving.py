@@ -38,14 +38,18 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
         with urllib.request.urlopen(address, timeout=30) as answer:
             assert answer.status == 200
     found = {one["name"]: one for one in served.ask("/deployments/filter")}
-    assert set(found) == {"train", "weekly", "daily", "score", "run", "redraw", "compare", "arrivals"}
-    weekly, arrivals = found["weekly"], found["arrivals"]
-    assert {"config"} <= set(found["train"]["parameter_openapi_schema"]["properties"])
+    assert set(found) == {
+        *("train", "audit", "budget", "score", "sweep", "reproduce", "compare", "arrivals.nightly"),
+    }
+    audit, arrivals = found["audit"], found["arrivals.nightly"]
+    form = found["train"]["parameter_openapi_schema"]["properties"]
+    assert list(form) == ["dataset", "epsilon", "algorithm", "trust", "features", "name", "seed", "more"]
+    assert {"arrivals", "digits"} <= set(form["dataset"]["enum"])
     # What a data set's owner has set, and nothing for any other set.
-    assert arrivals["parameters"]["config"]["dataset"] == "arrivals"
+    assert arrivals["parameters"]["dataset"] == "arrivals"
     assert [schedule["schedule"].get("cron") for schedule in arrivals["schedules"]] == ["0 3 * * *"]
     # The audit runs on a schedule only where somebody has asked for it.
-    assert [(one["schedule"].get("cron"), one["active"]) for one in weekly["schedules"]] == [("0 4 * * 0", False)]
+    assert [(one["schedule"].get("cron"), one["active"]) for one in audit["schedules"]] == [("0 4 * * 0", False)]
 
 
 @pytest.mark.parametrize(
@@ -53,12 +57,12 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
 )
 def test_a_bad_value_is_refused_by_its_name(field: str, value: Any, served: Served) -> None:
     """Before a run is made of it, where one would fail after its start."""
-    parameter = f"config={json.dumps({'dataset': 'digits', field: value})}"
-    done = served.command("-m", "prefect", "deployment", "run", "federated-training/train", "--param", parameter)
+    words = ("--param", "dataset=digits", "--param", f"{field}={json.dumps(value)}")
+    done = served.command("-m", "prefect", "deployment", "run", "federated-training/train", *words)
     assert done.returncode != 0
-    assert f"config.{field}" in done.stdout + done.stderr
-    configs = [run["parameters"].get("config", {}) for run in served.ask("/flow_runs/filter")]
-    assert value not in [config.get(field) for config in configs], "a run was made of it"
+    assert field in done.stdout + done.stderr
+    given = [run["parameters"] for run in served.ask("/flow_runs/filter")]
+    assert value not in [one.get(field) for one in given], "a run was made of it"
 
 
 @pytest.mark.nightly
@@ -79,7 +83,7 @@ def test_runs_of_one_data_set_go_one_after_the_other(served: Served) -> None:
 
 def _dataset_of(run: dict[str, Any]) -> str | None:
     # Runs inside a run (of tasks, of flows that a command starts beside) have other parameters.
-    dataset: str | None = run["parameters"].get("config", {}).get("dataset")
+    dataset: str | None = run["parameters"].get("dataset")
     return dataset
 
 
@@ -100,7 +104,7 @@ def test_triggered_run(served: Served, tmp_path: Path) -> None:
             for name, path in zip(names, paths, strict=True)
         )
     )
-    assert ["federated-training/arrivals" in output for output in outputs] == [False, False, True]
+    assert ["federated-training/arrivals.nightly" in output for output in outputs] == [False, False, True]
     (run,) = wait_for("a run after the event", triggered)
     assert not run["auto_scheduled"]
     finished = served.finished(run["id"])
@@ -148,8 +152,9 @@ def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(served: Serve
     ]
     served.unitball("ingest", "clinic", "--format", "libsvm", "--path", path, *declared)
     # By the command that the pages of help name.
-    parameter = f"config={json.dumps({'dataset': 'clinic', 'algorithm': 'noisy-gd', 'epsilon': 5.0, 'delta': 1e-5})}"
-    done = served.command("-m", "prefect", "deployment", "run", "federated-training/train", "--param", parameter)
+    asked = {"dataset": "clinic", "algorithm": "noisy-gd", "epsilon": 5.0, "more": {"delta": 1e-5}}
+    given = [word for name, value in asked.items() for word in ("--param", f"{name}={json.dumps(value)}")]
+    done = served.command("-m", "prefect", "deployment", "run", "federated-training/train", *given)
     assert done.returncode == 0, done.stdout + done.stderr
     run_id = next(line.split("UUID:")[1].strip() for line in done.stdout.splitlines() if "UUID:" in line)
     finished = served.finished(run_id)

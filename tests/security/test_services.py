@@ -467,7 +467,7 @@ def test_a_holder_of_the_secret_cannot_choose_what_runs(served: Served, tmp_path
     assert changed["pull_steps"], "the attack did not arrive"
     assert changed["entrypoint"].endswith(":main")
     body = {
-        "parameters": {"config": {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}},
+        "parameters": {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0},
         "job_variables": {"command": f"touch {canary}"},
         "state": {"type": "SCHEDULED"},
     }
@@ -492,7 +492,7 @@ def test_a_work_pool_has_nobody_to_run_its_command(served: Served, tmp_path: Pat
     assert not served.processes("worker start")
     # Other runs come and go meanwhile.
     ours = next(each["id"] for each in served.ask("/deployments/filter") if each["name"] == "train")
-    config = {"config": {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}}
+    config = {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}
     created = served.call(
         "POST", f"/deployments/{ours}/create_flow_run", {"parameters": config, "state": {"type": "SCHEDULED"}}
     )
@@ -550,15 +550,15 @@ def test_what_every_holder_of_the_password_can_do(served: Served, tmp_path: Path
     config = {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}
     (train,) = [one for one in served.ask("/deployments/filter") if one["name"] == "train"]
     # Starts runs (one of an earlier test's, where there is one), and reads what they were given and what they said.
-    earlier = [one["id"] for one in served.runs() if one["parameters"].get("config", {}).get("dataset") == "iris"]
+    earlier = [one["id"] for one in served.runs() if one["parameters"].get("dataset") == "iris"]
     run = earlier[0] if earlier else served.start_run(**config)
     assert served.finished(run)["state_type"] == "COMPLETED"
-    assert served.run(run)["parameters"]["config"]["algorithm"] == "noisy-gd"
+    assert served.run(run)["parameters"]["algorithm"] == "noisy-gd"
     assert served.ask("/artifacts/filter")
     assert isinstance(served.ask("/logs/filter"), list)
     # Stops one, says that it was something else, and removes it.
     waiting = {"type": "SCHEDULED", "state_details": {"scheduled_time": "2099-01-01T00:00:00Z"}}
-    later = {"parameters": {"config": config}, "state": waiting}
+    later = {"parameters": config, "state": waiting}
     stopped = served.call("POST", f"/deployments/{train['id']}/create_flow_run", later)["id"]
     for state in ("CANCELLED", "COMPLETED"):
         served.ask(f"/flow_runs/{stopped}/set_state", state={"type": state}, force=True)
@@ -566,9 +566,9 @@ def test_what_every_holder_of_the_password_can_do(served: Served, tmp_path: Path
     served.call("DELETE", f"/flow_runs/{stopped}")
     assert stopped not in {one["id"] for one in served.ask("/flow_runs/filter")}
     # Changes what a deployment is given and when; it comes back at the next start.
-    served.call("PATCH", f"/deployments/{train['id']}", {"parameters": {"config": {**config, "epsilon": 9.0}}})
+    served.call("PATCH", f"/deployments/{train['id']}", {"parameters": {**config, "epsilon": 9.0}})
     (changed,) = [one for one in served.ask("/deployments/filter") if one["name"] == "train"]
-    assert changed["parameters"]["config"]["epsilon"] == 9.0
+    assert changed["parameters"]["epsilon"] == 9.0
     served.call("PATCH", f"/deployments/{train['id']}", {"parameters": train["parameters"]})
     # Lets everybody wait.
     limit = "/v2/concurrency_limits/unitball.at-work"

@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from deployments import serving
+from tasks.planning.asked import FIELDS
 from tasks.runtime import process_guard
 from tasks.runtime.engine import Credentials, credentials
 
@@ -151,9 +152,13 @@ class Served:
         return list(self.ask("/task_runs/filter", flow_runs={"id": {"any_": [run_id]}}))
 
     def start_run(self, **config: Any) -> str:
-        """Start a run of the deployment ``train`` as Prefect's page does: a command of Prefect's takes five seconds."""
+        """Start a run of the deployment ``train`` as Prefect's page does: a command of Prefect's takes five seconds.
+
+        What is no field of the form goes where the form has it.
+        """
         (train,) = (one["id"] for one in self.ask("/deployments/filter") if one["name"] == "train")
-        body = {"parameters": {"config": config}, "state": {"type": "SCHEDULED"}}
+        fields = {name: config.pop(name) for name in FIELDS if name in config}
+        body = {"parameters": {**fields, "more": config}, "state": {"type": "SCHEDULED"}}
         return str(self.call("POST", f"/deployments/{train}/create_flow_run", body)["id"])
 
     def finished(self, run_id: str) -> dict[str, Any]:
@@ -227,7 +232,7 @@ def started(
     root, output = folder / "root", folder / "output"
     # The committed deployments, and one more schedule that a test can wait for.
     plan = yaml.safe_load(serving.DEPLOYMENTS.read_text())
-    wine = {"config": {"dataset": "wine", "algorithm": "noisy-gd", "epsilon": 1.0}}
+    wine = {"dataset": "wine", "algorithm": "noisy-gd", "epsilon": 1.0}
     soon = {"interval": 3600, "slug": "soon", "parameters": wine, "anchor_date": in_seconds(SOON)}
     plan["deployments"][0]["schedules"] = [soon]
     deployments = folder / "prefect.yaml"

@@ -107,11 +107,11 @@ def test_pages_are_linked_to_where_the_root_is_served(layout: Layout, monkeypatc
     for name in ("PREFECT_API_URL", "UNITBALL_PREFECT_PORT", "UNITBALL_MLFLOW_URL", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("UNITBALL_ROOT", str(layout.root))
-    assert flow_run_page("a") == "http://127.0.0.1:4210/runs/flow-run/a"
+    assert flow_run_page("a") == "http://127.0.0.1:4210/v2/runs/flow-run/a"
     monkeypatch.setenv("UNITBALL_PREFECT_PORT", "4300")
-    assert flow_run_page("a") == "http://127.0.0.1:4300/runs/flow-run/a"
+    assert flow_run_page("a") == "http://127.0.0.1:4300/v2/runs/flow-run/a"
     record_servers(layout.root, {"prefect": "http://127.0.0.1:4400/api", "mlflow": "http://127.0.0.1:5400"})
-    assert flow_run_page("a") == "http://127.0.0.1:4400/runs/flow-run/a"
+    assert flow_run_page("a") == "http://127.0.0.1:4400/v2/runs/flow-run/a"
     assert mlflow_page("b").startswith("http://127.0.0.1:5400/")
 
 

@@ -1,0 +1,299 @@
+"""What is deployed: flows with short forms, each of which asks for a few fields and calls the flow that does the work.
+
+The function of a flow is called, and not the flow: what a form asks for is one run, in one place on Prefect's pages.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from prefect import flow
+from prefect.futures import PrefectFuture
+from prefect.runtime import flow_run
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+from pydantic import Field, WithJsonSchema
+
+from dpalgos.parameters import ParameterError
+from flows import batch_scoring as scoring
+from flows import comparison, federated_training, privacy_audit, reproduction
+from flows import sweep as sweeping
+from flows.specs import known_reproductions
+from tasks.auditing.examination import AuditRequest, Examined
+from tasks.experiments.records import Experiment
+from tasks.experiments.specifications import SweepSpec
+from tasks.planning.asked import FIELDS, asked_config, called, described, form_of, validated
+from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.cluster import threads
+from tasks.runtime.ending import announcing_failures
+from tasks.runtime.events import dataset_resource
+from tasks.runtime.settings import current_root
+from tasks.tracking.models import Comparison, ComparisonRequest, ScoringRequest
+from tasks.tracking.results import RunResult
+from tasks.tracking.runs import name_run
+
+
+class Called:
+    """Names a run of a flow by its parameters, before it starts and when it does.
+
+    Parameters
+    ----------
+    of : callable
+        The name, from the parameters.
+    """
+
+    def __init__(self, of: Callable[[Mapping[str, Any]], str]) -> None:
+        self.of = of
+
+    def __call__(self) -> str:
+        """Return the name of the run that is beginning; where its parameters are wrong, the run itself says how."""
+        try:
+            return self.of(flow_run.parameters)
+        except ParameterError:
+            return str(flow_run.parameters.get("dataset") or flow_run.name)
+
+
+# The form is what a field says of it, and not what Python's types would make of it.
+_AS_SAID = WithJsonSchema({})
+
+
+def _field(name: str, **said: Any) -> Any:
+    return Field(json_schema_extra=form_of(TrainingConfig, name, **said))
+
+
+def _said(title: str, description: str, kind: str = "string", **more: Any) -> Any:
+    return Field(json_schema_extra=described(title, description, kind, **more))
+
+
+_NAME = _said(
+    "Name", "What to call this run, on these pages and in MLflow; algorithm and data set if empty.", maxLength=100
+)
+_MORE = _said(
+    "More",
+    "Any other option of a training, by its name, as JSON. The command: unitball train --help, lists them.",
+    "object",
+    examples=[{"parties": 3, "delta": 1e-6, "test_fraction": 0.25}],
+)
+
+
+@flow(
+    name="federated-training",
+    description="Train a classifier on one data set, within its privacy budget.",
+    flow_run_name=Called(called),
+    task_runner=cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=4)),
+)
+def train(
+    dataset: Annotated[str, _AS_SAID, _field("dataset", description="The data set to train on.")],
+    epsilon: Annotated[
+        float | None,
+        _AS_SAID,
+        _field(
+            "epsilon", description="What the run may cost: smaller protects more. Needed unless nothing draws noise."
+        ),
+    ] = None,
+    algorithm: Annotated[
+        str | None,
+        _AS_SAID,
+        _field("algorithm", description="What trains. The command: unitball algorithms, says what is proved of each."),
+    ] = "unitball",
+    trust: Annotated[
+        str | None,
+        _AS_SAID,
+        _field("trust", description="Whom the parties trust: each itself alone, sums only, or one curator."),
+    ] = None,
+    features: Annotated[
+        str | None,
+        _AS_SAID,
+        _field("features", description="A public map of each row first, such as hog or scattering for pictures."),
+    ] = None,
+    name: Annotated[str | None, _AS_SAID, _NAME] = None,
+    seed: Annotated[
+        int | None,
+        _AS_SAID,
+        _field("seed", description="Repeats a run on public rows to the bit; private rows take none."),
+    ] = None,
+    more: Annotated[dict[str, Any], _AS_SAID, _MORE] = {},  # noqa: B006  # Prefect reads the default, and nobody changes it
+) -> RunResult:
+    """Train as :func:`flows.federated_training.train` does; fields and ``more`` are validated as one configuration.
+
+    Parameters
+    ----------
+    dataset, epsilon, algorithm, trust, features, seed
+        Fields of :class:`tasks.planning.configuration.TrainingConfig`.
+    name : str, optional
+        What the run is called in Prefect and MLflow.
+    more : dict
+        Other fields of the configuration, by name.
+
+    Returns
+    -------
+    RunResult
+
+    Raises
+    ------
+    dpalgos.parameters.ParameterError
+        Naming each field that is unknown, given twice or out of its bounds, with its value and the way out.
+    storage.errors.RefusedError
+        As :func:`flows.federated_training.train` does.
+    """
+    given = (dataset, epsilon, algorithm, trust, features, seed)
+    with announcing_failures(dataset_resource(dataset)):
+        config = asked_config(dict(zip(FIELDS, given, strict=True)), more)
+    result = federated_training.train.fn(config)
+    if name and isinstance(result, RunResult) and result.mlflow_run_id is not None:
+        name_run(current_root(), result.mlflow_run_id, name)
+    return result
+
+
+def _of_sweep(name: str, **said: Any) -> Any:
+    return Field(json_schema_extra=form_of(SweepSpec, name, **said))
+
+
+@flow(
+    name="sweep",
+    description="Train many times on one grid, each point once.",
+    flow_run_name="sweep {name}",
+    persist_result=False,
+    task_runner=threads(),
+)
+def sweep(
+    name: Annotated[str, _AS_SAID, _of_sweep("name", description="What to call the sweep.")],
+    set: Annotated[  # as a specification in YAML calls it
+        dict[str, Any], _of_sweep("set", title="Set", description="Options that all runs share, by name, as JSON.")
+    ],
+    grid: Annotated[
+        dict[str, Any],
+        _AS_SAID,
+        _of_sweep("grid", title="Grid", description="Options that vary, each with its values, as JSON."),
+    ],
+    workers: Annotated[int | None, _AS_SAID, _of_sweep("workers")] = None,
+    more: Annotated[
+        dict[str, Any],
+        _AS_SAID,
+        _said("More", "Anything else that a sweep's YAML says (title, question, blocks), as JSON.", "object"),
+    ] = {},  # noqa: B006
+) -> sweeping.SweepResult:
+    """Run a sweep as :func:`flows.sweep.sweep` does.
+
+    Raises
+    ------
+    dpalgos.parameters.ParameterError
+        Naming the field, the value and the bound.
+    """
+    asked = {"name": name, "set": set, "grid": grid, "workers": workers}
+    return sweeping.sweep.fn(validated(SweepSpec, asked, more))
+
+
+def _of_audit(name: str, **said: Any) -> Any:
+    return Field(json_schema_extra=form_of(AuditRequest, name, **said))
+
+
+@flow(
+    name="privacy-audit",
+    description="Measure what algorithms leak, on synthetic rows, against what is proved or claimed of them.",
+    flow_run_name=Called(lambda given: f"audit of {given.get('algorithm') or 'the algorithms in use'}"),
+    persist_result=False,
+)
+def audit(
+    algorithm: Annotated[str | None, _AS_SAID, _of_audit("algorithm")] = None,
+    epsilon: Annotated[float | None, _AS_SAID, _of_audit("epsilon")] = None,
+    delta: Annotated[float | None, _AS_SAID, _of_audit("delta")] = None,
+    neighbours: Annotated[str | None, _AS_SAID, _of_audit("neighbours")] = None,
+    trials: Annotated[int, _AS_SAID, _of_audit("trials")] = 1000,
+    canaries: Annotated[int, _AS_SAID, _of_audit("canaries")] = 200,
+    chain_trials: Annotated[int, _AS_SAID, _of_audit("chain_trials")] = 24,
+    seed: Annotated[int | None, _AS_SAID, _of_audit("seed", title="Seed")] = None,
+) -> list[Examined]:
+    """Audit as :func:`flows.privacy_audit.privacy_audit` does.
+
+    Raises
+    ------
+    dpalgos.parameters.ParameterError
+        Naming the field, the value and the bound.
+    flows.privacy_audit.PrivacyViolationError
+        If an algorithm is refuted.
+    """
+    asked = {"algorithm": algorithm, "epsilon": epsilon, "delta": delta, "neighbours": neighbours}
+    asked |= {"trials": trials, "canaries": canaries, "chain_trials": chain_trials, "seed": seed}
+    return privacy_audit.privacy_audit.fn(validated(AuditRequest, asked))
+
+
+def _of_scoring(name: str, **said: Any) -> Any:
+    return Field(json_schema_extra=form_of(ScoringRequest, name, **said))
+
+
+@flow(
+    name="batch-scoring",
+    description="Predict the rows of a file with a registered model; it costs no budget.",
+    flow_run_name="score with {model}",
+    persist_result=False,
+)
+def score(
+    model: Annotated[str, _AS_SAID, _of_scoring("model")],
+    input: Annotated[str, _AS_SAID, _of_scoring("input")],  # as `unitball predict` calls it
+    id_column: Annotated[str | None, _AS_SAID, _of_scoring("id_column")] = None,
+    prefer_champion: Annotated[bool, _AS_SAID, _of_scoring("prefer_champion")] = False,
+) -> str:
+    """Score as :func:`flows.batch_scoring.batch_scoring` does.
+
+    Raises
+    ------
+    dpalgos.parameters.ParameterError
+        Naming the field, the value and the bound.
+    """
+    asked = {"model": model, "input": input, "id_column": id_column, "prefer_champion": prefer_champion}
+    return scoring.batch_scoring.fn(validated(ScoringRequest, asked))
+
+
+def _of_comparison(name: str) -> Any:
+    return Field(json_schema_extra=form_of(ComparisonRequest, name))
+
+
+@flow(
+    name="champion-comparison",
+    description="Compare a version of a model with the champion of its name, on held-out rows.",
+    flow_run_name="{model} against the champion",
+    persist_result=False,
+)
+def compare(
+    model: Annotated[str, _AS_SAID, _of_comparison("model")],
+    epsilon: Annotated[float | None, _AS_SAID, _of_comparison("epsilon")] = None,
+    promote: Annotated[bool | None, _AS_SAID, _of_comparison("promote")] = None,
+) -> Comparison:
+    """Compare as :func:`flows.comparison.champion_comparison` does.
+
+    Raises
+    ------
+    dpalgos.parameters.ParameterError
+        Naming the field, the value and the bound.
+    """
+    asked = {"model": model, "epsilon": epsilon, "promote": promote}
+    return comparison.champion_comparison.fn(validated(ComparisonRequest, asked))
+
+
+@flow(
+    name="reproduction",
+    description="Draw a paper's figure or table from runs of this code, beside what the paper claims.",
+    flow_run_name="{name} ({scale})",
+    persist_result=False,
+)
+def reproduce(
+    name: Annotated[str, _AS_SAID, _said("Name", "A figure or table of a paper.", enum=[*known_reproductions()])],
+    scale: Annotated[
+        str, _AS_SAID, _said("Scale", "quick: bundled data; full: the paper's.", enum=["quick", "full"])
+    ] = "quick",
+    dataset: Annotated[
+        str | None,
+        _AS_SAID,
+        _said("Data set", "One of its data sets alone, or any registered one instead; all if empty."),
+    ] = None,
+    path: Annotated[
+        Path | None,
+        _AS_SAID,
+        _said("Path", "The set's files, or a folder that holds several sets', on the machine that serves."),
+    ] = None,
+    workers: Annotated[
+        int | None, _AS_SAID, _said("Workers", "Points at once; by the machine if empty.", "integer", minimum=1)
+    ] = None,
+) -> Experiment:
+    """Reproduce as :func:`flows.reproduction.reproduce` does."""
+    return reproduction.reproduce.fn(name, scale, dataset, path, workers=workers)

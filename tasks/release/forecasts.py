@@ -1,0 +1,199 @@
+"""What schedules will cost until a cap is reached: how many runs still fit, on which day the first is refused.
+
+Nothing here is charged, and nothing is promised: the ledger decides when a run asks. What is said errs on the safe
+side. Each run of a clock is taken to find a new version of its data set, which is charged in full, and whatever starts
+on a new version starts then, too; equal runs of one moment are one. Runs in between, by hand or on versions that no
+clock sees, leave less.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from dpalgos.parameters import ParameterError
+from storage.errors import InputError, RefusedError, StorageError
+from storage.ledger.charges import PlanRequest
+from tasks.accounts.outlook import spending
+from tasks.datasets.registration import find_dataset
+from tasks.datasets.schedules import Schedule
+from tasks.planning.configuration import TrainingConfig
+from tasks.release.admission import request_of
+from tasks.release.preflight import require_feasible
+from tasks.runtime.stores import open_catalog
+
+# Prefect looks no farther.
+MOST_DATES = 1000
+# Dates of all schedules of an account together that are looked at.
+_MOST_RUNS = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is to be expected of one schedule.
+
+    Attributes
+    ----------
+    runs : int or None
+        How many of its runs fit if nothing else runs; None where it costs nothing run by run.
+    refused : datetime or None
+        Its first run that is refused, if all schedules of its account run and each clock finds a new version; None
+        where none is within the dates that are looked at.
+    admitted : int
+        Its runs before that day.
+    problem : str
+        Why the next run fails already; empty where it does not.
+    """
+
+    runs: int | None = None
+    refused: datetime | None = None
+    admitted: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountForecast:
+    """What is to be expected of an account whose schedules run.
+
+    Attributes
+    ----------
+    account : str
+    epsilon, cap, delta : float
+        Spent after the runs that fit, at the cap's delta; rounded by nobody.
+    runs : int
+        How many fit, of all schedules together, in the order of their dates.
+    until : datetime or None
+        The last of them.
+    refused : (Schedule, datetime) or None
+        The first that does not fit.
+    """
+
+    account: str
+    epsilon: float
+    cap: float
+    delta: float
+    runs: int
+    until: datetime | None
+    refused: tuple[Schedule, datetime] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """A schedule, and what one of its runs asks the ledger for; of a horizon, what all of its nights do."""
+
+    schedule: Schedule
+    request: PlanRequest | None
+    problem: str = ""
+    paid: bool = False
+    left: int = 0
+    again: bool = False
+
+    @property
+    def once(self) -> bool:
+        return self.schedule.config.horizon is not None
+
+    def charged_in(self, night: int) -> bool:
+        """Whether the night of this number, from 0, is the first of a horizon that is charged.
+
+        People are in each horizon again, and what horizons cost them is added up. Rows are in one of them, so that what
+        a later horizon costs is no more than what the first did.
+        """
+        if night == 0 and not self.paid:
+            return True
+        horizon = self.schedule.config.horizon or 1
+        return self.again and night >= self.left and (night - self.left) % horizon == 0
+
+
+def _priced(schedule: Schedule) -> _Priced:
+    try:
+        plan = require_feasible(schedule.config).plan
+        request, nights = None if plan is None else request_of(plan), schedule.config.horizon
+        if plan is None or request is None or nights is None:
+            return _Priced(schedule, request)
+        horizons, person = open_catalog().horizons(schedule.dataset), find_dataset(schedule.dataset).person
+        came = len(horizons[-1].arrivals) if horizons and not horizons[-1].full else 0
+        paid = request_of(plan, unpaid=True) is None
+        return _Priced(schedule, request, paid=paid, left=nights - came, again=bool(person))
+    except (InputError, ParameterError, RefusedError) as refusal:
+        return _Priced(schedule, None, f"The next run is refused: {refusal}")
+    except StorageError as error:
+        return _Priced(schedule, None, f"The next run would fail: {error}")
+
+
+def _moments(schedules: Sequence[_Priced]) -> Iterator[tuple[datetime, _Priced]]:
+    """Yield the runs of one account in the order of their dates, equal ones of one moment once."""
+    clocks = [one for one in schedules if one.schedule.cron is not None]
+    count = min(MOST_DATES, max(1, _MOST_RUNS // max(len(clocks), 1)))
+    dates = {one.schedule.full_name: one.schedule.next_dates(count) for one in clocks}
+    # Where the dates of one clock end, those of the others say nothing more of all together.
+    last = min((found[-1] for found in dates.values() if found), default=None)
+    fired: dict[datetime, list[_Priced]] = {}
+    for one in clocks:
+        for date in dates[one.schedule.full_name]:
+            if last is not None and date <= last:
+                fired.setdefault(date, []).append(one)
+    nights: list[tuple[TrainingConfig, int]] = []
+    for date in sorted(fired):
+        named = {one.schedule.dataset for one in fired[date]}
+        waiting = [one for one in schedules if one.schedule.on_new_version and one.schedule.dataset in named]
+        seen = list[TrainingConfig]()
+        for one in (*fired[date], *waiting):
+            config = one.schedule.config
+            if config in seen:
+                continue
+            seen.append(config)
+            if not one.once:
+                yield date, one
+                continue
+            # Two schedules of one horizon bring the same nights.
+            night = next((count for known, count in nights if known == config), 0)
+            nights = [entry for entry in nights if entry[0] != config] + [(config, night + 1)]
+            if one.charged_in(night):
+                yield date, one
+
+
+def forecast(schedules: Sequence[Schedule]) -> tuple[dict[str, Forecast], list[AccountForecast]]:
+    """Return what is to be expected of each schedule, by its full name, and of each account that has a cap.
+
+    Parameters
+    ----------
+    schedules : sequence of Schedule
+        All that stand; those that are paused, or train nothing, are taken not to run.
+    """
+    priced = [_priced(one) for one in schedules if one.trains]
+    found = {one.schedule.full_name: Forecast(problem=one.problem) for one in priced}
+    accounts: dict[str, list[_Priced]] = {}
+    for one in priced:
+        if one.request is not None:
+            accounts.setdefault(one.request.account, []).append(one)
+    wholes = []
+    for account, ours in accounts.items():
+        spent = spending(account)
+        if spent is None:
+            continue
+        for one in ours:
+            if not one.once and one.request is not None:
+                found[one.schedule.full_name] = Forecast(runs=spent.repeats(one.request))
+        running = [one for one in ours if not one.schedule.paused]
+        moments = list(_moments(running))
+        requests = [one.request for _, one in moments if one.request is not None]
+        fits = spent.admitted(requests)
+        for number, (date, one) in enumerate(moments):
+            name = one.schedule.full_name
+            before = found[name]
+            if number < fits:
+                found[name] = Forecast(runs=before.runs, admitted=before.admitted + 1)
+            elif before.refused is None:
+                found[name] = Forecast(runs=before.runs, admitted=before.admitted, refused=date)
+        if running:
+            wholes.append(
+                AccountForecast(
+                    account=account,
+                    epsilon=spent.epsilon(requests[:fits]),
+                    cap=spent.cap.epsilon,
+                    delta=spent.cap.delta,
+                    runs=fits,
+                    until=moments[fits - 1][0] if fits else None,
+                    refused=(moments[fits][1].schedule, moments[fits][0]) if fits < len(moments) else None,
+                )
+            )
+    return found, wholes
