@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field, ValidationError
 from dpalgos.accounting.costs import allocate
 from dpalgos.evaluators.noisy_sums import QUANTILE, Discordance, accuracy_gain
 from dpalgos.guarantees import GaussianMu, Setting, Trust
+from dpalgos.margins import is_measured
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.errors import DamagedError, InputError, RefusedError
@@ -127,6 +128,11 @@ def guaranteed(root: Path, model: RegisteredModel) -> str:
         group = 1
     meaning = dataset.unit.meaning(size=group) if group > 1 else dataset.unit.meaning()
     return f"{facts['proved']} for a {dataset.unit} it was trained on. {meaning}"
+
+
+def trained_on_people(root: Path, model: RegisteredModel) -> bool:
+    """Whether a registered model was trained and measured on people; False where nothing is known of its rows."""
+    return bool(record_of(root, model).facts["lineage"]) and bool(read_lineage(root, model).dataset.person)
 
 
 CHAMPION = "champion"
@@ -649,8 +655,15 @@ def _unfit(records: ModelRecords, version: VersionRecord) -> str | None:
     if not open_ledger().status(open_catalog().account_of(dataset).name).admitted:
         return f"the account of {dataset} is above its cap; unitball budget {dataset} says by how much"
     if champion is None or champion == version:
-        measured = {"accuracy", "r2"} & set(version.facts["metrics"])
-        return None if measured else "it was not measured; train without --no-evaluation"
+        numbers = version.facts["metrics"]
+        if not {"accuracy", "r2"} & set(numbers):
+            return "it was not measured; train without --no-evaluation"
+        if "accuracy" in numbers and not is_measured(numbers, "accuracy"):
+            return (
+                "its accuracy could not be told from guessing nor from a perfect model's; train with a larger epsilon "
+                "or --test-fraction"
+            )
+        return None
     compared = records.comparison(version)
     if compared is None or (compared["champion"], compared["champion_run"]) != (champion.version, champion.run):
         return (

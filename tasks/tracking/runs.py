@@ -102,9 +102,13 @@ def _card(kind: str, uuid: str, **settings: object) -> dict[str, object]:
     return {"uuid": f"{_SECTION}-{uuid}", "type": kind, **common, **settings}
 
 
+_ROLE = "role"
+_RUN, _PARTY, _SWEEP, _POINT = "run", "party", "sweep", "point"
+
+
 def view_envelope(
     *,
-    search: str = "",
+    role: str = _RUN,
     axes: Sequence[str] = ("algorithm", "trust"),
     metric: str = "accuracy",
 ) -> str:
@@ -112,14 +116,15 @@ def view_envelope(
 
     Parameters
     ----------
-    search : str
-        Which runs are shown, in MLflow's language, the best first; all that have no parent if empty.
+    role : str
+        Which runs are shown, the best first, and no others: the page counts what its search finds, and folds children
+        into their parents without counting them as folded.
     axes : sequence of str
         Parameters that the parallel coordinates run through on their way to the metric.
     metric : str
         What the runs are compared by.
     """
-    metrics = ("epsilon_spent", "delta_spent", "mu_spent", metric, f"{metric}_low", f"{metric}_high")
+    metrics = (metric, "epsilon_spent", f"{metric}_low", f"{metric}_high", "delta_spent", "mu_spent")
     charts = [
         _card(
             "SCATTER",
@@ -138,9 +143,8 @@ def view_envelope(
     ]
     section = {"uuid": _SECTION, "name": f"Privacy and {metric}", "display": True, "isReordered": True}
     state = {
-        "searchFilter": search,
-        # Children are folded into their parents in the order of time, and only there.
-        "orderByKey": f"metrics.`{metric}`" if search else "attributes.start_time",
+        "searchFilter": f"tags.{_ROLE} = '{role}'",
+        "orderByKey": f"metrics.`{metric}`",
         "orderByAsc": False,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
@@ -180,8 +184,8 @@ FACTS = ("algorithm", "dataset", "trust", "proved", "claim", "paper", "neighbour
 """What every run states under the same names, as parameters (MLflow compares them side by side) and as tags
 (MLflow filters on them); what does not apply is ``"none"``."""
 
-DECISIVE = ("accuracy", "accuracy_noise", "r2")
-"""The metrics by which versions of a model are compared; they are kept on record with the version."""
+DECISIVE = ("accuracy", "accuracy_low", "accuracy_high", "accuracy_noise", "majority_rate", "r2")
+"""The numbers by which versions of a model are compared, and whether they were measured; kept on record with it."""
 
 _MOST_DESCRIPTION = 5000  # MLflow's limit for the description of a model's version.
 _DIGEST_LENGTH = 36  # MLflow's limit for the digest of a data set.
@@ -231,7 +235,8 @@ class Entries:
     params, tags : mapping of str to values
         Beside the facts.
     metrics : mapping of str to float
-        ``epsilon_spent``, ``delta_spent``, ``accuracy``, …; numbers that are not finite are kept as tags.
+        ``accuracy``, ``epsilon_spent``, ``delta_spent``, …, the one to look at first before the others; numbers that
+        are not finite are kept as tags, and what was not measured is none of them.
     """
 
     name: str
@@ -268,6 +273,8 @@ class RunReport(Entries):
         Returns further files; called when the run is written, since a run that was logged before has them already.
     note : str
         Markdown, shown at the top of the run's page.
+    decisive : mapping of str to float
+        Of :data:`DECISIVE`, with what the noise leaves unknown.
     """
 
     experiment: str
@@ -279,6 +286,7 @@ class RunReport(Entries):
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     drawn: Callable[[], Mapping[str, bytes]] = dict
     note: str = ""
+    decisive: Mapping[str, float] = field(default_factory=dict)
 
 
 def track_run(root: Path, report: RunReport) -> str:
@@ -381,7 +389,7 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
     chart = f"[{VIEW_NAME}]({view_path(experiment)})"
     note = {"mlflow.note.content": f"{report.note}\n\n{chart}" if report.note else chart}
     shown = Entries(name=report.name, facts=facts, params=report.params, tags={**report.tags, **note})
-    run_id = log_run(client, experiment, shown, keys={RUN_KEY: report.run_key, _ROOT: _root_name(root)})
+    run_id = log_run(client, experiment, shown, keys={RUN_KEY: report.run_key, _ROOT: _root_name(root), _ROLE: _RUN})
     if report.model is not None:
         model_id = _register(client, root, experiment, run_id, report, report.model)
         # The page of a logged model lists its metrics, and the data set that these name.
@@ -393,7 +401,7 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
     client.log_batch(run_id, metrics=metrics, tags=infinite)
     for child in report.children:
         part = replace(child, name=f"{report.name} · {child.name}", facts={**facts, "party": child.name})
-        child_id = log_run(client, experiment, part, keys={PARENT: run_id})
+        child_id = log_run(client, experiment, part, keys={PARENT: run_id, _ROLE: _PARTY})
         if inputs:
             client.log_inputs(child_id, inputs)
         client.set_terminated(child_id, "FINISHED")
@@ -517,7 +525,7 @@ def _register(
         "lineage": json.loads(model.lineage),
         **{name: facts[name] for name in ("algorithm", "dataset", "proved", "neighbours")},
         **{name: report.params.get(name) for name in ("epsilon", "delta")},
-        "metrics": {name: report.metrics[name] for name in DECISIVE if name in report.metrics},
+        "metrics": dict(report.decisive),
     }
     open_model_records(root).record_version(
         model.registered_name,
@@ -530,7 +538,6 @@ def _register(
 
 
 POINT_KEY = "unitball.point_key"
-_POINT = "point"
 
 
 class SweepTracker:
@@ -563,15 +570,15 @@ class SweepTracker:
         self._root, self._tags = root, dict(tags)
         with tracking_client(root) as client:
             self._experiment = experiment_of(client, root, experiment)
-            # Points are children, which MLflow's table folds away: the sweep's view searches for them.
-            view = view_envelope(search=f"tags.role = '{_POINT}'", axes=list(dict.fromkeys(["algorithm", *axes])))
+            # Points are children, which MLflow's table folds away: the sweep's view searches for them alone.
+            view = view_envelope(role=_POINT, axes=list(dict.fromkeys(["algorithm", *axes])))
             client.set_experiment_tag(self._experiment, VIEW_TAG, view)
             runs = runs_with(client, self._experiment, RUN_KEY, key)
             if runs:
                 self.run_id = str(runs[0].info.run_id)
             else:
                 self.run_id = log_run(
-                    client, self._experiment, Entries(name=name, tags=tags), keys={RUN_KEY: key, "role": "sweep"}
+                    client, self._experiment, Entries(name=name, tags=tags), keys={RUN_KEY: key, _ROLE: _SWEEP}
                 )
             children = runs_with(client, self._experiment, PARENT, self.run_id)
         self._before = {str(child.data.tags.get(POINT_KEY)): child.info for child in children}
@@ -587,7 +594,7 @@ class SweepTracker:
             failed = {} if error is None else {"error": error}
             shown = replace(point, tags={**self._tags, **point.tags, **failed})
             client.set_terminated(
-                log_run(client, self._experiment, shown, keys={PARENT: self.run_id, POINT_KEY: key, "role": _POINT}),
+                log_run(client, self._experiment, shown, keys={PARENT: self.run_id, POINT_KEY: key, _ROLE: _POINT}),
                 "FAILED" if failed else "FINISHED",
             )
 

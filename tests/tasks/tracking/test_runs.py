@@ -62,6 +62,7 @@ def a_report(**changes: Any) -> RunReport:
             Entries(name="party 1", metrics={"accuracy": 0.75, "rows": 11.0}),
         ),
         model=ModelReport(pipeline=pipeline(), dimension=8, classes=CLASSES, registered_name="digits.fed"),
+        decisive={"accuracy": 0.8},
         files={"result.json": "{}", "deep/curve.bin": b"\x00\x01"},
         note="A **note**.",
     )
