@@ -176,8 +176,8 @@ def read_pictures(path: str | Path, options: ReadOptions) -> Source:
         raise InputError(f"{given} holds classes, a label range is declared; leave it out")
     if (bound := declared_bytes()) is not None:
         raise InputError(
-            f"{given}: --max-bytes {bound} bounds a file of rows, a picture has bounds of its own, and --max-rows bounds "
-            "how many pictures there are: leave --max-bytes out"
+            f"{given}: --max-bytes {bound} bounds a file of rows, and a picture has bounds of its own: leave it out; "
+            "--max-rows bounds how many pictures there are"
         )
     if options.on_violation.clips and not options.on_violation.drops:
         raise InputError(f"{given}: a picture cannot be clipped; --on-violation is refuse or drop")

@@ -218,9 +218,13 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
     )
 
 
+def _where(result: RunResult) -> str:
+    return f"the {(result.measured_on or '').removesuffix(', noisy')}"
+
+
 def _errors(result: RunResult) -> str:
     if not was_measured(result, "mae"):
-        return f"The errors on {result.measured_on} {NOT_MEASURED} {at_this_budget(result)}."
+        return f"The errors on {_where(result)} {NOT_MEASURED} {at_this_budget(result)}."
     return (
         f"Mean absolute error{by_person(result)} {shown_metric(result, 'mae', '.4g')} on {result.measured_on}; "
         f"R² {result.metrics['r2']:.3f}, which is 0 for guessing the mean."
@@ -240,7 +244,7 @@ def by_group_of(result: RunResult) -> str:
 def _accuracy(result: RunResult) -> str:
     first = f"Accuracy{by_person(result)} {shown_metric(result, 'accuracy')}, {result.measured_on}."
     if not was_measured(result, "accuracy"):
-        first = f"The accuracy on {result.measured_on} {NOT_MEASURED} {at_this_budget(result)}."
+        first = f"The accuracy on {_where(result)} {NOT_MEASURED} {at_this_budget(result)}."
     known = {
         "balanced_accuracy": f"mean recall of the classes ({1 / max(len(result.classes), 2):.2g} by guessing)",
         "auc": "area under the ROC curve (0.5 by guessing)",

@@ -260,8 +260,8 @@ def margins_are(result: RunResult) -> str:
     of_margins = {name.removesuffix("_low").removesuffix("_high") for name in result.metrics if is_limit(name)}
     if not any(was_measured(result, name) for name in of_margins):
         return (
-            f"{_held_out(result)} are too few to measure it on: a larger --test-fraction holds out more, and at a "
-            "larger --epsilon there is less noise."
+            f"{_held_out(result)} are too few to measure the model on: a larger --test-fraction holds out more, and "
+            "at a larger --epsilon there is less noise."
         )
     chosen = ", those at a chosen threshold for all thresholds at once" if at_threshold(result) else ""
     return (
@@ -381,7 +381,8 @@ def by_class(result: RunResult, most: int) -> list[str]:
     recalls = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in known]
     if known and unknown:
         recalls.append(f"that of {_listed(unknown)} {NOT_MEASURED} {at_this_budget(result)}")
-    sentences = [f"Recall of each class{by_person(result)}: {'; '.join(recalls + more)}."] if recalls else []
+    of_people = ", by person" if result.identity.dataset.person else ""
+    sentences = [f"Recall by class{of_people}: {'; '.join(recalls + more)}."] if recalls else []
     if unknown and not known:
         sentences = [f"The recall of {_listed(unknown)} {NOT_MEASURED} {at_this_budget(result)}."]
     several = result.identity.dataset.unit.several

@@ -14,6 +14,7 @@ from scipy.stats import norm
 from dpalgos.accounting.composition import compose, trade_off
 from dpalgos.accounting.profiles import delta_of_mu
 from dpalgos.guarantees import Guarantee
+from dpalgos.margins import is_measured
 from dpalgos.models import LinearModel
 from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline
@@ -28,7 +29,7 @@ from tasks.records import record
 from tasks.release.metrics import Evaluation
 from tasks.runtime.settings import current_layout
 from tasks.tracking import reporting
-from tasks.tracking.models import find_model, guaranteed
+from tasks.tracking.models import find_model, guaranteed, record_of
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import RunResult, append_result, proved_of, summarise
 from tasks.tracking.runs import FACTS, tracking_client
@@ -279,6 +280,38 @@ def test_a_parent_a_child_per_party_one_experiment_a_data_set(tracked_root: Path
     # Logged again, it is the same run.
     again = record.fn(*logged(config))
     assert again.mlflow_run_id == result.mlflow_run_id
+
+
+def test_what_was_not_measured_is_no_metric(tracked_root: Path, tmp_path: Path) -> None:
+    """Accuracy 1 stood in MLflow, and its noise of 1,400 beside it: the noise had left nothing of either."""
+    ingest_private(tmp_path / "input")
+    _, result = tracked("clinic", algorithm="noisy-gd", epsilon=0.001)
+    _, known = tracked("clinic", algorithm="noisy-gd", epsilon=2.5)
+    assert result.accuracy is None
+    run, other = (client(tracked_root).get_run(one.mlflow_run_id).data for one in (result, known))
+    assert not {"accuracy", "accuracy_low", "accuracy_high", "accuracy_noise", "balanced_accuracy"} & set(run.metrics)
+    assert {"epsilon_spent", "held_out_rows"} <= set(run.metrics)
+    assert "accuracy" in run.tags["unitball.not_measured"].split(", ")
+    assert {"accuracy", "accuracy_low", "accuracy_high", "accuracy_noise"} <= set(other.metrics)
+    # The page that compares runs opens on the first metric that all of them have.
+    assert list(other.metrics)[:2] == ["accuracy", "epsilon_spent"]
+    assert next(iter(run.metrics)) == "epsilon_spent"
+    (row,) = query_results(f"SELECT accuracy, metrics_weigh FROM runs WHERE run_key = '{result.run_key}'")
+    assert row == {"accuracy": None, "metrics_weigh": "rows"}
+    assert "unitball.metrics" not in run.tags, "rows weigh alike, as everybody expects"
+    # What versions are compared by, and whether a first champion was measured, is on record all the same.
+    facts = record_of(tracked_root, find_model(tracked_root, "clinic.noisy-gd/1")).facts["metrics"]
+    assert not is_measured(facts, "accuracy")
+
+
+@pytest.mark.parametrize("exact", [0.9999999999999990, 1.0000001, 0.123456001])
+def test_what_was_spent_is_logged_rounded_up_to_six_digits(exact: float, root: Path) -> None:
+    config = TrainingConfig(dataset="iris", algorithm="noisy-gd", epsilon=1.0, parties=2)
+    run = chain_inline(config)
+    report = reporting.describe(config, run.dataset, run.plan, run.result.model_copy(update={"epsilon_spent": exact}))
+    logged_epsilon = report.metrics["epsilon_spent"]
+    assert logged_epsilon >= exact
+    assert logged_epsilon == float(f"{logged_epsilon:.6g}") <= exact * (1 + 1e-5)
 
 
 def logged(config: TrainingConfig) -> Any:
