@@ -439,9 +439,14 @@ def _measurements(results: Sequence[RunResult]) -> Iterator[str]:
         if main in one.metrics and not was_measured(one, main):
             whose = f" of {one.algorithm}" if len(results) > 1 else ""
             yield f"The {_HEADINGS[main]}{whose} {NOT_MEASURED} {at_this_budget(one)}."
-    yield from guessing(results)
-    if any("balanced_accuracy" in one.metrics for one in results):
-        yield f"Balanced is the mean recall of the classes, {1 / max(len(results[0].classes), 2):.2g} by guessing."
+    mean = f"balanced is the mean recall of the classes, {1 / max(len(results[0].classes), 2):.2g} by guessing."
+    known = any("balanced_accuracy" in one.metrics and was_measured(one, "balanced_accuracy") for one in results)
+    for line in guessing(results):
+        guessed = any(was_measured(one, "majority_rate") for one in results)
+        yield f"{line.removesuffix('.')}; {mean}" if guessed and known else line
+        known = known and not guessed
+    if known:
+        yield mean.capitalize()
     if any("r2" in one.metrics for one in results):
         yield "R² is 0 for guessing the mean."
     if len(results) == 1:

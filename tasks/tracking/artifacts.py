@@ -112,7 +112,7 @@ def show_sweep(name: str, points: Sequence[tuple[str, RunResult | None, str | No
         {
             "point": description,
             "proved": "none" if result is None or result.proved is None else result.proved.summary(),
-            "accuracy": "–" if result is None else shown_metric(result, "accuracy"),
+            "accuracy": "–" if result is None else shown_metric(result, "accuracy") + by_person(result),
             "error": error or "",
         }
         for description, result, error in points

@@ -265,8 +265,8 @@ def margins_are(result: RunResult) -> str:
         )
     chosen = ", those at a chosen threshold for all thresholds at once" if at_threshold(result) else ""
     return (
-        f"In brackets: 95 % margins, of the privacy noise and of the drawing of the held-out {several} together; each "
-        f"holds by itself{chosen}. They rest on {_held_out(result)}: a larger --test-fraction holds out more and makes "
+        f"In brackets are 95 % margins, of the privacy noise and of the drawing of the held-out {several} together, "
+        f"each by itself{chosen}. They rest on {_held_out(result)}: a larger --test-fraction holds out more and makes "
         "them narrower, and leaves fewer to train on."
     )
 
