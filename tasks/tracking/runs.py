@@ -141,6 +141,7 @@ def view_envelope(
             showAllRuns=False,
         ),
     ]
+    columns = [*(f"metrics.`{name}`" for name in metrics), *(f"params.`{name}`" for name in FACTS)]
     section = {"uuid": _SECTION, "name": f"Privacy and {metric}", "display": True, "isReordered": True}
     state = {
         "searchFilter": f"tags.{_ROLE} = '{role}'",
@@ -150,11 +151,9 @@ def view_envelope(
         "lifecycleFilter": "Active",
         "modelVersionFilter": "All Runs",
         "datasetsFilter": [],
-        "selectedColumns": [
-            *(f"metrics.`{name}`" for name in metrics),
-            *(f"params.`{name}`" for name in FACTS),
-        ],
-        "columnOrder": [],
+        "selectedColumns": columns,
+        # In the order of the alphabet otherwise, epsilon behind the margin and delta.
+        "columnOrder": columns,
         "columnWidths": {},
         "runsExpanded": {},
         "runsPinned": [],
