@@ -21,7 +21,6 @@ from pydantic import BaseModel, Field, ValidationError
 from dpalgos.accounting.costs import allocate
 from dpalgos.evaluators.noisy_sums import QUANTILE, Discordance, accuracy_gain
 from dpalgos.guarantees import GaussianMu, Setting, Trust
-from dpalgos.margins import is_measured
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.errors import DamagedError, InputError, RefusedError
@@ -655,15 +654,8 @@ def _unfit(records: ModelRecords, version: VersionRecord) -> str | None:
     if not open_ledger().status(open_catalog().account_of(dataset).name).admitted:
         return f"the account of {dataset} is above its cap; unitball budget {dataset} says by how much"
     if champion is None or champion == version:
-        numbers = version.facts["metrics"]
-        if not {"accuracy", "r2"} & set(numbers):
-            return "it was not measured; train without --no-evaluation"
-        if "accuracy" in numbers and not is_measured(numbers, "accuracy"):
-            return (
-                "its accuracy could not be told from guessing nor from a perfect model's; train with a larger epsilon "
-                "or --test-fraction"
-            )
-        return None
+        measured = {"accuracy", "r2"} & set(version.facts["metrics"])
+        return None if measured else "it was not measured; train without --no-evaluation"
     compared = records.comparison(version)
     if compared is None or (compared["champion"], compared["champion_run"]) != (champion.version, champion.run):
         return (

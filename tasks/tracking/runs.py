@@ -183,8 +183,8 @@ FACTS = ("algorithm", "dataset", "trust", "proved", "claim", "paper", "neighbour
 """What every run states under the same names, as parameters (MLflow compares them side by side) and as tags
 (MLflow filters on them); what does not apply is ``"none"``."""
 
-DECISIVE = ("accuracy", "accuracy_low", "accuracy_high", "accuracy_noise", "majority_rate", "r2")
-"""The numbers by which versions of a model are compared, and whether they were measured; kept on record with it."""
+DECISIVE = ("accuracy", "accuracy_noise", "r2")
+"""The numbers by which versions of a model are compared; they are kept on record with the version."""
 
 _MOST_DESCRIPTION = 5000  # MLflow's limit for the description of a model's version.
 _DIGEST_LENGTH = 36  # MLflow's limit for the digest of a data set.
