@@ -501,7 +501,7 @@ class TrainingConfig(
         if not isinstance(values, dict):
             return values
         implied = (("trainer", "algorithm", None), ("sizes", "partition", "sized"))
-        defaults = {name: value for given, name, value in implied if values.get(given) is not None}
+        defaults: dict[str, object] = {name: value for given, name, value in implied if values.get(given) is not None}
         if isinstance(values.get("sizes"), (list, tuple)):
             defaults["parties"] = len(values["sizes"])
         # The settings of secure aggregation may stand beside the others.

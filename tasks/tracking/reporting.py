@@ -355,7 +355,7 @@ def describe(
             params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", told)
     known, unknown = measured_metrics(result.metrics, dataset), unmeasured(result.metrics, dataset)
     spent = {"epsilon_spent": result.epsilon_spent, "delta_spent": result.delta_spent, "mu_spent": result.mu_spent}
-    numbers = {
+    numbers: dict[str, float | None] = {
         # MLflow's page that compares runs opens on the first metric that all of them have.
         **{name: known[name] for name in ("accuracy", "r2") if name in known},
         **{name: None if value is None else rounded_up(value, _DIGITS) for name, value in spent.items()},

@@ -105,8 +105,8 @@ def test_a_coordinator_that_is_gone_is_said_in_a_line_and_once(
 
     monkeypatch.setattr(federation, "answered", gone)
     monkeypatch.setattr(federation, "registered", lambda name: berlin[1])
-    monkeypatch.setattr(federation.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(federation.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     with caplog.at_level("WARNING"), pytest.raises(KeyboardInterrupt):
         federation.serve_party("clinic", Path(os.environ[ROSTER_VARIABLE]))
     said = [record for record in caplog.records if record.name == federation.__name__]

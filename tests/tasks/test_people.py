@@ -334,7 +334,7 @@ def test_every_number_of_people_says_what_it_weighs(tracked_root: Path, tmp_path
     run = chain_inline(config)
     result = record.fn(config, *run)
     report = run_report(config, run)
-    assert "each counts as one" in report.tags["unitball.metrics"]
+    assert "each counts as one" in str(report.tags["unitball.metrics"])
     assert "A probability is a share of persons" in str(report.tags["unitball.metrics"])
     assert "Accuracy by person" in report.note
     (line,) = TrainedModel(result=result, pipeline=None).to_frame().to_dict("records")
