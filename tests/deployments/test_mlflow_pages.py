@@ -230,6 +230,7 @@ def test_the_view_counts_the_runs_that_it_shows(browser: Any, address: str, root
         assert columns[:2] == ["accuracy", "epsilon_spent"]
 
 
+@pytest.mark.nightly
 def test_the_page_that_compares_runs_opens_on_the_accuracy(browser: Any, address: str, root: Path) -> None:
     runs = parents(root, 1.0)
     query = urllib.parse.urlencode(

@@ -204,6 +204,7 @@ def test_the_line_of_bytes_that_are_not_in_the_encoding(encoding: str, bad: byte
         (bz2.compress(b"a,b\n1,2\n"), "bzip2", r"name it rows\.csv\.bz2"),
         (b"PK\x03\x04" + bytes(40), "zip", "unpack it first; a spreadsheet is to be saved as CSV"),
     ],
+    ids=["gzip", "bzip2", "zip"],
 )
 def test_a_packed_file_that_is_named_as_a_text_is_named(data: bytes, kind: str, way: str, tmp_path: Path) -> None:
     """A byte was said not to be UTF-8, and an encoding was to be declared."""
