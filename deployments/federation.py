@@ -61,9 +61,24 @@ def serve_party(dataset: str, roster: Path) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     deployment = registered(name)
     print(READY, name, flush=True)
+    gone = False
     with get_client(sync_client=True) as client:
         while True:
-            if not answered(client, deployment):
+            try:
+                busy = answered(client, deployment)
+            except HTTPError as error:
+                if not gone:
+                    _LOG.warning(
+                        "the coordinator's server at %s does not answer (%s); it is asked until it does, or Ctrl-C",
+                        os.environ.get("PREFECT_API_URL"),
+                        type(error).__name__,
+                    )
+                busy, gone = False, True
+            else:
+                if gone:
+                    _LOG.warning("the coordinator's server answers again")
+                gone = False
+            if not busy:
                 time.sleep(_POLL_SECONDS)
 
 
@@ -75,14 +90,21 @@ def registered(party: str) -> UUID:
 
 
 def answered(client: SyncPrefectClient, deployment: UUID) -> bool:
-    """Answer the oldest request that waits, if there is one; what goes wrong is logged, and the next one comes."""
+    """Answer the oldest request that waits, if there is one; what goes wrong is logged, and the next one comes.
+
+    Raises
+    ------
+    httpx.HTTPError
+        If the server does not answer.
+    """
     try:
         waiting = client.get_scheduled_flow_runs_for_deployments([deployment], datetime.now(UTC), limit=1)
         for run in waiting:
             if propose_state_sync(client, Pending(), run.id).is_pending():
                 _run(client, run.id)
-    except (Abort, PrefectException, HTTPError, ValidationError):
-        _LOG.exception("a request was not answered")
+    except (Abort, PrefectException, ValidationError) as error:
+        # In a line: this is the coordinator's doing, and nobody here can mend it.
+        _LOG.warning("a request was not answered: %s: %s", type(error).__name__, " ".join(str(error).split())[:500])
         time.sleep(_POLL_SECONDS)
         return False
     return bool(waiting)

@@ -20,11 +20,12 @@ from tasks.experiments.computed import COMPUTED, Risk, decision_boundaries, inge
 from tasks.experiments.figures import draw
 from tasks.experiments.pages import means_table, page
 from tasks.experiments.point_results import PointResult
-from tasks.experiments.records import Drawing, Experiment, versions, write
+from tasks.experiments.records import WEIGHED, Drawing, Experiment, versions, write
 from tasks.experiments.specifications import NOISE_AXES, DataNeed, Plot, Reproduction, Scale, SweepSpec
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root
 from tasks.tracking.artifacts import show_figure
+from tasks.tracking.results import about_people
 from tasks.tracking.runs import log_files, tracking_client
 
 # From this ratio of largest to smallest on, an axis is logarithmic.
@@ -87,9 +88,12 @@ def _size(name: str) -> str:
     return f"{name}: {dataset.rows} rows{tests} × {dataset.dimension}, {len(dataset.classes)} classes"
 
 
-def _setting(spec: SweepSpec) -> dict[str, str]:
+def _setting(spec: SweepSpec, result: SweepResult | None) -> dict[str, str]:
     listed = {name: str(value) for name, value in spec.set.items()}
-    return listed | {name: ", ".join(str(value) for value in values) for name, values in spec.grids()}
+    listed |= {name: ", ".join(str(value) for value in values) for name, values in spec.grids()}
+    outcomes = () if result is None else result.outcomes
+    about = {said for one in outcomes if one.result is not None and (said := about_people(one.result))}
+    return listed | ({WEIGHED: " ".join(sorted(about))} if about else {})
 
 
 def _at_papers_scale(repro: Reproduction, scale: str, dataset: str | None) -> bool:
@@ -159,7 +163,7 @@ def reproduce(
     experiment = Experiment(
         **repro.model_dump(include=set(Experiment.model_fields)),
         scale=scale if dataset is None else f"{scale}-{dataset}",
-        setting={"data": "; ".join(_size(one.name) for one in data), **_setting(spec)},
+        setting={"data": "; ".join(_size(one.name) for one in data), **_setting(spec, result)},
         results=results,
         tables=tables,
         verdicts=verdicts(results, repro.checks, at_scale=at_scale),
@@ -234,7 +238,7 @@ def report_sweep(
     experiment = Experiment(
         **spec.model_dump(include=set(Experiment.model_fields)),
         scale=scale,
-        setting=_setting(spec),
+        setting=_setting(spec, result),
         results=results,
         tables=[means_table(results, columns, ["accuracy", "epsilon_spent", "seconds"])] if results else [],
         command=command,

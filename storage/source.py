@@ -487,6 +487,11 @@ def most_rows() -> int:
     return _limits.get()[0]
 
 
+def declared_bytes() -> int | None:
+    """Return the most bytes of a file, where they are declared."""
+    return _limits.get()[1]
+
+
 def require_bytes(path: Path, size: int) -> None:
     """Raise an InputError where a file says of itself that it holds more than is admitted, before it is read."""
     if size > (bound := _most_bytes(path)):
@@ -527,6 +532,25 @@ class _Bounded(io.RawIOBase):
         return len(data)
 
 
+_PACKED = {b"\x1f\x8b": ("gzip", ".gz"), b"BZh": ("bzip2", ".bz2"), b"PK\x03\x04": ("zip", "")}
+
+
+def require_text(path: Path) -> None:
+    """Raise an InputError where a file that is to be text is packed, and is not named as what is unpacked while read.
+
+    A spreadsheet is a zip archive as well.
+    """
+    if path.suffix in _OPENERS or not path.is_file():
+        return
+    with path.open("rb") as file:
+        first = file.read(4)
+    for mark, (kind, ending) in _PACKED.items():
+        if first.startswith(mark):
+            way = f"name it {path.name}{ending}, and it is unpacked while it is read" if ending else "unpack it first"
+            way = way if ending else f"{way}; a spreadsheet is to be saved as CSV"
+            raise InputError(f"{path} is packed with {kind}, and its name does not say so: {way}")
+
+
 def open_text(path: Path, encoding: str) -> IO[bytes]:
     """Open a text file for reading as UTF-8 bytes, whatever its encoding; see :func:`open_binary`.
 
@@ -536,6 +560,7 @@ def open_text(path: Path, encoding: str) -> IO[bytes]:
         While reading, where the text is not in that encoding, naming the line. Bytes of UTF-8 are passed on as they
         are.
     """
+    require_text(path)
     file = open_binary(path)
     if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii"):
         return file

@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 
 from dpalgos.accounting.spending import RESERVED
-from dpalgos.margins import is_measured
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, ROW, Cap
 from tasks.accounts.ledger import open_ledger
@@ -31,7 +30,7 @@ from tasks.release.preflight import require_feasible
 from tasks.runtime.engine import on_running_server, quick_flows
 from tasks.runtime.settings import ROOT_VARIABLE, current_root, isolated_root, restoring
 from tasks.runtime.stores import open_catalog
-from tasks.tracking.results import Proved, RunResult
+from tasks.tracking.results import Proved, RunResult, measured_metrics
 from unitball.wording import checked, spoken_in_python
 
 if TYPE_CHECKING:
@@ -245,6 +244,9 @@ class TrainedModel:
     def predict_proba(self, rows: Any) -> pd.DataFrame:
         """Return the probability of each of two classes for each row, of a model that was measured with ``roc=True``.
 
+        Where people are protected it is of a person: calibrated so that each counts as one, however many rows they
+        have. Among rows a class may be more or less frequent.
+
         Parameters
         ----------
         rows : as for :meth:`predict`
@@ -279,21 +281,29 @@ class TrainedModel:
         """Return a line a group, of a run that was measured with ``by="column"``: its rates and their 95 % margins.
 
         ``rows`` is noisy, as all numbers of private rows are; ``<rate>_low`` and ``<rate>_high`` are a margin's ends. A
-        rate that cannot be measured is missing: its margin says nothing.
+        rate that cannot be measured is missing: its margin says nothing. Where people are protected ``rows`` counts
+        people, and rates are of them.
         """
         of = self.result.by_group
         if of is None:
             raise InputError('this model was not measured by group: train a table with by="column"')
         lines = {
-            group: {name: value for name, value in metrics.items() if is_measured(metrics, name)}
-            for group, metrics in of.metrics.items()
+            group: measured_metrics(metrics, self.result.identity.dataset) for group, metrics in of.metrics.items()
         }
         return pd.DataFrame.from_dict(lines, orient="index").rename_axis(of.column)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the run as one line: algorithm, spending and metrics."""
+        """Return the run as one line: algorithm, spending, what metrics weigh, and those that were measured.
+
+        ``metrics_weigh`` is ``"rows"``, or ``"people"``: each person counts as one, however many rows they have, and
+        what metrics are by row was not measured.
+        """
         shown = ("algorithm", "dataset", "trust", "epsilon_spent", "delta_spent", "measured_on")
-        return pd.DataFrame([{**{name: getattr(self.result, name) for name in shown}, **self.result.metrics}])
+        facts = {name: getattr(self.result, name) for name in shown}
+        dataset = self.result.identity.dataset
+        metrics = measured_metrics(self.result.metrics, dataset)
+        weigh = {"metrics_weigh": dataset.unit.several} if metrics else {}
+        return pd.DataFrame([{**facts, **weigh, **metrics}])
 
     def _repr_html_(self) -> str:
         return str(self.to_frame()._repr_html_())

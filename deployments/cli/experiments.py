@@ -213,12 +213,14 @@ def _answer(experiment: Experiment) -> Answer:
 
 
 def _shown(experiment: Experiment) -> Iterator[RenderableType]:
-    from tasks.experiments.records import experiments_folder
+    from tasks.experiments.records import WEIGHED, experiments_folder
 
     for one in experiment.tables:
         yield table(
             one.head[:_COLUMNS], (body[:_COLUMNS] for body in one.body), title=experiment.title or experiment.name
         )
+    if WEIGHED in experiment.setting:
+        yield experiment.setting[WEIGHED]
     for verdict in experiment.verdicts:
         yield f"{verdict.summary}: {verdict.says}; measured {verdict.shown}, wanted {verdict.wanted}"
     for number in experiment.compared:

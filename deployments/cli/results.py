@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from rich.console import RenderableType
 from deployments.cli.common import Answer, answered, console, progress, require_readable, running, table
 from deployments.cli.entry_point import app, group_of
 from deployments.cli.given import refuse_beside
+from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
 from storage.atomic import write_bytes
 from storage.errors import InputError
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 _FACTS = ("algorithm", "dataset", "trust", "config_epsilon", "epsilon_spent", "delta_spent")
-_SHOWN = (*_FACTS, "accuracy", "accuracy_low", "accuracy_high", "mae", "r2", "seconds")
+_SHOWN = (*_FACTS, "accuracy", "accuracy_low", "accuracy_high", "mae", "r2", "metrics_weigh", "seconds")
 _ERRORS = "SELECT run_key, metric, value FROM metrics WHERE party = 'all' AND metric IN ('mae', 'r2')"
 
 # Columns with less than this on average cannot be read; wider answers are printed one record after another.
@@ -60,22 +62,21 @@ def results(
     records = query_results("SELECT * FROM runs" if sql is None else sql)
     if sql is None:
         records = _with_errors(records, query_results)
-    if plot is not None:
-        _plot(records, plot)
+    told = [] if plot is None else _plot(records, plot)
     if sql is None:
         used = [name for name in _SHOWN if any(record.get(name) is not None for record in records)]
         records = [{name: record.get(name) for name in used} for record in records]
-    return Answer({"rows": records}, _shown(records))
+    return Answer({"rows": records}, [*_shown(records), *told])
 
 
 def _shown(records: Sequence[Record]) -> Iterator[RenderableType]:
     if not records:
         yield "no rows"
     elif len(records[0]) * _NARROWEST <= console().width:
-        yield table([*records[0]], (map(_cell, record.values()) for record in records))
+        yield table([*records[0]], ((_cell(value, name) for name, value in record.items()) for record in records))
     else:
         for number, record in enumerate(records, 1):
-            shown = table(("", ""), ((name, _cell(value)) for name, value in record.items()))
+            shown = table(("", ""), ((name, _cell(value, name)) for name, value in record.items()))
             shown.title, shown.show_header = f"row {number} of {len(records)}", False
             yield shown
 
@@ -88,8 +89,8 @@ def _with_errors(records: list[Record], query: Callable[[str], list[Record]]) ->
     return [{**record, **{name: errors.get((record["run_key"], name)) for name in ("mae", "r2")}} for record in records]
 
 
-def _plot(records: list[Record], path: Path) -> None:
-    """Write a figure of one run, or of several.
+def _plot(records: list[Record], path: Path) -> list[str]:
+    """Write a figure of one run, or of several; return what is not drawn, in sentences.
 
     Raises
     ------
@@ -104,7 +105,7 @@ def _plot(records: list[Record], path: Path) -> None:
         classes, confusion, roc = (json_module.loads(str(records[0][name])) for name in ("classes", "confusion", "roc"))
         if classes:
             write_bytes(path, draw_measured(classes, confusion, roc, str(records[0]["measured_on"])), mode=0o644)
-            return
+            return []
     import pandas as pd
     from matplotlib.figure import Figure
 
@@ -123,17 +124,23 @@ def _plot(records: list[Record], path: Path) -> None:
     y = next((name for name in ("accuracy", "r2") if name in axes_left), axes_left[-1])
     if "algorithm" not in frame:
         frame["algorithm"] = y
-    # Rows of different data sets are no line together.
-    panels = [*frame.groupby("dataset", sort=False)] if "dataset" in frame else [("", frame)]
+    # Rows of different data sets are no line together, and one without such a number has no panel.
+    drawn = frame.dropna(subset=[y])
+    panels = [*drawn.groupby("dataset", sort=False)] if "dataset" in drawn else [("", drawn)]
+    left_out = sorted(set(frame["dataset"]) - set(drawn["dataset"])) if "dataset" in frame else []
     figure = Figure(figsize=(6.4 * len(panels), 4.8), layout="constrained")
     for (name, own), axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
-        plot(own, x, y, axes).set_title(str(name))
+        of_people = "metrics_weigh" in own and (own["metrics_weigh"] == "people").any()
+        plot(own, x, y, axes).set_title(f"{name}, by person" if of_people else str(name))
     write_bytes(path, png_of(figure, 110), mode=0o644)
+    return [f"not drawn, because no run has a measured {y}: {', '.join(map(str, left_out))}"] if left_out else []
 
 
-def _cell(value: object) -> str | None:
+def _cell(value: object, name: str = "") -> str | None:
     if value is None:
         return None
+    if isinstance(value, float) and math.isfinite(value) and name.endswith("_spent"):
+        value = rounded_up(value, 6)
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
@@ -385,15 +392,15 @@ def predict(
 ) -> Answer:
     """Predict each row of a file; rows that the schema refuses get a reason instead of a prediction."""
     from tasks.tracking.flavor import predict_file
-    from tasks.tracking.models import find_model, guaranteed, load_model
+    from tasks.tracking.models import find_model, guaranteed, load_model, trained_on_people
 
     require_readable(source, "--input")
     with progress("predict"):
         version = find_model(current_root(), model)
-        done = predict_file(
-            load_model(current_root(), version), source, output, id_column=id_column, threshold=threshold
-        )
+        pipeline = load_model(current_root(), version)
+        done = predict_file(pipeline, source, output, id_column=id_column, threshold=threshold)
         promise = guaranteed(current_root(), version)
+        of_people = hasattr(pipeline, "predict_proba") and trained_on_people(current_root(), version)
     refused = f", {done.refused} refused (column refusal says why)" if done.refused else ""
     machine = {"model": version.name, "version": version.version, "output": str(output)}
     clipped = {name: asdict(cells) for name, cells in done.clipped.items()}
@@ -404,6 +411,11 @@ def predict(
         for name, found in done.clipped.items()
     ]
     told += ["clipped: a number counts as the end of its range, a category as none of its values"] if told else []
+    if of_people:
+        told.append(
+            "probability: of a person, calibrated so that each counts as one however many rows they have; among rows "
+            "a class may be more or less frequent"
+        )
     return Answer(
         {**machine, "rows": done.rows, "refused": done.refused, "clipped": clipped, "guaranteed": promise},
         [

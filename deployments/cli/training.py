@@ -505,8 +505,11 @@ def _spent(value: float | None, digits: int) -> str:
 
 def results_table(results: Sequence[RunResult]) -> Table:
     """Return the table a person reads: what ran, what is proved and claimed, what it cost, how well it does."""
+    from tasks.tracking.results import by_person
+
     main, other = ("mae", "r2") if any("mae" in one.metrics for one in results) else ("accuracy", "balanced_accuracy")
-    numbers = ("ε spent", "δ spent", _HEADINGS[main], _HEADINGS[other], "seconds")
+    measured = (f"{_HEADINGS[main]}{by_person(results[0])}", f"{_HEADINGS[other]}{by_person(results[0])}")
+    numbers = ("ε spent", "δ spent", *measured, "seconds")
     rows = (
         (
             result.algorithm,
@@ -525,15 +528,18 @@ def results_table(results: Sequence[RunResult]) -> Table:
     shown = table(("algorithm", "trust", "proved", "claim", *numbers), rows, title=title, right=numbers)
     for column in shown.columns:
         # What is proved, claimed and measured on what is text, which may be broken.
-        column.no_wrap = column.header not in ("proved", "claim", _HEADINGS[main], _HEADINGS[other])
+        column.no_wrap = column.header not in ("proved", "claim", *measured)
     return shown
 
 
 def _measured(result: RunResult, name: str, form: str) -> str:
     """Return a metric, its margin, and what it speaks of where that is not public test rows."""
-    from tasks.tracking.results import shown_metric
+    from tasks.tracking.results import NOT_MEASURED, shown_metric, was_measured
 
-    of_test_rows = name in _SECOND or result.measured_on in (None, "test rows")
+    if name in result.metrics and not was_measured(result, name):
+        # The sentences below say with what.
+        return NOT_MEASURED
+    of_test_rows = name in _SECOND or (result.measured_on or "test").startswith("test")
     return shown_metric(result, name, form) + ("" if of_test_rows else f" ({result.measured_on})")
 
 
@@ -547,9 +553,11 @@ def _program() -> str:
 def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> Iterator[RenderableType]:
     """Yield the results of runs on one data set, for people; ``elsewhere``: accounts are parties' of their own."""
     from tasks.runtime.settings import server_address
+    from tasks.tracking.results import rests_on
 
     yield results_table(results)
-    yield from _guessing(results)
+    yield from filter(None, map(rests_on, results))
+    yield from _measurements(results)
     yield from _groups(results)
     for one in results:
         if one.claim and one.claim.get("flaw"):
@@ -561,45 +569,87 @@ def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> I
     yield f"See the runs in MLflow and Prefect: {where}"
 
 
-def _guessing(results: Sequence[RunResult]) -> Iterator[str]:
-    """Yield what the metrics are to be compared with, and how exact they are."""
-    from tasks.tracking.results import at_threshold, by_class, shown_metric
+def _measurements(results: Sequence[RunResult]) -> Iterator[str]:
+    """Yield what the metrics are to be compared with, how exact they are, and what they are of."""
+    from tasks.tracking.results import (
+        NOT_MEASURED,
+        about_people,
+        at_this_budget,
+        guessing,
+        margins_are,
+        was_measured,
+    )
 
-    rates = {shown_metric(one, "majority_rate") for one in results if "majority_rate" in one.metrics}
-    if rates:
-        classes = max(len(results[0].classes), 2)
-        yield (
-            f"Guessing the most frequent class gives an accuracy of {', '.join(sorted(rates))}; "
-            f"balanced is the mean recall of the classes, {1 / classes:.2g} by guessing."
-        )
+    for one in results:
+        main = "mae" if "mae" in one.metrics else "accuracy"
+        if main in one.metrics and not was_measured(one, main):
+            whose = f" of {one.algorithm}" if len(results) > 1 else ""
+            yield f"The {_HEADINGS[main]}{whose} {NOT_MEASURED} {at_this_budget(one)}."
+    mean = f"balanced is the mean recall of the classes, {1 / max(len(results[0].classes), 2):.2g} by guessing."
+    known = any("balanced_accuracy" in one.metrics and was_measured(one, "balanced_accuracy") for one in results)
+    for line in guessing(results):
+        guessed = any(was_measured(one, "majority_rate") for one in results)
+        yield f"{line.removesuffix('.')}; {mean}" if guessed and known else line
+        known = known and not guessed
+    if known:
+        yield mean.capitalize()
     if any("r2" in one.metrics for one in results):
         yield "R² is 0 for guessing the mean."
     if len(results) == 1:
-        if "auc" in results[0].metrics:
-            yield f"Area under the ROC curve: {shown_metric(results[0], 'auc')}; 0.5 by guessing."
-        yield from [*by_class(results[0], _MOST_CLASSES), *at_threshold(results[0])]
-        measured = results[0].metrics
-        guessing = measured.get("majority_rate_low", measured.get("majority_rate", 0.0))
-        balanced = measured.get("balanced_accuracy_high", measured.get("balanced_accuracy", 1.0))
-        if (
-            "aim_probability" not in measured
-            and guessing >= _RARE
-            and balanced <= 1.0 / max(len(results[0].classes), 2) + _HARDLY
-        ):
-            yield (
-                "Rare classes are hardly predicted. --class-weight balanced trains for them; of two classes, "
-                "--roc --aim balanced chooses a threshold (docs/rare-classes.md)."
-            )
-    noises = [one.metrics[name] for one in results for name in ("accuracy_noise", "mae_noise") if name in one.metrics]
-    if noises:
-        of_r2 = [one.metrics["r2_noise"] for one in results if "r2_noise" in one.metrics]
-        also = f", of R² {max(of_r2):.2g}, predictions clipped to the declared range" if of_r2 else ""
-        held_out = f"held-out {results[0].identity.dataset.unit.several}"
+        yield from _of_one(results[0])
+    margins = list(dict.fromkeys(filter(None, map(margins_are, results))))
+    if margins:
+        yield " ".join([*margins[:1], *_noise(results)])
+    yield from filter(None, [next(filter(None, map(about_people, results)), "")])
+
+
+def _of_one(result: RunResult) -> Iterator[str]:
+    """Yield what is said of a run that stands alone: its curve, its classes and its threshold."""
+    from tasks.tracking.results import (
+        NOT_MEASURED,
+        at_this_budget,
+        at_threshold,
+        by_class,
+        by_person,
+        shown_metric,
+        was_measured,
+    )
+
+    measured = result.metrics
+    if "auc" in measured and was_measured(result, "auc"):
+        yield f"Area under the ROC curve{by_person(result)}: {shown_metric(result, 'auc')}; 0.5 by guessing."
+    elif "auc" in measured:
+        yield f"The area under the ROC curve {NOT_MEASURED} {at_this_budget(result)}."
+    yield from [*by_class(result, _MOST_CLASSES), *at_threshold(result)]
+    guessed = measured.get("majority_rate_low", measured.get("majority_rate", 0.0))
+    balanced = measured.get("balanced_accuracy_high", measured.get("balanced_accuracy", 1.0))
+    if (
+        "aim_probability" not in measured
+        and guessed >= _RARE
+        and balanced <= 1.0 / max(len(result.classes), 2) + _HARDLY
+    ):
         yield (
-            f"In brackets are 95 % margins, of the privacy noise and of the drawing of the {held_out} together, "
-            f"each by itself. The noise alone has a standard deviation of {max(noises):.2g}{also}. "
-            f"No model was trained on the {held_out}. Measuring on them took no budget from the training."
+            "Rare classes are hardly predicted. --class-weight balanced trains for them; of two classes, "
+            "--roc --aim balanced chooses a threshold (docs/rare-classes.md)."
         )
+
+
+def _noise(results: Sequence[RunResult]) -> Iterator[str]:
+    """Yield, of what was measured, how much of the margin is noise, and that nothing was trained on these rows."""
+    from tasks.tracking.results import was_measured
+
+    noises = [
+        one.metrics[f"{name}_noise"]
+        for one in results
+        for name in ("accuracy", "mae")
+        if f"{name}_noise" in one.metrics and was_measured(one, name)
+    ]
+    if noises:
+        of_r2 = [one.metrics["r2_noise"] for one in results if "r2_noise" in one.metrics and was_measured(one, "r2")]
+        also = f", of R² {max(of_r2):.2g}, predictions clipped to the declared range" if of_r2 else ""
+        yield f"The noise alone has a standard deviation of {max(noises):.2g}{also}."
+    several = results[0].identity.dataset.unit.several
+    yield f"No model was trained on the held-out {several}. Measuring on them took no budget from the training."
 
 
 def _groups(results: Sequence[RunResult]) -> Iterator[RenderableType]:

@@ -31,6 +31,7 @@ from storage.source import (
     open_binary,
     open_text,
     reading,
+    require_text,
 )
 
 LONGEST_CELL = 1 << 17
@@ -86,8 +87,10 @@ def sniffed_layout(path: Path) -> tuple[Schema, list[str]]:
     InputError
         If it has no line.
     """
-    with reading(path), open_binary(path) as file:
-        first = file.readline(LONGEST_LINE)
+    with reading(path):
+        require_text(path)
+        with open_binary(path) as file:
+            first = file.readline(LONGEST_LINE)
     encoding = next((name for mark, name in _MARKS if first.startswith(mark)), "")
     if not encoding:
         try:

@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -71,8 +72,14 @@ def is_table(path: Path) -> bool:
     return path.name.lower().endswith(TABLES)
 
 
-def files_below(folder: Path) -> Iterator[str]:
+def files_below(folder: Path, passed: Counter[str] | None = None) -> Iterator[str]:
     """Yield the paths of pictures below a folder, relative to it, in no order.
+
+    Parameters
+    ----------
+    folder : Path
+    passed : Counter, optional
+        Counts the files that are passed over, by the ends of their names.
 
     Raises
     ------
@@ -95,6 +102,25 @@ def files_below(folder: Path) -> Iterator[str]:
                     if not entry.is_file(follow_symlinks=False):
                         raise InputError(f"{_text(folder)}: {_text(name)} is no file; remove it")
                     yield name
+                elif passed is not None:
+                    passed[_text(Path(entry.name).suffix.lower())] += 1
+
+
+_MOST_ENDINGS = 8
+
+
+def passed_over(place: str, passed: Counter[str]) -> str:
+    """Return a sentence on the files that are passed over, for the owner's screen; empty where none is."""
+    if not passed:
+        return ""
+    kinds = [f"{count:,} {ending or 'without an ending'}" for ending, count in passed.most_common(_MOST_ENDINGS)]
+    more = len(passed) - len(kinds)
+    kinds += [f"{more} more endings"] if more else []
+    total = passed.total()
+    return (
+        f"{place}: {total:,} {'file is' if total == 1 else 'files are'} passed over ({', '.join(kinds)}): by their "
+        f"names they are no pictures, which end in {', '.join(ENDINGS)}"
+    )
 
 
 def _text(path: object) -> str:
@@ -137,10 +163,13 @@ def parts_of(folder: Path, classes: Sequence[str] | None) -> dict[str, Path]:
     return parts
 
 
-def folder_files(folder: Path) -> list[PictureFile]:
-    """Return the pictures of a folder of class folders, in the order of whole paths; labels are folders' names."""
+def folder_files(folder: Path, passed: Counter[str]) -> list[PictureFile]:
+    """Return the pictures of a folder of class folders, in the order of whole paths; labels are folders' names.
+
+    ``passed`` counts the other files, by the ends of their names.
+    """
     found = []
-    for name in files_below(folder):
+    for name in files_below(folder, passed):
         first, slash, rest = name.partition("/")
         # A picture beside the class folders is of no class.
         label, below = (canonical_text(first), rest) if slash else (None, name)

@@ -1,5 +1,6 @@
 """Pictures: a folder with a folder a class, or a table of paths and labels and perhaps of people."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from storage.readers.picture_files import (
     folder_files,
     is_table,
     parts_of,
+    passed_over,
     people_of,
     table_files,
 )
@@ -27,6 +29,7 @@ from storage.source import (
     Source,
     Tally,
     confirm,
+    declared_bytes,
     most_rows,
     register_reader,
     settle,
@@ -130,7 +133,10 @@ def _listed(path: Path, options: ReadOptions) -> tuple[str | None, dict[str, lis
     elif named_by:
         raise InputError(f"{path} is no table with a column {named_by!r}; give --person-from instead")
     else:
-        column, files = None, {part: folder_files(at) for part, at in parts_of(path, options.classes).items()}
+        passed = Counter[str]()
+        column, files = None, {part: folder_files(at, passed) for part, at in parts_of(path, options.classes).items()}
+        if said := passed_over(str(path), passed):
+            options.told(said)
     if options.person_from is not None:
         files = {part: people_of(listed, options.person_from) for part, listed in files.items()}
         # Stands for the column: by another rule a later version's people would all be somebody new.
@@ -168,6 +174,11 @@ def read_pictures(path: str | Path, options: ReadOptions) -> Source:
     given = Path(path)
     if options.label_range is not None:
         raise InputError(f"{given} holds classes, a label range is declared; leave it out")
+    if (bound := declared_bytes()) is not None:
+        raise InputError(
+            f"{given}: --max-bytes {bound} bounds a file of rows, and a picture has bounds of its own: leave it out; "
+            "--max-rows bounds how many pictures there are"
+        )
     if options.on_violation.clips and not options.on_violation.drops:
         raise InputError(f"{given}: a picture cannot be clipped; --on-violation is refuse or drop")
     private, place = not options.discover, str(given)

@@ -40,6 +40,15 @@ BUNDLED_FORMAT = "sklearn"
 _ONE_ROW_A_LINE = ("csv", "libsvm", "parquet")
 
 
+def _require_own_name(request: IngestRequest) -> None:
+    """Refuse rows of one's own under the name of a set that comes along, which nobody could ask for any more."""
+    if request.name in BUNDLED and (request.path is not None or request.parties):
+        raise InputError(
+            f"{request.name} is the name of a set that scikit-learn brings along, which rows of your own would hide; "
+            f"choose another name, such as my_{request.name}"
+        )
+
+
 def _source(request: IngestRequest, earlier: Known, told: Callable[[str], object]) -> Source:
     if request.path is not None and request.parties:
         raise InputError(
@@ -100,6 +109,7 @@ def ingest(request: IngestRequest, told: Callable[[str], object] = lambda line: 
         If private rows come without a cap or with a delta of 1/n or more, if public rows are private rows of this
         root, or if private rows are stored under another account and nobody declared the people disjoint.
     """
+    _require_own_name(request)
     layout = current_layout()
     catalog = open_catalog()
     sweep_unregistered(layout, catalog)

@@ -9,7 +9,7 @@ import pandas as pd
 from pydantic import BaseModel
 
 from tasks.experiments.specifications import Point
-from tasks.tracking.results import RunResult
+from tasks.tracking.results import RunResult, measured_metrics
 
 WHO = ("algorithm", "trainer", "projection", "aggregation", "trust")
 _FACTS = ("label", "dataset", "algorithm", "trust", "status")
@@ -74,7 +74,10 @@ def point_result(point: Point, result: RunResult) -> PointResult:
         trust=result.trust,
         status=_status(result),
         axes=point.axes,
-        metrics={**{name: value for name, value in measured.items() if value is not None}, **result.metrics},
+        metrics={
+            **{name: value for name, value in measured.items() if value is not None},
+            **measured_metrics(result.metrics, result.identity.dataset),
+        },
         proved=proved.summary() if proved else None,
         numerics=proved.numerics if proved else None,
         claim=claim.get("statement"),

@@ -31,6 +31,9 @@ class Table(BaseModel, frozen=True):
     body: list[list[str]]
 
 
+WEIGHED = "metrics"
+"""What a setting says metrics weigh, where it is people."""
+
 _PACKAGES = ("unitball", "numpy", "scipy", "scikit-learn", "prefect", "mlflow", "dp-accounting", "matplotlib")
 
 

@@ -489,7 +489,9 @@ class TrainingConfig(
         if not isinstance(values, dict):
             return values
         implied = (("trainer", "algorithm", None), ("sizes", "partition", "sized"))
-        defaults = {name: value for given, name, value in implied if values.get(given) is not None}
+        defaults: dict[str, object] = {name: value for given, name, value in implied if values.get(given) is not None}
+        if isinstance(values.get("sizes"), (list, tuple)):
+            defaults["parties"] = len(values["sizes"])
         # The settings of secure aggregation may stand beside the others.
         flat = {name: values[name] for name in SecureSettings.model_fields if name in values}
         nested = values.get("secure", {})
@@ -508,9 +510,10 @@ class TrainingConfig(
         fields = type(self).model_fields
         named = {name.rpartition(".")[2] for name in self.parameters}
         faults = []
-        if self.sizes is not None and self.parties not in (fields["parties"].default, len(self.sizes)):
+        if self.sizes is not None and self.parties != len(self.sizes):
             faults.append(
-                f"`parties` {self.parties} and `sizes` of {len(self.sizes)} parties are both given: leave `parties` out"
+                f"`parties` {self.parties} and `sizes` of {len(self.sizes)} parties are both given: leave `parties` "
+                f"out, or say {len(self.sizes)}"
             )
         if self.sizes is not None and self.partition not in (None, "sized"):
             faults.append(f"`partition` {self.partition} takes no `sizes`: leave one of them out")

@@ -344,8 +344,9 @@ def measure_exactly(
         if plan is not None and groups is not None:
             of_model |= Measured({}, groups=_measure_groups(groups, plan.evaluations[0].key, path, own))
         measured[name] = of_model | Measured(diagnostics_of(path[-1]))
-    measured_on = "test rows" if test is not None else "training rows"
-    return _evaluation(measured, measured_on, shards.training[0].dataset.classes, groups)
+    dataset = shards.training[0].dataset
+    measured_on = f"{'training' if test is None else 'test'} {dataset.unit.several}"
+    return _evaluation(measured, measured_on, dataset.classes, groups)
 
 
 def _of_training(of: Sequence[Measured], rows: Sequence[int]) -> Measured:

@@ -23,7 +23,7 @@ from tasks.accounts.room import one_more_run
 from tasks.runtime.progress import observed_by
 from tasks.runtime.settings import mlflow_page
 from tasks.tracking.reporting import by_group_of, claim_of, guarantee_of
-from tasks.tracking.results import RunResult, is_limit, shown_metric
+from tasks.tracking.results import RunResult, about_people, by_person, is_limit, shown_metric, unmeasured
 
 STAGES = (
     *("resolve_dataset", "charge", "prepare_rows", "normalise", "make_public_map", "extract_features", "partition"),
@@ -90,13 +90,14 @@ def show_budgets(lines: Sequence[dict[str, str]], png: bytes) -> None:
 
 def show_result(result: RunResult) -> None:
     """Show the result, and link to the run in MLflow."""
-    names = [name for name in sorted(result.metrics) if not is_limit(name)]
+    noises = {f"{name}_noise" for name in unmeasured(result.metrics, result.identity.dataset)}
+    names = [name for name in sorted(result.metrics) if not is_limit(name) and name not in noises]
     numbers = "\n".join(f"| {name} | {shown_metric(result, name, '.4g')} |" for name in names)
-    heading = "metric | value (95 % margin, each by itself; of `aim_` for all thresholds at once)"
+    heading = f"metric{by_person(result)} | value (95 % margin, each by itself; of `aim_` for all thresholds at once)"
     table = f"\n\n| {heading} |\n|---|---|\n{numbers}" if numbers else ""
     about = f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."
     known = [result.proved.recognised()] if result.proved else []
-    lines = [about, guarantee_of(result), *known, claim_of(result)]
+    lines = [about, guarantee_of(result), *known, claim_of(result), about_people(result)]
     groups = f"\n\n{by_group_of(result)}" if result.by_group else ""
     create_markdown_artifact("\n\n".join(filter(None, lines)) + table + groups, key="result", description="Result")
     if result.mlflow_run_id:
@@ -114,7 +115,7 @@ def show_sweep(name: str, points: Sequence[tuple[str, RunResult | None, str | No
         {
             "point": description,
             "proved": "none" if result is None or result.proved is None else result.proved.summary(),
-            "accuracy": "–" if result is None else shown_metric(result, "accuracy"),
+            "accuracy": "–" if result is None else shown_metric(result, "accuracy") + by_person(result),
             "error": error or "",
         }
         for description, result, error in points

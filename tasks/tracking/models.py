@@ -128,6 +128,11 @@ def guaranteed(root: Path, model: RegisteredModel) -> str:
     return f"{facts['proved']} for a {dataset.unit} it was trained on. {meaning}"
 
 
+def trained_on_people(root: Path, model: RegisteredModel) -> bool:
+    """Whether a registered model was trained and measured on people; False where nothing is known of its rows."""
+    return bool(record_of(root, model).facts["lineage"]) and bool(read_lineage(root, model).dataset.person)
+
+
 CHAMPION = "champion"
 """The alias in MLflow that shows which version is to be used."""
 

@@ -8,7 +8,6 @@ import shlex
 from functools import partial
 
 from dpalgos.guarantees import rounded_up
-from dpalgos.margins import is_measured
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.score_curves import Calibration
@@ -32,24 +31,35 @@ from tasks.tracking.effect_figure import draw_effects
 from tasks.tracking.effects import EFFECTS, Effects, card_of, effects_of, of_columns
 from tasks.tracking.models import LINEAGE, champion_of, lineage_of, registered_by
 from tasks.tracking.results import (
+    NOT_MEASURED,
     Chained,
     Proved,
     RunResult,
     about_groups,
+    about_people,
     append_result,
+    at_this_budget,
     at_threshold,
     by_class,
+    by_person,
     epsilon_by_party,
     group_lines,
     group_metrics,
+    guessing,
+    margins_are,
+    measured_metrics,
     rates_by_group,
+    rests_on,
     shown_metric,
-    shown_metrics,
+    unmeasured,
+    was_measured,
 )
-from tasks.tracking.runs import Entries, ModelReport, RunReport, track_run
+from tasks.tracking.runs import DECISIVE, Entries, ModelReport, RunReport, track_run
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
 
 _MOST_RECALLS = 10
+# Of what was spent, as MLflow shows it: rounded up.
+_DIGITS = 6
 _ALWAYS_OUTSIDE = (
     "the numbers of {several} and parties, names, parameters and times of runs, which are public",
     "what is computed from the rows by anything but Unitball, and what somebody knows of a person from elsewhere",
@@ -187,29 +197,40 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: 
         f"At the cap's δ = {cap['delta']:g} this run costs{person} {here}. With it the account {report['account']} has "
         f"spent ε = {spent} of {cap['epsilon']:g} (composition: {report['filter']}).{left} The numbers above are at "
         "the run's δ. They differ, because the same noise is a smaller ε at a larger δ. `unitball budget` shows what "
-        "is spent and left today."
+        f"is spent and left today. {rests_on(result)}".rstrip()
     )
 
 
 def _measured(dataset: DatasetRef, result: RunResult) -> str:
     metrics = result.metrics
-    if result.accuracy is not None:
+    if "accuracy" in metrics:
         parts = _accuracy(result)
     elif "mae" in metrics:
-        parts = (
-            f"Mean absolute error {shown_metric(result, 'mae', '.4g')} on {result.measured_on}; "
-            f"R² {metrics['r2']:.3f}, which is 0 for guessing the mean."
-        )
+        parts = " ".join(filter(None, [_errors(result), margins_are(result)]))
     else:
         known = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         return (
             known or "It was not measured: private rows are measured by a charged release only, and none was asked for."
         )
+    parts = " ".join(filter(None, [parts, about_people(result)]))
     if not dataset.private:
         return parts
     return (
         f"{parts} The held-out {dataset.unit.several} train no model: the measurement was charged to them, as "
         f"the training was to the others. The training lost nothing but these {dataset.unit.several}."
+    )
+
+
+def _where(result: RunResult) -> str:
+    return f"the {(result.measured_on or '').removesuffix(', noisy')}"
+
+
+def _errors(result: RunResult) -> str:
+    if not was_measured(result, "mae"):
+        return f"The errors on {_where(result)} {NOT_MEASURED} {at_this_budget(result)}."
+    return (
+        f"Mean absolute error{by_person(result)} {shown_metric(result, 'mae', '.4g')} on {result.measured_on}; "
+        f"R² {result.metrics['r2']:.3f}, which is 0 for guessing the mean."
     )
 
 
@@ -224,28 +245,22 @@ def by_group_of(result: RunResult) -> str:
 
 
 def _accuracy(result: RunResult) -> str:
-    parts = [
-        f"{what if is_measured(result.metrics, name) else what.removesuffix(' is')} {shown_metric(result, name)}"
-        for name, what in (
-            ("majority_rate", "guessing the most frequent class gives"),
-            (
-                "balanced_accuracy",
-                f"the mean recall of the classes ({1 / max(len(result.classes), 2):.2g} by guessing) is",
-            ),
-            ("auc", "the area under the ROC curve (0.5 by guessing) is"),
-        )
-        if name in result.metrics
+    first = f"Accuracy{by_person(result)} {shown_metric(result, 'accuracy')}, {result.measured_on}."
+    if not was_measured(result, "accuracy"):
+        first = f"The accuracy on {_where(result)} {NOT_MEASURED} {at_this_budget(result)}."
+    known = {
+        "balanced_accuracy": f"mean recall of the classes ({1 / max(len(result.classes), 2):.2g} by guessing)",
+        "auc": "area under the ROC curve (0.5 by guessing)",
+    }
+    named = {name: what for name, what in known.items() if name in result.metrics}
+    sentences = [
+        f"The {what} is {shown_metric(result, name)}."
+        if was_measured(result, name)
+        else f"The {what} {NOT_MEASURED} {at_this_budget(result)}."
+        for name, what in named.items()
     ]
-    margins = " In brackets: 95 % margins, of noise and of the drawing of the held-out "
-    margins += f"{result.identity.dataset.unit.several} together; each "
-    margins += "holds by itself, those at a chosen threshold for all thresholds at once."
-    return " ".join(
-        [
-            "; ".join([f"Accuracy {shown_metric(result, 'accuracy')}, {result.measured_on}", *parts]) + ".",
-            *by_class(result, _MOST_RECALLS),
-            *at_threshold(result),
-        ]
-    ) + (margins if "accuracy_low" in result.metrics else "")
+    parts = [first, *guessing([result]), *sentences, *by_class(result, _MOST_RECALLS), *at_threshold(result)]
+    return " ".join(filter(None, [*parts, margins_are(result)]))
 
 
 def _outside(dataset: DatasetRef, result: RunResult, group: int) -> list[str]:
@@ -341,15 +356,20 @@ def describe(
             # Each of a table's columns stands in the release's manifest, and a wide table's are too long a text here.
             told = len(value) if name == "columns" and value is not None else value
             params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", told)
-    numbers = {
-        "epsilon_spent": result.epsilon_spent,
-        "delta_spent": result.delta_spent,
-        "mu_spent": result.mu_spent,
+    known, unknown = measured_metrics(result.metrics, dataset), unmeasured(result.metrics, dataset)
+    spent = {"epsilon_spent": result.epsilon_spent, "delta_spent": result.delta_spent, "mu_spent": result.mu_spent}
+    numbers: dict[str, float | None] = {
+        # MLflow's page that compares runs opens on the first metric that all of them have.
+        **{name: known[name] for name in ("accuracy", "r2") if name in known},
+        **{name: None if value is None else rounded_up(value, _DIGITS) for name, value in spent.items()},
+        **known,
+        **group_metrics(result),
         "seconds": result.seconds,
         "releasing_seconds": result.releasing_seconds,
-        **shown_metrics(result, result.metrics),
-        **group_metrics(result),
     }
+    said = {"unitball.not_measured": ", ".join(unknown)} if unknown else {}
+    if about := about_people(result):
+        said["unitball.metrics"] = about
     proved, flow_run = result.proved, result.prefect_flow_run_id
     return RunReport(
         experiment=dataset.name,
@@ -369,7 +389,8 @@ def describe(
         metrics={name: float(value) for name, value in numbers.items() if value is not None},
         # The step is the type I error in thousandths.
         curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
-        tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None)},
+        decisive={name: result.metrics[name] for name in DECISIVE if name in result.metrics},
+        tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None), **said},
         trained_on=dataset,
         note=model_card(config, dataset, plan, result, elsewhere=elsewhere, effects=effects)
         + (f"\n\n[Flow run in Prefect]({flow_run_page(flow_run)})" if flow_run else ""),
@@ -446,15 +467,15 @@ def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
     sizes, counted = plan.rows(), "people" if result.identity.dataset.person else "rows"
     if len(sizes) > _MOST_CHILDREN:
         return (Entries(name="all parties", params=params, metrics={counted: float(sum(sizes.values()))}),)
-    spent = epsilon_by_party(plan) or {}
+    spent, delta = epsilon_by_party(plan) or {}, rounded_up(result.delta_spent or 0.0, _DIGITS)
     return tuple(
         Entries(
             name=f"party {party}",
             params=params,
             metrics={
+                **measured_metrics(result.by_party.get(party, {}), result.identity.dataset),
+                **({"epsilon_spent": rounded_up(spent[party], _DIGITS), "delta_spent": delta} if spent else {}),
                 counted: float(rows),
-                **({"epsilon_spent": spent[party], "delta_spent": float(result.delta_spent or 0)} if spent else {}),
-                **shown_metrics(result, result.by_party.get(party, {})),
             },
         )
         for party, rows in sizes.items()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, SerializeAsAny
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
-from dpalgos.guarantees import PureEpsilon, rounded_up
+from dpalgos.guarantees import Loss, PureEpsilon, rounded_up
 from dpalgos.margins import is_measured
 from dpalgos.metrics import safe_name
 from storage.refs import DatasetRef, ReleaseRef, Unit
@@ -70,10 +70,14 @@ class Proved(BaseModel, frozen=True):
     def recognised(self) -> str:
         """Return what the trade-off curve says of an attack that accuses 5 % of others wrongly."""
         missed = next((missed for alarms, missed in self.trade_off if alarms == _FALSE_ALARMS), 0.0)
-        return (
+        most = rounded_up(100 * (1 - missed), 3)
+        guesser = (
             f"Whoever guesses whether a {self.unit} was there, and is wrong about {_FALSE_ALARMS:.0%} of those that "
-            f"were not, recognises at most {rounded_up(100 * (1 - missed), 3):g} % of those that were."
+            "were not, "
         )
+        if most >= 100:
+            return f"{guesser}may recognise all of those that were: so large an ε does not bound it."
+        return f"{guesser}recognises at most {most:g} % of those that were."
 
 
 class RunResult(Evaluation, frozen=True):
@@ -89,11 +93,15 @@ class RunResult(Evaluation, frozen=True):
         What this run's releases cost, charged now or before, the largest over parties; None where nothing is proved.
     mu_spent : float or None
         The same as a Gaussian-DP parameter, where every release is Gaussian.
+    epsilon_charged : float or None
+        Where the run rests on counts that were released before it: what its own releases cost, without these. Both
+        compose to ``epsilon_spent``.
     accuracy : float or None
-        None where nothing public was measured and no evaluation was charged.
+        None where nothing public was measured and no evaluation was charged, or the noise of one leaves it unknown.
     measured_on : str or None
         What ``accuracy`` and ``metrics`` speak of: ``"test rows"``, ``"training rows"`` where all rows train, or
-        ``"held-out rows, noisy"`` for a charged evaluation; of the model, or the mean over the parties' models.
+        ``"held-out rows, noisy"`` for a charged evaluation; of the model, or the mean over the parties' models. Where
+        people are protected it speaks of people, who weigh alike in every metric however many rows they have.
     identity : RunIdentity
         What ``run_key`` is the digest of.
     releases, evaluations : tuple of str
@@ -112,6 +120,7 @@ class RunResult(Evaluation, frozen=True):
     epsilon_spent: float | None
     delta_spent: float | None
     mu_spent: float | None = None
+    epsilon_charged: float | None = None
     accuracy: float | None
     split: dict[str, object]
     sound_counterpart: str | None
@@ -168,7 +177,10 @@ def _delta(plan: RunPlan) -> float:
 
 def epsilon_by_party(plan: RunPlan) -> dict[str, float] | None:
     """Return the epsilon of each party's cost, or None where something is not proved, or not at this delta."""
-    losses_by_party = plan.composed_by_party()
+    return _epsilons(plan, plan.composed_by_party())
+
+
+def _epsilons(plan: RunPlan, losses_by_party: Mapping[str, tuple[Loss, ...]]) -> dict[str, float] | None:
     if not losses_by_party or not plan.proved:
         return None
     # Parties of one plan mostly pay the same; each distinct cost is composed once.
@@ -186,6 +198,7 @@ def epsilon_by_party(plan: RunPlan) -> dict[str, float] | None:
 def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, references: list[ReleaseRef]) -> RunResult:
     """Put a run's public numbers together."""
     proved = proved_of(plan)
+    charged = _epsilons(plan, plan.losses_by_party()) if proved and plan.before else None
     return RunResult(
         **dict(evaluation),
         algorithm=plan.system,
@@ -196,7 +209,8 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         epsilon_spent=proved.epsilon if proved else None,
         delta_spent=proved.delta if proved else None,
         mu_spent=proved.mu if proved else None,
-        accuracy=evaluation.metrics.get("accuracy"),
+        epsilon_charged=None if charged is None else max(charged.values()),
+        accuracy=measured_metrics(evaluation.metrics, dataset).get("accuracy"),
         split=plan.split,
         sound_counterpart=plan.sound_counterpart,
         run_key=plan.run_key,
@@ -206,17 +220,85 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
     )
 
 
+def rests_on(result: RunResult) -> str:
+    """Return why a run's epsilon is above the one that was asked for, where counts were released before it."""
+    if result.epsilon_charged is None or result.epsilon_spent is None:
+        return ""
+    spent, charged = (rounded_up(one, 4) for one in (result.epsilon_spent, result.epsilon_charged))
+    return (
+        f"{result.algorithm}: ε spent = {spent:g} is this run's own ε = {charged:g} composed with the counts of its "
+        "columns, on which it rests; these were charged before and are not charged again."
+    )
+
+
 def shown_metric(result: RunResult, name: str, form: str = ".3f") -> str:
     """Return a number with its 95 % margin, or that it cannot be measured where the margin is all that is possible."""
     metrics = result.metrics
     if name not in metrics:
         return "–"
-    if not is_measured(metrics, name, largest=_largest(result, name)):
-        budget = f", ε = {rounded_up(result.epsilon_spent, 3):g}" if result.epsilon_spent else ""
-        held_out = f"{metrics['held_out_rows']:,.0f} {result.identity.dataset.unit.several}"
-        return f"cannot be measured at this budget ({held_out}{budget})"
+    if not was_measured(result, name):
+        return f"{NOT_MEASURED} {at_this_budget(result)}"
     low, high = (metrics.get(f"{name}_{end}") for end in ("low", "high"))
     return f"{metrics[name]:{form}}" + ("" if low is None or high is None else f" ({low:{form}} to {high:{form}})")
+
+
+def at_this_budget(result: RunResult) -> str:
+    """Return what a number that cannot be measured was to be measured with: so many held-out rows, and epsilon."""
+    budget = f", ε = {rounded_up(result.epsilon_spent, 3):g}" if result.epsilon_spent else ""
+    return f"at this budget ({_held_out(result)}{budget})"
+
+
+def _held_out(result: RunResult) -> str:
+    return f"{result.metrics['held_out_rows']:,.0f} {result.identity.dataset.unit.several}"
+
+
+def margins_are(result: RunResult) -> str:
+    """Return in sentences what the margins in brackets are, and what makes them narrower; empty without any."""
+    if not any(map(is_limit, result.metrics)):
+        return ""
+    several = result.identity.dataset.unit.several
+    of_margins = {name.removesuffix("_low").removesuffix("_high") for name in result.metrics if is_limit(name)}
+    if not any(was_measured(result, name) for name in of_margins):
+        return (
+            f"{_held_out(result)} are too few to measure the model on: a larger --test-fraction holds out more, and "
+            "at a larger --epsilon there is less noise."
+        )
+    chosen = ", those at a chosen threshold for all thresholds at once" if at_threshold(result) else ""
+    return (
+        f"In brackets are 95 % margins, of the privacy noise and of the drawing of the held-out {several} together, "
+        f"each by itself{chosen}. They rest on {_held_out(result)}: a larger --test-fraction holds out more and makes "
+        "them narrower, and leaves fewer to train on."
+    )
+
+
+def by_person(result: RunResult) -> str:
+    """Return what stands behind a metric's name where each person weighs one, however many rows they have."""
+    return " by person" if result.identity.dataset.person else ""
+
+
+def about_people(result: RunResult) -> str:
+    """Return in sentences what metrics and probabilities are of where people are protected; empty where rows are."""
+    if not result.identity.dataset.person or not result.metrics:
+        return ""
+    probabilities = (
+        " A probability is a share of persons so counted, not of rows." if result.calibration is not None else ""
+    )
+    return (
+        "Metrics are by person: each counts as one, and each of k rows as 1/k. By row they may be others, and were not "
+        f"measured.{probabilities}"
+    )
+
+
+def guessing(results: Sequence[RunResult]) -> list[str]:
+    """Return a sentence on how often guessing the most frequent class is right, by what each run has measured of it."""
+    measured = [one for one in results if "majority_rate" in one.metrics]
+    known = {shown_metric(one, "majority_rate") for one in measured if was_measured(one, "majority_rate")}
+    if known:
+        return [
+            f"Guessing the most frequent class gives an accuracy{by_person(measured[0])} of {_either(sorted(known))}."
+        ]
+    unknown = {at_this_budget(one) for one in measured}
+    return [f"How often guessing the most frequent class is right {NOT_MEASURED} {one}." for one in sorted(unknown)[:1]]
 
 
 def at_threshold(result: RunResult) -> list[str]:
@@ -224,31 +306,62 @@ def at_threshold(result: RunResult) -> list[str]:
     if result.identity.aim is None or "aim_probability" not in result.metrics:
         return []
     names = {"recall": "recall", "precision": "precision", "f1": "F1", "balanced_accuracy": "balanced"}
-    numbers = "; ".join(f"{what} {shown_metric(result, f'aim_{name}')}" for name, what in names.items())
+    measured = [what for what in names if f"aim_{what}" in result.metrics and was_measured(result, f"aim_{what}")]
+    numbers = [f"{names[what]} {shown_metric(result, f'aim_{what}')}" for what in measured]
+    unknown = [names[what] for what in names if what not in measured]
+    numbers += [f"{_listed(unknown)} {NOT_MEASURED} {at_this_budget(result)}"] if unknown else []
+    of_person, counted = (" for a person", "by person, ") if result.identity.dataset.person else ("", "")
     return [
         f"At the threshold for {result.identity.aim}, a probability of {result.metrics['aim_probability']:.3g} of "
-        f"`{result.classes[-1]}`: {numbers}. Each of these margins holds for all thresholds at once, "
+        f"`{result.classes[-1]}`{of_person}: {counted}{'; '.join(numbers)}. "
+        "Each of these margins holds for all thresholds at once, "
         "and so at the chosen one; all other numbers are of the model without a chosen threshold, and each of their "
         "margins holds by itself."
     ]
 
 
-def _largest(result: RunResult, name: str) -> float:
+def _either(values: Sequence[str]) -> str:
+    """Return different measurements of one number as a sentence lists them."""
+    return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} or {values[-1]}, as each run has measured it"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as a sentence lists them."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _largest(dataset: DatasetRef, name: str) -> float:
     """Return the largest value that a number can have, in its own unit."""
-    label_range = result.identity.dataset.label_range
+    label_range = dataset.label_range
     return label_range[1] - label_range[0] if name == "mae" and label_range is not None else 1.0
 
 
-def shown_metrics(result: RunResult, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return numbers of a run without those that the noise leaves unknown; all margins remain, and the accuracy.
+_OF_ERRORS = ("mse", "r2")
+_ENDS = ("_low", "_high", "_noise")
 
-    By that, with its noise, the versions of a model are compared.
-    """
-    return {
-        name: value
-        for name, value in metrics.items()
-        if name == "accuracy" or is_measured(metrics, name, largest=_largest(result, name))
-    }
+
+def was_measured(result: RunResult, name: str, metrics: Mapping[str, float] | None = None) -> bool:
+    """Whether a number of a run, or of a part of it, was measured: see :func:`dpalgos.margins.is_measured`."""
+    return _was_measured(result.metrics if metrics is None else metrics, name, result.identity.dataset)
+
+
+def _was_measured(metrics: Mapping[str, float], name: str, dataset: DatasetRef) -> bool:
+    # These have no margins of their own, and come from the same sums.
+    name = "mae" if name in _OF_ERRORS and "mae" in metrics else name
+    return is_measured(metrics, name, largest=_largest(dataset, name))
+
+
+def measured_metrics(metrics: Mapping[str, float], dataset: DatasetRef) -> dict[str, float]:
+    """Return numbers that were measured, with their margins and noise; of what the noise leaves unknown, nothing."""
+    # The number of rows of a group lies between its ends, whether or not one of them is 0.
+    ends = {f"{name}{end}": name for name in metrics if name != "rows" for end in _ENDS}
+    return {name: value for name, value in metrics.items() if _was_measured(metrics, ends.get(name, name), dataset)}
+
+
+def unmeasured(metrics: Mapping[str, float], dataset: DatasetRef) -> list[str]:
+    """Return the names of the numbers that the noise leaves unknown."""
+    kept = measured_metrics(metrics, dataset)
+    return [name for name in metrics if name not in kept and not name.endswith(_ENDS)]
 
 
 def is_limit(name: str) -> bool:
@@ -263,14 +376,25 @@ def by_class(result: RunResult, most: int) -> list[str]:
     names = [name for name in names if not is_limit(f"_{name}")]
     more = [f"{len(names) - most} more with the run in MLflow"] if len(names) > most else []
     names = names[:most]
-    recalls = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in names] + more
-    most_often = {name: metrics[of] for name in names if (of := f"predicted_{name}_high") in metrics}
-    limits = [f"`{name}` for at most {100 * share:.3g} %" for name, share in most_often.items()]
-    return ([f"Recall by class: {'; '.join(recalls)}."] if recalls else []) + (
-        [f"Predicts {', '.join(limits)} of the held-out {result.identity.dataset.unit.several} (95 %)."]
-        if limits
-        else []
-    )
+    known = [name for name in names if was_measured(result, f"recall_{name}")]
+    unknown = [f"`{name}`" for name in names if name not in known]
+    recalls = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in known]
+    if known and unknown:
+        recalls.append(f"that of {_listed(unknown)} {NOT_MEASURED} {at_this_budget(result)}")
+    of_people = ", by person" if result.identity.dataset.person else ""
+    sentences = [f"Recall by class{of_people}: {'; '.join(recalls + more)}."] if recalls else []
+    if unknown and not known:
+        sentences = [f"The recall of {_listed(unknown)} {NOT_MEASURED} {at_this_budget(result)}."]
+    several = result.identity.dataset.unit.several
+    most_often = {
+        name: rounded_up(100 * metrics[of], 3) for name in names if (of := f"predicted_{name}_high") in metrics
+    }
+    limits = [f"`{name}` for at most {share:g} %" for name, share in most_often.items() if share < 100]
+    if limits:
+        sentences.append(f"Predicts {', '.join(limits)} of the held-out {several} (95 %).")
+    elif most_often:
+        sentences.append(f"For how many of the held-out {several} each class is predicted cannot be told.")
+    return sentences
 
 
 _MOST_OF_GROUP = 5
@@ -335,7 +459,9 @@ def about_groups(result: RunResult) -> str:
 
 
 def group_metrics(result: RunResult) -> dict[str, float]:
-    """Return the groups' rates that were measured, and all margins, under names for MLflow: by_<column>/<group>/<rate>.
+    """Return the groups' rates that were measured, each with its margin, under names for MLflow.
+
+    They are ``by_<column>/<group>/<rate>``.
 
     MLflow's page of a run shows numbers with a common beginning up to a slash together.
     """
@@ -345,8 +471,7 @@ def group_metrics(result: RunResult) -> dict[str, float]:
     return {
         f"{safe_name(f'by_{of.column}')}/{group}/{name}": value
         for group, metrics in zip(_distinct([safe_name(one) for one in of.metrics]), of.metrics.values(), strict=True)
-        for name, value in metrics.items()
-        if is_measured(metrics, name)
+        for name, value in measured_metrics(metrics, result.identity.dataset).items()
     }
 
 
@@ -369,8 +494,9 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
     # In the order in which people read a row.
     row = {"algorithm": result.algorithm, "dataset": result.dataset, "trust": result.trust, **numbers}
     setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
+    weigh = result.identity.dataset.unit.several if result.metrics else None
     margin = {f"accuracy_{end}": result.metrics.get(f"accuracy_{end}") for end in ("low", "high")}
-    row |= {"accuracy": result.accuracy if is_measured(result.metrics, "accuracy") else None, **margin}
+    row |= {"accuracy": result.accuracy, **margin, "metrics_weigh": weigh}
     append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)
     measured = [("all", "", result.metrics), *((party, "", of) for party, of in result.by_party.items())]
     if result.by_group is not None:
@@ -384,12 +510,13 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
             "by": result.by_group.column if result.by_group is not None and group else "",
             "group": group,
             "metric": name,
-            "value": shown_metrics(result, metrics).get(name),
+            "value": value if was_measured(result, name, metrics) else None,
+            "weighs": weigh,
             "low": metrics.get(f"{name}_low"),
             "high": metrics.get(f"{name}_high"),
         }
         for party, group, metrics in measured
-        for name in metrics
+        for name, value in metrics.items()
         if not is_limit(name)
     ]
     if records:

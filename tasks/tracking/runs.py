@@ -103,9 +103,13 @@ def _card(kind: str, uuid: str, **settings: object) -> dict[str, object]:
     return {"uuid": f"{_SECTION}-{uuid}", "type": kind, **common, **settings}
 
 
+_ROLE = "role"
+_RUN, _PARTY, _SWEEP, _POINT = "run", "party", "sweep", "point"
+
+
 def view_envelope(
     *,
-    search: str = "",
+    role: str = _RUN,
     axes: Sequence[str] = ("algorithm", "trust"),
     metric: str = "accuracy",
 ) -> str:
@@ -113,14 +117,15 @@ def view_envelope(
 
     Parameters
     ----------
-    search : str
-        Which runs are shown, in MLflow's language, the best first; all that have no parent if empty.
+    role : str
+        Which runs are shown, the best first, and no others: the page counts what its search finds, and folds children
+        into their parents without counting them as folded.
     axes : sequence of str
         Parameters that the parallel coordinates run through on their way to the metric.
     metric : str
         What the runs are compared by.
     """
-    metrics = ("epsilon_spent", "delta_spent", "mu_spent", metric, f"{metric}_low", f"{metric}_high")
+    metrics = (metric, "epsilon_spent", f"{metric}_low", f"{metric}_high", "delta_spent", "mu_spent")
     charts = [
         _card(
             "SCATTER",
@@ -137,21 +142,19 @@ def view_envelope(
             showAllRuns=False,
         ),
     ]
+    columns = [*(f"metrics.`{name}`" for name in metrics), *(f"params.`{name}`" for name in FACTS)]
     section = {"uuid": _SECTION, "name": f"Privacy and {metric}", "display": True, "isReordered": True}
     state = {
-        "searchFilter": search,
-        # Children are folded into their parents in the order of time, and only there.
-        "orderByKey": f"metrics.`{metric}`" if search else "attributes.start_time",
+        "searchFilter": f"tags.{_ROLE} = '{role}'",
+        "orderByKey": f"metrics.`{metric}`",
         "orderByAsc": False,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
         "modelVersionFilter": "All Runs",
         "datasetsFilter": [],
-        "selectedColumns": [
-            *(f"metrics.`{name}`" for name in metrics),
-            *(f"params.`{name}`" for name in FACTS),
-        ],
-        "columnOrder": [],
+        "selectedColumns": columns,
+        # In the order of the alphabet otherwise, epsilon behind the margin and delta.
+        "columnOrder": columns,
         "columnWidths": {},
         "runsExpanded": {},
         "runsPinned": [],
@@ -183,7 +186,7 @@ FACTS = ("algorithm", "dataset", "trust", "proved", "claim", "paper", "neighbour
 (MLflow filters on them); what does not apply is ``"none"``."""
 
 DECISIVE = ("accuracy", "accuracy_noise", "r2")
-"""The metrics by which versions of a model are compared; they are kept on record with the version."""
+"""The numbers by which versions of a model are compared; they are kept on record with the version."""
 
 _MOST_DESCRIPTION = 5000  # MLflow's limit for the description of a model's version.
 _DIGEST_LENGTH = 36  # MLflow's limit for the digest of a data set.
@@ -233,7 +236,8 @@ class Entries:
     params, tags : mapping of str to values
         Beside the facts.
     metrics : mapping of str to float
-        ``epsilon_spent``, ``delta_spent``, ``accuracy``, …; numbers that are not finite are kept as tags.
+        ``accuracy``, ``epsilon_spent``, ``delta_spent``, …, the one to look at first before the others; numbers that
+        are not finite are kept as tags, and what was not measured is none of them.
     """
 
     name: str
@@ -270,6 +274,8 @@ class RunReport(Entries):
         Returns further files; called when the run is written, since a run that was logged before has them already.
     note : str
         Markdown, shown at the top of the run's page.
+    decisive : mapping of str to float
+        Of :data:`DECISIVE`, with what the noise leaves unknown.
     """
 
     experiment: str
@@ -281,6 +287,7 @@ class RunReport(Entries):
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     drawn: Callable[[], Mapping[str, bytes]] = dict
     note: str = ""
+    decisive: Mapping[str, float] = field(default_factory=dict)
 
 
 def track_run(root: Path, report: RunReport) -> str:
@@ -446,7 +453,8 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
     chart = f"[{VIEW_NAME}]({view_path(experiment)})"
     note = {"mlflow.note.content": f"{report.note}\n\n{chart}" if report.note else chart}
     shown = Entries(name=report.name, facts=facts, params=report.params, tags={**report.tags, **note})
-    run_id = log_run(client, experiment, shown, keys={RUN_KEY: report.run_key, _ROOT: root_name(Layout(root))})
+    keys = {RUN_KEY: report.run_key, _ROOT: root_name(Layout(root)), _ROLE: _RUN}
+    run_id = log_run(client, experiment, shown, keys=keys)
     if report.model is not None:
         model_id = _register(client, root, experiment, run_id, report, report.model)
         # The page of a logged model lists its metrics, and the data set that these name.
@@ -458,7 +466,7 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
     client.log_batch(run_id, metrics=metrics, tags=infinite)
     for child in report.children:
         part = replace(child, name=f"{report.name} · {child.name}", facts={**facts, "party": child.name})
-        child_id = log_run(client, experiment, part, keys={PARENT: run_id})
+        child_id = log_run(client, experiment, part, keys={PARENT: run_id, _ROLE: _PARTY})
         if inputs:
             client.log_inputs(child_id, inputs)
         client.set_terminated(child_id, "FINISHED")
@@ -588,7 +596,7 @@ def _register(
         "lineage": json.loads(model.lineage),
         **{name: facts[name] for name in ("algorithm", "dataset", "proved", "neighbours")},
         **{name: report.params.get(name) for name in ("epsilon", "delta")},
-        "metrics": {name: report.metrics[name] for name in DECISIVE if name in report.metrics},
+        "metrics": dict(report.decisive),
     }
     open_model_records(root).record_version(
         model.registered_name,
@@ -601,7 +609,6 @@ def _register(
 
 
 POINT_KEY = "unitball.point_key"
-_POINT = "point"
 
 
 class SweepTracker:
@@ -636,15 +643,15 @@ class SweepTracker:
         require(partial(try_logging, root, experiment))
         with tracking_client(root) as client:
             self._experiment = experiment_of(client, root, experiment)
-            # Points are children, which MLflow's table folds away: the sweep's view searches for them.
-            view = view_envelope(search=f"tags.role = '{_POINT}'", axes=list(dict.fromkeys(["algorithm", *axes])))
+            # Points are children, which MLflow's table folds away: the sweep's view searches for them alone.
+            view = view_envelope(role=_POINT, axes=list(dict.fromkeys(["algorithm", *axes])))
             client.set_experiment_tag(self._experiment, VIEW_TAG, view)
             runs = runs_with(client, self._experiment, RUN_KEY, key)
             if runs:
                 self.run_id = str(runs[0].info.run_id)
             else:
                 self.run_id = log_run(
-                    client, self._experiment, Entries(name=name, tags=tags), keys={RUN_KEY: key, "role": "sweep"}
+                    client, self._experiment, Entries(name=name, tags=tags), keys={RUN_KEY: key, _ROLE: _SWEEP}
                 )
             children = runs_with(client, self._experiment, PARENT, self.run_id)
         self._before = {str(child.data.tags.get(POINT_KEY)): child.info for child in children}
@@ -660,7 +667,7 @@ class SweepTracker:
             failed = {} if error is None else {"error": error}
             shown = replace(point, tags={**self._tags, **point.tags, **failed})
             client.set_terminated(
-                log_run(client, self._experiment, shown, keys={PARENT: self.run_id, POINT_KEY: key, "role": _POINT}),
+                log_run(client, self._experiment, shown, keys={PARENT: self.run_id, POINT_KEY: key, _ROLE: _POINT}),
                 "FAILED" if failed else "FINISHED",
             )
 

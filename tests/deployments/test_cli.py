@@ -254,6 +254,19 @@ def test_results_answer_sql(shared: CommandLine) -> None:
     assert figure.read_bytes()[:4] == several.read_bytes()[:4] == b"\x89PNG"
     shared("results", "--plot", figure).refused(2, "exists; name another file")
     shared("results", "SELECT algorithm FROM runs", "--plot", shared.root / "no.png").refused(2, "ask for two numbers")
+    # Numbers of one data set alone: the other had a panel without a line in it.
+    asked = (
+        "SELECT dataset, epsilon::DOUBLE AS epsilon, accuracy::DOUBLE AS accuracy FROM "
+        "(VALUES ('one', 0.5, 0.7), ('one', 1.0, 0.8), ('two', 1.0, NULL)) t(dataset, epsilon, accuracy)"
+    )
+    part = shared("results", asked, "--plot", shared.root / "part.png")
+    assert "not drawn, because no run has a measured accuracy: two" in part.out
+    alone = shared("results", asked.replace(", ('two', 1.0, NULL)", ""), "--plot", shared.root / "alone.png")
+    assert "not drawn" not in alone.out
+    assert (shared.root / "part.png").read_bytes() == (shared.root / "alone.png").read_bytes()
+    up = shared("results", "SELECT 0.99992641::DOUBLE AS epsilon_spent, 0.88882641::DOUBLE AS accuracy").out
+    assert "0.999927" in up, "what is spent is rounded up"
+    assert "0.888826" in up
     wide = shared("results", "SELECT * FROM runs").out
     assert "row 1 of" in wide, "what is too wide for a table is printed record after record"
     assert "config_epsilon" in wide
@@ -341,7 +354,7 @@ def test_every_option_reaches_the_run(
     assert getattr(taken[0], field) == value
     defaults = TrainingConfig()
     changed = {name for name in TrainingConfig.model_fields if getattr(taken[0], name) != getattr(defaults, name)}
-    assert changed - {field} <= {"partition", "sizes", "trust", "trainer", "algorithm", "roc", "deadline"}
+    assert changed - {field} <= {"partition", "sizes", "parties", "trust", "trainer", "algorithm", "roc", "deadline"}
 
 
 def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(unitball: CommandLine) -> None:
@@ -601,6 +614,8 @@ def test_private_rows_do_not_come_back_as_public(commands: CommandLine, tmp_path
         (["--epsilon", "1", "--sizes", "10,x"], ["--sizes", "integer", "'x'"]),
         (["--epsilon", "1", "--sizes", "10,0"], ["sizes", "1"]),
         (["--epsilon", "1", "--sizes", "10,20", "--rows-per-party", "5"], ["--sizes", "--rows-per-party"]),
+        # The default of --parties, so that it passed silently.
+        (["--epsilon", "1", "--sizes", "10,20", "--parties", "5"], ["--parties 5", "--sizes of 2", "or say 2"]),
         (["--epsilon", "1", "--parties", "0"], ["parties"]),
         (["--epsilon", "1", "--test-fraction", "1"], ["--test-fraction", "less than 1"]),
         (["--epsilon", "1", "--seed", "-1"], ["seed"]),

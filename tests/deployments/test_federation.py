@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,9 @@ from uuid import UUID
 
 import pytest
 import yaml
+from httpx import ConnectError, ReadTimeout
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.exceptions import ObjectNotFound
 
 from deployments import federation
 from flows.party import DATASET_VARIABLE, ROSTER_VARIABLE
@@ -80,3 +83,53 @@ def test_parameters_that_are_no_request_end_the_run_and_the_party_goes_on(
         assert state is not None
         assert state.is_failed()
     assert not federation.answered(client, deployment)
+
+
+@pytest.mark.parametrize("failure", [ReadTimeout("slow"), ConnectError("gone")], ids=["slow", "gone"])
+def test_a_coordinator_that_is_gone_is_said_in_a_line_and_once(
+    failure: Exception,
+    berlin: tuple[SyncPrefectClient, UUID],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """httpx's traceback was printed, three times a second."""
+    seen: list[int] = []
+
+    def gone(*_: object) -> bool:
+        seen.append(1)
+        if len(seen) in (1, 2, 3, 5):
+            raise failure
+        if len(seen) == 6:
+            raise KeyboardInterrupt
+        return True
+
+    monkeypatch.setattr(federation, "answered", gone)
+    monkeypatch.setattr(federation, "registered", lambda name: berlin[1])
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with caplog.at_level("WARNING"), pytest.raises(KeyboardInterrupt):
+        federation.serve_party("clinic", Path(os.environ[ROSTER_VARIABLE]))
+    said = [record for record in caplog.records if record.name == federation.__name__]
+    assert not any(record.exc_info for record in said)
+    lines = [record.getMessage() for record in said]
+    assert len(lines) == 3, "gone, there again, gone"
+    assert "does not answer" in lines[0]
+    assert type(failure).__name__ in lines[0]
+    assert lines[1] == "the coordinator's server answers again"
+    assert lines[2] == lines[0]
+
+
+def test_what_the_server_refuses_is_said_in_a_line(
+    berlin: tuple[SyncPrefectClient, UUID], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, deployment = berlin
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ObjectNotFound(ValueError("no such thing"))
+
+    monkeypatch.setattr(client, "get_scheduled_flow_runs_for_deployments", refuse)
+    with caplog.at_level("WARNING"):
+        assert not federation.answered(client, deployment)
+    (record,) = [one for one in caplog.records if one.name == federation.__name__]
+    assert record.exc_info is None
+    assert "a request was not answered: ObjectNotFound" in record.getMessage()

@@ -219,6 +219,34 @@ def test_runs_and_their_guarantees_are_in_the_table(browser: Any, address: str, 
         assert heading in text
 
 
+def test_the_view_counts_the_runs_that_it_shows(browser: Any, address: str, root: Path) -> None:
+    """ "12 matching runs" stood under six: the children of runs were counted, too."""
+    for experiment, count in (("digits", len(names())), ("a-sweep", len(points()))):
+        path = comparison_path(root, experiment)
+        assert path is not None
+        page = Page(browser, f"{address}/{path.replace('compareRunsMode=CHART&', '')}")
+        text = page.wait_for(f"{count} matching runs")
+        columns = [line for line in text.splitlines() if line in ("accuracy", "epsilon_spent", "delta_spent")]
+        assert columns[:2] == ["accuracy", "epsilon_spent"]
+
+
+@pytest.mark.nightly
+def test_the_page_that_compares_runs_opens_on_the_accuracy(browser: Any, address: str, root: Path) -> None:
+    runs = parents(root, 1.0)
+    query = urllib.parse.urlencode(
+        {
+            "runs": json.dumps([run.info.run_id for run in runs]),
+            "experiments": json.dumps([runs[0].info.experiment_id]),
+        }
+    )
+    page = Page(browser, f"{address}/#/compare-runs?{query}")
+
+    def chosen(text: str) -> bool:
+        return text.partition("Metrics:\n")[2].startswith("accuracy\n")
+
+    page.wait_until(chosen, "accuracy as the metric of the parallel coordinates")
+
+
 def test_the_chart_shows_without_any_set_up(browser: Any, address: str, root: Path) -> None:
     path = comparison_path(root, "digits")
     page = Page(browser, f"{address}/{path}")

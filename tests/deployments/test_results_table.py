@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
-from deployments.cli.training import _guessing, results_table
-from tasks.tracking.results import shown_metric, shown_metrics
+from deployments.cli.training import _measurements, results_table, shown_results
+from storage.refs import Visibility
+from tasks.tracking import reporting
+from tasks.tracking.results import RunResult, measured_metrics, shown_metric
 from tests.support.command_line import CommandLine
 from tests.tasks.tracking.test_figures import a_result
 
@@ -41,7 +44,7 @@ def test_a_noisy_measure_leaves_room_for_what_is_proved() -> None:
     assert "(0.518" in text
     assert "0.683" not in text, "a number whose margin covers everything is not printed"
     assert shown_metric(result, "balanced_accuracy") == "cannot be measured at this budget (3,921 rows, ε = 0.1)"
-    assert "balanced_accuracy" not in shown_metrics(result, result.metrics)
+    assert "balanced_accuracy" not in measured_metrics(result.metrics, result.identity.dataset)
     assert "secagg-output-perturbation" in out.getvalue()
 
 
@@ -55,15 +58,115 @@ def test_an_error_is_measured_in_the_unit_of_its_label(
     result = result.model_copy(update={"identity": result.identity.model_copy(update={"dataset": dataset})})
     assert (shown_metric(result, "mae", "g") == f"0.4 (0 to {high:g})") is says
     assert ("cannot be measured" in shown_metric(result, "mae")) is not says
-    assert ("mae" in shown_metrics(result, result.metrics)) is says
+    assert ("mae" in measured_metrics(result.metrics, result.identity.dataset)) is says
 
 
 @pytest.mark.parametrize(("high", "rate", "says"), [(0.58, 0.96, True), (0.84, 0.97, False), (0.58, 0.6, False)])
 def test_a_model_that_hardly_predicts_a_rare_class_says_what_does(high: float, rate: float, says: bool) -> None:
     """By the margins: 0.58 at most is near guessing; where classes are alike in size nothing is rare."""
-    metrics = {"balanced_accuracy": 0.54, "balanced_accuracy_high": high, "majority_rate_low": rate}
-    said = " ".join(_guessing([a_result(metrics=metrics, classes=("honest", "fraud"))]))
+    metrics = {
+        "balanced_accuracy": 0.54,
+        "balanced_accuracy_high": high,
+        "majority_rate_low": rate,
+        "held_out_rows": 500.0,
+    }
+    said = " ".join(_measurements([a_result(metrics=metrics, classes=("honest", "fraud"))]))
     assert ("--class-weight balanced" in said) is says
+
+
+def of_people(result: RunResult) -> RunResult:
+    """The same run on a table of people."""
+    dataset = result.identity.dataset.model_copy(update={"person": "patient"})
+    identity = result.identity.model_copy(update={"dataset": dataset})
+    where = (result.measured_on or "").replace("rows", "people") or None
+    return result.model_copy(update={"identity": identity, "measured_on": where})
+
+
+def margins(low: float, high: float, *names: str) -> dict[str, float]:
+    """Numbers in the middle of their margins, which are alike."""
+    middle = (low + high) / 2
+    return {
+        one: value for name in names for one, value in ((name, middle), (f"{name}_low", low), (f"{name}_high", high))
+    }
+
+
+NAMES = ("accuracy", "balanced_accuracy", "majority_rate", "auc", "recall_well", "recall_ill")
+PREDICTED = ("predicted_well", "predicted_ill")
+KNOWN = {**margins(0.55, 0.7, *NAMES), **margins(0.2, 0.45, *PREDICTED), "accuracy_noise": 0.02, "held_out_rows": 190.0}
+UNKNOWN = {**margins(0.0, 1.0, *NAMES, *PREDICTED), "accuracy_noise": 1400.0, "held_out_rows": 190.0}
+HALF = {**KNOWN, **margins(0.0, 1.0, "majority_rate", "recall_ill", "predicted_well", "auc")}
+ERRORS = {**margins(0.2, 0.4, "mae"), "mse": 0.1, "r2": 0.3, "mae_noise": 0.02, "r2_noise": 0.1, "held_out_rows": 190.0}
+NO_ERRORS = {**ERRORS, **margins(0.0, 1.0, "mae"), "r2": -7.0}
+AIM = {"aim_probability": 0.31, **margins(0.3, 0.6, "aim_recall", "aim_precision"), **margins(0.0, 1.0, "aim_f1")}
+SITUATIONS: dict[str, tuple[dict[str, float], str | None, tuple[str, ...]]] = {
+    "measured": (KNOWN, "held-out rows, noisy", ("well", "ill")),
+    "nothing known": (UNKNOWN, "held-out rows, noisy", ("well", "ill")),
+    "half known": (HALF, "held-out rows, noisy", ("well", "ill")),
+    "one class": (margins(0.55, 0.7, "accuracy") | {"held_out_rows": 190.0}, "held-out rows, noisy", ("well",)),
+    "exact": ({"accuracy": 0.9, "majority_rate": 0.5, "auc": 1.0}, "test rows", ("well", "ill")),
+    "not measured": ({}, None, ("well", "ill")),
+    "errors": (ERRORS, "held-out rows, noisy", ()),
+    "errors unknown": (NO_ERRORS, "held-out rows, noisy", ()),
+    "a threshold": (KNOWN | AIM, "held-out rows, noisy", ("well", "ill")),
+}
+# What sentences looked like that were put together from a number that was none.
+BROKEN = re.compile(
+    r"(of|is|gives|give|most) cannot be|at most 1\d\d %|\bnan\b|\binf\b|None|  |: ;|: \.|\(\)|;;|,,|\b0 to 1\b|\be\+0|'"
+)
+
+
+@pytest.mark.parametrize("people", [False, True])
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_whatever_was_measured_is_said_in_sentences(name: str, people: bool) -> None:
+    """The attack: numbers that cannot be measured in the middle of sentences made for numbers."""
+    metrics, where, classes = SITUATIONS[name]
+    result = a_result(metrics=metrics, classes=classes, measured_on=where, epsilon_spent=0.5)
+    if "aim_probability" in metrics:
+        result = result.model_copy(update={"identity": result.identity.model_copy(update={"aim": "recall>=0.9"})})
+    visibility = Visibility.PUBLIC if where == "test rows" else Visibility.PRIVATE
+    dataset = result.identity.dataset.model_copy(update={"visibility": visibility})
+    result = result.model_copy(update={"identity": result.identity.model_copy(update={"dataset": dataset})})
+    if people:
+        result = of_people(result)
+    out = io.StringIO()
+    console = Console(file=out, width=400)
+    for part in shown_results([result], elsewhere=True):
+        console.print(part, soft_wrap=True, highlight=False, markup=False) if isinstance(part, str) else None
+    console.print(reporting._measured(result.identity.dataset, result), soft_wrap=True)
+    said = out.getvalue()
+    assert not BROKEN.search(said.replace("run's", "")), said
+    for line in filter(None, said.splitlines()):
+        assert line[0].isupper() or line[0].isdigit() or line.startswith(("R²", "See")), line
+    # Of people every number says so, or speaks of them; of rows none does.
+    assert ("by person" in said) is (people and bool(metrics)), said
+    assert ("1/k" in said) is (people and bool(metrics))
+    assert ("held-out rows" in said) is (not people and where is not None and "held-out" in where)
+    if any(one.endswith("_low") for one in metrics):
+        assert "--test-fraction" in said, "the way to a narrower margin"
+
+
+def test_headings_of_metrics_say_what_they_weigh() -> None:
+    result = a_result(metrics=KNOWN, classes=("well", "ill"), measured_on="held-out rows, noisy", epsilon_spent=0.5)
+    headings = [str(one.header) for one in results_table([of_people(result)]).columns]
+    assert {"accuracy by person", "balanced by person"} <= set(headings)
+    assert {"accuracy", "balanced"} <= {str(one.header) for one in results_table([result]).columns}
+
+
+def test_the_largest_share_predicted_is_rounded_up() -> None:
+    """0.90449 was "at most 90.4 %"."""
+    metrics = {**KNOWN, "predicted_well_high": 0.90449, "predicted_ill_high": 0.9999}
+    said = " ".join(_measurements([a_result(metrics=metrics, classes=("well", "ill"))]))
+    assert "Predicts `well` for at most 90.5 % of the held-out rows" in said
+    assert "`ill` for" not in said, "at most 100 % says nothing"
+
+
+def test_what_a_run_spends_beyond_what_was_asked_has_a_reason() -> None:
+    """ε = 1.146 stood where 1 was asked for, with nothing beside it."""
+    result = a_result(metrics=KNOWN, classes=("well", "ill"), epsilon_spent=1.1460001, epsilon_charged=0.99999999)
+    told = [part for part in shown_results([result], elsewhere=True) if isinstance(part, str)]
+    assert any("ε spent = 1.147 is this run's own ε = 1 composed with the counts of its columns" in one for one in told)
+    plain = a_result(metrics=KNOWN, classes=("well", "ill"), epsilon_spent=1.0)
+    assert not any("composed with" in str(one) for one in shown_results([plain], elsewhere=True))
 
 
 @pytest.mark.parametrize("words", [("results",), ("datasets", "iris", "--sql")], ids=" ".join)

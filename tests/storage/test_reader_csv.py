@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import random as randomness
@@ -194,6 +195,24 @@ def test_the_line_of_bytes_that_are_not_in_the_encoding(encoding: str, bad: byte
     (tmp_path / "rows.csv").write_bytes(row * before + bad + row)
     with pytest.raises(InputError, match=rf"(?i)rows.csv, line {before + 1}: byte 0x[0-9a-f]+ is not {encoding}"):
         as_read(tmp_path / "rows.csv", _layout(encoding=encoding), 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "way"),
+    [
+        (gzip.compress(b"a,b\n1,2\n"), "gzip", r"name it rows\.csv\.gz, and it is unpacked while it is read"),
+        (bz2.compress(b"a,b\n1,2\n"), "bzip2", r"name it rows\.csv\.bz2"),
+        (b"PK\x03\x04" + bytes(40), "zip", "unpack it first; a spreadsheet is to be saved as CSV"),
+    ],
+    ids=["gzip", "bzip2", "zip"],
+)
+def test_a_packed_file_that_is_named_as_a_text_is_named(data: bytes, kind: str, way: str, tmp_path: Path) -> None:
+    """A byte was said not to be UTF-8, and an encoding was to be declared."""
+    path = tmp_path / "rows.csv"
+    path.write_bytes(data)
+    for look in (lambda: module.first_row(path, _layout()), lambda: module.sniffed_layout(path)):
+        with pytest.raises(InputError, match=rf"rows\.csv is packed with {kind}, .*{way}"):
+            look()
 
 
 def test_a_file_of_an_old_mac_is_named_however_long_it_is(tmp_path: Path) -> None:

@@ -198,6 +198,28 @@ def test_bad_pictures_are_named_all_at_once(tmp_path: Path) -> None:
         list(read(many).parts["train"])
 
 
+def test_files_that_are_passed_over_are_counted_by_their_endings(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path, {"cat/a.png": 1, "dog/b.png": 2})
+    told: list[str] = []
+    read(folder, told=told.append)
+    assert told == []
+    for name in ("cat/c.webp", "cat/d.WEBP", "dog/notes.txt", "dog/README"):
+        (folder / name).write_bytes(b"x")
+    read(folder, told=told.append)
+    (line,) = told
+    assert "4 files are passed over (2 .webp, 1 " in line
+    assert "1 .txt" in line
+    assert "1 without an ending" in line
+    assert "which end in .png, .jpg" in line
+
+
+def test_a_bound_of_bytes_is_not_for_pictures(tmp_path: Path) -> None:
+    """It was taken and ignored."""
+    folder = write_pictures(tmp_path, {"cat/a.png": 1, "dog/b.png": 2})
+    with limited(size=5), pytest.raises(InputError, match=r"--max-bytes 5 bounds a file of rows.*leave it out"):
+        read(folder)
+
+
 def test_what_is_left_out_keeps_its_place_as_a_null_record_and_is_told(tmp_path: Path) -> None:
     told: list[str] = []
     source = read(_with_faults(tmp_path), on_violation=OnViolation.DROP, told=told.append)

@@ -274,3 +274,15 @@ def test_a_column_that_is_always_missing_and_a_class_that_never_occurs_are_data(
     assert set(np.asarray(labels).tolist()) == {0, 1}
     assert np.isfinite(features).all()
     assert stored.dimension == features.shape[1]
+
+
+def test_rows_of_ones_own_do_not_hide_a_bundled_set(root: Path, tmp_path: Path) -> None:
+    """Under its name nobody could ask for it any more, and papers' figures are drawn from it."""
+    path = write_rows(tmp_path / "rows.txt", 30).path
+    given: dict[str, Any] = {"format": "libsvm", "path": path, "visibility": "public"}
+    for known in (False, True):
+        with pytest.raises(InputError, match=r"digits is the name of a set .* would hide; choose another name"):
+            ingest(IngestRequest(name="digits", **given))
+        if not known:
+            assert find_dataset("digits").rows == 1797
+    ingest(IngestRequest(name="my_digits", **given))

@@ -13,6 +13,9 @@ from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
 from dpalgos.guarantees import Setting
 from dpalgos.parameters import ParameterError
+from flows import reproduction
+from flows.federated_training import chain_inline
+from flows.sweep import Outcome, SweepResult
 from storage import datasets
 from storage import shards as partitioned
 from storage.datasets import open_people
@@ -24,9 +27,13 @@ from storage.shards import open_shard
 from tasks.auditing.public_rows import public_sample
 from tasks.datasets.registration import ingest, report_of
 from tasks.datasets.request import IngestRequest
+from tasks.experiments.records import WEIGHED
+from tasks.experiments.results import query_results
+from tasks.experiments.specifications import SweepSpec
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
+from tasks.records import record
 from tasks.release import metrics
 from tasks.release.admission import admit
 from tasks.release.expectation import expect_run
@@ -34,10 +41,13 @@ from tasks.release.preflight import require_feasible
 from tasks.release.seen_rows import rows_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, isolated_root
+from tasks.tracking.models import find_model, trained_on_people
+from tasks.tracking.reporting import run_report
 from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, prepare
 from tests.support.command_line import CommandLine
 from tests.support.rows import divided
+from unitball.training import TrainedModel
 
 MOST = 8
 # Of the intercept, in parts of that of one of two numbers.
@@ -315,6 +325,27 @@ def test_a_table_of_people_is_trained_on_and_measured(config: dict[str, Any], ro
     assert result.accuracy > 0.6
     assert result.metrics["held_out_rows"] < len(COUNTS) * 3 / 2
     assert result.epsilon_spent == pytest.approx(8.0, rel=1e-3)
+
+
+def test_every_number_of_people_says_what_it_weighs(tracked_root: Path, tmp_path: Path) -> None:
+    """Guessing was right for 0.923 of the patients and 0.886 of their encounters, and the number said neither."""
+    bring_in(tmp_path / "input", visits(COUNTS * 3), epsilon_cap=20.0)
+    config = TrainingConfig(dataset="visits", algorithm="noisy-gd", epsilon=4.0, parties=2, roc=True)
+    run = chain_inline(config)
+    result = record.fn(config, *run)
+    report = run_report(config, run)
+    assert "each counts as one" in str(report.tags["unitball.metrics"])
+    assert "A probability is a share of persons" in str(report.tags["unitball.metrics"])
+    assert "Accuracy by person" in report.note
+    (line,) = TrainedModel(result=result, pipeline=None).to_frame().to_dict("records")
+    assert line["metrics_weigh"] == "people"
+    assert query_results("SELECT DISTINCT metrics_weigh FROM runs") == [{"metrics_weigh": "people"}]
+    assert query_results("SELECT DISTINCT weighs FROM metrics") == [{"weighs": "people"}]
+    assert trained_on_people(tracked_root, find_model(tracked_root, "visits.noisy-gd"))
+    spec = SweepSpec(name="of-people", set={"dataset": "visits"}, grid={"epsilon": [4.0]})
+    outcome = Outcome(point=spec.points()[0], result=result)
+    swept = SweepResult(name="of-people", outcomes=(outcome,), mlflow_run_id="", reused=0, seconds=None)
+    assert "by person" in reproduction._setting(spec, swept)[WEIGHED]
 
 
 @pytest.mark.parametrize("most", [1, MOST])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -199,12 +200,12 @@ def test_two_versions_at_once_do_not_share_a_place(root: Path, tmp_path: Path, m
     write(tmp_path / "set", {"cat/x.png": 50})
     honest, busy = picture_files.folder_files, list[bool]()
 
-    def meanwhile(folder: Path) -> list[Any]:
+    def meanwhile(folder: Path, passed: Counter[str]) -> list[Any]:
         if not busy:
             busy.append(True)
             write(tmp_path / "else", {**pictures(range(1, 21)), "cat/y.png": 60})
             bring_in(tmp_path / "else")
-        return honest(folder)
+        return honest(folder, passed)
 
     monkeypatch.setattr("storage.readers.pictures.folder_files", meanwhile)
     with pytest.raises(InputError, match="another version of animals was registered meanwhile"):

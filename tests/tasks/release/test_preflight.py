@@ -48,10 +48,12 @@ def check(dataset: str = "iris", **config: Any) -> None:
 @pytest.mark.parametrize("private", [False, True])
 def test_references_are_those_that_the_run_makes(config: dict[str, Any], private: bool, tmp_path: Path) -> None:
     """Otherwise a release that was charged before would look new, and its plan too dear."""
+    name = "iris"
     if private:
-        ingest_private(tmp_path / "rows", 120, name="iris")
-    settings = TrainingConfig(dataset="iris", epsilon=1.0, **{"parties": 2, **config})
-    dataset = find_dataset("iris")
+        name = "flowers"
+        ingest_private(tmp_path / "rows", 120, name=name)
+    settings = TrainingConfig(dataset=name, epsilon=1.0, **{"parties": 2, **config})
+    dataset = find_dataset(name)
     planned = planning.prepare(settings)
     mapped = normalised(dataset, settings.normalisation or "unit-norm")
     assert planned.shards == divided(mapped, settings)

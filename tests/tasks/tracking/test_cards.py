@@ -36,7 +36,7 @@ def test_the_card_of_a_private_model(root: Path, tmp_path: Path) -> None:
         "At the cap's δ = 0.0001",
         "of 3 (composition: ",
         "95 % margins",
-        "guessing the most frequent class gives",
+        "Guessing the most frequent class gives an accuracy of 0.",
         "Recall by class",
         "What is protected is a row: whoever has 5 rows is a group of 5, for whom it is ε = ",
         "people with several rows",

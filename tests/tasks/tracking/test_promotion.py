@@ -166,7 +166,10 @@ def test_what_a_champion_needs(
     assert report.model is not None
     unproved = replace(report, facts={**report.facts, "proved": None})
     for number, (made, missing) in enumerate(
-        ((unproved, "nothing is proved of fed"), (replace(report, metrics={}), "it was not measured"))
+        (
+            (unproved, "nothing is proved of fed"),
+            (replace(report, decisive={}), "it was not measured"),
+        )
     ):
         model = replace(report.model, registered_name=f"digits.lacking-{number}")
         track_run(models, replace(made, run_key=f"lacking-{number}", model=model))

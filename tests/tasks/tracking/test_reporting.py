@@ -28,7 +28,7 @@ from tasks.records import record
 from tasks.release.metrics import Evaluation
 from tasks.runtime.settings import current_layout
 from tasks.tracking import reporting
-from tasks.tracking.models import find_model, guaranteed
+from tasks.tracking.models import find_model, guaranteed, record_of
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import RunResult, append_result, proved_of, summarise
 from tasks.tracking.runs import FACTS, tracking_client
@@ -92,7 +92,10 @@ def test_a_bound_is_shown_with_mu_and_what_it_leaves_an_attack() -> None:
     exact = 100 * norm.cdf(norm.ppf(0.05) + 0.268051)
     assert "at most 8.43 %" in proved.recognised()
     assert 8.42 < exact < 8.43
-    assert "at most 100 %" in proved.model_copy(update={"trade_off": ()}).recognised()
+    # "At most 100 %" is said as what it is.
+    unbounded = proved.model_copy(update={"trade_off": ()}).recognised()
+    assert "%" not in unbounded.split("were not, ")[1]
+    assert "may recognise all of those that were" in unbounded
 
 
 def test_a_kind_without_a_scikit_learn_step_is_said_and_what_does_not_fit_is_raised(
@@ -256,7 +259,7 @@ def test_a_parent_a_child_per_party_one_experiment_a_data_set(tracked_root: Path
     assert parent.data.params["trainer.regularisation"] == "0.01"
     assert parent.data.params["projection.components"] == "5"
     assert parent.data.metrics["accuracy"] == result.accuracy
-    assert parent.data.metrics["epsilon_spent"] == result.epsilon_spent
+    assert parent.data.metrics["epsilon_spent"] == 0.999926 > (result.epsilon_spent or 1.0), "rounded up, six digits"
     assert parent.data.metrics["delta_spent"] == 1e-5
     assert result.proved is not None
     history = mlflow.get_metric_history(result.mlflow_run_id, "trade_off")
@@ -268,7 +271,7 @@ def test_a_parent_a_child_per_party_one_experiment_a_data_set(tracked_root: Path
     assert {child.data.tags["party"] for child in children} == {"party 0", "party 1", "party 2"}
     for child in children:
         assert child.data.metrics["rows"] in (479.0, 480.0)
-        assert child.data.metrics["epsilon_spent"] == result.epsilon_spent
+        assert child.data.metrics["epsilon_spent"] == 0.999926
     (given,) = parent.inputs.dataset_inputs
     assert given.dataset.name == "digits"
     assert given.dataset.profile in (None, "")
@@ -276,6 +279,38 @@ def test_a_parent_a_child_per_party_one_experiment_a_data_set(tracked_root: Path
     # Logged again, it is the same run.
     again = record.fn(*logged(config))
     assert again.mlflow_run_id == result.mlflow_run_id
+
+
+def test_what_was_not_measured_is_no_metric(tracked_root: Path, tmp_path: Path) -> None:
+    """Accuracy 1 stood in MLflow, and its noise of 1,400 beside it: the noise had left nothing of either."""
+    ingest_private(tmp_path / "input")
+    _, result = tracked("clinic", algorithm="noisy-gd", epsilon=0.001)
+    _, known = tracked("clinic", algorithm="noisy-gd", epsilon=2.5)
+    assert result.accuracy is None
+    run, other = (client(tracked_root).get_run(one.mlflow_run_id).data for one in (result, known))
+    assert not {"accuracy", "accuracy_low", "accuracy_high", "accuracy_noise", "balanced_accuracy"} & set(run.metrics)
+    assert {"epsilon_spent", "held_out_rows"} <= set(run.metrics)
+    assert "accuracy" in run.tags["unitball.not_measured"].split(", ")
+    assert {"accuracy", "accuracy_low", "accuracy_high", "accuracy_noise"} <= set(other.metrics)
+    # The page that compares runs opens on the first metric that all of them have.
+    assert list(other.metrics)[:2] == ["accuracy", "epsilon_spent"]
+    assert next(iter(run.metrics)) == "epsilon_spent"
+    (row,) = query_results(f"SELECT accuracy, metrics_weigh FROM runs WHERE run_key = '{result.run_key}'")
+    assert row == {"accuracy": None, "metrics_weigh": "rows"}
+    assert "unitball.metrics" not in run.tags, "rows weigh alike, as everybody expects"
+    # What versions are compared by, the noise with it, is on record all the same.
+    facts = record_of(tracked_root, find_model(tracked_root, "clinic.noisy-gd/1")).facts["metrics"]
+    assert facts == {name: result.metrics[name] for name in ("accuracy", "accuracy_noise")}
+
+
+@pytest.mark.parametrize("exact", [0.9999999999999990, 1.0000001, 0.123456001])
+def test_what_was_spent_is_logged_rounded_up_to_six_digits(exact: float, root: Path) -> None:
+    config = TrainingConfig(dataset="iris", algorithm="noisy-gd", epsilon=1.0, parties=2)
+    run = chain_inline(config)
+    report = reporting.describe(config, run.dataset, run.plan, run.result.model_copy(update={"epsilon_spent": exact}))
+    logged_epsilon = report.metrics["epsilon_spent"]
+    assert logged_epsilon >= exact
+    assert logged_epsilon == float(f"{logged_epsilon:.6g}") <= exact * (1 + 1e-5)
 
 
 def logged(config: TrainingConfig) -> Any:

@@ -62,6 +62,7 @@ def a_report(**changes: Any) -> RunReport:
             Entries(name="party 1", metrics={"accuracy": 0.75, "rows": 11.0}),
         ),
         model=ModelReport(pipeline=pipeline(), dimension=8, classes=CLASSES, registered_name="digits.fed"),
+        decisive={"accuracy": 0.8},
         files={"result.json": "{}", "deep/curve.bin": b"\x00\x01"},
         note="A **note**.",
     )
@@ -355,7 +356,13 @@ def test_the_chart_is_a_view_of_the_experiment(root: Path) -> None:
     key = path.rsplit("viewStateShareKey=", 1)[1]
     view = json.loads(found.tags[f"mlflow.sharedViewState.{key}"])
     assert view["name"] == VIEW_NAME
-    scatter = json.loads(view["state"])["compareRunCharts"][0]
+    state = json.loads(view["state"])
+    assert state["selectedColumns"][:2] == ["metrics.`accuracy`", "metrics.`epsilon_spent`"]
+    # Children are found by no search of the view: its count is that of the lines that are shown.
+    found_by_search = client(root).search_runs([found.experiment_id], filter_string=state["searchFilter"])
+    assert [run.info.run_id for run in found_by_search] == [run.info.run_id for run in parents(root)]
+    assert len(all_runs(root)) == 3
+    scatter = state["compareRunCharts"][0]
     assert (scatter["xaxis"]["key"], scatter["yaxis"]["key"]) == ("epsilon_spent", "accuracy")
     assert path in found.tags["mlflow.note.content"]
 
