@@ -27,7 +27,8 @@ from storage.source import ReadOptions, read_source
 from tasks.datasets.registration import find_dataset
 from tasks.runtime.stores import open_catalog
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
-from unitball.estimators import Bounds, _warn_of_scores
+from unitball.bounds import Bounds
+from unitball.estimators import _warn_of_scores
 from unitball.training import process_root
 
 # No check is expected to fail; these skip themselves, and why.
