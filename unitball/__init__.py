@@ -38,14 +38,17 @@ _require_own_packages()
 if TYPE_CHECKING:
     from unitball.describing import describe
     from unitball.estimators import BudgetError, PrivateClassifier, PrivateRegressor
+    from unitball.pipelines import PipelineFinding, check_pipeline
     from unitball.training import TrainedModel, budget, frontier, open_account, plot, predict, results, train
 
 __all__ = [
     "BudgetError",
+    "PipelineFinding",
     "PrivateClassifier",
     "PrivateRegressor",
     "TrainedModel",
     "budget",
+    "check_pipeline",
     "describe",
     "frontier",
     "open_account",
@@ -57,6 +60,7 @@ __all__ = [
 _PLACES = {
     "describing": ("describe",),
     "estimators": ("BudgetError", "PrivateClassifier", "PrivateRegressor"),
+    "pipelines": ("PipelineFinding", "check_pipeline"),
     "training": ("TrainedModel", "budget", "frontier", "open_account", "plot", "predict", "results", "train"),
 }
 

@@ -200,7 +200,7 @@ def test_a_score_of_private_rows_is_said_to_be_exact(rows: tuple[Any, Any]) -> N
     with pytest.warns(UserWarning, match="exact and no release.*each fold"):
         model.score(*rows)
     assert not hasattr(model, "predict_proba")
-    with pytest.raises(AttributeError, match=r"roc=True.*decision_function"):
+    with pytest.raises(AttributeError, match=r"test_fraction=0.2.*decision_function"):
         model.predict_proba(rows[0])
 
 
