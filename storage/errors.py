@@ -19,15 +19,15 @@ class OverspendError(RefusedError):
     Parameters
     ----------
     reason : str
-        What would be spent, and what is left.
-    way_out : str
-        What would fit instead, or how to ask.
+        What would be spent.
+    left : str
+        What would fit instead: said first.
     fits : float
         The largest epsilon at which planning found that the same run would; 0 where it found or asked for none.
     """
 
-    def __init__(self, reason: str, way_out: str = "", fits: float = 0.0) -> None:
-        super().__init__("; ".join(part for part in (reason, way_out) if part))
+    def __init__(self, reason: str, left: str = "", fits: float = 0.0) -> None:
+        super().__init__("; ".join(part for part in (left, reason) if part))
         self.reason, self.fits = reason, fits
 
 

@@ -270,11 +270,11 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return pd.DataFrame(self._charged, columns=["release", "algorithm", "loss", "account", "key"])
 
     def remaining_budget(self) -> float | None:
-        """Return the epsilon that the account has left, at the delta of its cap; None where the rows are public."""
+        """Return the largest epsilon of one more fit that the account would admit; None where the rows are public."""
         if self.public:
             return None
-        left = budget(self.account or _DEFAULT_ACCOUNT, root=self.root).attrs["epsilon_left"]
-        return None if left is None else float(left)
+        left = budget(self.account or _DEFAULT_ACCOUNT, root=self.root).attrs["left"]
+        return None if left is None else float(left["epsilon"])
 
     def _grouped(self, X: Any, groups: Any, rows: int) -> Grouped | None:
         """Return whose rows they are: by ``groups``, or by the schema's column of type person."""

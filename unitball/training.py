@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,16 +161,7 @@ def opened(name: str, cap: Cap, *, allow_idealised: bool = False, people: bool =
 
 def _report(name: str) -> Mapping[str, Any] | None:
     """Return what is said of an account by its name, in the current root; None where there is none."""
-    catalog = open_catalog()
-    account = catalog.account(name)
-    if account is None:
-        return None
-    paying = [one.name for one in catalog.datasets() if one.account == name]
-    if paying:
-        return budget_report(paying[0])
-    cap = account.cap
-    left = None if cap is None else cap.epsilon
-    return {"account": name, "cap": cap and asdict(cap), "epsilon_spent": 0.0, "epsilon_left": left, "parties": []}
+    return None if open_catalog().account(name) is None else budget_report(name)
 
 
 @spoken_in_python()
@@ -188,7 +179,8 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.Da
     -------
     data frame
         ``party``, ``epsilon_spent`` (at ``delta``), ``releases``. Its ``attrs`` hold what is of the whole account:
-        ``account``, ``cap``, ``epsilon_spent``, ``epsilon_left``, ``filter``, ``relation``, ``unit``.
+        ``account``, ``cap``, ``epsilon_spent``, ``left``, ``filter``, ``relation``, ``unit``. ``left`` is the largest
+        ``epsilon`` of one more ``run`` at ``delta`` that would still be admitted; None of public rows.
 
     Raises
     ------
@@ -201,7 +193,7 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.Da
             report = _report(dataset)
     with using_root(root):
         # Otherwise it says which data sets there are.
-        report = report or _report(dataset) or budget_report(dataset)
+        report = report or budget_report(dataset)
     table = pd.DataFrame(
         [
             {
@@ -214,7 +206,7 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.Da
         ],
         columns=["party", "epsilon_spent", "delta", "releases"],
     )
-    table.attrs |= {name: value for name, value in report.items() if name not in ("parties", "dataset")}
+    table.attrs |= {name: value for name, value in report.items() if name not in ("parties", "plans", "datasets")}
     return table
 
 

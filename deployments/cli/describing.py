@@ -111,9 +111,10 @@ def terms_lines(terms: Terms, *, planned: bool = False) -> Iterator[str]:
     if terms.cap_epsilon is None:
         yield f"account {terms.account}: the rows are public, and nothing is charged"
         return
+    left = "" if terms.left is None else f"{terms.left.said}; "
     yield (
-        f"account {terms.account}: cap epsilon {terms.cap_epsilon:g} at delta {terms.cap_delta:g}, unit "
-        f"{terms.unit}, relation {terms.relation}; spent {_epsilon(terms.spent)}, left {_epsilon(terms.left)}"
+        f"account {terms.account}: {left}cap epsilon {terms.cap_epsilon:g} at delta {terms.cap_delta:g}, unit "
+        f"{terms.unit}, relation {terms.relation}; spent {_epsilon(terms.spent)}"
     )
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
-from rich.table import Table
 
 from deployments.cli.common import (
     Answer,
@@ -34,7 +33,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import DatabaseServer, current_layout, current_root, recorded_servers
 
 if TYPE_CHECKING:
-    from tasks.accounts.reports import BudgetReport, PartyBudget
+    from tasks.accounts.reports import BudgetReport, PartyBudget, PlanLine
 
 secret = group_of("secret")
 
@@ -286,14 +285,14 @@ def verify(
 
 
 _RECOMMENDED = "unitball"
-# Thousands of small parties mostly stand alike, and nobody reads as many lines.
-_MOST_LINES = 50
 
 
 @app.command(epilog="Example: unitball budget digits --verify")
 @answered
 def budget(
-    dataset: Annotated[str | None, typer.Argument(help="A registered data set; all accounts if left out.")] = None,
+    dataset: Annotated[
+        str | None, typer.Argument(help="A registered data set, or an account; all accounts if left out.")
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the ledger's hash chain and the stored releases.")
     ] = False,
@@ -309,7 +308,7 @@ def budget(
         Path | None, typer.Option(help="Draw spending against caps over time: a .png, or an .html page with a table.")
     ] = None,
 ) -> Answer:
-    """Show the cap (what is guaranteed), what was charged and what is left, for each party or for all accounts."""
+    """Show what is left, the cap (what is guaranteed) and what was charged, for each party or for all accounts."""
     from tasks.accounts.ledger import change_cap, verify_ledger
     from tasks.accounts.reports import budget_report
 
@@ -336,26 +335,33 @@ def budget(
     if dataset is None or out is not None:
         return _overview(dataset, out)
     report = budget_report(dataset)
-    # Of public rows, which have no cap, any run fits; of a ledger that lacks charges none.
-    run, fits = (None, None) if report["cap"] is None or report["behind"] else _one_more(report, algorithm, delta)
-    return Answer({**report, "one_more_run": run}, [*_shown(report), *filter(None, [fits])])
+    if report["left"] is None:
+        # Of public rows, which have no cap, any run fits; of a ledger that lacks charges none.
+        return Answer(dict(report), _shown(report, []))
+    left, said = _left(report, dataset, algorithm, delta)
+    return Answer({**report, "left": left}, _shown(report, said))
 
 
-def _one_more(report: BudgetReport, algorithm: str, delta: float | None) -> tuple[dict[str, object], str]:
-    """Return the largest epsilon of one more run, or why there is none, for machines and for people."""
+def _left(
+    report: BudgetReport, dataset: str, algorithm: str, delta: float | None
+) -> tuple[dict[str, object], list[str]]:
+    """Return what is left, for machines and for people: for a run of an algorithm, or where that cannot be, for any."""
+    from tasks.accounts.room import OneMore
     from tasks.release.preflight import largest_epsilon
 
-    config = TrainingConfig(dataset=report["dataset"], algorithm=algorithm, delta=delta)
-    epsilon, reason, at = None, dict[str, object](), "" if delta is None else f" at δ = {delta:g}"
+    any_run = OneMore(**(report["left"] or {}))
+    if dataset not in report["datasets"]:
+        # An account by its own name: a plan is of rows.
+        return asdict(any_run), [any_run.said]
     try:
-        epsilon, delta = largest_epsilon(config)
-        at, fits = f" at δ = {delta:g}", f"ε of at most {epsilon:g}" if epsilon else "no further run fits"
+        found = largest_epsilon(TrainingConfig(dataset=dataset, algorithm=algorithm, delta=delta))
+        return asdict(found), [found.said]
     except UnknownNameError:
         raise
     except (InputError, ParameterError, RefusedError) as error:
-        reason, fits = {"reason": str(error)}, f"cannot be planned here ({error})"
-    run = {"algorithm": algorithm, "delta": delta, "epsilon": epsilon, **reason}
-    return run, f"one more run of {algorithm}{at}: {fits}"
+        asked = f"a run of {algorithm}" + ("" if delta is None else f" at δ = {delta:g}")
+        said = [any_run.said, f"{asked} cannot be planned here ({error})"]
+        return {**asdict(any_run), "reason": str(error)}, said
 
 
 def _overview(dataset: str | None, out: Path | None) -> Answer:
@@ -384,48 +390,43 @@ def _epsilon(value: float | None) -> str:
     return "unbounded" if value is None else f"{rounded_up(value, 4):g}"
 
 
-def _lines(parties: list[PartyBudget]) -> list[tuple[str, PartyBudget]]:
-    """Return the lines of the table with whom each is of: a party, or where there are many, all that stand alike."""
-    if len(parties) <= _MOST_LINES:
-        return [(party["party"], party) for party in parties]
-    alike: dict[tuple[float | None, float, int], list[PartyBudget]] = {}
+def _lines(parties: list[PartyBudget]) -> Iterator[tuple[str, ...]]:
+    """Yield a line for all parties whose rows have paid the same, and one for the test rows."""
+    from tasks.preparation.partitions import HELD_OUT
+
+    alike: dict[tuple[bool, float | None, float], list[PartyBudget]] = {}
     for party in parties:
-        alike.setdefault((party["epsilon_spent"], party["delta_spent"], len(party["charges"])), []).append(party)
-    return [
-        (few[0]["party"] + (f" and {len(few) - 1} like it" if len(few) > 1 else ""), few[0]) for few in alike.values()
-    ]
+        key = party["party"] == HELD_OUT, party["epsilon_spent"], party["delta_spent"]
+        alike.setdefault(key, []).append(party)
+    for (held_out, epsilon, delta), few in alike.items():
+        others = f" and {len(few) - 1} like it" if len(few) > 1 else ""
+        counts = sorted({len(party["charges"]) for party in few})
+        releases = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+        whose = "test rows, held out" if held_out else few[0]["party"] + others
+        yield whose, _epsilon(epsilon), f"{delta:.1g}", releases
 
 
-def _shown(report: BudgetReport) -> Iterator[RenderableType]:
-    cap = report["cap"]
-    title = f"{report['dataset']} (account {report['account']}): " + (
+def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType]:
+    cap, named = report["cap"], report["datasets"]
+    yield f"account {report['account']}{' (data sets ' + ', '.join(named) + ')' if named else ''}: " + (
         f"cap ε = {cap['epsilon']:g} at δ = {cap['delta']:g}"
         if cap
         else "public, no cap; what its runs would have cost"
     )
-    numbers = ["ε spent", "δ", "releases"]
-    rows = (
-        (who, _epsilon(party["epsilon_spent"]), f"{party['delta_spent']:.1g}", len(party["charges"]))
-        for who, party in _lines(report["parties"])
-    )
-    yield table(["party", *numbers], rows, title=title, right=numbers)
-    charges: dict[tuple[str, str, int], set[str]] = {}
-    each = {(charge["plan"], charge["key"]): charge for party in report["parties"] for charge in party["charges"]}
-    for charge in each.values():
-        again = " (computed again, charged again)" if charge["recharge"] else ""
-        plans = charges.setdefault((charge["recorded_at"][:19], charge["run"] + again, charge["plan"]), set())
-        plans.add(charge["label"])
-    for number, at in enumerate(report["restored"]):
-        charges[at[:19], "restored ledger", -number - 1] = {"recorded as spent: what the back-up did not hold"}
-    if charges:
-        yield _charges(charges)
+    yield from left
+    if rows := list(_lines(report["parties"])):
+        numbers = ["ε spent", "δ", "releases"]
+        yield table(["party", *numbers], rows, title="spent, by whose rows pay", right=numbers)
+    if charges := sorted([*_charged(report), *_restored(report)]):
+        numbers = ["ε", "at δ"]
+        yield table(["when (UTC)", "run", *numbers, "releases"], charges, title="charges", right=numbers)
     for one in report["disjoint"]:
         yield f"declared disjoint from {', '.join(one['from'])} on {one['recorded_at'][:10]}: {one['reason']}"
     for run in report["reserved"]:
         yield f"reserved, and counted as spent, for run {run}"
     if cap:
         yield f"neighbouring relation: {report['relation']}. {report['meaning']}"
-        charged = each or report["restored"]
+        charged = report["plans"] or report["restored"]
         how = f" (composition over runs and partitions: {report['filter']})" if charged else "; nothing was charged yet"
         size = report["group_size"]
         whose = f"a person of up to {size} rows: " if size > 1 else ""
@@ -436,11 +437,43 @@ def _shown(report: BudgetReport) -> Iterator[RenderableType]:
             )
             how = " at least"
         yield f"{whose}spent ε = {_epsilon(report['epsilon_spent'])} of {cap['epsilon']:g}{how}"
+        if charged:
+            yield (
+                "Losses of runs compose, and their ε do not add up: not those of the charges to what is spent, and not "
+                "what is spent and what is left to the cap."
+            )
 
 
-def _charges(charges: dict[tuple[str, str, int], set[str]]) -> Table:
-    rows = [
-        (when, run, (f"{len(labels)} releases, among them " if len(labels) > 3 else "") + ", ".join(sorted(labels)[:3]))
-        for (when, run, _), labels in sorted(charges.items())
-    ]
-    return table(("when (UTC)", "run", "releases"), rows, title="charges")
+def _charged(report: BudgetReport) -> Iterator[tuple[str, ...]]:
+    """Yield a line a charged plan: when, what ran, its own ε and δ, what it released."""
+    labels: dict[int, set[str]] = {}
+    for party in report["parties"]:
+        for charge in party["charges"]:
+            labels.setdefault(charge["plan"], set()).add(charge["label"])
+    for plan in report["plans"]:
+        released = sorted(labels.get(plan["plan"], ()))
+        among = f"{len(released)} releases, among them " if len(released) > 3 else ""
+        again = " (computed again, charged again)" if plan["recharge"] else ""
+        yield (
+            plan["recorded_at"][:19],
+            plan["run"] + again,
+            _cost(plan),
+            f"{plan['delta']:.3g}",
+            among + ", ".join(released[:3]),
+        )
+
+
+def _cost(plan: PlanLine) -> str:
+    """Return what a plan cost the rows that train, and beside it what it cost the test rows where that is other."""
+    from tasks.preparation.partitions import HELD_OUT
+
+    each = plan["parties"]
+    training = {epsilon for party, epsilon in each.items() if party != HELD_OUT} or {plan["epsilon"]}
+    paid = None if None in training else max(epsilon for epsilon in training if epsilon is not None)
+    trained, tested = _epsilon(paid), _epsilon(each.get(HELD_OUT, paid))
+    return trained if tested == trained else f"{trained} (test rows {tested})"
+
+
+def _restored(report: BudgetReport) -> Iterator[tuple[str, ...]]:
+    for at in report["restored"]:
+        yield (at[:19], "restored ledger", "–", "–", "recorded as spent: what the back-up did not hold")

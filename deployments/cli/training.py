@@ -472,12 +472,15 @@ def _groups(results: Sequence[RunResult]) -> Iterator[RenderableType]:
 def _spending(results: Sequence[RunResult]) -> Iterator[str]:
     """Yield, for private rows, what is left of their budget, at which delta, and how a model of them is measured."""
     from tasks.accounts.reports import budget_report
+    from tasks.accounts.room import OneMore
 
     report = budget_report(results[0].dataset)
     if report["cap"] is None:
         return
-    name, cap = report["dataset"], report["cap"]
+    name, cap, left = results[0].dataset, report["cap"], report["left"]
     spent = "unbounded" if report["epsilon_spent"] is None else _spent(report["epsilon_spent"], 4)
+    if left is not None:
+        yield OneMore(**left).said
     yield from (
         f"Account {report['account']}: all its runs together have spent ε = {spent} of {cap['epsilon']:g} "
         f"at the cap's δ = {cap['delta']:g}. ε spent in the table is that of one run at its own δ (--delta). "

@@ -67,7 +67,7 @@ from dpalgos.accounting.profiles import (
     zcdp_delta,
     zcdp_epsilon,
 )
-from dpalgos.guarantees import Loss, rounded_down, rounded_up
+from dpalgos.guarantees import Loss, rounded_up
 from dpalgos.parameters import NON_NEGATIVE, Bounded, ParameterError, between
 
 # Dyadic, so that the parts add up to 1 exactly.
@@ -374,9 +374,6 @@ class Admission:
     cap : FilterCap
     before, after : Spent
         At the cap's delta, without the new plan and with it; for the whole account.
-    left : float
-        The cap's epsilon less what was spent before, at least 0. A plan that claims all of it fits only if it composes
-        as well as that.
     reason : str
         One sentence for people.
     costs : mapping of party to PlanCost
@@ -387,7 +384,6 @@ class Admission:
     cap: FilterCap
     before: Spent
     after: Spent
-    left: float
     reason: str
     costs: Mapping[str, PlanCost]
 
@@ -759,14 +755,12 @@ def apply_filter(
     costs = prices[best]
     admitted = reached[best].epsilon <= cap.room or (bool(new[1]) and not costs)
     before, now = _with_earlier(current, cap), _with_earlier(reached[best], cap)
-    left = max(cap.epsilon - before.epsilon, 0.0) if math.isfinite(before.epsilon) else 0.0
     return Admission(
         admitted=admitted,
         cap=cap,
         before=before,
         after=now,
-        left=left,
-        reason=_reason(admitted, cap, before, now, left, costs),
+        reason=_reason(admitted, cap, before, now, costs),
         costs=costs,
     )
 
@@ -783,11 +777,9 @@ def _room(summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], 
     return largest_fitting(fits, 1.0, lambda low, high: high - low <= 1e-8 * high or high <= 2.0**-60, most=2.0**40)
 
 
-def _reason(
-    admitted: bool, cap: FilterCap, before: Spent, after: Spent, left: float, costs: Mapping[str, PlanCost]
-) -> str:
+def _reason(admitted: bool, cap: FilterCap, before: Spent, after: Spent, costs: Mapping[str, PlanCost]) -> str:
     limit = f"the cap of epsilon {cap.epsilon:g} at delta {cap.delta:g}"
-    so_far = f"spent {_up(before.epsilon)}, left {rounded_down(left, 4):g} at delta {cap.delta:g}"
+    so_far = f"spent {_up(before.epsilon)} at delta {cap.delta:g}"
     if not costs and admitted and after.epsilon > cap.epsilon:
         return f"this plan costs nothing; {so_far}"
     if admitted:
@@ -798,11 +790,12 @@ def _reason(
     if why is not None:
         return f"nothing is proved about this plan ({why}), so it fits under no cap; {so_far}"
     would = (
-        f"would bring the account to epsilon {_up(after.epsilon)} (composition: {after.filter})"
+        f"would bring the account from epsilon {_up(before.epsilon)} to {_up(after.epsilon)} (composition: "
+        f"{after.filter})"
         if math.isfinite(after.epsilon)
-        else f"spends more delta than is left, so that no epsilon holds at delta {cap.delta:g}"
+        else f"spends more delta than is left, so that no epsilon holds at delta {cap.delta:g} ({so_far})"
     )
-    return f"this plan {would}, above {limit}; {so_far}"
+    return f"this plan {would}, above {limit}"
 
 
 def _up(value: float) -> str:

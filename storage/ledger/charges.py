@@ -194,9 +194,9 @@ class Decision:
     costs : mapping of party to JSON
         What each party pays for the new releases; stored with the plan.
     reason : str
-        For a refusal: what would be spent and what is left.
+        For a refusal: what is spent, and what would be.
     details : mapping
-        Public numbers for reports: spent before, spent after, left, the filter in force.
+        Public numbers for reports: spent before, spent after, the filter in force.
     totals : mapping
         What the account has spent with this plan, as :meth:`ChargePolicy.shortfall` reads it; stored with the plan and
         in the high-water marks.

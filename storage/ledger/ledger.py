@@ -231,7 +231,7 @@ class Ledger:
         Raises
         ------
         OverspendError
-            If the policy does not admit it; the message says what is left and how to ask what would fit.
+            If the policy does not admit it.
         RefusedError
             If a key is on record with another guarantee, partition or parties, or under another account.
         InputError

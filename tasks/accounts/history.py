@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from storage.ledger.charges import History
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import LOW, PUBLIC_DELTA, read_account, runs_left
+from tasks.accounts.room import OneMore, one_more_run
 from tasks.runtime.stores import open_catalog
 
 # A picture has no room for more points, and a rate is that of the recent past.
@@ -52,6 +53,8 @@ class BudgetHistory(BaseModel, frozen=True):
         Epsilon spent until now, caps of before that were raised included; None where it is infinite.
     points : tuple of SpendingPoint
         Oldest first; of many, evenly chosen ones and the last.
+    left : OneMore or None
+        The largest epsilon of one more run; None for public data.
     runs_left : int or None
         How many more runs like the last one fit; None for public data and before the first run.
     refused_from : str or None
@@ -65,6 +68,7 @@ class BudgetHistory(BaseModel, frozen=True):
     cap: float | None
     spent: float | None
     points: tuple[SpendingPoint, ...]
+    left: OneMore | None = None
     runs_left: int | None
     refused_from: str | None
 
@@ -107,6 +111,7 @@ def budget_history(account: str, datasets: Sequence[str] = ()) -> BudgetHistory:
         cap=None if cap is None else cap.epsilon,
         spent=read_account(entered, cap, terms).epsilon,
         points=tuple(points),
+        left=one_more_run(account),
         runs_left=left,
         refused_from=None if left is None else _refusal_day([plan.recorded_at for plan in plans], left),
     )

@@ -15,11 +15,12 @@ _MOST_PARTIES, _MOST_ACCOUNTS = 8, 12
 
 
 def budget_table(histories: Sequence[BudgetHistory]) -> list[dict[str, str]]:
-    """Return a line an account: spent, cap, share, how many more runs fit, from when on runs are refused."""
+    """Return a line an account: left, spent, cap, share, how many more runs fit, from when on runs are refused."""
     return [
         {
             "account": one.account,
             "data sets": ", ".join(one.datasets),
+            "left: one more run of": "–" if one.left is None else one.left.amount,
             "epsilon spent": _epsilon(one.spent),
             "cap": "none (public)" if one.cap is None else f"{one.cap:g}",
             "spent of it": "–" if one.cap is None else _share(one.spent, one.cap),

@@ -49,7 +49,6 @@ class AccountingPolicy:
             details={
                 "spent_before": finite_or_none(decision.before.epsilon),
                 "spent_after": finite_or_none(decision.after.epsilon),
-                "left": decision.left,
                 "filter": decision.after.filter,
                 "cap": asdict(decision.cap),
             },

@@ -1,16 +1,19 @@
-"""Reports on an account: cap, epsilon spent and left, each party's charges, and how many more runs fit."""
+"""Reports on an account: cap, epsilon spent, what is left, what each plan cost whom, and how many more runs fit."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from dpalgos.accounting.spending import repeats_left, spent
 from storage.catalog import DisjointLine
 from storage.ledger import entries
-from storage.ledger.charges import AccountTerms, Cap, ChargeRecord, History, PlanRequest
+from storage.ledger.charges import PERSON, Account, AccountTerms, Cap, ChargeRecord, History, PlanRecord, PlanRequest
 from storage.ledger.database import read_mark
+from storage.refs import Unit
 from tasks.accounts.filters import FilterStatus, counted_as, finite_or_none, read_costs, sum_plans
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.pricing import AccountingPolicy
+from tasks.accounts.room import one_more_run
 from tasks.datasets.registration import find_dataset
 from tasks.runtime.stores import open_catalog, open_ledger_database
 
@@ -48,13 +51,6 @@ class AccountReading:
     filter: str
     earlier: float
     parties: dict[str, float | None]
-
-    @property
-    def left(self) -> float | None:
-        """What is left of the cap."""
-        if self.cap is None:
-            return None
-        return 0.0 if self.epsilon is None else max(self.cap - self.epsilon, 0.0)
 
     @property
     def low(self) -> bool:
@@ -99,6 +95,21 @@ class ChargeLine(TypedDict):
     recorded_at: str
 
 
+class PlanLine(TypedDict):
+    """What one charged plan cost, at the delta at which it states its cost; None where that is infinite.
+
+    ``epsilon`` is the largest that a party paid, and ``parties`` says how much each did.
+    """
+
+    plan: int
+    run: str
+    recorded_at: str
+    recharge: bool
+    epsilon: float | None
+    delta: float
+    parties: dict[str, float | None]
+
+
 class PartyBudget(TypedDict):
     """What one party's rows have paid; epsilon is None where it is infinite."""
 
@@ -109,15 +120,18 @@ class PartyBudget(TypedDict):
 
 
 class BudgetReport(TypedDict):
-    """An account's cap, what it has spent, and the charges of each party, as JSON."""
+    """An account's cap, what it has spent, what is left, and the charges of each party, as JSON.
 
-    dataset: str
+    ``left`` is :class:`tasks.accounts.room.OneMore`; None of public rows, and where nothing can be charged.
+    """
+
+    datasets: list[str]
     account: str
     cap: dict[str, float] | None
     promised: dict[str, float] | None
     epsilon_spent: float | None
     delta_spent: float
-    epsilon_left: float | None
+    left: dict[str, Any] | None
     filter: str
     group_size: int
     unit: str
@@ -127,6 +141,7 @@ class BudgetReport(TypedDict):
     restored: list[str]
     behind: str | None
     disjoint: list[DisjointLine]
+    plans: list[PlanLine]
     parties: list[PartyBudget]
 
 
@@ -138,8 +153,21 @@ def _behind() -> str | None:
         return next(filter(None, (entries.behind_mark(now, mark) for mark in marks)), None)
 
 
-def budget_report(dataset: str) -> BudgetReport:
-    """Return cap, spent, left, and the charges of each party.
+def account_named(name: str) -> Account:
+    """Return the account that a data set pays from; where there is no such data set, the account of that name.
+
+    Raises
+    ------
+    InputError
+        If there is neither.
+    """
+    catalog = open_catalog()
+    account = None if any(one.name == name for one in catalog.datasets()) else catalog.account(name)
+    return catalog.account_of(find_dataset(name).name) if account is None else account
+
+
+def budget_report(name: str) -> BudgetReport:
+    """Return cap, spent, what is left, and what each plan and each party was charged.
 
     ``promised`` is the theorem: everything released from these rows, now and later under this cap, is (epsilon,
     delta)-DP together, however runs were chosen in view of earlier ones. ``epsilon_spent`` is a reading of what was
@@ -147,10 +175,22 @@ def budget_report(dataset: str) -> BudgetReport:
 
     Public sets have no cap; what is shown is what their runs would have cost at delta 1e-5. ``behind`` says in what way
     the ledger lacks what its high-water marks have seen: what is shown is too little then, and nothing can be charged.
+
+    Parameters
+    ----------
+    name : str
+        A registered data set, or an account.
+
+    Raises
+    ------
+    InputError
+        If there is neither.
     """
-    unit = find_dataset(dataset).unit
-    ledger = open_ledger()
-    account = open_catalog().account_of(dataset)
+    account = account_named(name)
+    paying = sorted({one.name for one in open_catalog().datasets() if one.account == account.name})
+    # The named one's own: a draft's rows have no column of people yet.
+    unit = find_dataset(name if name in paying else paying[0]).unit if paying else _unit_of(account)
+    ledger, behind = open_ledger(), _behind()
     cap, group = account.cap, account.group_size
     history = ledger.history(account.name)
     reading = read_account(history, cap, account)
@@ -158,14 +198,15 @@ def budget_report(dataset: str) -> BudgetReport:
     # A joint release is every party's charge; it is described once and shown by all.
     each = {charge.sequence: charge for records in charges.values() for charge in records}
     described = {sequence: _charge(charge) for sequence, charge in each.items()}
+    left = None if behind else one_more_run(account.name)
     return {
-        "dataset": dataset,
+        "datasets": paying,
         "account": account.name,
         "cap": asdict(cap) if cap else None,
         "promised": None if reading.promised is None else {"epsilon": reading.promised, "delta": reading.delta},
         "epsilon_spent": reading.epsilon,
         "delta_spent": reading.delta,
-        "epsilon_left": reading.left,
+        "left": None if left is None else asdict(left),
         "filter": reading.filter,
         "group_size": group,
         "unit": str(unit),
@@ -173,8 +214,9 @@ def budget_report(dataset: str) -> BudgetReport:
         "relation": account.relation,
         "reserved": [one.name for one in ledger.reservations(account.name)],
         "restored": [one.recorded_at for one in history.plans if not one.releases],
-        "behind": _behind(),
+        "behind": behind,
         "disjoint": open_catalog().disjoint_from(account.name),
+        "plans": list(_plans(history)),
         "parties": [
             {
                 "party": party,
@@ -185,6 +227,33 @@ def budget_report(dataset: str) -> BudgetReport:
             for party, records in charges.items()
         ],
     }
+
+
+def _unit_of(account: Account) -> Unit:
+    """Return the unit of an account that no rows pay from yet, whose column of people nobody has named."""
+    return Unit("of people" if account.unit == PERSON else "")
+
+
+def _plans(history: History) -> Iterator[PlanLine]:
+    """Yield what each plan cost, oldest first; what a restored ledger recorded has no releases and is no plan."""
+    for plan in history.plans:
+        if not plan.releases:
+            continue
+        each = _epsilons(plan)
+        yield {
+            "plan": plan.sequence,
+            "run": plan.run,
+            "recorded_at": plan.recorded_at,
+            "recharge": plan.recharge,
+            "epsilon": finite_or_none(max(each.values(), default=0.0)),
+            "delta": plan.delta,
+            "parties": {party: finite_or_none(epsilon) for party, epsilon in each.items()},
+        }
+
+
+def _epsilons(plan: PlanRecord) -> dict[str, float]:
+    """Return what each party was charged; of Gaussian losses tightly at the plan's delta."""
+    return {party: cost.totals.epsilon for party, cost in read_costs(plan.costs).items()}
 
 
 def _charge(charge: ChargeRecord) -> ChargeLine:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Numerics
-from dpalgos.registry import lookup, names
+from dpalgos.registry import lookup
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
@@ -16,6 +16,7 @@ from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.shards import open_shard, shard_records
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import runs_left
+from tasks.accounts.room import one_more_run
 from tasks.accounts.terms import tenth
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import Json
@@ -71,7 +72,7 @@ def admit(
     Returns
     -------
     dict
-        Public numbers for reports: what was newly charged, spent, left, the filter in force.
+        Public numbers for reports: what was newly charged, spent, the filter in force.
 
     Raises
     ------
@@ -88,7 +89,7 @@ def admit(
     _require_stored(shards, whole=all(release.deadline is None for release in releases))
     readers = _admissible(ledger, releases, shards, run, None)
     if all(by_party.keys() >= set(release.parties) for release in readers.values()):
-        return _charge_or_say(ledger, readers, run, shards)
+        return _charge(ledger, readers, run)
     for key, release in readers.items():
         _require_charged(key, release, ledger)
     return {}
@@ -114,17 +115,17 @@ def admit_plan(plan: RunPlan, shards: Sequence[ShardRef]) -> Json:
     for dataset in {shard.dataset for shard in shards}:
         _require_said(dataset, find_dataset(dataset.name))
     readers = _admissible(ledger, plan.releases, shards, plan.system, plan.sound_counterpart)
-    return _charge_or_say(ledger, readers, plan.system, shards)
+    return _charge(ledger, readers, plan.system)
 
 
-def _charge_or_say(ledger: Ledger, readers: Mapping[str, PlannedRelease], run: str, shards: Sequence[ShardRef]) -> Json:
+@contextlib.contextmanager
+def _saying_what_is_left(account: str) -> Iterator[None]:
+    """Let the ledger's refusals, which knows what this plan costs, say first what is left of the account."""
     try:
-        return _charge(ledger, readers, run)
+        yield
     except OverspendError as refusal:
-        # The ledger knows what this plan costs; what would fit is found by those who plan.
-        named = f" --algorithm {run}" if run in names("systems") else ""
-        asked = f"unitball budget {shards[0].dataset.name}{named} --delta {next(iter(readers.values())).delta:g}"
-        raise OverspendError(refusal.reason, f"see the largest epsilon that would still fit: {asked}") from None
+        left = one_more_run(account)
+        raise OverspendError(refusal.reason, "" if left is None else left.said) from None
 
 
 def require_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:
@@ -217,7 +218,9 @@ def reserve(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, n
     ledger = open_ledger()
     _require_stored(shards)
     readers = _admissible(ledger, releases, shards, run, None)
-    ledger.reserve(name, _request(readers, run, ledger, only=[shard.party for shard in shards]))
+    request = _request(readers, run, ledger, only=[shard.party for shard in shards])
+    with _saying_what_is_left(request.account):
+        ledger.reserve(name, request)
 
 
 def commit(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, name: str) -> None:
@@ -231,7 +234,9 @@ def commit(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, na
     ledger = open_ledger()
     unpaid = _unpaid({release.key: release for release in releases if release.reads_rows}, ledger)
     if unpaid:
-        ledger.commit(unpaid[0].account, name, key_identifiers(unpaid[0].seed, [shard.party for shard in shards]))
+        identifiers = key_identifiers(unpaid[0].seed, [shard.party for shard in shards])
+        with _saying_what_is_left(unpaid[0].account):
+            ledger.commit(unpaid[0].account, name, identifiers)
 
 
 def require_upstream(planned: PlannedRelease | PlannedCombination, upstream: Sequence[ReleaseRef]) -> None:
@@ -356,7 +361,8 @@ def _charge(ledger: Ledger, releases: Mapping[str, PlannedRelease], run: str) ->
     unpaid = _unpaid(releases, ledger)
     contributors = list(dict.fromkeys(contributor for release in unpaid for contributor in release.noise_contributors))
     identifiers = key_identifiers(unpaid[0].seed, contributors) if unpaid else {}
-    outcome = ledger.charge(request, identifiers)
+    with _saying_what_is_left(request.account):
+        outcome = ledger.charge(request, identifiers)
     _record_stored(ledger, outcome.charged)
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import cast
 
 from dpalgos.accounting.costs import allocate
 from dpalgos.evaluators.column_histograms import ColumnHistograms, bins_for
-from dpalgos.guarantees import GaussianMu, Setting, Trust, rounded_down
+from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.histograms import ColumnCounts
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
@@ -16,6 +15,7 @@ from storage.datasets import origins
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.accounts.ledger import open_ledger
+from tasks.accounts.room import OneMore, largest_that_fits
 from tasks.accounts.terms import gaussian_delta, opening_cap, relation_of
 from tasks.datasets.registration import find_dataset
 from tasks.datasets.scales import declared_schema
@@ -32,8 +32,6 @@ from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 
 _RUN = "histograms of the columns"
-# Below that no epsilon is looked for.
-_LEAST = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,9 +182,8 @@ def require_affordable(plan: CountsPlan) -> None:
     try:
         _require_room(plan)
     except OverspendError as refusal:
-        fits = _largest(plan)
-        words = f"the largest epsilon that would still fit is {fits:.4g}" if fits else "no such release fits any more"
-        raise OverspendError(refusal.reason, f"{words} at delta {plan.planned.delta:g}", fits) from None
+        left = OneMore(epsilon=_largest(plan), delta=plan.planned.delta, run=f"one more release of {_RUN}")
+        raise OverspendError(refusal.reason, left.said, left.epsilon) from None
 
 
 def _require_room(plan: CountsPlan) -> None:
@@ -194,7 +191,7 @@ def _require_room(plan: CountsPlan) -> None:
 
 
 def _largest(plan: CountsPlan) -> float:
-    """Return the largest epsilon below a refused one that is admitted, to a hundredth of it; 0 where none is."""
+    """Return the largest epsilon below a refused one that is admitted; 0 where none is."""
     trust = plan.planned.trust.name if len(plan.planned.parties) > 1 else None
 
     def fits(epsilon: float) -> bool:
@@ -204,15 +201,7 @@ def _largest(plan: CountsPlan) -> float:
             return False
         return True
 
-    high = plan.epsilon
-    while not fits(low := high / 2):
-        high = low
-        if low < _LEAST:
-            return 0.0
-    while high > 1.01 * low:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return rounded_down(low, 3)
+    return largest_that_fits(fits, plan.epsilon)
 
 
 def make_counts(plan: CountsPlan) -> ReleaseRef:

@@ -41,6 +41,7 @@ from storage.columns.column import MissingRows
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
 from tasks.accounts.reports import budget_report
+from tasks.accounts.room import OneMore
 from tasks.datasets.scales import Scale, Worth, label_of, same_columns, scales_of
 from tasks.planning.configuration import Json
 from tasks.preparation.paid_counts import paid_counts
@@ -130,8 +131,10 @@ class Terms:
         None of public rows, which pay nothing.
     unit, relation : str
     group_size : int
-    spent, left : float or None
+    spent : float or None
         Of the account's epsilon, as `unitball budget` says it.
+    left : OneMore or None
+        Of the account; None of public rows.
     key : str
         The release's.
     paid : bool
@@ -155,7 +158,7 @@ class Terms:
     relation: str
     group_size: int
     spent: float | None
-    left: float | None
+    left: OneMore | None
     key: str
     paid: bool
 
@@ -226,7 +229,7 @@ def terms_of(plan: CountsPlan, *, paid: bool) -> Terms:
         relation=str(account.relation),
         group_size=account.group_size,
         spent=report["epsilon_spent"],
-        left=report["epsilon_left"],
+        left=None if report["left"] is None else OneMore(**report["left"]),
         key=planned.key,
         paid=paid,
     )

@@ -1,13 +1,13 @@
 """Preflight: what a run is refused for, and the largest epsilon that fits, told from its plan before it starts."""
 
-import math
-from typing import NamedTuple, cast
+from typing import cast
 
 from dpalgos.accounting.composition import compose
-from dpalgos.guarantees import rounded_down, rounded_up
+from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
 from dpalgos.secure.primitives import SecureAggregationError
 from storage.errors import InputError, OverspendError, RefusedError
+from tasks.accounts.room import OneMore, largest_that_fits, most_that_fits, one_more_run
 from tasks.accounts.terms import tenth
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
@@ -15,9 +15,6 @@ from tasks.preparation.prepare import Prepared, prepare
 from tasks.release.admission import require_admissible
 from tasks.runtime.stores import open_catalog, open_releases
 
-# Where the search for the largest epsilon begins, in caps, for at a run's smaller delta its epsilon is larger than at
-# the cap's; when it ends, so that one per cent more is refused; and below what nothing is looked for.
-_MOST, _LARGEST, _CLOSE, _LEAST = 4.0, 1000.0, 1.004, 1e-4
 # A replicate that nobody asks for, so that what was paid already is no answer.
 _ANOTHER = 10**18
 
@@ -58,7 +55,7 @@ def require_feasible(config: TrainingConfig) -> Prepared:
         Naming every fault.
     RefusedError
         If there is nothing else to say against it than that it may not touch private rows, or costs too much: then it
-        names the largest epsilon that would be admitted.
+        says what is left first, the largest epsilon of such a run that would be admitted.
     """
     prepared = prepare(config)
     if prepared.plan is None:
@@ -66,33 +63,32 @@ def require_feasible(config: TrainingConfig) -> Prepared:
     try:
         require_admissible(prepared.plan, prepared.shards.all)
     except OverspendError as refusal:
+        account = open_catalog().account_of(config.dataset)
         if config.epsilon is None or config.horizon is not None:
-            raise
-        delta, cap = prepared.config.stated_delta, open_catalog().account_of(config.dataset).cap
-        fits, at = _largest(prepared.config), f"at delta {delta:g}"
-        if cap is not None and delta > cap.delta:
-            at += f", which is above the cap's: choose --delta {tenth(cap.delta):g}"
-        words = (
-            f"the largest epsilon that would still fit a plan of this kind is {fits:.4g} {at}"
-            if fits
-            else f"no further plan of this kind fits {at}"
-        )
-        raise OverspendError(refusal.reason, words, fits) from None
+            # All nights are one charge of Gaussian noise.
+            room = one_more_run(account.name)
+            raise OverspendError(refusal.reason, "" if room is None else room.said) from None
+        left = _left(prepared.config)
+        said = left.said
+        if account.cap is not None and left.delta > account.cap.delta:
+            said += f", which is above the cap's: choose --delta {tenth(account.cap.delta):g}"
+        raise OverspendError(refusal.reason, said, left.epsilon) from None
     return prepared
 
 
-class OneMore(NamedTuple):
-    """The largest epsilon of one more run that would be admitted now, 0 where none is, and at which delta."""
+def _left(config: TrainingConfig) -> OneMore:
+    return OneMore(epsilon=_largest(config), delta=config.stated_delta, run=_run_of(config))
 
-    epsilon: float
-    delta: float
+
+def _run_of(config: TrainingConfig) -> str:
+    return f"one more run of {config.system}"
 
 
 def largest_epsilon(config: TrainingConfig) -> OneMore:
     """Return the largest epsilon of one more run that would be admitted now, to four digits, rounded down.
 
     Found by planning such runs and asking the ledger, so that it is the number of the run's own option, whatever the
-    account's unit: this one is admitted, and one per cent more is not.
+    account's unit: this one is admitted, and a thousandth more is not.
 
     Parameters
     ----------
@@ -107,7 +103,7 @@ def largest_epsilon(config: TrainingConfig) -> OneMore:
     cap = open_catalog().account_of(config.dataset).cap
     if cap is None:
         raise InputError(f"{config.dataset} is public: its runs have no cap, and any epsilon fits")
-    most = min(_MOST * cap.epsilon, _LARGEST)
+    most = most_that_fits(cap.epsilon)
     tried = prepare(config.model_copy(update={"epsilon": config.epsilon or most, "replicate": _ANOTHER})).config
     delta = tried.stated_delta
     if delta > cap.delta:
@@ -115,8 +111,9 @@ def largest_epsilon(config: TrainingConfig) -> OneMore:
     try:
         prepared = require_feasible(tried)
     except OverspendError as refusal:
-        return OneMore(refusal.fits, delta)
-    return OneMore(0.0 if prepared.plan is None else cast(float, tried.epsilon), delta)
+        return OneMore(epsilon=refusal.fits, delta=delta, run=_run_of(config))
+    fits = 0.0 if prepared.plan is None else cast(float, tried.epsilon)
+    return OneMore(epsilon=fits, delta=delta, run=_run_of(config))
 
 
 def _largest(config: TrainingConfig) -> float:
@@ -133,12 +130,4 @@ def _largest(config: TrainingConfig) -> float:
             return False
         return True
 
-    high = cast(float, config.epsilon)
-    while not fits(low := high / 2):
-        high = low
-        if low < _LEAST:
-            return 0.0
-    while high > _CLOSE * low:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return rounded_down(low, 4)
+    return largest_that_fits(fits, cast(float, config.epsilon))

@@ -19,6 +19,7 @@ from prefect.artifacts import (
 from storage.refs import DatasetRef
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import runs_left
+from tasks.accounts.room import one_more_run
 from tasks.runtime.progress import observed_by
 from tasks.runtime.settings import mlflow_page
 from tasks.tracking.reporting import by_group_of, claim_of, guarantee_of
@@ -68,10 +69,12 @@ def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:
     if dataset.private:
         # What was charged before is not decided again.
         charged = {**open_ledger().status(dataset.account).details, **charged}
+        left = one_more_run(dataset.account)
+        if left is not None:
+            lines.insert(0, {"what": f"left: {left.run} of", "value": left.amount})
         named = {
             "epsilon spent before": charged.get("spent_before"),
             "epsilon spent after": charged.get("spent_after"),
-            "epsilon left before this run": charged.get("left"),
             "composed by": charged.get("filter"),
         }
         lines += [{"what": title, "value": _number(value)} for title, value in named.items() if value is not None]

@@ -27,7 +27,6 @@ from storage.errors import DamagedError, InputError, RefusedError
 from storage.model_records import WITHDRAWN, AuditRecord, ModelRecords, VersionRecord
 from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
 from tasks.accounts.ledger import open_ledger
-from tasks.accounts.reports import budget_report
 from tasks.accounts.terms import relation_of
 from tasks.datasets.schedules import Charged
 from tasks.planning.configuration import TrainingConfig
@@ -121,7 +120,7 @@ def guaranteed(root: Path, model: RegisteredModel) -> str:
         return ""
     dataset = read_lineage(root, model).dataset
     try:
-        group = budget_report(dataset.name)["group_size"]
+        group = open_catalog().account_of(dataset.name).group_size
     except InputError:
         # Rows of parties elsewhere, or of a data set that is gone.
         group = 1

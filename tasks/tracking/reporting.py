@@ -17,6 +17,7 @@ from storage.encoder import Encoder, encoder_of
 from storage.refs import DatasetRef
 from tasks.accounts.pricing import epsilon_of_person
 from tasks.accounts.reports import budget_report
+from tasks.accounts.room import OneMore
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import DataSettings, PartitionSettings, TrainingConfig
 from tasks.planning.plans import RunPlan
@@ -26,6 +27,7 @@ from tasks.release.storing import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.plots import draw_groups, draw_measured
 from tasks.runtime.settings import current_layout, current_root, flow_run_page
+from tasks.runtime.stores import open_catalog
 from tasks.tracking.effect_figure import draw_effects
 from tasks.tracking.effects import EFFECTS, Effects, card_of, effects_of, of_columns
 from tasks.tracking.models import LINEAGE, champion_of, lineage_of, registered_by
@@ -80,7 +82,7 @@ def model_card(
     if elsewhere:
         command = command.replace("unitball train", "unitball federate --roster roster.yaml", 1)
     # How many rows one person has by the word of the account's owner.
-    group = 1 if elsewhere else budget_report(dataset.name)["group_size"]
+    group = 1 if elsewhere else open_catalog().account_of(dataset.name).group_size
     parts = {
         f"{dataset.name}.{result.algorithm}": _trained_on(config, dataset, plan, elsewhere=elsewhere),
         "Guarantee": guarantee_of(result) + _of_several(dataset, plan, result, group, elsewhere=elsewhere),
@@ -180,11 +182,12 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: 
     person = f" a person of up to {size} rows" if size > 1 else ""
     here = f"ε = {rounded_up(run, 4):g}" if math.isfinite(run) else "no finite ε"
     spent = "unbounded" if report["epsilon_spent"] is None else f"{rounded_up(report['epsilon_spent'], 4):g}"
+    left = "" if report["left"] is None else f" After it was {OneMore(**report['left']).said}."
     return (
         f"At the cap's δ = {cap['delta']:g} this run costs{person} {here}. With it the account {report['account']} has "
-        f"spent ε = {spent} of {cap['epsilon']:g} (composition: {report['filter']}). The numbers above are at the "
-        "run's δ. They differ, because the same noise is a smaller ε at a larger δ. `unitball budget` shows what is "
-        "spent today."
+        f"spent ε = {spent} of {cap['epsilon']:g} (composition: {report['filter']}).{left} The numbers above are at "
+        "the run's δ. They differ, because the same noise is a smaller ε at a larger δ. `unitball budget` shows what "
+        "is spent and left today."
     )
 
 

@@ -516,16 +516,16 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     assert 2 <= len(spent) < 11
     kept = files_of(unitball.root / "releases")
     before = unitball.succeeds("budget", "clinic")
-    outcome.refused(3, "cap of epsilon 2 at delta 0.0001", "left", "largest epsilon that would still fit")
+    outcome.refused(3, "cap of epsilon 2 at delta 0.0001", "left: one more run of noisy-gd of epsilon up to")
     assert files_of(unitball.root / "releases") == kept
     assert unitball.succeeds("budget", "clinic") == before
     assert before["epsilon_spent"] <= 2.0
 
-    largest = float(outcome.err.split("would still fit a plan of this kind is ")[1].split(" ")[0])
+    largest = float(outcome.err.split("of epsilon up to ")[1].split(" ")[0])
     fitting = (*arguments[:-1], largest, "--replicate", 99)
     assert unitball.trained(*fitting)["epsilon_spent"] <= largest
     assert unitball.succeeds("budget", "clinic")["epsilon_spent"] <= 2.0
-    assert "one more run of unitball at" in unitball("budget", "clinic").out
+    assert "left: one more run of unitball of epsilon up to" in unitball("budget", "clinic").out
     # What was paid for stays free.
     assert unitball.trained(*arguments, "--roc")["cached"] is True
     assert unitball.succeeds("budget", "clinic", "--verify") == {"dataset": "clinic", "verified": True, "problems": []}

@@ -158,7 +158,7 @@ def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(served: Serve
     assert finished["run_count"] == 1
     (alert,) = wait_for("the webhook", lambda: [one for one in served.alerts if one["about"].endswith("clinic")])
     assert alert["event"] == "unitball.run.refused"
-    assert "largest epsilon that would still fit" in alert["payload"]["reason"]
+    assert "left: one more run of noisy-gd of epsilon up to" in alert["payload"]["reason"]
     report = json.loads(served.unitball("budget", "clinic", "--json"))
     assert all(party["epsilon_spent"] <= 1 for party in report["parties"])
 

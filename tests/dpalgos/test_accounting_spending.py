@@ -18,7 +18,7 @@ from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost, Totals, additive_costs, allocate, group_loss, price
 from dpalgos.accounting.profiles import epsilon_of_mu, mu_from_epsilon_delta
 from dpalgos.accounting.spending import FilterCap, SummedHistory, apply_filter, repeats_left, spent, status
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated, rounded_up
 from dpalgos.parameters import ParameterError
 from tests.support.untraced import quickest
 
@@ -285,14 +285,15 @@ def test_what_proves_nothing_never_fits_a_cap() -> None:
     assert spent([plan], D).epsilon == math.inf
 
 
-def test_a_refusal_says_what_is_left() -> None:
+def test_a_refusal_says_from_where_to_where_the_plan_would_lead() -> None:
     history: History = [("even", everyone(GaussianMu(mu_from_epsilon_delta(0.3, 1e-6))))] * 3
     decision = apply_filter(history, history[0], FilterCap(0.5, D))
     assert not decision.admitted
     assert decision.before.epsilon < 0.5 < decision.after.epsilon
-    assert decision.left == pytest.approx(0.5 - decision.before.epsilon)
-    assert "left" in decision.reason
     assert "above the cap of epsilon 0.5" in decision.reason
+    before, after = (rounded_up(one.epsilon, 4) for one in (decision.before, decision.after))
+    assert f"from epsilon {before:g} to {after:g}" in decision.reason
+    assert "left" not in decision.reason, "a cap less what is spent is nothing that a plan could have"
 
 
 PLAN_KINDS: list[tuple[list[type[Loss]], list[float]]] = [

@@ -438,14 +438,14 @@ def test_an_older_ledger_is_not_shown_as_if_nothing_had_been_charged(
     back_up(tmp_path / "back-up")
     tonight(**GIVEN)
     sound = commands("budget", "clinic", "--json").json
-    assert (sound["behind"], sound["one_more_run"]["epsilon"] > 0) == (None, True)
+    assert (sound["behind"], sound["left"]["epsilon"] > 0) == (None, True)
     for name in LEDGER:
         shutil.copy(tmp_path / "back-up" / name, current_root() / name)
     said = " ".join(commands("budget", "clinic").out.split())
     assert "this is an older ledger, and more was spent than it says" in said
     assert "spent ε = 0 of 3 at least" in said
     assert "nothing was charged yet" not in said
-    assert commands("budget", "clinic", "--json").json["one_more_run"] is None
+    assert commands("budget", "clinic", "--json").json["left"] is None
     restore_ledger("disk lost", None, None)
     restored = commands("budget", "clinic", "--json").json
     assert restored["behind"] is None

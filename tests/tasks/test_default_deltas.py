@@ -80,8 +80,9 @@ def test_public_rows_have_their_own() -> None:
 
 def test_a_gaussian_run_is_told_by_the_delta_that_it_takes(sets: None) -> None:
     """Without an epsilon too, of which `budget` looks for the largest."""
-    largest, delta = largest_epsilon(TrainingConfig(dataset="clinic", **NOISY, evaluation=False))
-    assert delta == PART
+    left = largest_epsilon(TrainingConfig(dataset="clinic", **NOISY, evaluation=False))
+    largest = left.epsilon
+    assert left.delta == PART
     # All of the account, read at the cap's delta.
     assert epsilon_of_mu(mu_from_epsilon_delta(largest, PART), CAP) == pytest.approx(3.0, rel=0.01)
     assert largest > 3.0
@@ -128,9 +129,7 @@ def test_where_gaussian_dp_has_the_small_part_the_refusal_names_what_fits(root: 
     parts = shares([PlanCost.from_json(dict(cost)) for cost in first.costs.values()], CAP, RESERVED)
     assert parts["gdp"] < 0.06
     asked = configured(**NOISY, epsilon=0.9)
-    with pytest.raises(
-        OverspendError, match="the largest epsilon that would still fit a plan of this kind is"
-    ) as caught:
+    with pytest.raises(OverspendError, match=r"^left: one more run of noisy-gd of epsilon up to") as caught:
         require_feasible(asked)
     assert 0.0 < caught.value.fits < 0.9
     require_feasible(asked.model_copy(update={"epsilon": caught.value.fits}))

@@ -30,6 +30,7 @@ from storage.releases import ReleaseStore
 from tasks.accounts.ledger import change_cap, open_ledger, verify_ledger
 from tasks.accounts.pricing import AccountingPolicy
 from tasks.accounts.reports import budget_report, read_account, runs_left
+from tasks.accounts.room import one_more_run
 from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
@@ -67,13 +68,14 @@ def test_the_report_is_what_composition_says(clinic: PrivateRows) -> None:
     for party in report["parties"]:
         assert party["epsilon_spent"] == pytest.approx(exact, rel=1e-6)
         assert (party["epsilon_spent"] or 0) >= exact - 1e-12
-    assert report["epsilon_left"] == pytest.approx(2.0 - exact, rel=1e-6)
+    assert report["plans"][0]["parties"].keys() == {party["party"] for party in report["parties"]}
+    assert report["plans"][0]["epsilon"] == pytest.approx(prepared.plan.epsilon, rel=1e-6)
     json.dumps(report, allow_nan=False)
 
 
 def test_an_account_without_a_charge(clinic: PrivateRows) -> None:
     report = budget_report("clinic")
-    assert (report["epsilon_spent"], report["epsilon_left"], report["parties"]) == (0.0, 2.0, [])
+    assert (report["epsilon_spent"], report["plans"], report["parties"]) == (0.0, [], [])
     assert runs_left("clinic") is None
 
 
@@ -81,7 +83,7 @@ def test_the_unproved_is_unbounded_and_json_has_no_infinity(root: Path) -> None:
     prepare("iris", algorithm="non-private", epsilon=None, dimension=2).charge()
     report = budget_report("iris")
     assert report["cap"] is None
-    assert report["epsilon_left"] is None
+    assert report["left"] is None
     assert [party["epsilon_spent"] for party in report["parties"]] == [None, None]
     json.dumps(report, allow_nan=False)
 
@@ -132,7 +134,9 @@ def test_a_cached_run_shows_what_is_spent_and_left(clinic: PrivateRows, monkeypa
     assert first.keys() == cached.keys()
     assert (first["epsilon spent before"], cached["epsilon spent before"]) == ("0", first["epsilon spent after"])
     assert cached["epsilon spent after"] == first["epsilon spent after"] != "0"
-    assert float(cached["epsilon left before this run"]) == pytest.approx(2 - spent(), abs=1e-3)
+    left = one_more_run("clinic")
+    assert left is not None
+    assert cached[f"left: {left.run} of"] == left.amount
 
 
 SERIES = {"reserved": RESERVED}
@@ -299,11 +303,11 @@ def test_a_raised_cap_is_the_old_cap_and_a_new_filter(clinic: PrivateRows) -> No
     report = budget_report("clinic")
     # The first filter counts whole: 2 of 3, although a fraction of it was spent.
     assert report["epsilon_spent"] == pytest.approx(2.0)
-    assert report["epsilon_left"] == pytest.approx(1.0)
+    assert (report["left"] or {})["epsilon"] < 1.0, "of the new filter's one, at its own part of delta"
     assert report["promised"] == {"epsilon": 3.0, "delta": 1e-4}
     assert before < 0.7
     # 1.2 would have fitted beside what was spent, by a rule that carries rests over.
-    with pytest.raises(OverspendError, match="largest epsilon"):
+    with pytest.raises(OverspendError, match="left: one more run with Gaussian noise of epsilon up to 0"):
         prepare(**NOISY, epsilon=1.2, replicate=1).charge()
     # The new filter has its own part of delta, a 32nd, so that less than 1 fits at the run's delta.
     prepare(**NOISY, epsilon=0.5, replicate=1).charge()

@@ -385,7 +385,7 @@ def test_a_first_describe_opens_the_account_and_the_second_costs_nothing(command
     out = commands("describe", "clinic", "--epsilon", 0.5, "--path", CLINIC, *WORDS, *CAP).out
     delta = gaussian_delta(1e-6)
     assert f"it is epsilon 0.5 at delta {delta:g} (mu " in out
-    assert "account clinic-2026: cap epsilon 3 at delta 1e-06, unit row, relation replace-one; spent 0.49" in out
+    assert "cap epsilon 3 at delta 1e-06, unit row, relation replace-one; spent 0.49" in out
     (charge,) = open_ledger().charges("clinic-2026")
     assert charge.plan.delta == delta
     (loss,) = Guarantee.from_json(dict(charge.guarantee)).losses
@@ -417,7 +417,7 @@ def test_a_plan_charges_nothing_and_what_exceeds_the_cap_is_refused(commands: Co
     assert (plan["rows"], plan["columns"], plan["paid"], plan["spent"]) == (300, 6, False, 0.0)
     assert "it would be epsilon 0.5" in commands("describe", "clinic", "--epsilon", 0.5, "--plan").out
     commands("describe", "clinic", "--epsilon", 4).refused(
-        3, "cap of epsilon 3", "largest epsilon that would still fit"
+        3, "cap of epsilon 3", "left: one more release of histograms of the columns of epsilon up to 3."
     )
     with pytest.raises(OverspendError) as refusal:
         unitball.describe("clinic", epsilon=4.0)

@@ -188,7 +188,7 @@ def test_what_the_account_cannot_pay_is_refused_and_what_is_paid_is_not(tmp_path
     paid = charges()
     # Asked again it costs nothing; a new replicate would.
     check("clinic")
-    with pytest.raises(OverspendError, match="would still fit"):
+    with pytest.raises(OverspendError, match=r"^left: one more run of noisy-gd of epsilon up to 0"):
         check("clinic", replicate=1)
     assert charges() == paid
     assert open_ledger().verify({}) == []
@@ -206,19 +206,19 @@ def test_what_the_account_cannot_pay_is_refused_and_what_is_paid_is_not(tmp_path
         ({"algorithm": "mpc-gp"}, 1),
     ],
 )
-def test_the_epsilon_that_is_named_is_admitted_and_one_per_cent_more_is_not(
+def test_the_epsilon_that_is_named_is_admitted_and_a_thousandth_more_is_not(
     config: dict[str, Any], group: int, tmp_path: Path
 ) -> None:
     """In the unit of the run's own option, whatever the account protects and however other epsilons deal the rows."""
     ingest_private(tmp_path / "rows", count=400, epsilon_cap=2.0, group_size=group, allow_idealised=True)
     prepare("clinic", algorithm="noisy-gd", trust="central", epsilon=0.6 / group).charge()
-    with pytest.raises(OverspendError, match="the largest epsilon that would still fit") as refused:
+    with pytest.raises(OverspendError, match=r"^left: one more run of ") as refused:
         check("clinic", **config, epsilon=30.0)
-    named = float(str(refused.value).split("of this kind is ")[1].split(" ")[0])
+    named = float(str(refused.value).split("of epsilon up to ")[1].split(" ")[0])
     assert named == refused.value.fits > 0.01
     check("clinic", **config, epsilon=named)
     with pytest.raises(OverspendError):
-        check("clinic", **config, epsilon=1.01 * named)
+        check("clinic", **config, epsilon=1.001 * named)
 
 
 def test_one_more_run_is_told_before_it_is_asked_for(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_one_more_run_is_told_before_it_is_asked_for(tmp_path: Path) -> None:
     assert 0.0 < after < whole
     check("clinic", epsilon=after, replicate=7)
     with pytest.raises(OverspendError):
-        check("clinic", epsilon=1.01 * after, replicate=7)
+        check("clinic", epsilon=1.001 * after, replicate=7)
     with pytest.raises(InputError, match="above the cap's"):
         largest_epsilon(asked.model_copy(update={"delta": 1e-5}))
     with pytest.raises(RefusedError, match=r"choose --delta 1e-07"):
