@@ -36,13 +36,16 @@ def _require_own_packages() -> None:
 _require_own_packages()
 
 if TYPE_CHECKING:
+    from unitball.accounts import AccountBudget, Charge
     from unitball.describing import describe
     from unitball.estimators import BudgetError, PrivateClassifier, PrivateRegressor
     from unitball.pipelines import PipelineFinding, check_pipeline
     from unitball.training import TrainedModel, budget, frontier, open_account, plot, predict, results, train
 
 __all__ = [
+    "AccountBudget",
     "BudgetError",
+    "Charge",
     "PipelineFinding",
     "PrivateClassifier",
     "PrivateRegressor",
@@ -58,6 +61,7 @@ __all__ = [
     "train",
 ]
 _PLACES = {
+    "accounts": ("AccountBudget", "Charge"),
     "describing": ("describe",),
     "estimators": ("BudgetError", "PrivateClassifier", "PrivateRegressor"),
     "pipelines": ("PipelineFinding", "check_pipeline"),

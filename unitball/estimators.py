@@ -273,8 +273,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         """Return the largest epsilon of one more fit that the account would admit; None where the rows are public."""
         if self.public:
             return None
-        left = budget(self.account or _DEFAULT_ACCOUNT, root=self.root).attrs["left"]
-        return None if left is None else float(left["epsilon"])
+        return budget(self.account or _DEFAULT_ACCOUNT, root=self.root).left_epsilon
 
     def _grouped(self, X: Any, groups: Any, rows: int) -> Grouped | None:
         """Return whose rows they are: by ``groups``, or by the schema's column of type person."""
