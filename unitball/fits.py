@@ -125,7 +125,13 @@ class Encoded:
         rows = {}
         for name, chosen in parts.items():
             own = np.flatnonzero((kept >= 0) & np.isin(whose, chosen))
-            rows[name] = ArrayRows(features[own], labels[own], shares=counted[own], people=len(chosen))
+            rows[name] = ArrayRows(
+                features[own],
+                labels[own],
+                shares=counted[own],
+                people=len(chosen),
+                places=np.searchsorted(np.sort(chosen), whose[own]),
+            )
         return rows
 
 
