@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ import pandas as pd
 
 from dpalgos.accounting.spending import RESERVED
 from dpalgos.margins import is_measured
+from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, ROW, Cap
 from tasks.accounts.ledger import open_ledger
@@ -284,8 +285,10 @@ class TrainedModel:
 
 @spoken_in_python()
 def train(
-    dataset: str = "digits",
+    dataset: Any = "digits",
     *,
+    schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    name: str | None = None,
     root: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> TrainedModel:
@@ -296,13 +299,22 @@ def train(
 
     Parameters
     ----------
-    dataset : str
-        A registered data set, or one that scikit-learn brings along.
+    dataset : str or data frame
+        A registered data set, or one that scikit-learn brings along. Or rows, with the label among their columns: a
+        data frame, an Arrow table, a mapping of column to cells, whatever gives an Arrow stream (polars). They are
+        registered first, as ``unitball ingest`` does with a file; equal rows under an equal schema are the version that
+        is there, and the same run on them costs nothing.
+    schema : mapping or path, optional
+        Of rows that are given: what each column may hold (docs/your-data.md).
+    name : str, optional
+        Of rows that are given: what the data set, and its model, will go by.
     root : path, optional
         ``UNITBALL_ROOT`` or the user's own by default.
     **settings
         Of :class:`tasks.planning.configuration.TrainingConfig`, as the command's options: ``algorithm``, ``epsilon``,
-        ``delta``, ``trust``, ``parties``, ….
+        ``delta``, ``trust``, ``parties``, …. Of rows that are given also ``account``, ``epsilon_cap``, ``delta_cap``,
+        ``on_violation``, ``group_size``, ``disjoint_people``, ``allow_idealised``, ``relation``, and
+        ``visibility="public"``.
 
     Raises
     ------
@@ -311,8 +323,20 @@ def train(
     storage.errors.InputError, dpalgos.parameters.ParameterError
         For settings that do not fit.
     """
-    config = checked("train", TrainingConfig, {"dataset": dataset, **settings})
+    # With scikit-learn, which whoever asks for a budget does without.
+    from unitball.tables import TERMS, bring_in
+
+    given = not isinstance(dataset, str)
+    if not given and (schema is not None or name is not None):
+        raise ParameterError(
+            f"schema and name are of rows that are given, and {dataset!r} names a registered data set, which has its "
+            "own; leave them out"
+        )
+    terms = {key: settings.pop(key) for key in TERMS if given and key in settings}
+    # What does not fit is refused before rows are registered.
+    config = checked("train", TrainingConfig, {"dataset": name or "rows" if given else dataset, **settings})
     with using_root(root):
+        dataset = bring_in(dataset, schema, name, terms) if given else dataset
         prepared = require_feasible(config)
         with on_running_server(current_root()) as served:
             # Prefect takes seconds, and reads which server there is.
