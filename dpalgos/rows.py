@@ -537,7 +537,7 @@ class SpreadRows:
     def whose(self) -> Shares | None:
         """Return those of all parts in order."""
         places = [found for part in self.parts if (found := part.whose()) is not None]
-        return np.concatenate(places) if places else None
+        return np.concatenate(places).astype(np.int64) if places else None
 
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the digest of the party's rows, which every part knows."""
