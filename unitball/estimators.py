@@ -51,7 +51,8 @@ from unitball.wording import in_python
 
 NOT_COVERED = (
     "exact scores of these or other private rows, such as a search's scores of its folds, and what is chosen by them",
-    "earlier steps of a pipeline that learn from the rows (a scaler, a selection of features)",
+    "other steps of a pipeline that learn from the rows (a scaler, a selection of features), which "
+    "unitball.check_pipeline(…) names",
     "whatever else is computed from the rows beside this estimator",
 )
 """What no guarantee of an estimator covers."""
@@ -567,7 +568,8 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         rows whose encoding has norm 1, to which the others are scaled.
     intercept_ : array (1 or K,)
     guarantee_ : FitGuarantee
-        What is proved, and what is not covered: exact scores of folds and earlier steps of a pipeline are outside.
+        What is proved, and what is not covered: exact scores of folds and other steps of a pipeline are outside
+        (:func:`unitball.check_pipeline` names those that learn from rows).
     charges_ : data frame
         A line a release.
     measured_ : dict of str to float

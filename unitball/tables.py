@@ -2,7 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import yaml
 from dpalgos.parameters import ParameterError
 from storage.cells import canonical, column_name
 from storage.encoder import columns_of
+from storage.errors import InputError, RefusedError
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import AccountRequest, IngestRequest
 from tasks.runtime.settings import current_layout
+from unitball.wording import checked
 
 TERMS = (*AccountRequest.model_fields, "on_violation", "visibility")
 """What may be said of rows that are brought in, beside their name and their schema."""
@@ -61,12 +64,23 @@ def bring_in(
             declared.write_text(yaml.safe_dump(dict(schema), allow_unicode=True, sort_keys=False), "utf-8")
         else:
             declared = Path(schema)
-        ingest(
-            IngestRequest.model_validate(
-                {"name": name, "format": "parquet", "path": path, "schema_path": declared, **terms}
-            )
-        )
+        request = {"name": name, "format": "parquet", "path": path, "schema_path": declared, **terms}
+        with _spoken_of_frames({str(path): "the data frame", str(Path(folder, "schema.yaml")): "schema"}):
+            ingest(checked("train", IngestRequest, request))
     return name
+
+
+@contextmanager
+def _spoken_of_frames(called: Mapping[str, str]) -> Iterator[None]:
+    """Let errors call files that nobody has made, and that are gone by then, what they stand for."""
+    try:
+        yield
+    except (InputError, RefusedError) as error:
+        said = str(error)
+        for path, name in called.items():
+            said = said.replace(path, name)
+        error.args = (said, *error.args[1:])
+        raise
 
 
 def _arrow(rows: Any) -> pa.Table:

@@ -69,7 +69,7 @@ def test_a_data_frame_is_trained_on_under_a_schema_and_charged_once(tracked_root
     texts = pa.table(
         {str(name): pa.array([None if pd.isna(one) else str(one) for one in rows[name]]) for name in rows.columns}
     )
-    for again in (rows.copy(), texts, Stream(texts), {name: rows[name].tolist() for name in rows.columns}):
+    for again in (Stream(texts), {name: rows[name].tolist() for name in rows.columns}):
         same = unitball.train(again, schema=SCHEMA, name="stays", **RUN)
         assert same.result.run_key == model.result.run_key
         assert same.budget.epsilon_spent == spent
@@ -102,6 +102,10 @@ def test_what_is_missing_is_named_and_nothing_is_registered(root: Path) -> None:
         unitball.train(rows, schema=SCHEMA, name="stays", **RUN)
     with pytest.raises(InputError, match="age"):
         unitball.train(rows.drop(columns="age"), schema=SCHEMA, name="stays", **TERMS, **RUN)
+    with pytest.raises(InputError, match=r"^the data frame: column 'ward' is named twice"):
+        unitball.train(pd.concat([rows, rows[["ward"]]], axis=1), schema=SCHEMA, name="stays", **TERMS, **RUN)
+    with pytest.raises(InputError, match=r"^schema is not a schema"):
+        unitball.train(rows, schema={"columns": 3}, name="stays", **TERMS, **RUN)
     with pytest.raises(ParameterError, match="'digits' names a registered data set"):
         unitball.train("digits", schema=SCHEMA, **RUN)
     with pytest.raises(ParameterError, match="no parameter 'account'"):
