@@ -803,6 +803,9 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         probabilities = np.stack(columns, axis=1)
         return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))
 
+    # By the name of what it is handed, scikit-learn tells probabilities of all classes from other scores.
+    _probabilities.__name__ = "predict_proba"
+
     def predict(self, X: Any) -> NDArray[Any]:
         """Return a class for each row, (m,)."""
         scores = self.decision_function(X)

@@ -13,6 +13,7 @@ import pytest
 import skops.io
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.metrics import RocCurveDisplay
 from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV, cross_val_score
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -118,7 +119,9 @@ def test_what_is_held_out_is_released_in_the_same_plan(rows: tuple[Any, Any]) ->
     # Another aim, a clone and a fixed threshold are the same release; the account holds one fit.
     aimed = private(epsilon=1.0, aim="cost=1:5").fit(*rows)
     fixed = FixedThresholdClassifier(model, threshold=0.0, response_method="predict_proba", pos_label="sick")
-    assert set(fixed.fit(*rows).predict(rows[0]).tolist()) == {"sick"}
+    predicted = fixed.fit(*rows).predict(rows[0])
+    assert predicted.shape == (3000,)
+    assert set(predicted.tolist()) == {"sick"}
     np.testing.assert_array_equal(clone(model).fit(*rows).predict_proba(rows[0]), aimed.predict_proba(rows[0]))
     assert model.remaining_budget() == spent
     with pytest.raises(BudgetError, match="above the cap"):
@@ -195,7 +198,10 @@ def test_searches_take_probabilities(rows: tuple[Any, Any]) -> None:
     search = GridSearchCV(public(), {"test_fraction": [0.3, 0.4]}, **given).fit(*rows)
     assert search.best_score_ > -0.69
     assert search.predict_proba(rows[0]).shape == (3000, 2)
-    assert cross_val_score(public(), *rows, cv=2, scoring="neg_brier_score", error_score="raise").min() > -0.25
+    assert cross_val_score(public(), *rows, cv=2, scoring="roc_auc", error_score="raise").min() > 0.7
+    # One column of probabilities, of the class that is asked about.
+    display = RocCurveDisplay.from_estimator(search, *rows, response_method="predict_proba", pos_label="sick")
+    assert display.roc_auc > 0.7
 
 
 def test_it_is_kept_with_its_probabilities(rows: tuple[Any, Any]) -> None:
