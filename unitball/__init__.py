@@ -38,7 +38,8 @@ _require_own_packages()
 if TYPE_CHECKING:
     from unitball.accounts import AccountBudget, Charge
     from unitball.describing import describe
-    from unitball.estimators import BudgetError, PrivateClassifier, PrivateRegressor
+    from unitball.estimators import PrivateClassifier, PrivateRegressor
+    from unitball.fits import BudgetError
     from unitball.pipelines import PipelineFinding, check_pipeline
     from unitball.training import TrainedModel, budget, frontier, open_account, plot, predict, results, train
 
@@ -63,7 +64,8 @@ __all__ = [
 _PLACES = {
     "accounts": ("AccountBudget", "Charge"),
     "describing": ("describe",),
-    "estimators": ("BudgetError", "PrivateClassifier", "PrivateRegressor"),
+    "estimators": ("PrivateClassifier", "PrivateRegressor"),
+    "fits": ("BudgetError",),
     "pipelines": ("PipelineFinding", "check_pipeline"),
     "training": ("TrainedModel", "budget", "frontier", "open_account", "plot", "predict", "results", "train"),
 }

@@ -754,7 +754,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         return self.calibration_[0].threshold if len(self.calibration_) == 1 else 0.0
 
     @property
-    def thresholds_(self) -> pd.DataFrame | None:
+    def thresholds_(self) -> Any:
         """What is to be expected at each threshold that sums of scores tell apart, of two classes."""
         return None if self._points is None else pd.DataFrame(self._points)
 

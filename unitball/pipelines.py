@@ -83,7 +83,7 @@ def _function(step: FunctionTransformer) -> str | None:
 def _number(name: str, learnt: str) -> Callable[[Any], str | None]:
     def check(step: Any) -> str | None:
         value = getattr(step, name)
-        if isinstance(value, Real) and not isinstance(value, bool):
+        if isinstance(value, Real):
             return None
         return f"{name}={value!r} is learnt from the rows, {learnt}; give a number"
 

@@ -147,18 +147,22 @@ def test_an_account_is_asked_for_by_its_name(rows: tuple[Any, Any], root: Path) 
     unitball.open_account("clinic", epsilon=3.0, delta=1e-6, group_size=2)
     # In the unit of the option, which is a row's, where a person may have two.
     opened = unitball.budget("clinic").left_epsilon
+    assert opened is not None
     assert 1.4 < opened == private().remaining_budget() < 1.5
     model = private(epsilon=0.3, delta=1e-7).fit(*rows)
     report = unitball.budget("clinic")
     assert report.group_size == 2
     left = model.remaining_budget()
     assert left == report.left_epsilon
+    assert left is not None
     assert 1.0 < left < opened
+    assert report.epsilon_spent is not None
     assert report.epsilon_spent > 0.3, "a person has two rows"
     (charge,) = report.charges
     assert charge.mu is not None
     # Of a person with two rows, whose mu is twice a row's.
     assert charge.epsilon == pytest.approx(gaussian_epsilon(charge.mu, 1e-7), rel=1e-6)
+    assert charge.epsilon is not None
     assert charge.epsilon > 0.6
     assert (charge.delta, charge.name) == (1e-7, "basis of all parties, model of all parties")
     assert abs((datetime.now(UTC) - charge.date).total_seconds()) < 3600
@@ -244,6 +248,7 @@ def test_a_roots_ledger_is_charged(rows: tuple[Any, Any], tmp_path: Path) -> Non
     private(root=folder).fit(*rows)
     table = unitball.budget("clinic.fits", root=folder)
     assert list(table.parties["releases"]) == [2]
+    assert table.epsilon_spent is not None
     assert 0.9 < table.epsilon_spent <= 1.0
 
 

@@ -76,7 +76,7 @@ def test_probabilities_are_calibrated(rows: tuple[Any, Any]) -> None:
     raw = 1.0 / (1.0 + np.exp(-model.decision_function(fresh)))
 
     def error(of: Any) -> float:
-        return max(abs(of[part].mean() - (labels[part] == "sick").mean()) for part in np.array_split(order, 5))
+        return max(float(abs(of[one].mean() - (labels[one] == "sick").mean())) for one in np.array_split(order, 5))
 
     assert error(said[:, 1]) < 0.1 < 0.2 < error(raw)
     assert model.predict_proba(fresh[:0]).shape == (0, 2)

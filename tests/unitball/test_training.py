@@ -46,7 +46,9 @@ def test_a_private_run_from_a_notebook(tracked_root: Path, tmp_path: Path) -> No
     assert charge.name.endswith("confusion-matrix of held-out rows")
     # The run that was made leaves what it says.
     assert model.budget.charges == budget.charges
-    assert 0 < model.budget.left_epsilon == budget.left_epsilon < 1.2
+    left = budget.left_epsilon
+    assert left is not None
+    assert 0 < left == model.budget.left_epsilon < 1.2
     assert list(unitball.results("SELECT algorithm FROM runs")["algorithm"]) == ["noisy-gd"]
     with pytest.raises(OverspendError):
         unitball.train("clinic", algorithm="noisy-gd", epsilon=1.0, parties=2, replicate=1)
