@@ -66,10 +66,14 @@ def with_plan(prepared: Prepared) -> Iterator[None]:
 
 
 def plan(config: TrainingConfig) -> Prepared:
-    """Look the data set up and return the plan of a run: the one that was made of this configuration, if one was."""
+    """Look the data set up and return the plan of a run: the one that was made of this configuration, if one was.
+
+    One that would pay for histograms of the columns is made again: a `describe` may have released them since it was
+    looked at, and then they cost the run nothing.
+    """
     resolve_dataset(config.dataset)
     made = _MADE.get()
-    return made if made is not None and made.is_of(config) else prepare(config)
+    return made if made is not None and made.is_of(config) and not made.pays_for_counts else prepare(config)
 
 
 def chain(prepared: Prepared) -> Chained:

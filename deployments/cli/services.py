@@ -34,6 +34,7 @@ from tasks.runtime.settings import DatabaseServer, current_layout, current_root,
 
 if TYPE_CHECKING:
     from tasks.accounts.reports import BudgetReport, PartyBudget, PlanLine
+    from tasks.accounts.room import OneMore
 
 secret = group_of("secret")
 
@@ -311,6 +312,7 @@ def budget(
     """Show what is left, the cap (what is guaranteed) and what was charged, for each party or for all accounts."""
     from tasks.accounts.ledger import change_cap, verify_ledger
     from tasks.accounts.reports import budget_report
+    from tasks.accounts.room import OneMore
 
     one_more = ["--algorithm", "--delta"]
     refuse_beside("--verify", "checks the whole ledger", [*one_more, "--out"])
@@ -338,18 +340,16 @@ def budget(
     if report["left"] is None:
         # Of public rows, which have no cap, any run fits; of a ledger that lacks charges none.
         return Answer(dict(report), _shown(report, []))
-    left, said = _left(report, dataset, algorithm, delta)
+    left, said = _left(report, OneMore(**report["left"]), dataset, algorithm, delta)
     return Answer({**report, "left": left}, _shown(report, said))
 
 
 def _left(
-    report: BudgetReport, dataset: str, algorithm: str, delta: float | None
+    report: BudgetReport, any_run: OneMore, dataset: str, algorithm: str, delta: float | None
 ) -> tuple[dict[str, object], list[str]]:
     """Return what is left, for machines and for people: for a run of an algorithm, or where that cannot be, for any."""
-    from tasks.accounts.room import OneMore
     from tasks.release.preflight import largest_epsilon
 
-    any_run = OneMore(**(report["left"] or {}))
     if dataset not in report["datasets"]:
         # An account by its own name: a plan is of rows.
         return asdict(any_run), [any_run.said]

@@ -41,6 +41,7 @@ from tasks.runtime.settings import current_layout, current_root, prefect_address
 if TYPE_CHECKING:
     from tasks.datasets.schedules import Schedule
     from tasks.planning.plans import RunPlan
+    from tasks.release.expectation import Expectation
     from tasks.tracking.results import RunResult
 
 
@@ -145,7 +146,9 @@ def _expectation(config: TrainingConfig) -> Answer:
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {expected.delta:.2g}"
     tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
     charged = f"; {expected.charged} of them charged before, at no further cost" if expected.charged else ""
+    charged += f"; {expected.stored} stored, and not made again" if expected.stored else ""
     each = expected.rows_per_person
+    processor = expected.least_processor_seconds, expected.processor_seconds
     anew = f", each time mapped anew, {expected.mapping_seconds:g} s: there is no room for mapped rows, or few are read"
     people = f" people of at most {each} {'row' if each == 1 else 'rows'} each" if expected.person else ""
     lines = {
@@ -158,11 +161,23 @@ def _expectation(config: TrainingConfig) -> Answer:
         "reading": f"{_span(expected.least_read_bytes / 2**20, expected.read_bytes / 2**20, ',.0f')} MiB of rows"
         + (anew if expected.mapping_seconds else ""),
         "memory": f"about {expected.memory_bytes / 2**20:,.0f} MiB" + (" at most" if each > 1 else ""),
-        "seconds": f"about {_span(expected.least_seconds, expected.seconds, 'g')}, the engine's start included",
+        "seconds": f"about {_span(expected.least_seconds, expected.seconds, 'g')} beside what else this machine does "
+        f"now, the engine's start included; {_span(*processor, 'g')} of processor time",
+        **({"horizon": _horizon(expected)} if expected.nights else {}),
         **({"measured by": expected.measured_by} if expected.measured_by else {}),
     }
     machine = {**dataclasses.asdict(expected), "classes": list(classes)}
     return Answer(machine, [f"{name:<12}{line}" for name, line in lines.items()])
+
+
+def _horizon(expected: Expectation) -> str:
+    """Return what all nights of a horizon cost, and what those to come ask for."""
+    after = expected.nights - expected.night
+    rest = f"; {after} more like it take about {after * expected.seconds:g} s" if after else ""
+    return (
+        f"night {expected.night} of {expected.nights}, one charge for all in the first: epsilon {expected.epsilon:g} "
+        f"at delta {expected.delta:.2g}, and no later night costs anything{rest}"
+    )
 
 
 def _span(least: float, most: float, digits: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from dpalgos.accounting.composition import gaussian_mu
 from dpalgos.accounting.spending import repeats_left, spent
@@ -113,6 +113,14 @@ class PlanLine(TypedDict):
     parties: dict[str, float | None]
 
 
+class LeftLine(TypedDict):
+    """What is left: :class:`tasks.accounts.room.OneMore`."""
+
+    epsilon: float
+    delta: float
+    run: str
+
+
 class PartyBudget(TypedDict):
     """What one party's rows have paid; epsilon is None where it is infinite."""
 
@@ -125,7 +133,7 @@ class PartyBudget(TypedDict):
 class BudgetReport(TypedDict):
     """An account's cap, what it has spent, what is left, and the charges of each party, as JSON.
 
-    ``left`` is :class:`tasks.accounts.room.OneMore`; None of public rows, and where nothing can be charged.
+    ``left`` is None of public rows, and where nothing can be charged.
     """
 
     datasets: list[str]
@@ -134,7 +142,7 @@ class BudgetReport(TypedDict):
     promised: dict[str, float] | None
     epsilon_spent: float | None
     delta_spent: float
-    left: dict[str, Any] | None
+    left: LeftLine | None
     filter: str
     group_size: int
     unit: str
@@ -209,7 +217,7 @@ def budget_report(name: str) -> BudgetReport:
         "promised": None if reading.promised is None else {"epsilon": reading.promised, "delta": reading.delta},
         "epsilon_spent": reading.epsilon,
         "delta_spent": reading.delta,
-        "left": None if left is None else asdict(left),
+        "left": None if left is None else {"epsilon": left.epsilon, "delta": left.delta, "run": left.run},
         "filter": reading.filter,
         "group_size": group,
         "unit": str(unit),

@@ -68,8 +68,8 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
 
 
 def told_before(config: TrainingConfig) -> dict[str, object]:
-    """Return what ``--plan`` says of a run on a machine of fixed speed; nothing of a night, which it does not know."""
-    return {} if config.horizon is not None else asdict(expect_run(config, _SPEEDS))
+    """Return what ``--plan`` says of a run on a machine of fixed speed."""
+    return asdict(expect_run(config, _SPEEDS))
 
 
 def _roles(layout: Layout, finished: Chained) -> dict[str, str]:

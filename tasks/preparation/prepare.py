@@ -68,6 +68,11 @@ class Prepared:
         return self.config in (config, config.model_copy(update={"delta": self.config.delta}))
 
     @property
+    def pays_for_counts(self) -> bool:
+        """Whether histograms of the columns are among what it releases itself."""
+        return self.plan is not None and any(one.key not in self.plan.before for one in self.plan.counts)
+
+    @property
     def whole(self) -> RunPlan:
         """The plan, where it does not wait for rows."""
         assert self.plan is not None, "the rows are divided first"

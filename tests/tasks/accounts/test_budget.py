@@ -303,7 +303,8 @@ def test_a_raised_cap_is_the_old_cap_and_a_new_filter(clinic: PrivateRows) -> No
     report = budget_report("clinic")
     # The first filter counts whole: 2 of 3, although a fraction of it was spent.
     assert report["epsilon_spent"] == pytest.approx(2.0)
-    assert (report["left"] or {})["epsilon"] < 1.0, "of the new filter's one, at its own part of delta"
+    assert report["left"] is not None
+    assert report["left"]["epsilon"] < 1.0, "of the new filter's one, at its own part of delta"
     assert report["promised"] == {"epsilon": 3.0, "delta": 1e-4}
     assert before < 0.7
     # 1.2 would have fitted beside what was spent, by a rule that carries rests over.

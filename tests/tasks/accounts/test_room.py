@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -112,7 +113,7 @@ def test_random_histories_with_raised_caps_leave_what_is_said() -> None:
     """Sixty random charges and raises in three accounts, asked after each."""
     random = np.random.default_rng(7)
     ledger = open_ledger()
-    kinds = [
+    kinds: list[Callable[[float], Loss]] = [
         lambda size: GaussianMu(size),
         lambda size: PureEpsilon(size),
         lambda size: ZeroConcentrated(size**2 / 2),

@@ -124,7 +124,7 @@ PEOPLE, PIXELS = 70, 64
 
 
 def told_of(folder: Path, rows: int) -> list[dict[str, object]]:
-    """Return what ``--plan`` says before and after a run on people's images, of whom the first has so many."""
+    """Return what ``--plan`` says before and after a run on people's images, of whom the first has so many rows."""
     random, names = np.random.default_rng(0), [f"x{number}" for number in range(PIXELS)]
     columns = [f"{{name: {name}, type: numeric, range: [0, 1]}}" for name in names]
     schema = ["{name: p, type: person}", *columns, '{name: y, type: label, classes: ["0", "1"]}']
@@ -147,7 +147,8 @@ def told_of(folder: Path, rows: int) -> list[dict[str, object]]:
         config = TrainingConfig.model_validate(WHITENED)
         before = told_before(config)
         chain_inline(config)
-        return [before, told_before(config)]
+        # The same again, of which everything is stored, and another run, which finds the map made.
+        return [before, told_before(config), told_before(config.model_copy(update={"replicate": 1}))]
 
 
 @pytest.mark.parametrize("mutant", [False, True])

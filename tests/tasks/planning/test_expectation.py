@@ -136,11 +136,11 @@ def test_speed_is_that_of_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was that of all threads, and divided by the cores once more."""
     seen = []
 
-    def repeat(*_: object, **__: object) -> list[float]:
+    def quickest(_: object) -> float:
         seen.append({one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"})
-        return [1.0]
+        return 1.0
 
-    monkeypatch.setattr("timeit.repeat", repeat)
+    monkeypatch.setattr(expectation, "_quickest", quickest)
     with threadpool_limits(limits=2, user_api="blas"):
         assert measure_speeds().operations == 2 * 400**3
     assert seen == [{1}, {1}]
@@ -226,5 +226,81 @@ def test_what_is_charged_already_is_said_and_of_other_mathematics_nothing_is(mon
     assert expected(**config).charged == 0
     chain_inline(TrainingConfig.model_validate({"dataset": "iris", "epsilon": 1.0, "parties": 2, **config}))
     assert expected(**config).charged == len(charges("iris")) > 0
+    again = expected(**config)
+    assert again.stored == again.charged
+    assert (again.operations, again.read_bytes, again.parties) == (0, 0, 2), "what is stored reads nothing again"
     monkeypatch.setattr("tasks.planning.plans.code_version", lambda *classes: "0" * 16)
     assert expected(**config).charged == 0
+
+
+@pytest.mark.usefixtures("_steady")
+def test_a_map_that_is_made_is_not_made_again() -> None:
+    config: dict[str, Any] = {"dataset": "digits", "trainer": "class-means", "seed": 1, "dimension": 20}
+    config |= {"projection": "public-whitening", "parameters": {"projection.images": 50}}
+    before = expected(**config)
+    chain_inline(TrainingConfig.model_validate({"epsilon": 1.0, "parties": 2, **config}))
+    after = expected(**config, replicate=1)
+    assert after.stored == 0
+    assert after.processor_seconds < before.processor_seconds
+
+
+@pytest.mark.usefixtures("_steady")
+def test_rows_pass_through_features_once_at_the_pace_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack: rows that pass through a slow map on their way to the disk were expected to take no time."""
+    config: dict[str, Any] = {"dataset": "digits", "trainer": "class-means", "features": "scattering", "seed": 2}
+    found = {}
+    for pace in (0.0, 0.01):
+        monkeypatch.setattr(expectation, "_seconds_a_row", lambda *_, pace=pace: pace)
+        found[pace] = expected(**config)
+    assert found[0.01].processor_seconds - found[0.0].processor_seconds == pytest.approx(0.01 * 1797, abs=0.11)
+    chain_inline(TrainingConfig.model_validate({"epsilon": 1.0, "parties": 2, **config}))
+    kept = expected(**config, replicate=1)
+    assert kept.processor_seconds == pytest.approx(found[0.0].processor_seconds, abs=0.5), "kept, they pass no more"
+
+
+def test_a_map_is_timed_on_rows_of_nobody() -> None:
+    seen = []
+
+    class Slow:
+        def apply(self, features: Any) -> Any:
+            seen.append(features.shape)
+            return sum(range(10**5 * len(features)))
+
+    assert 1e-4 < expectation._seconds_a_row(Slow(), 7) < 0.1
+    assert seen == [(1, 7), (64, 7)]
+
+
+@pytest.mark.usefixtures("_steady")
+def test_a_night_is_told_and_nothing_is_recorded_of_it() -> None:
+    config: dict[str, Any] = {"trainer": "class-means", "trust": "central"}
+    first = expected(**config, horizon=3)
+    assert (first.night, first.nights, first.epsilon, first.charged, first.stored) == (1, 3, 1.0, 0, 0)
+    assert 0 < first.read_bytes < 10**6, "of the rows that arrived, not of all that a horizon expects"
+    # Of a horizon that had begun no other could be asked for.
+    assert expected(**config, horizon=4).nights == 4
+    assert charges("iris") == []
+    chain_inline(
+        TrainingConfig.model_validate({"dataset": "iris", "epsilon": 1.0, "parties": 2, **config, "horizon": 3})
+    )
+    after = expected(**config, horizon=3)
+    assert (after.night, after.stored, after.charged) == (1, 1, 1)
+
+
+def test_other_work_lengthens_what_passes_and_not_what_is_worked() -> None:
+    """A core's time is shared: beside as many threads as there are cores a run of two has half of it."""
+    alone, beside = (Speeds(operations=1e10, interpreted=1.0, cores=2, others=others) for others in (0.0, 2.0))
+    assert (alone.share(2), beside.share(2), alone.share(1)) == (2.0, 1.0, 1.0)
+    assert beside.share(4) == pytest.approx(4 / 3)
+    dataset = dataset_of(rows=_ROWS, dimension=_WIDTH, classes=3)
+    plan = planned(shards_of(dataset, (_ROWS // 2, _ROWS // 2)), algorithm="noisy-gd")
+    quick, slow = (expect(plan, dataset, speeds, to_store=1, limit=2**40) for speeds in (alone, beside))
+    assert quick.processor_seconds == slow.processor_seconds > quick.seconds
+    assert 1.2 * quick.seconds < slow.seconds <= 2.01 * quick.seconds
+
+
+def test_load_that_is_another_machines_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's load is that of its host, where others have other cores."""
+    monkeypatch.setattr("os.getloadavg", lambda: (1e6, 0.0, 0.0))
+    assert measure_speeds().others < 1e5
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert measure_speeds().others == 0.0

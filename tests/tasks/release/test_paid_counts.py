@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpalgos.accounting.composition import compose
-from flows.federated_training import chain_inline
+from flows.federated_training import chain_inline, plan, with_plan
 from storage.errors import InputError, StorageError
 from storage.refs import DatasetRef
 from tasks.accounts.ledger import restore_ledger, verify_ledger
@@ -26,6 +26,7 @@ from tasks.preparation.prepare import Prepared, prepare
 from tasks.release import checkpoints
 from tasks.release.column_counts import make_counts, plan_counts
 from tasks.runtime.settings import current_layout
+from tasks.runtime.steps import inline
 from tasks.tracking.results import append_result
 from tests.support.chains import charges, configured, followed
 from tests.support.forks import die, killed
@@ -54,6 +55,21 @@ def test_counts_of_another_relation_are_not_part_of_a_guarantee(root: Path, tmp_
     assert other.before == ()
     with pytest.raises(InputError, match="replace-special"):
         prepared(neighbours="replace-special", counts_of=find_dataset("clinic").version)
+
+
+def test_a_plan_that_was_looked_at_before_a_describe_ended_rests_on_its_counts(root: Path, tmp_path: Path) -> None:
+    """The attack: the plan of before would charge counts of its own, out of the training's share."""
+    bring_in(tmp_path)
+    config = TrainingConfig(dataset="clinic", epsilon=4.0, parties=2)
+    looked_at = prepare(config)
+    assert looked_at.pays_for_counts
+    make_counts(plan_counts(find_dataset("clinic"), 2.0))
+    with with_plan(looked_at), inline():
+        begun = plan(config)
+    assert begun.whole.before == tuple(one.key for one in begun.whole.counts) != ()
+    assert not begun.pays_for_counts
+    with with_plan(begun), inline():
+        assert plan(config) is begun, "what pays for none is not made again"
 
 
 @pytest.fixture
