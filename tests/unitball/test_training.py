@@ -48,7 +48,8 @@ def test_a_private_run_from_a_notebook(tracked_root: Path, tmp_path: Path) -> No
     assert model.budget.charges == budget.charges
     left = budget.left_epsilon
     assert left is not None
-    assert 0 < left == model.budget.left_epsilon < 1.2
+    assert left == model.budget.left_epsilon
+    assert 0 < left < 1.2
     assert list(unitball.results("SELECT algorithm FROM runs")["algorithm"]) == ["noisy-gd"]
     with pytest.raises(OverspendError):
         unitball.train("clinic", algorithm="noisy-gd", epsilon=1.0, parties=2, replicate=1)
