@@ -175,7 +175,8 @@ def _one_hot_rows(folder: Path) -> StoredRows:
             features[np.arange(count), end - size + (size * random.random(count) ** 2).astype(int)] = 1.0
         features[:, ends[-1] :] = random.random((count, _NUMBERS))
         features /= np.linalg.norm(features, axis=1, keepdims=True)
-        writer.write(layout.encode(features, random.integers(0, 3, count), each[start : start + count]))
+        part = slice(start, start + count)
+        writer.write(layout.encode(features, random.integers(0, 3, count), (each[part], whose[part].astype(np.int32))))
     return StoredRows.open(folder, layout, writer.close(), records=_PATIENTS)
 
 

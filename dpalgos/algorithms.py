@@ -182,7 +182,13 @@ def of_people(pair: NeighbouringPair, rows: int) -> NeighbouringPair:
     def side(single: ArrayRows) -> ArrayRows:
         times = np.where(np.arange(single.count) == 0, rows, 1)
         features, labels = np.repeat(single.features, times, axis=0), np.repeat(single.labels, times)
-        return ArrayRows(features, labels, shares=np.repeat(times, times), people=single.count)
+        return ArrayRows(
+            features,
+            labels,
+            shares=np.repeat(times, times),
+            people=single.count,
+            places=np.repeat(np.arange(single.count), times),
+        )
 
     return NeighbouringPair(left=side(pair.left), right=side(pair.right), party=pair.party)
 
@@ -489,20 +495,25 @@ def admission(cls: type[Algorithm]) -> str:
     return cls.people if isinstance(cls.people, Refused) else vars(cls).get("people", Algorithm.people)
 
 
-def require_people(cls: type[Algorithm]) -> None:
+def require_people(*classes: type[Algorithm]) -> None:
     """Raise where a class takes no people: for whoever plans on an account of people, whatever rows they have.
+
+    Parameters
+    ----------
+    *classes : type
+        Of a release, its own and those that it is composed of.
 
     Raises
     ------
     ParameterError
         With the class's own sentence.
     """
-    admission_of_people = admission(cls)
-    if isinstance(admission_of_people, Refused):
-        raise ParameterError(
-            f"{cls.__name__} takes no people, whose rows count as one record: {admission_of_people}; "
-            "docs/guarantees.md says which algorithms take them"
-        )
+    for cls in classes:
+        if isinstance(refused := admission(cls), Refused):
+            raise ParameterError(
+                f"{cls.__name__} takes no people, whose rows count as one record: {refused}; "
+                "docs/guarantees.md says which algorithms take them"
+            )
 
 
 class ProjectionAlgorithm(Algorithm):

@@ -88,6 +88,13 @@ class Rows(Protocol):
         to. Null records are among the rows; see :func:`null_records`.
         """
 
+    def whose(self) -> Shares | None:
+        """Return each row's place among the party's records, in the order of the blocks; None: each is a record.
+
+        Of people: from 0 to below :attr:`count`, in the order of the roster. Neighbours share it, and a person's place
+        is the same whatever rows anybody has, so that a rule by places divides people alike in both.
+        """
+
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return a digest of the rows, for keying noise that is drawn before a value exists; never published."""
 
@@ -217,13 +224,17 @@ def sanitise(features: Features, labels: Array, classes: int) -> tuple[Floats, I
 
 @dataclass(frozen=True, slots=True)
 class ArrayRows:
-    """Rows held in memory: features (n, d), labels (n,); of people, shares (n,) too and how many people they are."""
+    """Rows held in memory: features (n, d), labels (n,); of people, shares (n,) too and how many people they are.
+
+    ``places`` (n,) says whose each row is, for whoever divides people (:meth:`Rows.whose`).
+    """
 
     features: Floats
     labels: Array
     block: int = 8192
     shares: Shares | None = None
     people: int | None = None
+    places: Shares | None = None
 
     @property
     def count(self) -> int:
@@ -241,6 +252,10 @@ class ArrayRows:
             part = slice(start, start + self.block)
             yield self.features[part], self.labels[part], None if self.shares is None else self.shares[part]
 
+    def whose(self) -> Shares | None:
+        """Return the places."""
+        return self.places
+
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the SHA-256 digest of the features, labels and shares."""
         import hashlib
@@ -249,6 +264,8 @@ class ArrayRows:
         digest.update(np.ascontiguousarray(self.labels).tobytes())
         if self.shares is not None:
             digest.update(np.ascontiguousarray(self.shares).tobytes())
+        if self.places is not None:
+            digest.update(np.ascontiguousarray(self.places).tobytes())
         return np.frombuffer(digest.digest(), dtype=np.uint8)
 
 
@@ -281,6 +298,11 @@ class ChosenRows:
             kept = self.chosen(start, start + len(labels))
             yield features[kept], labels[kept], None if shares is None else shares[kept]
             start += len(labels)
+
+    def whose(self) -> Shares | None:
+        """Return the places of the chosen rows among all records of the party."""
+        places = self.rows.whose()
+        return None if places is None else places[self.chosen(0, len(places))]
 
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the digest of all rows, chosen or not."""
@@ -335,6 +357,10 @@ class MappedRows:
             else:
                 yield np.full((len(labels), self.dimension), np.nan), labels, shares
 
+    def whose(self) -> Shares | None:
+        """Return those of the rows before the maps."""
+        return self._rows.whose()
+
     def after(self, first: int) -> MappedRows:
         """Return the rows after the first ones, which are not mapped."""
         return MappedRows(LaterRows(self._rows, first), self._maps, self.dimension)
@@ -376,6 +402,11 @@ class LaterRows:
             start, before = max(0, self.first - before), before + len(labels)
             if start < len(labels):
                 yield features[start:], labels[start:], None if shares is None else shares[start:]
+
+    def whose(self) -> Shares | None:
+        """Return those of the rows that are left."""
+        places = self.rows.whose()
+        return None if places is None else places[self.first :]
 
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the digest of all rows."""
@@ -530,6 +561,11 @@ class SpreadRows:
         """Yield the blocks of all parts in order, here."""
         for part in self.parts:
             yield from part.blocks()
+
+    def whose(self) -> Shares | None:
+        """Return those of all parts in order."""
+        places = [found for part in self.parts if (found := part.whose()) is not None]
+        return np.concatenate(places).astype(np.int64) if places else None
 
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the digest of the party's rows, which every part knows."""

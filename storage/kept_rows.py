@@ -265,6 +265,10 @@ class KeptRows:
         else:
             yield from self.own.beside_features()
 
+    def whose(self) -> NDArray[np.int32] | None:
+        """Return that of the shard's own rows."""
+        return self.own.whose()
+
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return that of the shard's own rows."""
         return self.own.fingerprint()

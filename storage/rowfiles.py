@@ -50,7 +50,8 @@ class RowFormat:
     sparse : bool
         Rows as index and value lists instead of ``dimension`` numbers each.
     shares : bool
-        Whether each row says how many rows its person has beside it, itself included.
+        Whether each row says how many rows its person has beside it, itself included, and at which place among the
+        records this person is.
     positions : bool
         Whether each row says where it stands among the rows that it is a copy of: those of shards do.
     """
@@ -93,7 +94,7 @@ class RowFormat:
             features = pa.list_(number, self.dimension)
         label = pa.int32() if self.labels is Labels.CLASSES else pa.float64()
         fields = [pa.field("features", features, nullable=False), pa.field("label", label, nullable=False)]
-        fields += [pa.field("share", pa.int32(), nullable=False)] if self.shares else []
+        fields += [pa.field(name, pa.int32(), nullable=False) for name in ("share", "whose")] if self.shares else []
         fields += [pa.field("position", pa.int64(), nullable=False)] if self.positions else []
         return pa.schema(fields)
 
@@ -108,13 +109,15 @@ class RowFormat:
         more = {name: bool(value[name]) for name in ("shares", "positions")}
         return cls(int(value["dimension"]), Labels(value["labels"]), bool(value["sparse"]), **more)
 
-    def encode(self, features: Features, labels: NDArray[np.generic], shares: NDArray[np.int32] | None = None) -> Any:
-        """Return rows without positions as an Arrow record batch; features are rounded to float32."""
+    def encode(self, features: Features, labels: NDArray[np.generic], people: Sequence[NDArray[np.int32]] = ()) -> Any:
+        """Return rows without positions as an Arrow record batch; features are rounded to float32.
+
+        Of people, ``people`` are the rows' shares and the places of whose they are.
+        """
         schema = self.schema
         kind = np.int32 if self.labels is Labels.CLASSES else np.float64
         columns = [pa.array(np.ascontiguousarray(labels, dtype=kind))]
-        if self.shares:
-            columns.append(pa.array(shares, pa.int32()))
+        columns += [pa.array(one, pa.int32()) for one in people]
         if not self.sparse:
             dense = features.toarray() if sparse.issparse(features) else features
             flat = pa.array(np.ascontiguousarray(dense, dtype=np.float32).reshape(-1))
@@ -147,7 +150,7 @@ class _ContentDigest:
 
     def __init__(self, layout: RowFormat) -> None:
         self._format = layout
-        self._columns = [hashlib.sha256() for _ in range(4 + layout.shares)]
+        self._columns = [hashlib.sha256() for _ in range(4 + 2 * layout.shares)]
 
     def update(self, batch: Any) -> None:
         features, labels = self._format.decode(batch)
@@ -156,8 +159,9 @@ class _ContentDigest:
         else:
             arrays = [features]
         if self._format.shares:
-            self._columns[-1].update(_numbers(batch.column("share")))
-        for digest, array in zip(self._columns, [labels, *arrays], strict=False):
+            for digest, name in zip(self._columns[4:], ("share", "whose"), strict=True):
+                digest.update(_numbers(batch.column(name)))
+        for digest, array in zip(self._columns[:4], [labels, *arrays], strict=False):
             digest.update(np.ascontiguousarray(array).data)
 
     def hexdigest(self) -> str:
@@ -386,6 +390,13 @@ class StoredRows:
                 waiting = whole.slice(size).to_batches()
         if any(map(len, waiting)):
             yield _columns(pa.Table.from_batches(waiting), names, kind)
+
+    def whose(self) -> NDArray[np.int32] | None:
+        """Return the place of each row's person among the records, (stored,); None: each row is a record of its own."""
+        if not self.format.shares:
+            return None
+        places = [_numbers(batch.column("whose")) for batch in self.batches(self.format.block_rows, ["whose"])]
+        return np.concatenate([np.zeros(0, dtype=np.int32), *places])
 
     def scanned(self) -> Any:
         """Return an Arrow data set over the files, for whoever reads some columns of them."""

@@ -110,7 +110,8 @@ def write_shards(
     owners = _owners(positions_of, records, ref.name, allow_empty)
     digests = {party: _digest(part, positions, among) for party, positions in positions_of.items()}
     sizes = {party: len(positions) for party, positions in positions_of.items()}
-    people, kept, counts = open_people(layout, ref), rows.format, None
+    people, kept = open_people(layout, ref), rows.format
+    beside: tuple[Positions, ...] = ()
     if people is not None:
         whose = people.positions.get(part, np.zeros(0, dtype=np.int32))
         if among is not None:
@@ -119,11 +120,16 @@ def write_shards(
         # Without a record, the last owner is looked up, and not taken.
         owners = np.where(whose >= 0, owners[whose], np.int32(-1)) if len(whose) else owners[:0]
         # A person has all rows in one shard, so that they are counted once, over the whole part.
-        kept, counts = replace(rows.format, shares=True), shares(whose, records)
+        kept = replace(rows.format, shares=True)
+        places = np.full(records, -1, dtype=np.int32)
+        for positions in positions_of.values():
+            places[np.sort(positions)] = np.arange(len(positions), dtype=np.int32)
+        # Of a row that nobody has, as above, the last place is looked up, and not taken.
+        beside = (shares(whose, records), places[whose] if len(whose) else whose)
     kept = replace(kept, positions=True)
     sources = _sources(owners_of(layout, ref, part), owners, list(positions_of))
     copied = {"part": part, "of": rows.content, "assigned": sum(sizes.values())}
-    partitioning = _Partitioning(layout, ref, partition, rows, kept, owners, counts, sizes, digests, sources, copied)
+    partitioning = _Partitioning(layout, ref, partition, rows, kept, owners, beside, sizes, digests, sources, copied)
     missing = {number: party for number, party in enumerate(positions_of) if not partitioning.has(party)}
     stored = np.bincount(owners[owners >= 0], minlength=len(positions_of))
     for group in _groups({number: int(stored[number]) for number in missing}, rows.format):
@@ -177,7 +183,7 @@ class _Partitioning:
     rows: StoredRows
     format: RowFormat
     owners: NDArray[np.int32]
-    shares: Positions | None
+    beside: tuple[Positions, ...]
     records: Mapping[str, int]
     digests: Mapping[str, str]
     sources: Mapping[str, Sequence[str]]
@@ -239,7 +245,7 @@ class _Partitioning:
                     **self.copied,
                     "format": self.format.to_json(),
                     "rows": asdict(writers[number].close()),
-                    **({} if self.shares is None else {"records": self.records[party]}),
+                    **({"records": self.records[party]} if self.beside else {}),
                 }
                 (stages[number].path / MANIFEST).write_bytes(documents.dump_manifest(body, version=FORMAT_VERSION))
                 shard = self.layout.shard(party, self.partition, self.ref.version)
@@ -257,7 +263,7 @@ class _Partitioning:
                 continue
             order = np.argsort(local, kind="stable")
             positions = start + here[order]
-            beside = [positions] if self.shares is None else [self.shares[positions], positions]
+            beside = [*(one[positions] for one in self.beside), positions]
             partitioned = pa.RecordBatch.from_arrays(
                 [*batch.take(here[order]).columns, *map(pa.array, beside)], schema=self.format.schema
             )

@@ -18,6 +18,7 @@ import typer
 from typer.main import get_group
 
 from deployments.cli import entry_point
+from tasks.planning.configuration import TrainingConfig
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGES = ("unitball", "flows", "tasks", "dpalgos", "storage", "deployments")
@@ -103,7 +104,8 @@ def _has(found: Any, names: list[str]) -> bool:
 
 def unknown_names(text: str) -> set[str]:
     """Return the tests, modules and what modules hold that a text names and that are not there."""
-    tests = {one for one in _TEST.findall(text) if one not in names_of_tests()}
+    # A setting whose name begins so is no test.
+    tests = {one for one in _TEST.findall(text) if one not in names_of_tests() | TrainingConfig.model_fields.keys()}
     return tests | {one for one in _DOTTED.findall(text) if not one.endswith(".name.function") and not is_there(one)}
 
 

@@ -21,4 +21,6 @@ def test_the_notebook_runs(
         exec(compile(source, f"cell {number}", "exec"), namespace)
     assert len(code) > 6
     assert namespace["public"].score(namespace["X_test"], namespace["y_test"]) > 0.85  # type: ignore[attr-defined]  # of any type
-    assert "above the cap" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "above the cap" in said
+    assert "standardscaler (StandardScaler): it is not known to learn nothing from the rows" in said

@@ -77,10 +77,6 @@ def pair(*both: str) -> Pair:
 
 
 CANNOT_MEET: dict[Pair, tuple[str, str]] = {
-    pair("people", "tuning"): (
-        "holds out rows, and not people",
-        "candidates are scored on rows that are held out by their places, and one person's rows would be on both sides",
-    ),
     pair("nights", "deadlines"): (
         "`deadline` are not for a `horizon`",
         "a night that misses its instant would be made up for by the next one, so that which night brings a sum would "
@@ -110,7 +106,6 @@ NO_PARAMETER = {
     "secure sums": "trust",
     "deadlines": "deadline",
     "tuning": "tune",
-    "thresholds": "roc",
     "federation": "roster",
 }
 """Capabilities that an estimator has no parameter for: what it would be called."""
@@ -129,6 +124,7 @@ SHOWN_BY = {
     pair("federation", "object store"): "test_a_party_keeps_its_rows_and_ledger_where_it_likes",
     pair("federation", "Dask"): "test_a_federation_has_no_workers_of_dask",
     **{pair("estimators", one): "test_an_estimator_has_no_such_parameter" for one in NO_PARAMETER},
+    pair("estimators", "thresholds"): "test_a_threshold_is_chosen_by_an_aim_and_its_margin_includes_the_choice",
     **{pair("estimators", one): _OF_PEOPLE for one in ("people", "weights", "restore", "exports")},
     **{
         pair("estimators", one): "test_an_estimator_of_people_charges_the_ledger_wherever_it_lies"

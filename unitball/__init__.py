@@ -36,16 +36,23 @@ def _require_own_packages() -> None:
 _require_own_packages()
 
 if TYPE_CHECKING:
+    from unitball.accounts import AccountBudget, Charge
     from unitball.describing import describe
-    from unitball.estimators import BudgetError, PrivateClassifier, PrivateRegressor
+    from unitball.estimators import PrivateClassifier, PrivateRegressor
+    from unitball.fits import BudgetError
+    from unitball.pipelines import PipelineFinding, check_pipeline
     from unitball.training import TrainedModel, budget, frontier, open_account, plot, predict, results, train
 
 __all__ = [
+    "AccountBudget",
     "BudgetError",
+    "Charge",
+    "PipelineFinding",
     "PrivateClassifier",
     "PrivateRegressor",
     "TrainedModel",
     "budget",
+    "check_pipeline",
     "describe",
     "frontier",
     "open_account",
@@ -55,8 +62,11 @@ __all__ = [
     "train",
 ]
 _PLACES = {
+    "accounts": ("AccountBudget", "Charge"),
     "describing": ("describe",),
-    "estimators": ("BudgetError", "PrivateClassifier", "PrivateRegressor"),
+    "estimators": ("PrivateClassifier", "PrivateRegressor"),
+    "fits": ("BudgetError",),
+    "pipelines": ("PipelineFinding", "check_pipeline"),
     "training": ("TrainedModel", "budget", "frontier", "open_account", "plot", "predict", "results", "train"),
 }
 

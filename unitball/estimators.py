@@ -2,21 +2,17 @@
 
 import math
 import os
-import secrets
-import tempfile
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -24,135 +20,42 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpalgos.algorithms import fit
-from dpalgos.column_maps import LearntColumns
 from dpalgos.columns import Column
 from dpalgos.features.unit_rows import UnitRows
-from dpalgos.guarantees import Numerics, PureEpsilon
-from dpalgos.histograms import ColumnCounts
-from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.margins import is_measured
 from dpalgos.models import AffineMap, LinearModel
-from dpalgos.normalisation import RowMap
 from dpalgos.parameters import ParameterError
-from dpalgos.registry import lookup, names
-from dpalgos.rows import ArrayRows, Floats
+from dpalgos.registry import names
+from dpalgos.rows import Floats
+from dpalgos.score_curves import Calibration, ScoreSums, operating_points, platt
 from storage.cells import canonical
 from storage.columns.coding import codes_of
 from storage.columns.declarations import named_twice
 from storage.documents import read_yaml
 from storage.encoder import TableEncoder, columns_of
-from storage.errors import InputError, RefusedError
-from storage.ledger.charges import PERSON
+from storage.errors import InputError
 from storage.ledger.entries import require_name
-from storage.people import MOST_ROWS, People, at_most, identifiers, named, shares
-from storage.refs import DatasetRef, OnViolation, ShardRef, TableColumn, Visibility
+from storage.people import MOST_ROWS, People, identifiers, named
+from storage.refs import OnViolation
 from storage.several import patterned, settled
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
-from tasks.datasets.scales import Scale, scales_under
-from tasks.planning.configuration import BudgetSettings, TrainingConfig, faults
-from tasks.planning.graph import materialise
-from tasks.planning.plans import RunPlan
-from tasks.planning.releases import PlannedCombination, PlannedRelease
-from tasks.planning.resolution import resolve, resolve_normalisation
-from tasks.preparation.prepare import AllRows, prepare_over
-from tasks.release.preflight import require_feasible
-from tasks.release.storing import read_release
-from tasks.runtime.settings import current_layout
-from tasks.runtime.stores import open_catalog
-from tasks.tracking.effects import counts_behind, described_effects
+from tasks.datasets.scales import scales_under
+from tasks.planning.configuration import TrainingConfig, faults
+from tasks.planning.resolution import resolve_normalisation
+from tasks.release.metrics import Evaluation, measure_by_statistics, sums_of_scores
+from tasks.tracking.effects import described_effects
 from tasks.tracking.results import Proved, proved_of
-from unitball.training import PROCESS, budget, charged_root, other_process
+from unitball.bounds import Bounds
+from unitball.fits import BudgetError, Encoded, Fitted, Grouped, Target, fit_in_memory, fit_through_the_door, row_map
+from unitball.training import PROCESS, budget, other_process
 from unitball.wording import in_python
-
-# As tables are encoded: an intercept's coordinate of a tenth beside a row of norm 1.
-_INTERCEPT = 0.1
-_CONSTANT = float(_INTERCEPT / np.sqrt(1.0 + _INTERCEPT**2))
-
-
-@dataclass(frozen=True, eq=False)
-class Bounds:
-    """Clip numbers to their bounds, put the middle of the bounds at 0, weigh all alike, add an intercept's coordinate.
-
-    The same map as that of a table's numbers under ``scaling: centred`` (:class:`storage.schema.Schema`): a row of p
-    numbers that are uniform on their bounds has a mean squared norm of 1.
-
-    Parameters
-    ----------
-    low, high : array (p,)
-        Finite, low below high, or equal for a constant, which becomes 0.
-    """
-
-    low: Floats
-    high: Floats
-
-    @classmethod
-    def of(cls, bounds: Any, features: int) -> Self:
-        """Return bounds from a pair of numbers or of arrays (p,), lows first.
-
-        Raises
-        ------
-        ParameterError
-            For what is no such pair.
-        """
-        try:
-            low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), features) for end in bounds)
-        except (TypeError, ValueError):
-            raise ParameterError(
-                f"bounds is {str(bounds)[:80]}; give (low, high), each a number or one number a feature ({features})"
-            ) from None
-        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
-            raise ParameterError("bounds hold numbers that are not finite, or a low above its high; correct them")
-        return cls(low=low, high=high)
-
-    @property
-    def _scale(self) -> Floats:
-        """What a distance from the middle is multiplied by, (p,)."""
-        half, norm = (self.high - self.low) / 2.0, np.sqrt((1.0 + _INTERCEPT**2) * len(self.low) / 3.0)
-        return np.where(half > 0, 1.0 / (np.where(half > 0, half, 1.0) * norm), 0.0)
-
-    def __call__(self, rows: NDArray[Any]) -> Floats:
-        """Return (m, p + 1) from (m, p)."""
-        middle = (self.low + self.high) / 2.0
-        centred = (np.clip(np.asarray(rows, dtype=np.float64), self.low, self.high) - middle) * self._scale
-        return np.concatenate([centred, np.full((len(centred), 1), _CONSTANT)], axis=1)
-
-    @property
-    def places(self) -> tuple[TableColumn, ...]:
-        """Which features are numbers, and what they are at the ends of their bounds; a constant is none."""
-        ends = (self.high - self.low) / 2.0 * self._scale
-        return tuple(TableColumn(at=at, low=-end, high=end) for at, end in enumerate(ends.tolist()) if end > 0)
-
-    def scales(self, names: Sequence[Any] | None) -> tuple[Scale, ...]:
-        """Return the numbers' own units, by their names or their places."""
-        ends = zip(self.low.tolist(), self.high.tolist(), strict=True)
-        return tuple(
-            Scale(f"x{at}" if names is None else str(names[at]), "number", numbers=partial(_between, low, high))
-            for at, (low, high) in enumerate(ends)
-            if low < high
-        )
-
-    def middle(self) -> Floats:
-        """Return the encoded row in the middle of all bounds, (p + 1,)."""
-        return np.asarray(self(((self.low + self.high) / 2.0)[None])[0])
-
-    def unscaled(self, weights: Floats) -> tuple[Floats, Floats]:
-        """Return coefficients and intercepts for raw rows within bounds, from weights (k, p + 1) of encoded ones."""
-        coefficients = weights[:, :-1] * self._scale
-        return coefficients, weights[:, -1] * _CONSTANT - coefficients @ ((self.low + self.high) / 2.0)
-
-
-def _between(low: float, high: float, shares: Floats) -> Floats:
-    return np.asarray(low + np.asarray(shares) * (high - low))
-
 
 NOT_COVERED = (
     "exact scores of these or other private rows, such as a search's scores of its folds, and what is chosen by them",
-    "earlier steps of a pipeline that learn from the rows (a scaler, a selection of features)",
+    "other steps of a pipeline that learn from the rows (a scaler, a selection of features), which "
+    "unitball.check_pipeline(…) names",
     "whatever else is computed from the rows beside this estimator",
 )
 """What no guarantee of an estimator covers."""
-_PUBLIC = "public rows"
 _MOST_SHOWN, _MOST_WHOLE = 80, 10**18
 # Where nothing names an account or opens it, it holds what one fit costs.
 _DEFAULT_ACCOUNT = "unnamed"
@@ -169,39 +72,15 @@ def _warn_of_scores() -> None:
     )
 
 
-class BudgetError(BaseException):
-    """A fit on private rows was refused; nothing was spent.
-
-    Not an ``Exception``: scikit-learn's searches turn each of those into a score that is missing, and go on fitting.
-    """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grouped:
-    """Whose rows are fitted on, where what is protected is a person.
-
-    Attributes
-    ----------
-    people : People
-    names : array (m,) of str
-    """
-
-    people: People
-    names: NDArray[Any]
-
-    @property
-    def records(self) -> int:
-        """How many people they are."""
-        return len(np.unique(self.names))
-
-    def weighed(self, features: Floats, labels: Any) -> ArrayRows:
-        """Return public rows with how many each one's person has; of more than are taken, the first."""
-        whose = np.unique(self.names, return_inverse=True)[1].astype(np.int32)
-        order = np.arange(len(whose), dtype=np.uint64)
-        kept = at_most(whose, order, np.zeros(len(whose)), self.people.rows_per_person)
-        counted = shares(kept, self.records)
-        there = counted > 0
-        return ArrayRows(features[there], labels[there], shares=counted[there], people=self.records)
+@cache
+def _warn_of_order(classes: tuple[Any, ...]) -> None:
+    warnings.warn(
+        f"classes are declared as {', '.join(map(repr, classes))}, which is not their sorted order, and scikit-learn's "
+        "scorers by name (roc_auc, neg_log_loss, average_precision, …) take classes for sorted: they would score the "
+        "other class. Declare them sorted, or give make_scorer(…) pos_label or labels",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 @dataclass(frozen=True)
@@ -223,14 +102,6 @@ class FitGuarantee:
         if self.proved is None:
             return "Nothing is proved about this model."
         return f"The model is {self.proved}. Not covered: {'; '.join(self.not_covered)}."
-
-
-class _Target(NamedTuple):
-    """Labels as algorithms take them, with names of their classes or the range that holds them."""
-
-    labels: NDArray[Any]
-    classes: tuple[str, ...] = ()
-    label_range: tuple[float, float] | None = None
 
 
 class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -258,7 +129,9 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         rows_per_person: int,
         disjoint_people: str,
         on_violation: str,
+        test_fraction: float,
     ) -> None:
+        self.test_fraction = test_fraction
         self.epsilon = epsilon
         self.delta = delta
         self.algorithm = algorithm
@@ -283,7 +156,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return {**super().__getstate__(), "_process": self._process}
 
     @abstractmethod
-    def _target(self, y: NDArray[Any]) -> _Target:
+    def _target(self, y: NDArray[Any]) -> Target:
         """Return the labels as algorithms take them, and what is public of them; check the declarations."""
 
     def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
@@ -309,201 +182,99 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self._places = self._encoding.places if self.schema is None else self._columns.declared.places
         target = self._target(y)
         features = np.asarray(self._encoding(rows))
+        if self.test_fraction > 0 and (len(y) if grouped is None else grouped.records) == 1:
+            raise ParameterError("there is one sample, and some are to be held out; give more, or test_fraction=0")
+        config = self._configuration(len(y) if grouped is None else grouped.records, features.shape[1])
+        encoded = Encoded(
+            features=features,
+            target=target,
+            grouped=grouped,
+            columns=tuple(self._places),
+            normalisation=resolve_normalisation(config, None, table=bool(self._places)),
+        )
+        if self.public:
+            fitted = fit_in_memory(config, encoded, self.random_state)
+        elif self.random_state is not None:
+            raise BudgetError("random_state is a public seed of the noise and the rows are private; leave it out")
+        else:
+            population = self.account or _DEFAULT_ACCOUNT
+            fitted = fit_through_the_door(
+                config, encoded, population, root=self.root, disjoint_people=self.disjoint_people
+            )
+        self._people = grouped is not None
+        self._take(fitted)
+        return self
+
+    def _configuration(self, records: int, width: int) -> TrainingConfig:
+        """Return what a run does that fits so many records of so many encoded features."""
+        measured = self.test_fraction > 0
         fields = {
             "dataset": "estimator",
             ("algorithm" if self._algorithm in names("systems") else "trainer"): self._algorithm,
             "epsilon": float(self.epsilon),
             "delta": float(self.delta),
             "parties": 1,
-            "evaluation": False,
-            "test_fraction": 0.0,
+            "evaluation": measured,
+            "test_fraction": float(self.test_fraction),
             "replicate": int(self.replicate),
-            "parameters": self._parameters(len(y) if grouped is None else grouped.records, features.shape[1]),
+            "parameters": self._parameters(records, width),
             "class_weight": self._class_weight(),
+            **(self._measuring() if measured else {}),
         }
         try:
-            config = TrainingConfig.model_validate(fields)
+            return TrainingConfig.model_validate(fields)
         except ValidationError as error:
             raise ParameterError(in_python("; ".join(faults(error, {name: name for name in fields})))) from None
-        self._normalisation = resolve_normalisation(config, None, table=bool(self._places))
-        self._counts: ColumnCounts | None = None
-        self._people = grouped is not None
-        train = self._in_memory if self.public else self._through_the_door
-        plan, artefacts, account = train(config, features, target, grouped)
-        self.guarantee_, self.charges_ = FitGuarantee(proved_of(plan)), _charges(plan, account)
-        *self._maps, self._model = artefacts
+
+    def _measuring(self) -> dict[str, Any]:
+        """Return what is released of held-out rows beside how the model does."""
+        return {}
+
+    def _take(self, fitted: Fitted) -> None:
+        """Keep what a fit has released, and what follows from it."""
+        self.guarantee_, self._charged = FitGuarantee(proved_of(fitted.plan)), fitted.charges
+        self._maps, self._model, self._counts = fitted.maps, fitted.model, fitted.counts
+        self._normalisation = fitted.normalisation
+        found = Evaluation()
+        if fitted.statistics:
+            found = measure_by_statistics(fitted.plan, {"all": fitted.path}, fitted.statistics, self._class_names())
+        label_range = fitted.plan.identity.dataset.label_range
+        largest = {} if label_range is None else {"mae": label_range[1] - label_range[0]}
+        self.measured_ = {
+            name: value
+            for name, value in found.metrics.items()
+            if is_measured(found.metrics, name, largest=largest.get(name, 1.0))
+        }
+        self._calibrate(found, sums_of_scores(fitted.plan, fitted.path, fitted.statistics))
         # Rows of norm 1 are what coefficients are for, whoever brought them there.
         maps = self._maps[1:] if self._maps and isinstance(self._maps[0], UnitRows) else self._maps
         if isinstance(self._model, LinearModel) and all(isinstance(one, AffineMap) for one in maps):
             linear = self._model
             for one in reversed(maps):
                 linear = one.before(linear)
-            self._set_coefficients(linear.weights, linear.intercept)
-        return self
+            self._set_coefficients(linear.weights, linear.intercept - self._threshold)
 
-    def _planned(self, config: TrainingConfig, width: int, target: _Target, grouped: Grouped | None) -> RunPlan:
-        """Plan a run over rows of which only public facts are known; nothing is opened, stored or charged.
+    def _calibrate(self, found: Evaluation, sums: Sequence[ScoreSums]) -> None:
+        """Keep what turns scores into probabilities, where sums of scores were released."""
 
-        Raises
-        ------
-        ParameterError
-            For parameters that do not fit, a delta of 0 for what spends one among them.
-        """
-        records = len(target.labels) if grouped is None else grouped.records
-        people = None if grouped is None else grouped.people
-        dataset = DatasetRef(
-            **({} if people is None else {"person": people.column, "rows_per_person": people.rows_per_person}),
-            name=_PUBLIC,
-            version=_PUBLIC,
-            account=_PUBLIC,
-            visibility=Visibility.PUBLIC,
-            rows=records,
-            test_rows=0,
-            dimension=width,
-            classes=target.classes,
-            label_range=target.label_range,
-            normalisation=self._normalisation,
-            columns=self._places if self._normalisation == "none" else (),
-        )
-        if self.delta == 0:
-            _require_pure(config, dataset)
-        shard = ShardRef(dataset=dataset, partition=_PUBLIC, party="0", rows=records)
-        return prepare_over(config, AllRows(training=[shard])).whole
+    @property
+    def _threshold(self) -> float:
+        """Of the model's scores; what it says are those above it."""
+        return 0.0
 
-    def _in_memory(
-        self, config: TrainingConfig, features: Floats, target: _Target, grouped: Grouped | None
-    ) -> tuple[RunPlan, list[Any], str]:
-        """Plan a run over public rows and carry it out, its noise from a public seed or drawn afresh.
+    def _class_names(self) -> tuple[str, ...]:
+        return ()
 
-        Returns the plan, what an encoded row passes through with the model last, and who pays.
-        """
-        given = ArrayRows(features, target.labels) if grouped is None else grouped.weighed(features, target.labels)
-        plan = self._planned(config, features.shape[1], target, grouped)
-        mapped = _row_map(self._normalisation)(given.features)
-        secret = secrets.token_bytes(32)
-        if self.random_state is not None:
-            secret = public_secret(int(check_random_state(self.random_state).randint(2**31 - 1)))
-
-        def make(node: PlannedRelease | PlannedCombination, inputs: list[Any]) -> Any:
-            if isinstance(node, PlannedCombination):
-                return node.combine(inputs)
-            seen = mapped
-            for one in inputs:
-                seen = one.apply(seen)
-            return fit(
-                node.build().informed(inputs),
-                [replace(given, features=seen)],
-                node.setting,
-                KeyedNoise(secret, node.key),
-            )
-
-        outputs = materialise(plan.training, make, at_hand=plan.partitions)
-        (path,) = plan.paths().values()
-        learnt = None if plan.column_map is None else plan.column_map.build()
-        if isinstance(learnt, LearntColumns) and plan.column_map is not None:
-            self._counts = learnt.counts_of([outputs[key] for key in plan.column_map.upstream])
-        return plan, [outputs[key] for key in path], "none: the rows are public"
-
-    def _through_the_door(
-        self, config: TrainingConfig, features: Floats, target: _Target, grouped: Grouped | None
-    ) -> tuple[RunPlan, list[Any], str]:
-        """Register encoded rows under an account and train on them as a flow does; the ledger is charged.
-
-        Equal rows under equal parameters are the same release: it is charged once.
-        """
-        if self.random_state is not None:
-            raise BudgetError("random_state is a public seed of the noise and the rows are private; leave it out")
-        population = self.account or _DEFAULT_ACCOUNT
-        named = config.model_copy(update={"dataset": f"{population}.fits"})
-        try:
-            # What does not fit is refused before an account is opened for it, which is for good.
-            planned = self._planned(config, features.shape[1], target, grouped)
-            with charged_root(self.root):
-                terms = self._terms_of(population, config, planned, people=grouped is not None)
-                with tempfile.TemporaryDirectory(dir=current_layout().private, prefix="fit-") as folder:
-                    path = Path(folder, "rows.parquet")
-                    width = features.shape[1]
-                    numbers = pa.FixedSizeListArray.from_arrays(pa.array(features.astype(np.float32).ravel()), width)
-                    kind = pa.string() if target.classes else pa.float64()
-                    column = np.take(target.classes, target.labels) if target.classes else target.labels
-                    whose = {} if grouped is None else {grouped.people.column: pa.array(grouped.names, pa.string())}
-                    pq.write_table(pa.table({**whose, "features": numbers, "label": pa.array(column, kind)}), path)
-                    ingest(
-                        IngestRequest(
-                            **terms,
-                            name=named.dataset,
-                            format="parquet",
-                            path=path,
-                            account=population,
-                            dimension=width,
-                            classes=target.classes or None,
-                            label_range=target.label_range,
-                            people=None if grouped is None else grouped.people,
-                            columns=self._places,
-                            disjoint_people=self.disjoint_people,
-                        )
-                    )
-                prepared = require_feasible(named)
-                # Prefect takes seconds.
-                from flows.federated_training import chain
-                from tasks.runtime.steps import inline
-
-                with inline():
-                    chained = chain(prepared)
-                (references,) = chained.models.values()
-                artefacts = [read_release(reference) for reference in references]
-                self._counts = counts_behind(references)
-        except RefusedError as refusal:
-            raise BudgetError(in_python(str(refusal))) from None
-        except (ParameterError, InputError) as error:
-            raise type(error)(in_python(str(error))) from None
-        self._normalisation = chained.dataset.normalisation
-        return chained.plan, artefacts, population
-
-    def _terms_of(self, population: str, config: BudgetSettings, planned: RunPlan, *, people: bool) -> dict[str, Any]:
-        """Return what is said of the account that pays; one that nobody has opened is opened for one fit.
-
-        Raises
-        ------
-        InputError
-            If the root that was named has no such account.
-        RefusedError
-            If it is of another unit, or is new and would not admit what is planned.
-        """
-        known = open_catalog().account(population)
-        if known is None:
-            if self.root is not None:
-                raise InputError(
-                    f"this root has no account {population!r}; open it: "
-                    f"unitball.open_account({population!r}, epsilon=…, delta=…, root=…)"
-                )
-            guarantees = {release.name: release.guarantee() for release in planned.releases}
-            for name, guarantee in guarantees.items():
-                if not guarantee.proved:
-                    raise RefusedError(f"{name} is not proved, and the rows are private: {guarantee.reason}")
-            for name, guarantee in guarantees.items():
-                if guarantee.numerics is Numerics.IDEALISED:
-                    raise RefusedError(
-                        f"{name} is proved in real arithmetic only (idealised), which an account has to admit; "
-                        f"open it before: unitball.open_account({population!r}, epsilon=…, delta=…, "
-                        "allow_idealised=True); or choose an exact algorithm, such as algorithm='noisy-gd'"
-                    )
-            return {"epsilon_cap": config.epsilon, "delta_cap": config.stated_delta}
-        if (known.unit == PERSON) != people:
-            way = (
-                "other rows may go to one of people: open_account(…, people=True)"
-                if people
-                else "say whose rows they are: fit(…, groups=…)"
-            )
-            raise RefusedError(f"account {population!r} is of unit {known.unit}, for good; {way}")
-        return {"group_size": known.group_size}
+    @property
+    def charges_(self) -> pd.DataFrame:
+        """A line a release that reads rows: what it is, what it costs, who pays."""
+        return pd.DataFrame(self._charged, columns=["release", "algorithm", "loss", "account", "key"])
 
     def remaining_budget(self) -> float | None:
         """Return the largest epsilon of one more fit that the account would admit; None where the rows are public."""
         if self.public:
             return None
-        left = budget(self.account or _DEFAULT_ACCOUNT, root=self.root).attrs["left"]
-        return None if left is None else float(left["epsilon"])
+        return budget(self.account or _DEFAULT_ACCOUNT, root=self.root).left_epsilon
 
     def _grouped(self, X: Any, groups: Any, rows: int) -> Grouped | None:
         """Return whose rows they are: by ``groups``, or by the schema's column of type person."""
@@ -540,6 +311,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         """
         _require_number("epsilon", self.epsilon, "above 0 and at most 1000", lambda value: 0 < value <= 1000)
         _require_number("delta", self.delta, "from 0 to below 1, below one over the rows", lambda value: 0 <= value < 1)
+        _require_number("test_fraction", self.test_fraction, "from 0 to below 1", lambda value: 0 <= value < 1)
         _require_whole("replicate", self.replicate, 0)
         _require_whole("rows_per_person", self.rows_per_person, 1)
         if not isinstance(self.public, bool | np.bool_):
@@ -593,12 +365,11 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             try:
                 checked, labels = validate_data(self, X, y, dtype=np.float64, y_numeric=self._numeric)
             except ValueError as error:
-                message = str(error)
-                if "could not convert string" in message:
-                    message += "; columns of texts need their values declared: give schema=FILE"
-                elif "inconsistent numbers of samples" in message:
-                    message = f"y has {len(y)} labels and X has {len(X)} rows; give each row one label"
-                raise ParameterError(message) from None
+                if "inconsistent numbers of samples" in str(error):
+                    raise ParameterError(
+                        f"y has {len(y)} labels and X has {len(X)} rows; give each row one label"
+                    ) from None
+                raise ParameterError(_said_of_rows(error)) from None
             return checked, labels
         self._columns = self._table(X)
         self.feature_names_in_, self.n_features_in_ = self._columns.feature_names_in_, self._columns.n_features_in_
@@ -643,14 +414,24 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             self.coef_, self.intercept_ = weights, intercept
 
     def _scores(self, X: Any) -> Floats:
+        """Return scores counted from the threshold, (m, 1) or (m, K)."""
+        return self._counted(self._raw_scores(X))
+
+    def _counted(self, scores: Floats) -> Floats:
+        return np.asarray(scores - self._threshold)
+
+    def _raw_scores(self, X: Any) -> Floats:
         check_is_fitted(self)
         if self.schema is None:
             # A delivery may be empty, and so is what is said of it.
-            X = validate_data(self, X, reset=False, dtype=np.float64, ensure_min_samples=0)
-        return self._scores_of(np.asarray(self._encoding(X)))
+            try:
+                X = validate_data(self, X, reset=False, dtype=np.float64, ensure_min_samples=0)
+            except ValueError as error:
+                raise ParameterError(_said_of_rows(error)) from None
+        return self._raw_scores_of(np.asarray(self._encoding(X)))
 
-    def _scores_of(self, encoded: Floats) -> Floats:
-        seen = _row_map(self._normalisation)(encoded)
+    def _raw_scores_of(self, encoded: Floats) -> Floats:
+        seen = row_map(self._normalisation)(encoded)
         for one in self._maps:
             seen = one.apply(seen)
         return np.asarray(self._model.scores(seen))
@@ -680,8 +461,12 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         columns = [Column(**place.model_dump()) for place in known]
         path = [*self._maps, self._model]
         names = self._score_names()
+
+        def score(encoded: Floats) -> Floats:
+            return self._counted(self._raw_scores_of(encoded))
+
         return described_effects(
-            self._scores_of, names, columns, scales, missing, self._counts, path, people=self._people
+            score, names, columns, scales, missing, self._counts, path, people=self._people
         ).to_frame()
 
     def _score_names(self) -> tuple[str, ...]:
@@ -715,11 +500,14 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
     searches of this process spend from one account by its name. Fitting again on equal rows with equal parameters gives
     the same release and costs nothing; another ``replicate`` is a fresh one.
 
-    There is no ``predict_proba``. The scores of a private model are no probabilities: clipping and noise change their
-    scale, and calibrating them takes held-out rows, whose release is charged. ``unitball.train(…, roc=True)`` makes
-    that release and returns probabilities. ``CalibratedClassifierCV`` would fit on the rows exactly, outside the
-    guarantee. Likewise an estimator trains on all of its rows and releases no measurement: how good a model is for each
-    value of a column is said by ``unitball.train(…, by="column")``, of held-out rows.
+    With ``test_fraction`` a part of the rows (of people, where the rows have groups) trains nothing. A noisy confusion
+    matrix and noisy running sums of the scores are released of that part, in the same plan: no row is in both parts, so
+    ε and δ of the fit stay what they are. ``measured_`` says how good the model is, ``predict_proba`` gives calibrated
+    probabilities, and a threshold can be chosen, by ``aim`` or by ``thresholds_``. It costs the rows that do not train.
+    By default all rows train, nothing is measured and there is no ``predict_proba``: scores of a private model are no
+    probabilities, because clipping and noise change their scale. ``CalibratedClassifierCV`` would fit on the rows
+    exactly, outside the guarantee. How good a model is for each value of a column is said by
+    ``unitball.train(…, by="column")``.
 
     Parameters
     ----------
@@ -763,6 +551,14 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         category is none.
     rows_per_person : int
         With ``groups``: the most rows of one person that are taken; public.
+    test_fraction : float
+        Of the rows, or people, that are held out, from 0 to below 1. Places and a public seed say which, never what
+        rows contain. Another fraction divides the rows otherwise, and a fit with it is charged on top.
+    aim : str, optional
+        With ``test_fraction``, of two classes: what the threshold is chosen for, ``"balanced"``, ``"f1"``,
+        ``"recall=0.8"`` or ``"cost=1:20"`` (a false alarm costs 1, a miss 20). It costs nothing: a fit with another aim
+        is the same release. ``decision_function`` is then counted from the threshold. Any other threshold of
+        the probabilities: ``sklearn.model_selection.FixedThresholdClassifier``, whose fit is the same release, too.
 
     Attributes
     ----------
@@ -772,9 +568,21 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         rows whose encoding has norm 1, to which the others are scaled.
     intercept_ : array (1 or K,)
     guarantee_ : FitGuarantee
-        What is proved, and what is not covered: exact scores of folds and earlier steps of a pipeline are outside.
+        What is proved, and what is not covered: exact scores of folds and other steps of a pipeline are outside
+        (:func:`unitball.check_pipeline` names those that learn from rows).
     charges_ : data frame
         A line a release.
+    measured_ : dict of str to float
+        With ``test_fraction``: ``accuracy``, ``balanced_accuracy``, ``auc``, ``recall_CLASS``, … of the held-out rows
+        or people, noisy, each with the ends ``…_low`` and ``…_high`` of its 95 % margin; ``aim_…`` at the threshold
+        that was chosen, whose margins hold for all thresholds at once and so include the choice. What the noise leaves
+        unknown is left out.
+    calibration_ : tuple of Calibration
+        With ``test_fraction``: one of two classes, or one a class.
+    thresholds_ : data frame or None
+        With ``test_fraction``, of two classes, a line a threshold: ``score``, ``probability``, and ``recall``,
+        ``precision``, ``f1``, ``balanced_accuracy`` of the second class for rows above it, with margins that hold for
+        all thresholds at once: choose one by looking, and its margin stays true.
     n_features_in_ : int
 
     Raises
@@ -817,6 +625,8 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         rows_per_person: int = MOST_ROWS,
         disjoint_people: str = "",
         on_violation: str = "refuse",
+        test_fraction: float = 0.0,
+        aim: str | None = None,
     ) -> None:
         super().__init__(
             epsilon=epsilon,
@@ -833,9 +643,19 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
             rows_per_person=rows_per_person,
             disjoint_people=disjoint_people,
             on_violation=on_violation,
+            test_fraction=test_fraction,
         )
         self.classes = classes
         self.class_weight = class_weight
+        self.aim = aim
+
+    def _require_parameters(self) -> None:
+        super()._require_parameters()
+        if self.aim is not None and (self.test_fraction == 0 or self.delta == 0):
+            raise ParameterError(
+                f"aim is {_shown(self.aim)}; a threshold is chosen by noisy sums of the scores of held-out rows: give "
+                "a test_fraction above 0, and a delta above 0"
+            )
 
     @property
     def _algorithm(self) -> str:
@@ -866,7 +686,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         largest = max(weights.values())
         return {place: weight / largest for place, weight in weights.items()}
 
-    def _target(self, y: NDArray[Any]) -> _Target:
+    def _target(self, y: NDArray[Any]) -> Target:
         declared: Any = self.classes
         if declared is None and self.schema is not None:
             declared = self._columns.declared.label.classes
@@ -886,6 +706,8 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
             raise ParameterError(
                 f"there is one class, {self.classes_.tolist()[0]!r}; a classifier needs two at the least"
             )
+        if self._cloned and self.classes_.tolist() != np.unique(self.classes_).tolist():
+            _warn_of_order(tuple(self.classes_.tolist()))
         places = {label: index for index, label in enumerate(self.classes_.tolist())}
         texts = canonical(list(places)).to_pylist()
         if len(places) < len(self.classes_) or named_twice([text for text in texts if text is not None]):
@@ -900,7 +722,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
                 "row out"
             )
         places |= alike
-        return _Target(
+        return Target(
             np.array([places[label] for label in known], dtype=np.int64),
             classes=tuple(str(index) for index in range(len(self.classes_))),
         )
@@ -914,19 +736,75 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
+    def _measuring(self) -> dict[str, Any]:
+        # Sums of scores are released with Gaussian noise, which spends a delta.
+        return {"roc": self.delta > 0, "aim": self.aim}
+
+    def _class_names(self) -> tuple[str, ...]:
+        return tuple(map(str, self.classes_.tolist()))
+
+    def _calibrate(self, found: Evaluation, sums: Sequence[ScoreSums]) -> None:
+        self.calibration_: tuple[Calibration, ...] = tuple(map(platt, sums))
+        if found.calibration is not None:
+            self.calibration_ = (Calibration(*found.calibration),)
+        self._points = self._operating_points(sums[0]) if len(sums) == 1 else None
+
     @property
-    def predict_proba(self) -> Any:
-        """Not offered: see the class's own words.
+    def _threshold(self) -> float:
+        return self.calibration_[0].threshold if len(self.calibration_) == 1 else 0.0
+
+    @property
+    def thresholds_(self) -> Any:
+        """What is to be expected at each threshold that sums of scores tell apart, of two classes."""
+        return None if self._points is None else pd.DataFrame(self._points)
+
+    def _operating_points(self, sums: ScoreSums) -> dict[str, Floats]:
+        values, bands = operating_points(sums)
+        (calibration,) = self.calibration_
+        scores = np.array([sums.edge(place) for place in range(len(values["recall"]))])
+        found = {"score": scores - calibration.threshold, "probability": calibration.probability(scores)}
+        for name, of in values.items():
+            found |= {name: of, f"{name}_low": bands[name][0], f"{name}_high": bands[name][1]}
+        return found
+
+    @property
+    def predict_proba(self) -> Callable[[Any], Floats]:
+        """From rows to the probability of each class, (m, K), calibrated on the held-out rows or people.
+
+        A logistic curve of each score, by the released sums; of more than two classes divided by their sum. Columns are
+        in the order of ``classes_``. Of people they are probabilities of people: each weighs the same, whatever rows
+        they have. ``predict`` goes by the scores, whose sign the confusion matrix counts, and by ``aim``, so that the
+        most probable class need not be the one predicted.
 
         Raises
         ------
         AttributeError
-            Always, so that scikit-learn's tools take the decision function.
+            Where no sums of scores were released, with the way to have them: scikit-learn's tools take the decision
+            function then.
         """
+        # What was fitted says it; before that, what is asked for does.
+        if getattr(self, "calibration_", self.test_fraction > 0 and self.delta > 0):
+            return self._probabilities
+        if self.test_fraction == 0 or self.delta > 0:
+            raise AttributeError(
+                "a private model's scores are no probabilities, and calibrating them takes a charged release of "
+                "held-out rows: test_fraction=0.2 makes it; decision_function gives the scores"
+            )
         raise AttributeError(
-            "a private model's scores are no probabilities, and calibrating them takes a charged release of held-out "
-            "rows: unitball.train(…, roc=True) makes it; decision_function gives the scores"
+            "probabilities are calibrated by sums with Gaussian noise, which spends a delta, and delta is 0; "
+            "decision_function gives the scores"
         )
+
+    def _probabilities(self, X: Any) -> Floats:
+        scores = self._raw_scores(X)
+        columns = [one.probability(scores[:, place]) for place, one in enumerate(self.calibration_)]
+        if len(columns) == 1:
+            return np.stack([1.0 - columns[0], columns[0]], axis=1)
+        probabilities = np.stack(columns, axis=1)
+        return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))
+
+    # By the name of what it is handed, scikit-learn tells probabilities of all classes from other scores.
+    _probabilities.__name__ = "predict_proba"
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return a class for each row, (m,)."""
@@ -953,14 +831,15 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
     label_range : (low, high), optional
         Targets outside are clipped. Needed for private rows without schema.
     bounds, schema, on_violation, algorithm, parameters, public, random_state, replicate, account, root
-    rows_per_person, disjoint_people
-        See :class:`PrivateClassifier`; the algorithm is ``"unitball"`` by default.
+    rows_per_person, disjoint_people, test_fraction
+        See :class:`PrivateClassifier`; the algorithm is ``"unitball"`` by default. Of held-out rows noisy sums of the
+        errors are released: ``measured_`` has ``mae``, ``mse`` and ``r2``.
 
     Attributes
     ----------
     coef_ : array (p,)
     intercept_ : float
-    guarantee_, charges_, n_features_in_
+    guarantee_, charges_, measured_, n_features_in_
         See :class:`PrivateClassifier`.
 
     Raises
@@ -990,6 +869,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
         root: str | os.PathLike[str] | None = None,
         rows_per_person: int = MOST_ROWS,
         disjoint_people: str = "",
+        test_fraction: float = 0.0,
     ) -> None:
         super().__init__(
             epsilon=epsilon,
@@ -1006,6 +886,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
             rows_per_person=rows_per_person,
             disjoint_people=disjoint_people,
             on_violation=on_violation,
+            test_fraction=test_fraction,
         )
         self.label_range = label_range
 
@@ -1013,7 +894,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
     def _algorithm(self) -> str:
         return self.algorithm or "unitball"
 
-    def _target(self, y: NDArray[Any]) -> _Target:
+    def _target(self, y: NDArray[Any]) -> Target:
         declared = self.label_range
         if declared is None and self.schema is not None:
             declared = self._columns.declared.label.range
@@ -1027,7 +908,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
             )
         if declared is None and low == high:
             high = low + 1.0
-        return _Target(np.clip(targets, low, high), label_range=(float(low), float(high)))
+        return Target(np.clip(targets, low, high), label_range=(float(low), float(high)))
 
     def _set_coefficients(self, weights: Floats, intercept: Floats) -> None:
         super()._set_coefficients(weights, intercept)
@@ -1059,9 +940,20 @@ def _require_whole(name: str, value: Any, least: int) -> None:
         raise ParameterError(f"{name} is {_shown(value)}; give a whole number from {least} on")
 
 
-def _row_map(normalisation: str) -> RowMap:
-    """Return a row-local normalisation as a function of rows."""
-    return cast(RowMap, lookup("normalisations", normalisation)().learn(()))
+def _said_of_rows(error: ValueError) -> str:
+    """Return what scikit-learn says of rows, with our way out in place of its own.
+
+    An imputer, which it names for missing cells, would learn from the private rows.
+    """
+    message = str(error)
+    if "could not convert string" in message:
+        return f"{message}; columns of texts need their values declared: give schema=FILE"
+    if "contains NaN" in message:
+        return (
+            f"{message.splitlines()[0].rstrip('.')}: cells are missing. Declare what a missing cell counts as: "
+            "schema=FILE with missing: {rows: indicator}. An imputer would learn from the rows, outside the guarantee"
+        )
+    return message
 
 
 def _finite(y: NDArray[Any]) -> Floats:
@@ -1087,27 +979,3 @@ def _ends(declared: Any) -> tuple[float, float]:
     if not -math.inf < low < high < math.inf:
         raise ParameterError(f"label_range is {_shown(declared)}; give (low, high), two finite numbers, low below high")
     return low, high
-
-
-def _require_pure(config: TrainingConfig, dataset: DatasetRef) -> None:
-    parts = [lookup(part.kind, part.name) for part in resolve(config, dataset).parts.values()]
-    if any(part.budgets[0] is not PureEpsilon for part in parts if getattr(part, "budgets", ())):
-        raise ParameterError(
-            f"{config.system} spends a delta and delta is 0; choose a delta, or an algorithm of pure epsilon"
-        )
-
-
-def _charges(plan: RunPlan, account: str) -> pd.DataFrame:
-    """Return a line a release that reads rows: what it is, what it costs, who pays."""
-    lines = [
-        {
-            "release": release.label,
-            "algorithm": release.name,
-            "loss": ", ".join(str(loss) for loss in release.guarantee().losses),
-            "account": account,
-            "key": release.key,
-        }
-        for release in plan.releases
-        if release.reads_rows
-    ]
-    return pd.DataFrame(lines, columns=["release", "algorithm", "loss", "account", "key"])

@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 
 from dpalgos.accounting.spending import RESERVED
+from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PERSON, ROW, Cap
 from tasks.accounts.ledger import open_ledger
-from tasks.accounts.reports import budget_report
 from tasks.datasets.registration import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.preflight import require_feasible
@@ -31,6 +31,7 @@ from tasks.runtime.engine import on_running_server, quick_flows
 from tasks.runtime.settings import ROOT_VARIABLE, current_root, isolated_root, restoring
 from tasks.runtime.stores import open_catalog
 from tasks.tracking.results import Proved, RunResult, measured_metrics
+from unitball.accounts import AccountBudget, read_budget
 from unitball.wording import checked, spoken_in_python
 
 if TYPE_CHECKING:
@@ -158,14 +159,9 @@ def opened(name: str, cap: Cap, *, allow_idealised: bool = False, people: bool =
     )
 
 
-def _report(name: str) -> Mapping[str, Any] | None:
-    """Return what is said of an account by its name, in the current root; None where there is none."""
-    return None if open_catalog().account(name) is None else budget_report(name)
-
-
 @spoken_in_python()
-def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
-    """Return what an account has spent, a line a party.
+def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> AccountBudget:
+    """Return what an account has spent, each charge, and what is left.
 
     Parameters
     ----------
@@ -176,37 +172,22 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.Da
 
     Returns
     -------
-    data frame
-        ``party``, ``epsilon_spent`` (at ``delta``), ``releases``. Its ``attrs`` hold what is of the whole account:
-        ``account``, ``cap``, ``epsilon_spent``, ``left``, ``filter``, ``relation``, ``unit``. ``left`` is the largest
-        ``epsilon`` of one more ``run`` at ``delta`` that would still be admitted; None of public rows.
+    AccountBudget
+        ``left_epsilon`` is the largest of one more run that would still be admitted; ``charges`` has the date, epsilon,
+        delta and mu of each.
 
     Raises
     ------
     storage.errors.InputError
         If there is no such data set or account.
     """
-    report: Mapping[str, Any] | None = None
     if root is None and os.getpid() in _PROCESS_ROOTS:
         with process_root():
-            report = _report(dataset)
+            if open_catalog().account(dataset) is not None:
+                return read_budget(dataset)
     with using_root(root):
         # Otherwise it says which data sets there are.
-        report = report or budget_report(dataset)
-    table = pd.DataFrame(
-        [
-            {
-                "party": party["party"],
-                "epsilon_spent": party["epsilon_spent"],
-                "delta": party["delta_spent"],
-                "releases": len(party["charges"]),
-            }
-            for party in report["parties"]
-        ],
-        columns=["party", "epsilon_spent", "delta", "releases"],
-    )
-    table.attrs |= {name: value for name, value in report.items() if name not in ("parties", "plans", "datasets")}
-    return table
+        return read_budget(dataset)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,12 +200,15 @@ class TrainedModel:
         Spent, proved, claimed, measured; ``result.metrics`` has all numbers.
     pipeline : sklearn.pipeline.Pipeline or None
         From rows as they came to classes or numbers; None where each party has a model that scikit-learn cannot hold.
+    budget : AccountBudget
+        Of the account, after the run: ``left_epsilon``, ``charges``.
     says : Effects or None
         What it says about each column of a declared table; see :meth:`effects`.
     """
 
     result: RunResult
     pipeline: Any
+    budget: AccountBudget
     says: Effects | None = None
 
     @property
@@ -311,8 +295,10 @@ class TrainedModel:
 
 @spoken_in_python()
 def train(
-    dataset: str = "digits",
+    dataset: Any = "digits",
     *,
+    schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    name: str | None = None,
     root: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> TrainedModel:
@@ -323,13 +309,22 @@ def train(
 
     Parameters
     ----------
-    dataset : str
-        A registered data set, or one that scikit-learn brings along.
+    dataset : str or data frame
+        A registered data set, or one that scikit-learn brings along. Or rows, with the label among their columns: a
+        data frame, an Arrow table, a mapping of column to cells, whatever gives an Arrow stream (polars). They are
+        registered first, as ``unitball ingest`` does with a file; equal rows under an equal schema are the version that
+        is there, and the same run on them costs nothing.
+    schema : mapping or path, optional
+        Of rows that are given: what each column may hold (docs/your-data.md).
+    name : str, optional
+        Of rows that are given: what the data set, and its model, will go by.
     root : path, optional
         ``UNITBALL_ROOT`` or the user's own by default.
     **settings
         Of :class:`tasks.planning.configuration.TrainingConfig`, as the command's options: ``algorithm``, ``epsilon``,
-        ``delta``, ``trust``, ``parties``, ….
+        ``delta``, ``trust``, ``parties``, …. Of rows that are given also ``account``, ``epsilon_cap``, ``delta_cap``,
+        ``on_violation``, ``group_size``, ``disjoint_people``, ``allow_idealised``, ``relation``, and
+        ``visibility="public"``.
 
     Raises
     ------
@@ -338,8 +333,20 @@ def train(
     storage.errors.InputError, dpalgos.parameters.ParameterError
         For settings that do not fit.
     """
-    config = checked("train", TrainingConfig, {"dataset": dataset, **settings})
+    # With scikit-learn, which whoever asks for a budget does without.
+    from unitball.tables import TERMS, bring_in
+
+    given = not isinstance(dataset, str)
+    if not given and (schema is not None or name is not None):
+        raise ParameterError(
+            f"schema and name are of rows that are given, and {dataset!r} names a registered data set, which has its "
+            "own; leave them out"
+        )
+    terms = {key: settings.pop(key) for key in TERMS if given and key in settings}
+    # What does not fit is refused before rows are registered.
+    config = checked("train", TrainingConfig, {"dataset": name or "rows" if given else dataset, **settings})
     with using_root(root):
+        dataset = bring_in(dataset, schema, name, terms) if given else dataset
         prepared = require_feasible(config)
         with on_running_server(current_root()) as served:
             # Prefect takes seconds, and reads which server there is.
@@ -358,10 +365,10 @@ def train(
                 with logging_afterwards(find_dataset(config.dataset)):
                     config, run = prepared.config, federated_training.chain(prepared)
                 run = run._replace(result=recorded or record(config, *run))
-            model = run_report(config, run).model
+            model, account = run_report(config, run).model, read_budget(dataset)
     if model is None:
-        return TrainedModel(result=run.result, pipeline=None)
-    return TrainedModel(result=run.result, pipeline=model.pipeline, says=model.effects)
+        return TrainedModel(result=run.result, pipeline=None, budget=account)
+    return TrainedModel(result=run.result, pipeline=model.pipeline, budget=account, says=model.effects)
 
 
 def effects_frame(found: Effects | None) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.profiles import GaussianProfile
 from dpalgos.accounting.selection import candidate_mu, selection_delta
-from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, Calibrated, NeighbouringPair, Refused, Work, fit
+from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, Calibrated, NeighbouringPair, Work, fit
 from dpalgos.guarantees import (
     GaussianMu,
     Guarantee,
@@ -24,6 +24,7 @@ from dpalgos.guarantees import (
     Setting,
     Trust,
 )
+from dpalgos.integer_sums import portions
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
 from dpalgos.parameters import ParameterError, between
@@ -72,6 +73,14 @@ class Tuned(ApproximateAlgorithm):
     The release is also a post-processing of all N candidates and of coins that look at no row, so it is
     √N μ-Gaussian-DP without any δ: what an account adds up over runs (:class:`~dpalgos.guarantees.PrivateSelection`).
 
+    *People.* Which people score goes by their places in the party's roster alone, which neighbours share, and all rows
+    of a person go where the person goes: no number of rows of anybody decides where somebody else is, which positions
+    of rows would. So the person in whom neighbours differ either trains with all rows, weighed by 1/k of the k that the
+    person has, which moves a candidate that takes people by no more than one row does; or scores with all of them. Then
+    a row that is classified right adds ⌊U/k⌋ of the U units of a person, the k rows between 0 and U together, and two
+    persons are at most U apart under either relation: noise of σ = U/μ. By positions a person's rows would be in both
+    halves, and a candidate would cost more than either.
+
     Numerics are exact where the candidates' are: scores are integers with integer noise, and a coin is a 32-bit
     integer below ⌊p 2³²⌋.
 
@@ -92,7 +101,7 @@ class Tuned(ApproximateAlgorithm):
     enters : float
         p with which a candidate enters, rounded down to a multiple of 2⁻³².
     held_out : float
-        Share of each party's rows that score and do not train, in [0.01, 0.5].
+        Share of each party's rows, or people, that score and do not train, in [0.01, 0.5].
 
     References
     ----------
@@ -106,7 +115,7 @@ class Tuned(ApproximateAlgorithm):
     held_out: float = field(default=0.2, metadata=between(0.01, 0.5))
 
     source: ClassVar[str] = "ours; private selection after Liu, Talwar 2019 and Koskela, Redberg, Wang 2024"
-    people: ClassVar[str] = Refused("it holds out rows, and not people, to score its candidates by")
+    people: ClassVar[str] = "a person's rows all train or all score, by the roster; a score is of ⌊U/k⌋ units a row"
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
     relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     measured: ClassVar[str] = "that of the first candidate's trainer, of the rows that train"
@@ -180,7 +189,7 @@ class Tuned(ApproximateAlgorithm):
         training = self._training(setting)
         guarantees = [candidate.guarantee(training) for candidate in self.candidates()]
         trainings = tuple(dict.fromkeys(item.losses for item in guarantees))
-        score = self._distribution.mu(1.0)
+        score = self._distribution(setting).mu(float(_units(setting)))
         delta = _selection_delta(trainings, score, self.budget.epsilon, self.count, self.chance)
         if delta > self.budget.delta:
             raise ParameterError(
@@ -255,12 +264,12 @@ class Tuned(ApproximateAlgorithm):
         self.check(setting)
         training = [_part(rows, self.held_out, scoring=False) for rows in parties]
         scoring = [_part(rows, self.held_out, scoring=True) for rows in parties]
-        models, scores = [], []
+        models, scores, distribution = [], [], self._distribution(setting)
         for index, candidate in enumerate(self.candidates()):
             source = _Within(noise, f"candidate-{index}")
             model = cast(LinearModel | KernelModel, fit(candidate, training, self._training(setting), source))
-            right = np.array([sum(_right(model, rows, setting.classes) for rows in scoring)], dtype=np.int64)
-            scores.append(int((right + self._distribution.sample(1, source.stream("score", right)))[0]))
+            right = np.array([sum(_right(model, rows, setting) for rows in scoring)], dtype=np.int64)
+            scores.append(int((right + distribution.sample(1, source.stream("score", right)))[0]))
             models.append(model)
         prints = np.concatenate([np.zeros(0, np.uint8), *(rows.fingerprint() for rows in parties)])
         coins = noise.stream("coins", prints).words(self.count) >> np.uint64(64 - _COIN_BITS)
@@ -271,10 +280,9 @@ class Tuned(ApproximateAlgorithm):
         """Below which a draw of 32 bits means that a candidate enters."""
         return math.floor(self.enters * 2.0**_COIN_BITS)
 
-    @property
-    def _distribution(self) -> RoundedGaussian:
-        """Noise of a score, of which one row moves at most one: no costlier than the training."""
-        return RoundedGaussian((1.0 + 2.0**-48) / self.mu)
+    def _distribution(self, setting: Setting) -> RoundedGaussian:
+        """Noise of a score, of which one record moves at most its units: no costlier than the training."""
+        return RoundedGaussian(_units(setting) * (1.0 + 2.0**-48) / self.mu)
 
     def _training(self, setting: Setting) -> Setting:
         """Return the setting of the rows that train."""
@@ -295,34 +303,47 @@ def _selection_delta(
 
 
 def _scoring(start: int, stop: int, share: float) -> NDArray[np.bool_]:
-    """Return which positions of a party's rows are held out; the first never is."""
+    """Return which places of a party's records are held out; the first never is."""
     fractions = np.arange(start, stop, dtype=np.uint64) * _GOLDEN
     return fractions >= np.uint64(math.floor((1.0 - share) * 2.0**64))
 
 
 @lru_cache(maxsize=4096)
 def _scored(count: int, share: float) -> int:
-    """Return how many of a party's rows are held out."""
+    """Return how many of a party's records are held out."""
     return sum(int(_scoring(start, min(start + _BLOCK, count), share).sum()) for start in range(0, count, _BLOCK))
 
 
-def _right(model: LinearModel | KernelModel, rows: Rows, classes: int) -> int:
-    """Return how many rows a model classifies right; null records are never."""
+def _units(setting: Setting) -> int:
+    """Return U: of how many units one record's score is; so many of people that ⌊U/k⌋ is U/k up to a thousandth."""
+    return 1 if setting.rows_per_person == 1 else 1 << (10 + (setting.rows_per_person - 1).bit_length())
+
+
+def _right(model: LinearModel | KernelModel, rows: Rows, setting: Setting) -> int:
+    """Return how many units of records a model classifies right; null records are never."""
     count = 0
-    for features, labels, _ in rows.blocks():
-        known, wanted = sanitise(features, labels, classes)
-        count += int((model.predict(known) == wanted).sum())
+    for features, labels, shares in rows.blocks():
+        known, wanted = sanitise(features, labels, setting.classes)
+        count += int(portions(_units(setting), shares, len(wanted))[model.predict(known) == wanted].sum())
     return count
 
 
 def _part(rows: Rows, share: float, *, scoring: bool) -> ChosenRows:
-    """Return a party's rows that train, or those that score."""
-    held_out = _scored(rows.count, share)
-    return ChosenRows(
-        rows,
-        lambda start, stop: _scoring(start, stop, share) == scoring,
-        held_out if scoring else rows.count - held_out,
-    )
+    """Return a party's rows that train, or those that score: of people all or none of a person's.
+
+    Raises
+    ------
+    ParameterError
+        If rows are people's and nobody says whose each is.
+    """
+    held_out, places = _scored(rows.count, share), rows.whose()
+    count = held_out if scoring else rows.count - held_out
+    if places is None:
+        if any(shares is not None for _, _, shares in itertools.islice(rows.blocks(), 1)):
+            raise ParameterError("tuned divides people by their places, and these rows do not say whose they are")
+        return ChosenRows(rows, lambda start, stop: _scoring(start, stop, share) == scoring, count)
+    of_rows = _scoring(0, rows.count, share)[places]
+    return ChosenRows(rows, lambda start, stop: of_rows[start:stop] == scoring, count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TypedDict
 
+from dpalgos.accounting.composition import gaussian_mu
 from dpalgos.accounting.spending import repeats_left, spent
 from storage.catalog import DisjointLine
 from storage.ledger import entries
@@ -98,7 +99,8 @@ class ChargeLine(TypedDict):
 class PlanLine(TypedDict):
     """What one charged plan cost, at the delta at which it states its cost; None where that is infinite.
 
-    ``epsilon`` is the largest that a party paid, and ``parties`` says how much each did.
+    ``epsilon`` is the largest that a party paid, and ``parties`` says how much each did; ``mu`` is the largest of
+    Gaussian-DP, where all of it is.
     """
 
     plan: int
@@ -107,6 +109,7 @@ class PlanLine(TypedDict):
     recharge: bool
     epsilon: float | None
     delta: float
+    mu: float | None
     parties: dict[str, float | None]
 
 
@@ -247,7 +250,7 @@ def _plans(history: History) -> Iterator[PlanLine]:
     for plan in history.plans:
         if not plan.releases:
             continue
-        each = _epsilons(plan)
+        each, mus = _epsilons(plan), [gaussian_mu(cost.losses) for cost in read_costs(plan.costs).values()]
         yield {
             "plan": plan.sequence,
             "run": plan.run,
@@ -255,6 +258,7 @@ def _plans(history: History) -> Iterator[PlanLine]:
             "recharge": plan.recharge,
             "epsilon": finite_or_none(max(each.values(), default=0.0)),
             "delta": plan.delta,
+            "mu": max((mu for mu in mus if mu is not None), default=None) if None not in mus else None,
             "parties": {party: finite_or_none(epsilon) for party, epsilon in each.items()},
         }
 

@@ -65,7 +65,8 @@ def partitioned(features: Floats, labels: Ints, each: Ints | None = None) -> dic
         times = each[place::2]
         shares = np.repeat(times, times).astype(np.int32)
         rows, of_class = np.repeat(features[place::2], times, axis=0), np.repeat(labels[place::2], times)
-        held[party] = ArrayRows(rows, of_class, shares=shares, people=len(times))
+        places = np.repeat(np.arange(len(times)), times)
+        held[party] = ArrayRows(rows, of_class, shares=shares, people=len(times), places=places)
     return held
 
 
@@ -160,7 +161,7 @@ class SyntheticRun:
         plan = prepare_over(config, AllRows(training=shards)).whole
         for release in plan.releases:
             if dataset.person and release.reads_rows:
-                require_people(lookup(release.algorithm.kind, release.name))
+                require_people(*release.algorithm.classes())
         return cls(plan, rows)
 
     @property

@@ -185,7 +185,7 @@ the flaw is named, the published algorithm runs on public data only, and its sou
 | nights whose rows go to the parties in turn | the version, and its place after older rows ([when](nights.md#nights)) |
 | nights of people | the version that the person came with, and the place in the register ([when](nights.md#people)) |
 | nights of `continual-class-means`, `continual-ftrl` | its position in its party, modulo the nights |
-| the rows that `tuned` scores by | its position in its party, the share that is held out |
+| the rows that `tuned` scores by | its position in its party, of people its person's, the share that is held out |
 | batches of `dp-sgd` | a draw of its own from its holder's secret, for each step |
 | blocks, files, workers' parts | its position, the number of features; sums are exact, so the cut changes none |
 

@@ -16,7 +16,6 @@ from dpalgos.column_maps import ColumnMap
 from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact, decode
 from dpalgos.parameters import ParameterError
-from dpalgos.registry import lookup
 from storage.confined import admitted_memory, confined
 from storage.documents import parse_json
 from storage.errors import InputError, RefusedError, StorageError
@@ -487,7 +486,7 @@ def _guarantees(contents: _Contents) -> str:
             f"release {key[:12]} was charged to others than those whose rows it reads",
         )
         if identity.dataset.person:
-            require_people(lookup(planned.algorithm.kind, planned.name))
+            require_people(*planned.algorithm.classes())
         _refute_if(
             planned.setting.rows_per_person != identity.dataset.rows_per_person,
             f"release {key[:12]} was priced for other people than those whose rows it reads",

@@ -176,7 +176,7 @@ def federated_plan(
     plan = prepare_over(config, references).whole
     for release in plan.releases:
         if rows.person and release.reads_rows:
-            require_people(type(release.build()))
+            require_people(*release.algorithm.classes())
         if len(release.parties) > 1 and release.reads_rows and not release.travels:
             raise RefusedError(
                 f"{plan.system} under trust {plan.trust} over {len(release.parties)} parties is not made of what each "

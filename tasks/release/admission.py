@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Numerics, rounded_up
-from dpalgos.registry import lookup
 from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
@@ -192,7 +191,7 @@ def _admissible(
     if any(shard.dataset.person for shard in shards):
         # By what is declared, and not by how many rows somebody has.
         for release in readers:
-            require_people(lookup(release.algorithm.kind, release.name))
+            require_people(*release.algorithm.classes())
     for release in readers:
         release.trust_model().require(release.build(), release.setting)
     keyed = {release.key: release for release in readers}

@@ -247,15 +247,69 @@ def measure_by_releases(
     """
     if not plan.evaluations:
         return Evaluation()
-    measured = {}
-    for name, path in models.items():
-        keys = tuple(reference.key for reference in path)
-        own = [planned for planned in plan.evaluations if planned.reads_rows and planned.seen_last == keys]
-        measured[name] = _of_releases(
-            [(one, read_release(released[one.key])) for one in own], classes, plan.identity.aim, plan.groups
-        )
+    statistics = {one.key: read_release(released[one.key]) for one in plan.evaluations if one.reads_rows}
+    return measure_by_statistics(
+        plan, {name: [one.key for one in path] for name, path in models.items()}, statistics, classes
+    )
+
+
+def measure_by_statistics(
+    plan: RunPlan,
+    models: Mapping[str, Sequence[str]],
+    statistics: Mapping[str, Statistic],
+    classes: Sequence[str],
+) -> Evaluation:
+    """Say how well models do, by what was counted of their predictions.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    models : mapping
+        Each by name with the keys of what its rows pass through, the model's last.
+    statistics : mapping of key to Statistic
+        What the plan's evaluations have released.
+    classes : sequence of str
+    """
+    measured = {
+        name: _of_releases(_own(plan, path, statistics), classes, plan.identity.aim, plan.groups)
+        for name, path in models.items()
+    }
     several = plan.identity.dataset.unit.several
     return _evaluation(measured, f"held-out {several}, noisy", classes, plan.groups)
+
+
+def sums_of_scores(plan: RunPlan, path: Sequence[str], statistics: Mapping[str, Statistic]) -> list[ScoreSums]:
+    """Return one model's released running sums of scores, one a score; none where the plan releases none of them.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    path : sequence of str
+        Keys of what the model's rows pass through, its own last.
+    statistics : mapping of key to Statistic
+    """
+    return _sums(_own(plan, path, statistics))
+
+
+def _sums(released: Sequence[tuple[PlannedRelease, Statistic]]) -> list[ScoreSums]:
+    """Return running sums of scores; of two classes combined with the confusion matrix of the same rows."""
+    scores: list[ScoreSums] = []
+    for planned, statistic in released:
+        if isinstance(algorithm := planned.build(), ScoreDistribution):
+            scores = ScoreSums.of_release(statistic.values, algorithm, planned.setting)
+    for planned, statistic in released if len(scores) == 1 else ():
+        if isinstance(algorithm := planned.build(), CountedPairs):
+            deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
+            scores = [scores[0].combined(statistic.values, deviation)]
+    return scores
+
+
+def _own(
+    plan: RunPlan, path: Sequence[str], statistics: Mapping[str, Statistic]
+) -> list[tuple[PlannedRelease, Statistic]]:
+    """Return the evaluations of one model, each with what it released."""
+    own = (one for one in plan.evaluations if one.reads_rows and one.seen_last == tuple(path))
+    return [(one, statistics[one.key]) for one in own]
 
 
 def _of_releases(
@@ -265,7 +319,7 @@ def _of_releases(
     groups: ColumnGroups | None,
 ) -> Measured:
     """Return what one model's evaluations say: counts of its predictions, and with them its scores' running sums."""
-    measured, matrix = Measured({}), None
+    measured = Measured({})
     for planned, statistic in released:
         algorithm, values, setting = cast(NoisySums, planned.build()), statistic.values, planned.setting
         deviation = algorithm.deviation(setting) * setting.noise_factor
@@ -280,13 +334,8 @@ def _of_releases(
             noise = simulated(algorithm, setting)
             metrics = metrics_of_noisy_confusion(values, setting.rows, deviation, noise, classes)
             measured |= Measured(metrics, values)
-            matrix = (values, deviation)
-        else:
-            assert isinstance(algorithm, ScoreDistribution)
-            scores = ScoreSums.of_release(values, algorithm, setting)
-            if matrix is not None and len(scores) == 1:
-                scores = [scores[0].combined(*matrix)]
-            measured |= _of_scores(scores, aim)
+    if scores := _sums(released):
+        measured |= _of_scores(scores, aim)
     return measured
 
 

@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.rows import Block, Ints, Rows
+from dpalgos.rows import Block, Ints, Rows, Shares
 from storage.errors import StorageError
 from storage.refs import ShardRef
 from tasks.planning.nights import PlannedNight
@@ -67,6 +67,10 @@ class NightRows:
     def blocks(self) -> Iterator[Block]:
         """Yield tonight's rows."""
         yield from self._rows.blocks()
+
+    def whose(self) -> "Shares | None":
+        """Return the places of tonight's people."""
+        return self._rows.whose()
 
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the digest of tonight's rows."""

@@ -16,7 +16,7 @@ from dpalgos.accounting.costs import PlanCost, group_loss
 from dpalgos.accounting.profiles import GaussianProfile, mu_from_epsilon_delta
 from dpalgos.accounting.selection import SelectionProfile, candidate_mu, entry_epsilon, selection_delta
 from dpalgos.accounting.spending import FilterCap, apply_filter
-from dpalgos.algorithms import fit
+from dpalgos.algorithms import fit, require_people
 from dpalgos.guarantees import (
     ApproximateDP,
     GaussianMu,
@@ -31,7 +31,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import LinearModel
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
-from dpalgos.rows import Array, Floats, NoiseSource, RandomStream
+from dpalgos.rows import Array, ArrayRows, ChosenRows, Floats, NoiseSource, RandomStream
 from dpalgos.testing import blobs
 from dpalgos.trainers import tuned
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant
@@ -297,7 +297,7 @@ PARTS = (slice(400), slice(400, 600))
 
 def test_the_best_of_those_that_entered_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     # Short weights classify as well as long ones do, so scores are made to go by length.
-    monkeypatch.setattr(tuned, "_right", lambda model, rows, classes: 100 if np.abs(model.weights).max() > 0.1 else 0)
+    monkeypatch.setattr(tuned, "_right", lambda model, rows, setting: 100 if np.abs(model.weights).max() > 0.1 else 0)
     grid: dict[str, list[object]] = {"step_size": [1e-9, 2.0, 1e-8]}
     lengths = {
         entering: float(np.abs(_trained(entering, grid).weights).max())
@@ -312,7 +312,118 @@ def test_null_records_are_never_right() -> None:
     rows = blobs(50, 2, 2, 0)
     labels = np.where(np.arange(50) < 30, 1, -1)
     model = LinearModel(weights=np.zeros((1, 2)), intercept=np.ones(1))
-    assert tuned._right(model, dataclasses.replace(rows, labels=labels), 2) == 30
+    setting = dataclasses.replace(SETTING, dimension=2, classes=2)
+    assert tuned._right(model, dataclasses.replace(rows, labels=labels), setting) == 30
+
+
+# ── people ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+PEOPLE, MOST = 60, 9
+OF_PEOPLE = Setting(sizes=(PEOPLE,), dimension=4, classes=3, trust=Trust.CENTRAL, rows_per_person=MOST)
+# Which predicts class 0, whatever a row holds: all that a score moves by is labels.
+ALWAYS = LinearModel(weights=np.zeros((3, 4)), intercept=np.array([1.0, 0.0, 0.0]))
+
+
+def of_others(seed: int) -> list[ArrayRows]:
+    """Return the rows of each person: one to nine, or none."""
+    random = np.random.default_rng(seed)
+    counts = random.integers(0, MOST + 1, PEOPLE)
+    return [ArrayRows(random.normal(size=(count, 4)), random.integers(0, 3, count)) for count in counts]
+
+
+def together(people: list[ArrayRows], order: int = 0) -> ArrayRows:
+    """Return the rows of all people as a party holds them, mixed."""
+    counts = np.array([len(one.labels) for one in people])
+    mixed = np.random.default_rng(order).permutation(counts.sum())
+    places = np.repeat(np.arange(PEOPLE), counts)
+    features, labels = np.vstack([one.features for one in people]), np.concatenate([one.labels for one in people])
+    return ArrayRows(features[mixed], labels[mixed], 16, counts[places][mixed], PEOPLE, places[mixed])
+
+
+def held(row: Floats, count: int, label: int) -> ArrayRows:
+    return ArrayRows(np.tile(row, (count, 1)), np.full(count, label))
+
+
+ONE = [held(sign * np.eye(1, 4), count, label) for sign in (1.0, -1.0) for count in (1, 2, 9) for label in (0, 1)]
+NOBODY = ArrayRows(np.zeros((0, 4)), np.zeros(0, dtype=np.int64))
+
+
+def parted(rows: ArrayRows) -> list[ChosenRows]:
+    return [tuned._part(rows, 0.3, scoring=scoring) for scoring in (False, True)]
+
+
+def test_no_person_is_in_both_parts() -> None:
+    rows = together(of_others(3))
+    trains, scores = (set(np.unique(part.whose()).tolist()) for part in parted(rows))  # type: ignore[arg-type]  # people
+    assert trains and scores and not trains & scores  # noqa: PT018 - of three at once
+    held_out = set(np.flatnonzero(tuned._scoring(0, PEOPLE, 0.3)).tolist())
+    assert scores <= held_out and not trains & held_out  # noqa: PT018 - of both
+    assert [part.count for part in parted(rows)] == [PEOPLE - len(held_out), len(held_out)]
+    for part in parted(rows):
+        assert sum(len(labels) for _, labels, _ in part.blocks()) == len(part.whose())  # type: ignore[arg-type]  # people
+
+
+def moved_by_a_person() -> float:
+    """Return the most that one person's exchange costs, in squares of mu of a candidate: of its training and its score.
+
+    At a place that trains and at one that scores, for every pair of what a person may hold, nobody's rows among them.
+    """
+    algorithm = Tuned(budget=BUDGET, held_out=0.3)
+    (candidate, *_), training = algorithm.candidates(), algorithm._training(OF_PEOPLE)
+    assert isinstance(candidate, ClassMeansDiscriminant)
+    others, units = of_others(5), tuned._units(OF_PEOPLE)
+    scoring = tuned._scoring(0, PEOPLE, 0.3)
+    worst = 0.0
+    for place in (int(np.flatnonzero(~scoring)[4]), int(np.flatnonzero(scoring)[4])):
+        seen = []
+        for own in (*ONE, NOBODY):
+            trains, scores = parted(together([*others[:place], own, *others[place + 1 :]]))
+            statistic = candidate.statistic(trains, training).ravel()
+            seen.append((statistic / candidate.sensitivity(training), tuned._right(ALWAYS, scores, OF_PEOPLE) / units))
+        for (one, first), (other, second) in itertools.combinations(seen, 2):
+            worst = max(worst, float(np.sum((one - other) ** 2)) + (first - second) ** 2)
+    return worst
+
+
+def test_a_person_moves_a_training_or_a_score_by_no_more_than_a_record() -> None:
+    assert 0.9 < moved_by_a_person() <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize("mutant", ["positions", "counted rows", "rounded up"])
+def test_other_ways_to_hold_people_out_cost_more(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By positions of rows, one person's number of rows moves everybody's; a count of rows is not one of people."""
+    if mutant == "positions":
+        monkeypatch.setattr(ArrayRows, "whose", lambda rows: np.arange(len(rows.labels)))
+        monkeypatch.setattr(ArrayRows, "count", property(lambda rows: len(rows.labels)))
+    elif mutant == "counted rows":
+        monkeypatch.setattr(tuned, "portions", lambda unit, shares, count: np.full(count, unit))
+    else:
+        monkeypatch.setattr(tuned, "portions", lambda unit, shares, count: -(-unit // shares))
+    assert moved_by_a_person() > 1.0 + 1e-6
+
+
+def test_rows_of_people_say_whose_they_are() -> None:
+    rows = dataclasses.replace(together(of_others(3)), places=None)
+    with pytest.raises(ParameterError, match="do not say whose they are"):
+        parted(rows)
+
+
+def test_the_noise_of_a_score_is_that_of_a_persons_units() -> None:
+    algorithm = Tuned(budget=BUDGET)
+    for setting in (SETTING, OF_PEOPLE):
+        distribution, units = algorithm._distribution(setting), tuned._units(setting)
+        assert 0.999 * algorithm.mu < distribution.mu(float(units)) <= algorithm.mu
+    assert tuned._units(SETTING) == 1
+    assert tuned._units(OF_PEOPLE) // MOST * MOST > 0.999 * tuned._units(OF_PEOPLE)
+
+
+def test_people_are_tuned_among_candidates_that_take_them() -> None:
+    given = Tuned(budget=BUDGET).guarantee(OF_PEOPLE)
+    assert given.losses == Tuned(budget=BUDGET).guarantee(dataclasses.replace(OF_PEOPLE, rows_per_person=1)).losses
+    spec = AlgorithmSpec("trainers", "tuned", {"trainer": "smo-output-perturbation", "grid": {"regularisation": [0.1]}})
+    with pytest.raises(ParameterError, match="SmoOutputPerturbation takes no people"):
+        require_people(*spec.classes())
+    require_people(*AlgorithmSpec("trainers", "tuned", {"trainer": "noisy-gd"}).classes())
 
 
 def test_which_code_makes_a_candidate_is_its_identity() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections import Counter
@@ -37,6 +38,7 @@ from tasks.tracking.reporting import figure_files
 from tasks.tracking.results import NOT_MEASURED, RunResult, group_lines
 from tests.support.chains import Prepared, charges, configured, followed, prepare
 from tests.support.command_line import CommandLine
+from unitball.accounts import read_budget
 from unitball.training import TrainedModel
 
 COLUMNS = """
@@ -456,10 +458,11 @@ def test_the_command_prints_a_table_of_groups_and_the_flow_shows_it(
 def test_a_notebook_gets_a_line_a_group(root: Path, tmp_path: Path) -> None:
     bring_in(tmp_path / "input", 900)
     config = configured(algorithm="noisy-gd", evaluation=True, by="sex")
-    model = TrainedModel(result=chain_inline(planned(config).config).result, pipeline=None)
+    result = chain_inline(planned(config).config).result
+    model = TrainedModel(result=result, pipeline=None, budget=read_budget(config.dataset))
     table_of_groups = model.by_group()
     assert table_of_groups.index.name == "sex"
     assert list(table_of_groups.index) == ["female", "male", "other", "missing"]
     assert {"rows", "rows_low", "accuracy", "accuracy_low", "recall_yes", "predicted_yes"} <= set(table_of_groups)
     with pytest.raises(InputError, match="not measured by group"):
-        TrainedModel(result=followed(algorithm="noisy-gd"), pipeline=None).by_group()
+        dataclasses.replace(model, result=followed(algorithm="noisy-gd")).by_group()

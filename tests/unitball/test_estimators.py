@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
@@ -20,6 +21,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import unitball
+from dpalgos.accounting.profiles import gaussian_epsilon
 from dpalgos.parameters import ParameterError
 from storage.errors import InputError
 from storage.refs import OnViolation
@@ -27,7 +29,8 @@ from storage.source import ReadOptions, read_source
 from tasks.datasets.registration import find_dataset
 from tasks.runtime.stores import open_catalog
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
-from unitball.estimators import Bounds, _warn_of_scores
+from unitball.bounds import Bounds
+from unitball.estimators import _warn_of_scores
 from unitball.training import process_root
 
 # No check is expected to fail; these skip themselves, and why.
@@ -143,17 +146,29 @@ def test_what_comes_from_another_process_needs_a_root(rows: tuple[Any, Any], mon
 def test_an_account_is_asked_for_by_its_name(rows: tuple[Any, Any], root: Path) -> None:
     unitball.open_account("clinic", epsilon=3.0, delta=1e-6, group_size=2)
     # In the unit of the option, which is a row's, where a person may have two.
-    opened = unitball.budget("clinic").attrs["left"]["epsilon"]
+    opened = unitball.budget("clinic").left_epsilon
+    assert opened is not None
     assert opened == private().remaining_budget()
     assert 1.4 < opened < 1.5
     model = private(epsilon=0.3, delta=1e-7).fit(*rows)
     report = unitball.budget("clinic")
-    assert report.attrs["group_size"] == 2
+    assert report.group_size == 2
     left = model.remaining_budget()
-    assert left == report.attrs["left"]["epsilon"]
+    assert left == report.left_epsilon
     assert left is not None
     assert 1.0 < left < opened
-    assert report.attrs["epsilon_spent"] > 0.3, "a person has two rows"
+    assert report.epsilon_spent is not None
+    assert report.epsilon_spent > 0.3, "a person has two rows"
+    (charge,) = report.charges
+    assert charge.mu is not None
+    # Of a person with two rows, whose mu is twice a row's.
+    assert charge.epsilon == pytest.approx(gaussian_epsilon(charge.mu, 1e-7), rel=1e-6)
+    assert charge.epsilon is not None
+    assert charge.epsilon > 0.6
+    assert (charge.delta, charge.name) == (1e-7, "basis of all parties, model of all parties")
+    assert abs((datetime.now(UTC) - charge.date).total_seconds()) < 3600
+    assert list(report.to_frame().columns) == ["date", "name", "epsilon", "delta", "mu", "run"]
+    assert "left: one more run" in report._repr_html_()
     assert PrivateClassifier(public=True).remaining_budget() is None
     with pytest.raises(InputError, match="nobody"):
         unitball.budget("nobody")
@@ -165,7 +180,7 @@ def test_refusals_are_in_pythons_words(rows: tuple[Any, Any]) -> None:
         private("another", epsilon=0.3).fit(*rows)
     assert "--" not in str(refused.value)
     private("another", epsilon=0.3, disjoint_people="another town").fit(*rows)
-    assert unitball.budget("another").attrs["disjoint"][0]["reason"] == "another town"
+    assert unitball.budget("another").disjoint[0]["reason"] == "another town"
     with pytest.raises(ParameterError, match=r"epsilon is -1; give a number above 0"):
         private(epsilon=-1).fit(*rows)
     with pytest.raises(ParameterError, match="give schema=FILE"):
@@ -203,7 +218,7 @@ def test_a_score_of_private_rows_is_said_to_be_exact(rows: tuple[Any, Any]) -> N
     with pytest.warns(UserWarning, match="exact and no release.*each fold"):
         model.score(*rows)
     assert not hasattr(model, "predict_proba")
-    with pytest.raises(AttributeError, match=r"roc=True.*decision_function"):
+    with pytest.raises(AttributeError, match=r"test_fraction=0.2.*decision_function"):
         model.predict_proba(rows[0])
 
 
@@ -233,8 +248,9 @@ def test_a_roots_ledger_is_charged(rows: tuple[Any, Any], tmp_path: Path) -> Non
     unitball.open_account("clinic", epsilon=3.0, delta=1e-6, root=folder)
     private(root=folder).fit(*rows)
     table = unitball.budget("clinic.fits", root=folder)
-    assert list(table["releases"]) == [2]
-    assert 0.9 < table.attrs["epsilon_spent"] <= 1.0
+    assert list(table.parties["releases"]) == [2]
+    assert table.epsilon_spent is not None
+    assert 0.9 < table.epsilon_spent <= 1.0
 
 
 def test_private_rows_need_declarations(rows: tuple[Any, Any]) -> None:

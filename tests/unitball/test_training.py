@@ -38,8 +38,18 @@ def test_a_private_run_from_a_notebook(tracked_root: Path, tmp_path: Path) -> No
     assert set(predictions) <= {"-1", "1"}
     assert np.array_equal(np.asarray(unitball.predict("clinic.noisy-gd", rows.features)).ravel()[:5], predictions[:5])
     budget = unitball.budget("clinic")
-    assert set(budget["party"]) == {"0", "1", "test"}
-    assert budget.attrs["cap"]["epsilon"] == 1.2
+    assert set(budget.parties["party"]) == {"0", "1", "test"}
+    assert (budget.epsilon_cap, budget.datasets) == (1.2, ("clinic",))
+    (charge,) = budget.charges
+    assert set(charge.parties) == {"0", "1", "test"}
+    assert charge.epsilon == pytest.approx(1.0, rel=1e-3)
+    assert charge.name.endswith("confusion-matrix of held-out rows")
+    # The run that was made leaves what it says.
+    assert model.budget.charges == budget.charges
+    left = budget.left_epsilon
+    assert left is not None
+    assert left == model.budget.left_epsilon
+    assert 0 < left < 1.2
     assert list(unitball.results("SELECT algorithm FROM runs")["algorithm"]) == ["noisy-gd"]
     with pytest.raises(OverspendError):
         unitball.train("clinic", algorithm="noisy-gd", epsilon=1.0, parties=2, replicate=1)

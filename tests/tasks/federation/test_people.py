@@ -264,8 +264,8 @@ def test_an_archive_of_people_is_checked_by_what_the_parties_have_signed(
     assert found({})["parties"] is False
 
 
-def _refuse(cls: type) -> None:
-    raise ParameterError(f"{cls.__name__} takes no people")
+def _refuse(*classes: type) -> None:
+    raise ParameterError(f"{classes[0].__name__} takes no people")
 
 
 # ── what is seen ─────────────────────────────────────────────────────────────────────────────────────────────────────

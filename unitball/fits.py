@@ -1,0 +1,402 @@
+"""How rows in memory become a model: one plan, carried out in memory of public rows and by the door of private ones."""
+
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from dpalgos.algorithms import fit
+from dpalgos.column_maps import LearntColumns
+from dpalgos.guarantees import Numerics, PureEpsilon
+from dpalgos.histograms import ColumnCounts
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.models import Statistic
+from dpalgos.normalisation import RowMap
+from dpalgos.parameters import ParameterError
+from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.rows import ArrayRows, Floats, Ints
+from storage.errors import InputError, RefusedError
+from storage.ledger.charges import PERSON
+from storage.people import People, at_most, shares
+from storage.refs import DatasetRef, ReleaseRef, TableColumn, Visibility
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.graph import materialise
+from tasks.planning.plans import RunPlan
+from tasks.planning.releases import PlannedCombination, PlannedRelease
+from tasks.planning.resolution import resolve
+from tasks.planning.rows import Partition
+from tasks.preparation.partitions import positions_by_party, shards_of
+from tasks.preparation.prepare import AllRows, prepare_over
+from tasks.release.preflight import require_feasible
+from tasks.release.storing import read_release
+from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_catalog
+from tasks.tracking.effects import counts_behind
+from unitball.training import charged_root
+from unitball.wording import in_python
+
+_IN_MEMORY = "rows in memory"
+
+
+class BudgetError(BaseException):
+    """A fit on private rows was refused; nothing was spent.
+
+    Not an ``Exception``: scikit-learn's searches turn each of those into a score that is missing, and go on fitting.
+    """
+
+
+class Target(NamedTuple):
+    """Labels as algorithms take them, with names of their classes or the range that holds them."""
+
+    labels: NDArray[Any]
+    classes: tuple[str, ...] = ()
+    label_range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    """Whose rows are fitted on, where what is protected is a person.
+
+    Attributes
+    ----------
+    people : People
+    names : array (m,) of str
+    """
+
+    people: People
+    names: NDArray[Any]
+
+    @property
+    def records(self) -> int:
+        """How many people they are."""
+        return len(np.unique(self.names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """Encoded rows, and what is public of them.
+
+    Attributes
+    ----------
+    features : array (m, d)
+    target : Target
+    grouped : Grouped or None
+        None where each row is a record of its own.
+    columns : tuple of TableColumn
+        Which features are which column's.
+    normalisation : str
+        The row-local map that comes before the releases.
+    """
+
+    features: Floats
+    target: Target
+    grouped: Grouped | None
+    columns: tuple[TableColumn, ...]
+    normalisation: str
+
+    @property
+    def records(self) -> int:
+        """Rows, or people."""
+        return len(self.target.labels) if self.grouped is None else self.grouped.records
+
+    def divided(self, parts: Mapping[str, Ints]) -> dict[str, ArrayRows]:
+        """Return the rows of each part, given by the positions of its records: all rows of a person go where it goes.
+
+        Of people with more rows than are taken, the first are; each row says how many of them its person has.
+        """
+        features, labels = self.features, self.target.labels
+        if self.grouped is None:
+            return {name: ArrayRows(features[chosen], labels[chosen]) for name, chosen in parts.items()}
+        whose = np.unique(self.grouped.names, return_inverse=True)[1].astype(np.int32)
+        order = np.arange(len(whose), dtype=np.uint64)
+        kept = at_most(whose, order, np.zeros(len(whose)), self.grouped.people.rows_per_person)
+        counted = shares(kept, self.records)
+        rows = {}
+        for name, chosen in parts.items():
+            own = np.flatnonzero((kept >= 0) & np.isin(whose, chosen))
+            rows[name] = ArrayRows(
+                features[own],
+                labels[own],
+                shares=counted[own],
+                people=len(chosen),
+                places=np.searchsorted(np.sort(chosen), whose[own]),
+            )
+        return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What a fit leaves.
+
+    Attributes
+    ----------
+    plan : RunPlan
+    maps : list
+        What an encoded row passes through before the model.
+    model : LinearModel or KernelModel
+    counts : ColumnCounts or None
+        Behind a map of columns.
+    statistics : mapping of key to Statistic
+        What was released of the held-out rows.
+    normalisation : str
+    account : str
+        Who pays.
+    """
+
+    plan: RunPlan
+    maps: list[Any]
+    model: Any
+    counts: ColumnCounts | None
+    statistics: Mapping[str, Statistic]
+    normalisation: str
+    account: str
+
+    @property
+    def path(self) -> list[str]:
+        """The keys of what a row passes through, the model's last."""
+        (path,) = self.plan.paths().values()
+        return path
+
+    @property
+    def charges(self) -> list[dict[str, str]]:
+        """Of each release that reads rows what it is, what it costs, who pays."""
+        return [
+            {
+                "release": release.label,
+                "algorithm": release.name,
+                "loss": ", ".join(str(loss) for loss in release.guarantee().losses),
+                "account": self.account,
+                "key": release.key,
+            }
+            for release in self.plan.releases
+            if release.reads_rows
+        ]
+
+
+def row_map(normalisation: str) -> RowMap:
+    """Return a row-local normalisation as a function of rows."""
+    return cast(RowMap, lookup("normalisations", normalisation)().learn(()))
+
+
+def _planned(config: TrainingConfig, rows: Encoded) -> tuple[RunPlan, Partition]:
+    """Plan a run over rows of which only public facts are known; nothing is opened, stored or charged.
+
+    The rows are planned as private ones, whoever they are of, so that what is held out is counted with noise.
+
+    Raises
+    ------
+    ParameterError
+        For parameters that do not fit, a delta of 0 for what spends one among them.
+    InputError
+        If a part would have no rows.
+    """
+    people = None if rows.grouped is None else rows.grouped.people
+    dataset = DatasetRef(
+        **({} if people is None else {"person": people.column, "rows_per_person": people.rows_per_person}),
+        name=_IN_MEMORY,
+        version=_IN_MEMORY,
+        account=_IN_MEMORY,
+        visibility=Visibility.PRIVATE,
+        rows=rows.records,
+        test_rows=0,
+        dimension=rows.features.shape[1],
+        classes=rows.target.classes,
+        label_range=rows.target.label_range,
+        normalisation=rows.normalisation,
+        columns=rows.columns if rows.normalisation == "none" else (),
+    )
+    if config.delta == 0:
+        _require_pure(config, dataset)
+    partition = Partition(
+        name=_IN_MEMORY,
+        rows=dataset,
+        rule=AlgorithmSpec("partitions", "even", {"parties": 1, "seed": config.partition_seed}),
+        files=(),
+        fraction=config.test_fraction or 0.0,
+        seed=config.partition_seed,
+    )
+    shards = shards_of(partition)
+    held_out = () if shards.held_out is None else (shards.held_out,)
+    return prepare_over(config, AllRows(training=shards.training, held_out=held_out)).whole, partition
+
+
+def _require_pure(config: TrainingConfig, dataset: DatasetRef) -> None:
+    parts = [lookup(part.kind, part.name) for part in resolve(config, dataset).parts.values()]
+    if any(part.budgets[0] is not PureEpsilon for part in parts if getattr(part, "budgets", ())):
+        raise ParameterError(
+            f"{config.system} spends a delta and delta is 0; choose a delta, or an algorithm of pure epsilon"
+        )
+
+
+def fit_in_memory(config: TrainingConfig, rows: Encoded, random_state: Any) -> Fitted:
+    """Plan a run over public rows and carry it out, its noise from a public seed or drawn afresh."""
+    plan, partition = _planned(config, rows)
+    given = rows.divided({name: np.sort(chosen) for name, chosen in positions_by_party(partition).items()})
+    mapped = {name: row_map(rows.normalisation)(part.features) for name, part in given.items()}
+    secret = secrets.token_bytes(32)
+    if random_state is not None:
+        secret = public_secret(int(check_random_state(random_state).randint(2**31 - 1)))
+
+    def make(node: PlannedRelease | PlannedCombination, inputs: list[Any]) -> Any:
+        if isinstance(node, PlannedCombination):
+            return node.combine(inputs)
+        (part,) = node.parties
+        seen = mapped[part]
+        for one in inputs:
+            seen = one.apply(seen)
+        return fit(
+            node.build().informed(inputs),
+            [replace(given[part], features=seen)],
+            node.setting,
+            KeyedNoise(secret, node.key),
+        )
+
+    outputs = materialise(plan.nodes, make, at_hand=plan.partitions)
+    (path,) = plan.paths().values()
+    learnt, counts = None if plan.column_map is None else plan.column_map.build(), None
+    if isinstance(learnt, LearntColumns) and plan.column_map is not None:
+        counts = learnt.counts_of([outputs[key] for key in plan.column_map.upstream])
+    *maps, model = (outputs[key] for key in path)
+    return Fitted(
+        plan=plan,
+        maps=maps,
+        model=model,
+        counts=counts,
+        statistics={one.key: outputs[one.key] for one in plan.evaluations},
+        normalisation=rows.normalisation,
+        account="none: the rows are public",
+    )
+
+
+def fit_through_the_door(
+    config: TrainingConfig,
+    rows: Encoded,
+    population: str,
+    *,
+    root: str | os.PathLike[str] | None,
+    disjoint_people: str,
+) -> Fitted:
+    """Register encoded rows under an account and train on them as a flow does; the ledger is charged.
+
+    Equal rows under equal parameters are the same release: it is charged once.
+
+    Raises
+    ------
+    BudgetError
+        If the account does not admit it; nothing is spent.
+    ParameterError, InputError
+        For what does not fit.
+    """
+    named = config.model_copy(update={"dataset": f"{population}.fits"})
+    try:
+        # What does not fit is refused before an account is opened for it, which is for good.
+        planned, _ = _planned(config, rows)
+        with charged_root(root):
+            terms = _terms_of(population, config, planned, people=rows.grouped is not None, rooted=root is not None)
+            _bring_in(named.dataset, population, rows, {**terms, "disjoint_people": disjoint_people})
+            prepared = require_feasible(named)
+            # Prefect takes seconds.
+            from flows.federated_training import chain
+            from tasks.runtime.steps import inline
+
+            with inline():
+                chained = chain(prepared)
+            (references,) = chained.models.values()
+            *maps, model = (read_release(reference) for reference in references)
+            counts = counts_behind(references)
+            statistics = {
+                one.key: read_release(ReleaseRef(key=one.key, kind=Statistic.kind, party=one.owner))
+                for one in chained.plan.evaluations
+            }
+    except RefusedError as refusal:
+        raise BudgetError(in_python(str(refusal))) from None
+    except (ParameterError, InputError) as error:
+        raise type(error)(in_python(str(error))) from None
+    return Fitted(
+        plan=chained.plan,
+        maps=maps,
+        model=model,
+        counts=counts,
+        statistics=statistics,
+        normalisation=chained.dataset.normalisation,
+        account=population,
+    )
+
+
+def _bring_in(name: str, population: str, rows: Encoded, terms: Mapping[str, Any]) -> None:
+    """Register encoded rows as a version of a data set."""
+    target, people = rows.target, None if rows.grouped is None else rows.grouped.people
+    with tempfile.TemporaryDirectory(dir=current_layout().private, prefix="fit-") as folder:
+        path = Path(folder, "rows.parquet")
+        width = rows.features.shape[1]
+        numbers = pa.FixedSizeListArray.from_arrays(pa.array(rows.features.astype(np.float32).ravel()), width)
+        kind = pa.string() if target.classes else pa.float64()
+        column = np.take(target.classes, target.labels) if target.classes else target.labels
+        whose = {} if rows.grouped is None else {rows.grouped.people.column: pa.array(rows.grouped.names, pa.string())}
+        pq.write_table(pa.table({**whose, "features": numbers, "label": pa.array(column, kind)}), path)
+        ingest(
+            IngestRequest(
+                **terms,
+                name=name,
+                format="parquet",
+                path=path,
+                account=population,
+                dimension=width,
+                classes=target.classes or None,
+                label_range=target.label_range,
+                people=people,
+                columns=rows.columns,
+            )
+        )
+
+
+def _terms_of(
+    population: str, config: TrainingConfig, planned: RunPlan, *, people: bool, rooted: bool
+) -> dict[str, Any]:
+    """Return what is said of the account that pays; one that nobody has opened is opened for one fit.
+
+    Raises
+    ------
+    InputError
+        If the root that was named has no such account.
+    RefusedError
+        If it is of another unit, or is new and would not admit what is planned.
+    """
+    known = open_catalog().account(population)
+    if known is None:
+        if rooted:
+            raise InputError(
+                f"this root has no account {population!r}; open it: "
+                f"unitball.open_account({population!r}, epsilon=…, delta=…, root=…)"
+            )
+        guarantees = {release.name: release.guarantee() for release in planned.releases}
+        for name, guarantee in guarantees.items():
+            if not guarantee.proved:
+                raise RefusedError(f"{name} is not proved, and the rows are private: {guarantee.reason}")
+        for name, guarantee in guarantees.items():
+            if guarantee.numerics is Numerics.IDEALISED:
+                raise RefusedError(
+                    f"{name} is proved in real arithmetic only (idealised), which an account has to admit; "
+                    f"open it before: unitball.open_account({population!r}, epsilon=…, delta=…, "
+                    "allow_idealised=True); or choose an exact algorithm, such as algorithm='noisy-gd'"
+                )
+        return {"epsilon_cap": config.epsilon, "delta_cap": config.stated_delta}
+    if (known.unit == PERSON) != people:
+        way = (
+            "other rows may go to one of people: open_account(…, people=True)"
+            if people
+            else "say whose rows they are: fit(…, groups=…)"
+        )
+        raise RefusedError(f"account {population!r} is of unit {known.unit}, for good; {way}")
+    return {"group_size": known.group_size}

@@ -1,0 +1,266 @@
+"""What a scikit-learn pipeline learns from rows beside a private estimator, step by step.
+
+Whatever is fitted on private rows before a private estimator, or around it, is outside its guarantee and unseen by it:
+a scaler's mean moves with every row. There is no telling from outside what a class learns, so the rule is a list of
+classes that are known to learn nothing, each with the settings under which that is so; everything else is named.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import scipy
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.kernel_approximation import AdditiveChi2Sampler, PolynomialCountSketch, RBFSampler, SkewedChi2Sampler
+from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
+from sklearn.model_selection._search import BaseSearchCV
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import (
+    Binarizer,
+    FunctionTransformer,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    SplineTransformer,
+)
+from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
+
+from dpalgos.pipeline import UnitBallClipper
+from storage.encoder import PictureEncoder, TableEncoder
+from unitball.estimators import PrivateClassifier, PrivateRegressor
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineFinding:
+    """A step that learns from rows, or of which nobody here knows that it does not.
+
+    Attributes
+    ----------
+    step : str
+        Its place: names of steps, joined by points; empty for what was asked about itself.
+    estimator : str
+        Its class.
+    reason : str
+        What it learns, and what to do.
+    """
+
+    step: str
+    estimator: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.step or 'the estimator itself'} ({self.estimator}): {self.reason}"
+
+
+def _learns_nothing(_: Any) -> str | None:
+    return None
+
+
+def _by_number(function: Any) -> bool:
+    """Whether nothing is done, or by a ufunc of NumPy or SciPy; one that somebody has made may keep what it meets."""
+    return function is None or (
+        isinstance(function, np.ufunc)
+        and any(getattr(module, function.__name__, None) is function for module in (np, scipy.special))
+    )
+
+
+def _function(step: FunctionTransformer) -> str | None:
+    if all(_by_number(one) for one in (step.func, step.inverse_func)):
+        return None
+    return (
+        "its function is handed all rows at once, and may take a mean of them; a ufunc of NumPy (numpy.log1p) looks at "
+        "each number by itself. Apply your own function to the rows before, if it looks at one row at a time"
+    )
+
+
+def _number(name: str, learnt: str) -> Callable[[Any], str | None]:
+    def check(step: Any) -> str | None:
+        value = getattr(step, name)
+        if isinstance(value, Real):
+            return None
+        return f"{name}={value!r} is learnt from the rows, {learnt}; give a number"
+
+    return check
+
+
+def _projection(step: Any) -> str | None:
+    if isinstance(step.n_components, Integral):
+        return None
+    return f"n_components={step.n_components!r} goes by the number of rows, which of people is private; give a number"
+
+
+def _analysed(step: HashingVectorizer) -> str | None:
+    own = [name for name in ("preprocessor", "tokenizer", "analyzer") if callable(getattr(step, name))]
+    return f"{own[0]} is a function of yours, of which nobody here knows what it keeps; leave it out" if own else None
+
+
+def _categories(step: Any) -> str | None:
+    if isinstance(step.categories, str):
+        return "its categories are learnt from the rows; declare them: categories=[[…], …], or schema= of our estimator"
+    if step.min_frequency is not None or step.max_categories is not None:
+        return "min_frequency and max_categories count rows; leave them out"
+    return None
+
+
+def _constant(step: SimpleImputer) -> str | None:
+    if step.strategy != "constant" or step.fill_value is None:
+        return (
+            f"strategy={step.strategy!r} learns from the rows; declare schema= of our estimator with missing: {{rows: "
+            "indicator}, or strategy='constant' with a fill_value"
+        )
+    if step.add_indicator or not step.keep_empty_features:
+        return "which columns it leaves out or marks goes by the rows: keep_empty_features=True, add_indicator=False"
+    return None
+
+
+def _indicator(step: MissingIndicator) -> str | None:
+    return None if step.features == "all" else "which columns have gaps is learnt from the rows: features='all'"
+
+
+def _knots(step: SplineTransformer) -> str | None:
+    if isinstance(step.knots, str):
+        return f"knots={step.knots!r} are learnt from the rows; give them as an array (knots, features)"
+    return None
+
+
+_KNOWN: dict[type, Callable[[Any], str | None]] = {
+    PrivateClassifier: _learns_nothing,
+    PrivateRegressor: _learns_nothing,
+    TableEncoder: _learns_nothing,
+    PictureEncoder: _learns_nothing,
+    UnitBallClipper: _learns_nothing,
+    Normalizer: _learns_nothing,
+    Binarizer: _learns_nothing,
+    PolynomialFeatures: _learns_nothing,
+    FeatureHasher: _learns_nothing,
+    AdditiveChi2Sampler: _learns_nothing,
+    SkewedChi2Sampler: _learns_nothing,
+    PolynomialCountSketch: _learns_nothing,
+    FunctionTransformer: _function,
+    HashingVectorizer: _analysed,
+    RBFSampler: _number("gamma", "their variance"),
+    GaussianRandomProjection: _projection,
+    SparseRandomProjection: _projection,
+    OneHotEncoder: _categories,
+    OrdinalEncoder: _categories,
+    SimpleImputer: _constant,
+    MissingIndicator: _indicator,
+    SplineTransformer: _knots,
+}
+"""Classes, and no subclasses of them, that learn nothing from rows but their number of features; or why one does."""
+
+_SKIPPED = ("passthrough", "drop", None)
+
+
+def check_pipeline(pipeline: Any) -> tuple[PipelineFinding, ...]:
+    """Name each step of a pipeline that learns from the rows it is fitted on, outside every guarantee of ours.
+
+    Nothing is fitted and no row is looked at. Steps within steps are looked at: pipelines, ``ColumnTransformer``,
+    ``FeatureUnion``, what a search or a calibration is of. A class that is not known to learn nothing is named, a
+    subclass of a known one too.
+
+    Parameters
+    ----------
+    pipeline : estimator
+        A pipeline, or anything that is fitted around a :class:`PrivateClassifier` or a :class:`PrivateRegressor`.
+
+    Returns
+    -------
+    tuple of PipelineFinding
+        Empty where all that is learnt from the rows is learnt by our estimators.
+
+    Examples
+    --------
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from unitball import PrivateClassifier, check_pipeline
+    >>> [finding.step for finding in check_pipeline(make_pipeline(StandardScaler(), PrivateClassifier()))]
+    ['standardscaler']
+    """
+    return tuple(_findings(pipeline, ""))
+
+
+def _findings(step: Any, place: str) -> Iterator[PipelineFinding]:
+    if step is None or (isinstance(step, str) and step in _SKIPPED):
+        return
+    kind = type(step)
+    if kind in _AROUND:
+        why, within = _AROUND[kind](step)
+    elif isinstance(step, BaseSearchCV):
+        why, within = _SEARCH, {"estimator": step.estimator}
+    else:
+        why, within = (_KNOWN[kind](step) if kind in _KNOWN else _unknown(step)), {}
+    if why is not None:
+        yield PipelineFinding(step=place, estimator=kind.__name__, reason=why)
+    for name, inner in within.items():
+        yield from _findings(inner, f"{place}.{name}" if place else name)
+
+
+_SEARCH = (
+    "it fits every candidate on every fold and chooses by exact scores: each fit of our estimator is a release of its "
+    "own, charged to the account, and the scores and what is chosen by them are outside the guarantee. tune= of "
+    "unitball.train chooses privately"
+)
+_THRESHOLD = (
+    "it chooses a threshold by exact scores of folds, and fits on each of them: take aim= of our estimator, or "
+    "FixedThresholdClassifier with a threshold that thresholds_ shows"
+)
+
+
+def _unknown(step: Any) -> str:
+    if any(isinstance(step, known) for known in _KNOWN):
+        return "it is a class of its own on top of a known one, and nobody here knows what it learns from the rows"
+    if hasattr(step, "transform") or hasattr(step, "fit_transform"):
+        return (
+            "it is not known to learn nothing from the rows, and what it learns is outside the guarantee; bounds= or "
+            "schema= of our estimator scale, encode and fill without looking at rows"
+        )
+    return (
+        "it is fitted on the rows without noise, or fits on them in ways of its own; only our estimators are private, "
+        "and test_fraction= of theirs gives probabilities and thresholds"
+    )
+
+
+_Around = tuple[str | None, Mapping[str, Any]]
+
+
+def _columns(step: ColumnTransformer) -> _Around:
+    within = {name: inner for name, inner, _ in step.transformers}
+    looking = [name for name, _, columns in step.transformers if callable(columns) and not _by_name(columns)]
+    why = (
+        f"which columns {looking[0]} takes is chosen by looking at the table, whose types one row can change; name them"
+        if looking
+        else None
+    )
+    return why, {**within, "remainder": step.remainder}
+
+
+def _by_name(columns: Any) -> bool:
+    return type(columns) is make_column_selector and columns.dtype_include is None and columns.dtype_exclude is None
+
+
+def _target(step: TransformedTargetRegressor) -> _Around:
+    why = None
+    if not all(_by_number(one) for one in (step.func, step.inverse_func)):
+        why = "its function is handed all targets at once, and may take a mean of them; take a ufunc of NumPy"
+    return why, {"transformer": step.transformer, "regressor": step.regressor}
+
+
+_AROUND: dict[type, Callable[[Any], _Around]] = {
+    Pipeline: lambda step: (None, dict(step.steps)),
+    FeatureUnion: lambda step: (None, dict(step.transformer_list)),
+    ColumnTransformer: _columns,
+    TransformedTargetRegressor: _target,
+    # What it holds is not fitted again, and was fitted on rows of which nobody here knows whose they were.
+    FrozenEstimator: lambda step: (None, {"estimator": step.estimator}),
+    FixedThresholdClassifier: lambda step: (None, {"estimator": step.estimator}),
+    TunedThresholdClassifierCV: lambda step: (_THRESHOLD, {"estimator": step.estimator}),
+}
+"""What is fitted around other estimators: what it learns itself, and which those are, by name."""
