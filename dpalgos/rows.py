@@ -597,5 +597,8 @@ class _Together:
     def blocks(self) -> Iterator[Block]:
         return self.rows.blocks()
 
+    def whose(self) -> Shares | None:
+        return self.rows.whose()
+
     def fingerprint(self) -> NDArray[np.uint8]:
         return self.rows.fingerprint()

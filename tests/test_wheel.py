@@ -31,10 +31,10 @@ def outside(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | more
 
 
-def run(*command: object, cwd: Path, timeout: float = 20 * MINUTES, **variables: str) -> str:
+def run(*command: object, cwd: Path, **variables: str) -> str:
     words = [str(word) for word in command]
     done = subprocess.run(
-        words, cwd=cwd, env=outside(**variables), capture_output=True, text=True, timeout=timeout, check=False
+        words, cwd=cwd, env=outside(**variables), capture_output=True, text=True, timeout=20 * MINUTES, check=False
     )
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpalgos.algorithms import Algorithm, Work, is_sum_algorithm
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.models import Artefact
-from dpalgos.rows import Block, Features, Ints, MappedRows, RowMap, Rows, SpreadRows, fits
+from dpalgos.rows import Block, Features, Ints, MappedRows, RowMap, Rows, Shares, SpreadRows, fits
 from storage.errors import RefusedError
 from storage.kept_rows import KeptRows
 from storage.layout import Layout
@@ -198,6 +198,10 @@ class _Blocks:
 
     def blocks(self) -> Iterator[Block]:
         return itertools.islice(self.rows.blocks(), self.start, self.stop)
+
+    def whose(self) -> Shares | None:
+        # People's rows are not cut.
+        return None
 
     def fingerprint(self) -> NDArray[np.uint8]:
         return self.rows.fingerprint()

@@ -110,6 +110,9 @@ class _Part:
     def blocks(self) -> Any:
         return self.own.blocks()
 
+    def whose(self) -> Any:
+        return self.own.whose()
+
     def fingerprint(self) -> Any:
         return self.whole.fingerprint()
 

@@ -47,6 +47,7 @@ from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, prepare
 from tests.support.command_line import CommandLine
 from tests.support.rows import divided
+from unitball.accounts import read_budget
 from unitball.training import TrainedModel
 
 MOST = 8
@@ -337,7 +338,7 @@ def test_every_number_of_people_says_what_it_weighs(tracked_root: Path, tmp_path
     assert "each counts as one" in str(report.tags["unitball.metrics"])
     assert "A probability is a share of persons" in str(report.tags["unitball.metrics"])
     assert "Accuracy by person" in report.note
-    (line,) = TrainedModel(result=result, pipeline=None).to_frame().to_dict("records")
+    (line,) = TrainedModel(result=result, pipeline=None, budget=read_budget("visits")).to_frame().to_dict("records")
     assert line["metrics_weigh"] == "people"
     assert query_results("SELECT DISTINCT metrics_weigh FROM runs") == [{"metrics_weigh": "people"}]
     assert query_results("SELECT DISTINCT weighs FROM metrics") == [{"weighs": "people"}]
