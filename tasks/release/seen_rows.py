@@ -199,7 +199,7 @@ class _Blocks:
     def blocks(self) -> Iterator[Block]:
         return itertools.islice(self.rows.blocks(), self.start, self.stop)
 
-    def whose(self) -> Shares | None:
+    def whose(self) -> "Shares | None":
         # People's rows are not cut.
         return None
 
