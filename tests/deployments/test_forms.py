@@ -189,7 +189,8 @@ def test_the_name_of_a_run_is_shown_by_mlflow(root: Path) -> None:
     with tracking_client(layout.root) as client:
         experiment = experiment_of(client, layout.root, "clinic")
         run = client.create_run(experiment, run_name="noisy-gd")
-        name_run(layout.root, run.info.run_id, "after the flood")
+    name_run(layout.root, run.info.run_id, "after the flood")
+    with tracking_client(layout.root) as client:
         assert client.get_run(run.info.run_id).info.run_name == "after the flood"
 
 
