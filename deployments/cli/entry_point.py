@@ -89,7 +89,7 @@ _COMMANDS = (
     _Command(
         "budget",
         "deployments.cli.services",
-        "Show the cap (what is guaranteed), what was charged and what is left, for each party or for all accounts.",
+        "Show what is left, the cap (what is guaranteed) and what was charged, for each party or for all accounts.",
     ),
     _Command(
         "algorithms",

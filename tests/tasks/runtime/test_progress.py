@@ -16,7 +16,7 @@ from storage.refs import Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.datasets.schema_checks import check_schema
-from tasks.release import door
+from tasks.release import deadlines
 from tasks.runtime.progress import listen, report_progress
 from tests.support.chains import followed
 
@@ -45,7 +45,7 @@ def test_reading_checking_and_training_say_their_share(
     root: Path, table: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Until it has passed there is nothing to be told; that it is waited for is tested with deadlines.
-    monkeypatch.setattr(door, "wait_for_deadline", lambda planned, begun=None: None)
+    monkeypatch.setattr(deadlines, "_await", lambda timed, what, begun: None)
     schema, rows = table
     heard: Heard = []
     with listen(lambda *said: heard.append(said)):
