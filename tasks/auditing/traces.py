@@ -51,7 +51,7 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
             **{name: getattr(report, name) for name in ("experiment", "name", "facts", "params", "metrics", "curves")},
             **{name: getattr(report, name) for name in ("tags", "files", "note")},
             "dataset": finished.dataset.model_dump(include={"name", "version", "account"}),
-            "children": [asdict(one) for one in report.children],
+            "parties": [dict(one) for one in report.parties],
             "model": None
             if report.model is None
             else [report.model.dimension, list(report.model.classes), report.model.registered_name],

@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import math
 import shlex
+from collections.abc import Mapping
 from functools import partial
 
 from dpalgos.guarantees import rounded_up
@@ -54,7 +55,7 @@ from tasks.tracking.results import (
     unmeasured,
     was_measured,
 )
-from tasks.tracking.runs import DECISIVE, Entries, ModelReport, RunReport, track_run
+from tasks.tracking.runs import DECISIVE, ModelReport, RunReport, track_run
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
 
 _MOST_RECALLS = 10
@@ -309,8 +310,8 @@ def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
-# A child run takes a tenth of a second; thousands of small parties share one.
-_MOST_CHILDREN = 50
+# Thousands of small parties share a line.
+_MOST_LINES = 50
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -338,7 +339,7 @@ def describe(
     elsewhere: bool = False,
     effects: Effects | None = None,
 ) -> RunReport:
-    """Return a run as MLflow shows it, under names that line up over all algorithms, without its model and children.
+    """Return a run as MLflow shows it, under names that line up over all algorithms, without its model and parties.
 
     ``elsewhere``: rows and accounts are those of parties of their own; ``effects``: for the card.
     """
@@ -398,7 +399,7 @@ def describe(
 
 
 def run_report(config: TrainingConfig, run: Chained, columns: Columns | None = None) -> RunReport:
-    """Return all that MLflow keeps of a run: :func:`describe`, a child a party, the released model, the result.
+    """Return all that MLflow keeps of a run: :func:`describe`, a line a party, the released model, the result.
 
     Parameters
     ----------
@@ -426,7 +427,7 @@ def run_report(config: TrainingConfig, run: Chained, columns: Columns | None = N
     return dataclasses.replace(
         report,
         note=report.note + unlogged,
-        children=_children(plan, result),
+        parties=_parties(plan, result),
         model=model,
         files={
             "result.json": result.model_dump_json(indent=2),
@@ -461,25 +462,21 @@ def figure_files(result: RunResult, effects: Effects | None = None) -> dict[str,
     return figures
 
 
-def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
-    """Return one child a party: its rows, what it has paid, and how its own model does where it has one."""
-    params = {"epsilon": plan.epsilon, "delta": plan.delta}
+def _parties(plan: RunPlan, result: RunResult) -> list[Mapping[str, str | float]]:
+    """Return a line a party: its rows, what it has paid, and how its own model does where it has one."""
     sizes, counted = plan.rows(), "people" if result.identity.dataset.person else "rows"
-    if len(sizes) > _MOST_CHILDREN:
-        return (Entries(name="all parties", params=params, metrics={counted: float(sum(sizes.values()))}),)
+    if len(sizes) > _MOST_LINES:
+        return [{"party": "all parties", counted: float(sum(sizes.values()))}]
     spent, delta = epsilon_by_party(plan) or {}, rounded_up(result.delta_spent or 0.0, _DIGITS)
-    return tuple(
-        Entries(
-            name=f"party {party}",
-            params=params,
-            metrics={
-                **measured_metrics(result.by_party.get(party, {}), result.identity.dataset),
-                **({"epsilon_spent": rounded_up(spent[party], _DIGITS), "delta_spent": delta} if spent else {}),
-                counted: float(rows),
-            },
-        )
+    return [
+        {
+            "party": f"party {party}",
+            counted: float(rows),
+            **({"epsilon_spent": rounded_up(spent[party], _DIGITS), "delta_spent": delta} if spent else {}),
+            **measured_metrics(result.by_party.get(party, {}), result.identity.dataset),
+        }
         for party, rows in sizes.items()
-    )
+    ]
 
 
 def _model_report(config: DataSettings, run: Chained, columns: Columns | None, lineage: str) -> ModelReport:

@@ -104,7 +104,7 @@ def _card(kind: str, uuid: str, **settings: object) -> dict[str, object]:
 
 
 _ROLE = "role"
-_RUN, _PARTY, _SWEEP, _POINT = "run", "party", "sweep", "point"
+_RUN, _SWEEP, _POINT = "run", "sweep", "point"
 
 
 def view_envelope(
@@ -180,6 +180,9 @@ def view_envelope(
 RUN_KEY = "unitball.run_key"
 _KIND = ("mlflow.experimentKind", "custom_model_development")
 PARENT = "mlflow.parentRunId"
+
+PARTIES = "parties.json"
+"""The artifact of a run that says of each party how many rows it has and what it has paid."""
 _ROOT = "unitball.root"
 FACTS = ("algorithm", "dataset", "trust", "proved", "claim", "paper", "neighbours", "numerics")
 """What every run states under the same names, as parameters (MLflow compares them side by side) and as tags
@@ -265,8 +268,9 @@ class RunReport(Entries):
         Metrics with a history, which MLflow draws over its steps.
     trained_on : DatasetRef, optional
         MLflow knows it by name, version and account, without schema, profile or sample of rows.
-    children : tuple of Entries
-        One a party, by different names; they carry the run's facts.
+    parties : sequence of mappings
+        A line each: ``party``, its name, and numbers by name. MLflow shows them as a table, :data:`PARTIES`; children
+        of the run would be counted among an experiment's runs.
     model : ModelReport or None
     files : mapping of path to text or bytes
         Logged as artifacts of the run.
@@ -282,7 +286,7 @@ class RunReport(Entries):
     run_key: str
     curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     trained_on: DatasetRef | None = None
-    children: tuple[Entries, ...] = ()
+    parties: Sequence[Mapping[str, str | float]] = ()
     model: ModelReport | None = None
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     drawn: Callable[[], Mapping[str, bytes]] = dict
@@ -293,7 +297,7 @@ class RunReport(Entries):
 def track_run(root: Path, report: RunReport) -> str:
     """Log a run and return its MLflow id; a run that was logged before is found by its key and returned instead.
 
-    What a killed process left half-written under the same key (run, children, model versions) is removed first.
+    What a killed process left half-written under the same key (run, model versions) is removed first.
 
     Raises
     ------
@@ -443,8 +447,6 @@ def _remove(client: MlflowClient, run: Run) -> None:
         client.delete_model_version(version.name, version.version)
     for model in client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'"):
         client.delete_logged_model(model.model_id)
-    for child in runs_with(client, experiment, PARENT, run_id):
-        client.delete_run(child.info.run_id)
     client.delete_run(run_id)
 
 
@@ -464,12 +466,9 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
         client.log_inputs(run_id, inputs)
     metrics, infinite = _metrics(report.metrics, report.curves, links)
     client.log_batch(run_id, metrics=metrics, tags=infinite)
-    for child in report.children:
-        part = replace(child, name=f"{report.name} · {child.name}", facts={**facts, "party": child.name})
-        child_id = log_run(client, experiment, part, keys={PARENT: run_id, _ROLE: _PARTY})
-        if inputs:
-            client.log_inputs(child_id, inputs)
-        client.set_terminated(child_id, "FINISHED")
+    if report.parties:
+        names = dict.fromkeys(name for line in report.parties for name in line)
+        client.log_table(run_id, {name: [line.get(name) for line in report.parties] for name in names}, PARTIES)
     if files := {**report.files, **report.drawn()}:
         log_files(client, run_id, files)
     client.set_terminated(run_id, "FINISHED")

@@ -59,7 +59,7 @@ def models(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 run_key=key,
                 facts={**report.facts, "algorithm": algorithm, "neighbours": "replace-one"},
                 params={"epsilon": epsilon, "delta": 1e-5},
-                children=(),
+                parties=(),
                 model=type(report.model)(
                     pipeline=report.model.pipeline,
                     dimension=report.model.dimension,
@@ -139,7 +139,7 @@ def test_the_command(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_version_made_after_the_audit_is_blocked_too(models: Path) -> None:
     """Until a newer audit finds nothing."""
     note_audit(models, "late", VIOLATION, "before there was a version")
-    report = a_report(run_key="late", children=())
+    report = a_report(run_key="late")
     assert report.model is not None
     made = replace(report, facts={**report.facts, "algorithm": "late"})
     track_run(models, replace(made, model=replace(report.model, registered_name="digits.late")))
@@ -162,7 +162,7 @@ def test_what_a_champion_needs(
         patch.setattr(Ledger, "status", lambda self, account: overspent)
         with pytest.raises(RefusedError, match="the account of digits is above its cap"):
             promote(models, "digits.fed", "2")
-    report = a_report(children=())
+    report = a_report(parties=())
     assert report.model is not None
     unproved = replace(report, facts={**report.facts, "proved": None})
     for number, (made, missing) in enumerate(
@@ -250,7 +250,7 @@ def test_a_version_that_takes_over_a_champions_number_is_none(models: Path, monk
     monkeypatch.setenv("UNITBALL_ROOT", str(models))
     find_dataset("digits")
     note_audit(models, "fed", "consistent", "fine")
-    report = a_report(children=())
+    report = a_report(parties=())
     assert report.model is not None
     model = replace(report.model, registered_name="digits.again")
     facts = {**report.facts, "neighbours": "replace-one"}
@@ -293,7 +293,7 @@ def test_a_version_that_takes_over_a_champions_number_is_none(models: Path, monk
 
 def test_a_model_that_the_catalogue_does_not_know_is_logged_once_more(models: Path) -> None:
     """With its run unchanged, as after an older ledger was put back: what is on record decides."""
-    report = a_report(run_key="forgotten", children=())
+    report = a_report(run_key="forgotten")
     assert report.model is not None
     report = replace(report, model=replace(report.model, registered_name="digits.forgotten"))
     with pytest.MonkeyPatch.context() as patch:
@@ -369,7 +369,7 @@ def test_an_experiment_with_files_elsewhere_gets_no_run(models: Path, tmp_path: 
     with tracking_client(models) as inside:
         inside.create_experiment("elsewhere", artifact_location=(tmp_path / "theirs").as_uri())
     with pytest.raises(InputError, match="is not below"):
-        track_run(models, a_report(run_key="elsewhere", experiment="elsewhere", children=(), model=None))
+        track_run(models, a_report(run_key="elsewhere", experiment="elsewhere", model=None))
     assert not (tmp_path / "theirs").exists()
 
 

@@ -31,7 +31,7 @@ from tasks.tracking import reporting
 from tasks.tracking.models import find_model, guaranteed, record_of
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import RunResult, append_result, proved_of, summarise
-from tasks.tracking.runs import FACTS, tracking_client
+from tasks.tracking.runs import FACTS, PARTIES, tracking_client
 from tests.support.chains import followed, ingest_private, prepare
 from tests.support.data import gathered
 from tests.support.plans import dataset_of, planned, shards_of
@@ -245,7 +245,15 @@ def client(root: Path) -> Any:
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
-def test_a_parent_a_child_per_party_one_experiment_a_data_set(tracked_root: Path) -> None:
+def parties_of(root: Path, run_id: str | None) -> Any:
+    import mlflow
+
+    with tracking_client(root):
+        table = mlflow.artifacts.load_dict(f"runs:/{run_id}/{PARTIES}")
+    return [dict(zip(table["columns"], line, strict=True)) for line in table["data"]]
+
+
+def test_a_run_a_line_per_party_one_experiment_a_data_set(tracked_root: Path) -> None:
     config, result = tracked(algorithm="fed-dpdr-dpml", dimension=5, parties=3)
     mlflow = client(tracked_root)
     experiment = mlflow.get_experiment_by_name("digits")
@@ -265,13 +273,12 @@ def test_a_parent_a_child_per_party_one_experiment_a_data_set(tracked_root: Path
     history = mlflow.get_metric_history(result.mlflow_run_id, "trade_off")
     assert [(item.step / 1000, item.value) for item in history] == list(result.proved.trade_off)
     assert parent.data.metrics["seconds"] == result.seconds
-    children = mlflow.search_runs(
-        [experiment.experiment_id], filter_string=f"tags.mlflow.parentRunId = '{parent.info.run_id}'"
-    )
-    assert {child.data.tags["party"] for child in children} == {"party 0", "party 1", "party 2"}
-    for child in children:
-        assert child.data.metrics["rows"] in (479.0, 480.0)
-        assert child.data.metrics["epsilon_spent"] == 0.999926
+    assert [run.info.run_id for run in mlflow.search_runs([experiment.experiment_id])] == [parent.info.run_id]
+    parties = parties_of(tracked_root, parent.info.run_id)
+    assert [line["party"] for line in parties] == ["party 0", "party 1", "party 2"]
+    for line in parties:
+        assert line["rows"] in (479.0, 480.0)
+        assert line["epsilon_spent"] == 0.999926
     (given,) = parent.inputs.dataset_inputs
     assert given.dataset.name == "digits"
     assert given.dataset.profile in (None, "")
@@ -318,12 +325,9 @@ def logged(config: TrainingConfig) -> Any:
     return config, dataset, plan, result, models
 
 
-def test_joint_releases_have_a_child_per_party_too(tracked_root: Path) -> None:
+def test_joint_releases_have_a_line_per_party_too(tracked_root: Path) -> None:
     _, result = tracked("iris", algorithm="noisy-gd", parties=2)
-    mlflow = client(tracked_root)
-    experiment = mlflow.get_experiment_by_name("iris").experiment_id
-    found = mlflow.search_runs([experiment], filter_string=f"tags.mlflow.parentRunId = '{result.mlflow_run_id}'")
-    assert {child.data.tags["party"] for child in found} == {"party 0", "party 1"}
+    assert [line["party"] for line in parties_of(tracked_root, result.mlflow_run_id)] == ["party 0", "party 1"]
 
 
 def test_what_is_guaranteed_of_predictions_names_the_accounts_own_group(tracked_root: Path, tmp_path: Path) -> None:
@@ -368,20 +372,18 @@ def positions_held_out(config: TrainingConfig, rows: int) -> Any:
 
 
 def test_thousands_of_small_parties_are_told_together(root: Path) -> None:
-    from tasks.tracking.reporting import _children
+    from tasks.tracking.reporting import _parties
 
     shards = shards_of(dataset_of(classes=2, dimension=4), sizes=(5,) * 60)
     plan = planned(shards, algorithm="noisy-gd")
     result = summarise(plan, shards[0].dataset, Evaluation(), [])
-    (child,) = _children(plan, result)
-    assert child.name == "all parties"
-    assert child.metrics["rows"] == 300
+    assert _parties(plan, result) == [{"party": "all parties", "rows": 300.0}]
     few = planned(shards[:3], algorithm="noisy-gd")
-    assert [child.name for child in _children(few, result)] == ["party 0", "party 1", "party 2"]
+    assert [line["party"] for line in _parties(few, result)] == ["party 0", "party 1", "party 2"]
 
 
 def test_the_whole_shard_is_what_was_trained_on(root: Path) -> None:
-    """The rows that a child run counts are those that its shard holds."""
+    """The rows that are said of a party are those that its shard holds."""
     prepared = prepare("iris", algorithm="noisy-gd", parties=3)
     held = [open_shard(current_layout(), shard).count for shard in prepared.shards.training]
     assert held == [shard.rows for shard in prepared.shards.training] == [40, 40, 40]

@@ -127,7 +127,7 @@ def test_an_unfinished_run_of_another_root_is_left_alone(
     server: tuple[str, Path], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _log_in(monkeypatch, server[0], PASSWORD)
-    report = a_report(run_key="shared", model=None, children=())
+    report = a_report(run_key="shared", model=None)
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=server[0])
