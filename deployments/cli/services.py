@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -470,7 +471,7 @@ def _charged(report: BudgetReport) -> Iterator[tuple[str, ...]]:
         for charge in party["charges"]:
             labels.setdefault(charge["plan"], set()).add(charge["label"])
     for plan in report["plans"]:
-        released = sorted(labels.get(plan["plan"], ()))
+        released = sorted(labels.get(plan["plan"], ()), key=_by_number)
         among = f"{len(released)} releases, among them " if len(released) > 3 else ""
         again = " (computed again, charged again)" if plan["recharge"] else ""
         yield (
@@ -480,6 +481,11 @@ def _charged(report: BudgetReport) -> Iterator[tuple[str, ...]]:
             _delta(plan["delta"]),
             among + ", ".join(released[:3]),
         )
+
+
+def _by_number(label: str) -> list[tuple[int, str]]:
+    """Return what puts the second night before the tenth."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", label)]
 
 
 def _cost(plan: PlanLine) -> str:

@@ -244,3 +244,12 @@ def test_a_budget_under_a_raised_cap_says_what_counts_as_spent(commands: Command
     assert "above the cap of epsilon 4, of which the cap before is 3 and what came since has delta 3.125e-07" in str(
         refusal.value
     )
+
+
+def test_nights_stand_in_their_order(commands: CommandLine) -> None:
+    open_ledger().open_account("clinic", CAP, deltas=SERIES)
+    proved = Guarantee((GaussianMu(0.01),), neighbours=Neighbours("replace-one")).to_json()
+    nights = (ReleaseCharge(f"night-{night}", PARTIES, proved, f"night {night} of 12") for night in range(1, 13))
+    charge(PlanRequest("clinic", "even", tuple(nights), DELTA, "a run"))
+    said = " ".join(commands("budget", "clinic").out.split())
+    assert "12 releases, among them night 1 of 12, night 2 of 12, night 3 of 12" in said
