@@ -392,7 +392,13 @@ def _require_account(
     earlier: list[Registration],
 ) -> None:
     moves = bool(earlier) and chosen != earlier[-1].account
-    if disjoint and (find_account(entries, chosen) is not None if moves else not overlapping):
+    taken = find_account(entries, chosen) is not None
+    if disjoint and not earlier and not overlapping and not taken:
+        raise InputError(
+            f"no rows of {name!r} are stored under another account, so that there is nobody to be declared disjoint "
+            "from; leave --disjoint-people out"
+        )
+    if disjoint and (taken if moves else not overlapping):
         raise InputError(
             f"disjoint people need a new account of their own, and {chosen!r} is not one; "
             "name one that does not exist yet"

@@ -59,7 +59,7 @@ class Charge:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AccountBudget:
     """An account: its cap, what it has spent, what is left, and each charge.
 
@@ -121,9 +121,18 @@ class AccountBudget:
         names = ("date", "name", "epsilon", "delta", "mu", "run")
         return pd.DataFrame([{name: getattr(one, name) for name in names} for one in self.charges], columns=names)
 
+    @property
+    def _said(self) -> str:
+        if self.epsilon_cap is None:
+            return "public rows, which have no cap"
+        return "nothing can be charged" if self.left is None else self.left.said
+
+    def __repr__(self) -> str:
+        frame = self.to_frame()
+        return f"{self.account}: {self._said}" + ("" if frame.empty else f"\n{frame.to_string()}")
+
     def _repr_html_(self) -> str:
-        said = "public rows, which have no cap" if self.left is None else self.left.said
-        return f"<p>{self.account}: {said}</p>{self.to_frame()._repr_html_()}"
+        return f"<p>{self.account}: {self._said}</p>{self.to_frame()._repr_html_()}"
 
 
 def read_budget(name: str) -> AccountBudget:

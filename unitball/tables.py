@@ -49,9 +49,10 @@ def bring_in(
         As :func:`tasks.datasets.registration.ingest` does.
     """
     if schema is None or name is None:
-        missing = " and ".join(what for what, given in (("name", name), ("schema", schema)) if given is None)
+        missing = [what for what, given in (("name", name), ("schema", schema)) if given is None]
+        are = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"
         raise ParameterError(
-            f"the rows are a {type(rows).__name__}, and {missing} is missing: name='visits' is what data set and model "
+            f"the rows are a {type(rows).__name__}, and {are} missing: name='visits' is what data set and model "
             "will go by, and schema= says what each column may hold, the label's too (docs/your-data.md)"
         )
     table = _arrow(rows)

@@ -90,7 +90,7 @@ def _with_errors(records: list[Record], query: Callable[[str], list[Record]]) ->
 
 
 def _plot(records: list[Record], path: Path) -> list[str]:
-    """Write a figure of one run, or of several; return what is not drawn, in sentences.
+    """Write a figure of one run, or of several; return where, and what is not drawn, in sentences.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def _plot(records: list[Record], path: Path) -> list[str]:
         classes, confusion, roc = (json_module.loads(str(records[0][name])) for name in ("classes", "confusion", "roc"))
         if classes:
             write_bytes(path, draw_measured(classes, confusion, roc, str(records[0]["measured_on"])), mode=0o644)
-            return []
+            return [f"drawn in {path}"]
     import pandas as pd
     from matplotlib.figure import Figure
 
@@ -133,7 +133,9 @@ def _plot(records: list[Record], path: Path) -> list[str]:
         of_people = "metrics_weigh" in own and (own["metrics_weigh"] == "people").any()
         plot(own, x, y, axes).set_title(f"{name}, by person" if of_people else str(name))
     write_bytes(path, png_of(figure, 110), mode=0o644)
-    return [f"not drawn, because no run has a measured {y}: {', '.join(map(str, left_out))}"] if left_out else []
+    return [f"drawn in {path}"] + (
+        [f"not drawn, because no run has a measured {y}: {', '.join(map(str, left_out))}"] if left_out else []
+    )
 
 
 def _cell(value: object, name: str = "") -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -370,14 +371,13 @@ def _left(
 def _overview(dataset: str | None, out: Path | None) -> Answer:
     """Show and draw where accounts stand: a data set's own, or all."""
     from tasks.accounts.history import budget_histories
+    from tasks.accounts.ledger import account_named
     from tasks.accounts.pages import budget_page, budget_table, draw_budgets
-    from tasks.datasets.registration import find_dataset
 
     if out is not None and out.suffix not in (".png", ".html"):
         raise InputError(f"--out {out}: end it in .png for a picture or in .html for a page")
-    if dataset is not None:
-        find_dataset(dataset)
-    histories = [one for one in budget_histories() if dataset is None or dataset in one.datasets]
+    account = None if dataset is None else account_named(dataset).name
+    histories = [one for one in budget_histories() if account in (None, one.account)]
     if out is not None:
         picture = draw_budgets(histories)
         written = picture if out.suffix == ".png" else budget_page(histories, picture).encode()
@@ -393,6 +393,10 @@ def _epsilon(value: float | None) -> str:
     return "unbounded" if value is None else f"{rounded_up(value, 4):g}"
 
 
+def _delta(value: float) -> str:
+    return f"{rounded_up(value, 6):g}"
+
+
 def _lines(parties: list[PartyBudget]) -> Iterator[tuple[str, ...]]:
     """Yield a line for all parties whose rows have paid the same, and one for the test rows."""
     from tasks.preparation.partitions import HELD_OUT
@@ -406,7 +410,7 @@ def _lines(parties: list[PartyBudget]) -> Iterator[tuple[str, ...]]:
         counts = sorted({len(party["charges"]) for party in few})
         releases = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
         whose = "test rows, held out" if held_out else few[0]["party"] + others
-        yield whose, _epsilon(epsilon), f"{delta:.1g}", releases
+        yield whose, _epsilon(epsilon), _delta(delta), releases
 
 
 def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType]:
@@ -422,7 +426,9 @@ def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType
         yield table(["party", *numbers], rows, title="spent, by whose rows pay", right=numbers)
     if charges := sorted([*_charged(report), *_restored(report)]):
         numbers = ["ε", "at δ"]
-        yield table(["when (UTC)", "run", *numbers, "releases"], charges, title="charges", right=numbers)
+        size = report["group_size"]
+        title = "charges" if size == 1 else f"charges, for a person of up to {size} rows"
+        yield table(["when (UTC)", "run", *numbers, "releases"], charges, title=title, right=numbers)
     for one in report["disjoint"]:
         yield f"declared disjoint from {', '.join(one['from'])} on {one['recorded_at'][:10]}: {one['reason']}"
     for run in report["reserved"]:
@@ -430,7 +436,9 @@ def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType
     if cap:
         yield f"neighbouring relation: {report['relation']}. {report['meaning']}"
         charged = report["plans"] or report["restored"]
-        how = f" (composition over runs and partitions: {report['filter']})" if charged else "; nothing was charged yet"
+        how = f" (composition over runs and partitions: {report['filter']})"
+        if report["epsilon_spent"] == report["earlier"]:
+            how = "; nothing was charged " + ("since the cap was raised" if report["earlier"] else "yet")
         size = report["group_size"]
         whose = f"a person of up to {size} rows: " if size > 1 else ""
         if report["behind"]:
@@ -440,6 +448,15 @@ def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType
             )
             how = " at least"
         yield f"{whose}spent ε = {_epsilon(report['epsilon_spent'])} of {cap['epsilon']:g}{how}"
+        if report["earlier"]:
+            yield (
+                f"ε = {_epsilon(report['earlier'])} of it is the cap before, which counts as a whole whatever was "
+                "spent of it."
+            )
+        if report["left"] is not None and report["left"]["epsilon"] > cap["epsilon"]:
+            yield (
+                "What is left may be above the cap: it is stated at a smaller δ, at which the same noise is a larger ε."
+            )
         if charged:
             yield (
                 "Losses of runs compose, and their ε do not add up: not those of the charges to what is spent, and not "
@@ -454,16 +471,21 @@ def _charged(report: BudgetReport) -> Iterator[tuple[str, ...]]:
         for charge in party["charges"]:
             labels.setdefault(charge["plan"], set()).add(charge["label"])
     for plan in report["plans"]:
-        released = sorted(labels.get(plan["plan"], ()))
+        released = sorted(labels.get(plan["plan"], ()), key=_by_number)
         among = f"{len(released)} releases, among them " if len(released) > 3 else ""
         again = " (computed again, charged again)" if plan["recharge"] else ""
         yield (
             plan["recorded_at"][:19],
             plan["run"] + again,
             _cost(plan),
-            f"{plan['delta']:.3g}",
+            _delta(plan["delta"]),
             among + ", ".join(released[:3]),
         )
+
+
+def _by_number(label: str) -> list[tuple[int, str]]:
+    """Return what puts the second night before the tenth."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", label)]
 
 
 def _cost(plan: PlanLine) -> str:

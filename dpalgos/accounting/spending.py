@@ -885,28 +885,34 @@ def _room(summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], 
 
 
 def _reason(admitted: bool, cap: FilterCap, before: Spent, after: Spent, costs: Mapping[str, PlanCost]) -> str:
-    limit = f"the cap of epsilon {cap.epsilon:g} at delta {cap.delta:g}"
-    so_far = f"spent {_up(before.epsilon)} at delta {cap.delta:g}"
+    limit = f"the cap of epsilon {cap.epsilon:g}" + (
+        f", of which the cap before is {cap.earlier:g} and what came since has delta {cap.delta:g}"
+        if cap.earlier > 0
+        else f" at delta {cap.delta:g}"
+    )
+    spent_before, spent_after = (_said(one, cap) for one in (before, after))
+    so_far = f"spent {spent_before} at delta {cap.delta:g}"
     if not costs and admitted and after.epsilon > cap.epsilon:
         return f"this plan costs nothing; {so_far}"
     if admitted:
-        return f"within {limit}: {so_far} before, {_up(after.epsilon)} spent after (composition: {after.filter})"
+        return f"within {limit}: {so_far} before, {spent_after} spent after (composition: {after.filter})"
     if not costs:
-        return f"{_up(after.epsilon)} is spent (composition: {after.filter}), above {limit}"
+        return f"{spent_after} is spent (composition: {after.filter}), above {limit}"
     why = next((reason for cost in costs.values() if (reason := components(cost.losses).unproved) is not None), None)
     if why is not None:
         return f"nothing is proved about this plan ({why}), so it fits under no cap; {so_far}"
     would = (
-        f"would bring the account from epsilon {_up(before.epsilon)} to {_up(after.epsilon)} (composition: "
-        f"{after.filter})"
+        f"would bring the account from epsilon {spent_before} to {spent_after} (composition: {after.filter})"
         if math.isfinite(after.epsilon)
         else f"spends more delta than is left, so that no epsilon holds at delta {cap.delta:g} ({so_far})"
     )
     return f"this plan {would}, above {limit}"
 
 
-def _up(value: float) -> str:
-    return f"{rounded_up(value, 4):g}"
+def _said(spent: Spent, cap: FilterCap) -> str:
+    # Not from the next float above a sum: of a cap of 2 before, that would be said to be 2.001.
+    exact = math.nextafter(spent.epsilon, -math.inf) if cap.earlier > 0 else spent.epsilon
+    return f"{rounded_up(exact, 4):g}"
 
 
 def repeats_left(history: History | SummedHistory, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> int:

@@ -3,10 +3,11 @@
 import getpass
 
 from storage.errors import InputError, RefusedError
-from storage.ledger.charges import Cap, require_cap
+from storage.ledger.charges import Account, Cap, require_cap
 from storage.ledger.ledger import Ledger
 from storage.ledger.restoring import restore
 from tasks.accounts.pricing import AccountingPolicy
+from tasks.datasets.registration import find_dataset
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
 
 
@@ -15,8 +16,21 @@ def open_ledger() -> Ledger:
     return Ledger(open_ledger_database(), AccountingPolicy())
 
 
-def change_cap(dataset: str, epsilon: float, reason: str) -> None:
-    """Raise or lower the epsilon of the cap of a data set's account, on record.
+def account_named(name: str) -> Account:
+    """Return the account that a data set pays from; where there is no such data set, the account of that name.
+
+    Raises
+    ------
+    InputError
+        If there is neither.
+    """
+    catalog = open_catalog()
+    account = None if any(one.name == name for one in catalog.datasets()) else catalog.account(name)
+    return catalog.account_of(find_dataset(name).name) if account is None else account
+
+
+def change_cap(name: str, epsilon: float, reason: str) -> None:
+    """Raise or lower the epsilon of the cap of an account, or of the one that a data set pays from, on record.
 
     Raising a cap keeps the old filter and opens a new one (:mod:`dpalgos.accounting.spending`); delta is fixed when
     the account is opened, because the filters of all raises share it.
@@ -30,9 +44,9 @@ def change_cap(dataset: str, epsilon: float, reason: str) -> None:
     OverspendError
         If more than a lower cap is spent, or the filters before a higher one did not keep to their deltas.
     """
-    account = open_catalog().account_of(dataset)
+    account = account_named(name)
     if account.cap is None:
-        raise RefusedError(f"{dataset} is public and has no cap")
+        raise RefusedError(f"{name} is public and has no cap")
     if not reason.strip():
         raise InputError("a cap is changed for good and on record: say why with --reason")
     cap = Cap(epsilon=epsilon, delta=account.cap.delta)

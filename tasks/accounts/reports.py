@@ -1,18 +1,19 @@
 """Reports on an account: cap, epsilon spent, what is left, what each plan cost whom, and how many more runs fit."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TypedDict
 
 from dpalgos.accounting.composition import gaussian_mu
-from dpalgos.accounting.spending import repeats_left, spent
+from dpalgos.accounting.spending import SummedHistory, repeats_left, spent
 from storage.catalog import DisjointLine
 from storage.ledger import entries
 from storage.ledger.charges import PERSON, Account, AccountTerms, Cap, ChargeRecord, History, PlanRecord, PlanRequest
 from storage.ledger.database import read_mark
 from storage.refs import Unit
 from tasks.accounts.filters import FilterStatus, counted_as, finite_or_none, read_costs, sum_plans
-from tasks.accounts.ledger import open_ledger
+from tasks.accounts.ledger import account_named, open_ledger
 from tasks.accounts.pricing import AccountingPolicy
 from tasks.accounts.room import one_more_run
 from tasks.datasets.registration import find_dataset
@@ -97,10 +98,10 @@ class ChargeLine(TypedDict):
 
 
 class PlanLine(TypedDict):
-    """What one charged plan cost, at the delta at which it states its cost; None where that is infinite.
+    """What one charged plan cost, at the delta at which it states its cost, or where that is infinite at the account's.
 
-    ``epsilon`` is the largest that a party paid, and ``parties`` says how much each did; ``mu`` is the largest of
-    Gaussian-DP, where all of it is.
+    None where both are infinite. ``epsilon`` is the largest that a party paid, and ``parties`` says how much each did;
+    ``mu`` is the largest of Gaussian-DP, where all of it is.
     """
 
     plan: int
@@ -133,7 +134,8 @@ class PartyBudget(TypedDict):
 class BudgetReport(TypedDict):
     """An account's cap, what it has spent, what is left, and the charges of each party, as JSON.
 
-    ``left`` is None of public rows, and where nothing can be charged.
+    ``left`` is None of public rows, and where nothing can be charged. ``earlier`` is the part of what is spent that
+    caps before a raised one hold.
     """
 
     datasets: list[str]
@@ -142,6 +144,7 @@ class BudgetReport(TypedDict):
     promised: dict[str, float] | None
     epsilon_spent: float | None
     delta_spent: float
+    earlier: float
     left: LeftLine | None
     filter: str
     group_size: int
@@ -162,19 +165,6 @@ def _behind() -> str | None:
     marks = [read_mark(path, database.chain) for path in database.marks]
     with entries.reading(database) as now:
         return next(filter(None, (entries.behind_mark(now, mark) for mark in marks)), None)
-
-
-def account_named(name: str) -> Account:
-    """Return the account that a data set pays from; where there is no such data set, the account of that name.
-
-    Raises
-    ------
-    InputError
-        If there is neither.
-    """
-    catalog = open_catalog()
-    account = None if any(one.name == name for one in catalog.datasets()) else catalog.account(name)
-    return catalog.account_of(find_dataset(name).name) if account is None else account
 
 
 def budget_report(name: str) -> BudgetReport:
@@ -217,6 +207,7 @@ def budget_report(name: str) -> BudgetReport:
         "promised": None if reading.promised is None else {"epsilon": reading.promised, "delta": reading.delta},
         "epsilon_spent": reading.epsilon,
         "delta_spent": reading.delta,
+        "earlier": reading.earlier,
         "left": None if left is None else {"epsilon": left.epsilon, "delta": left.delta, "run": left.run},
         "filter": reading.filter,
         "group_size": group,
@@ -227,7 +218,7 @@ def budget_report(name: str) -> BudgetReport:
         "restored": [one.recorded_at for one in history.plans if not one.releases],
         "behind": behind,
         "disjoint": open_catalog().disjoint_from(account.name),
-        "plans": list(_plans(history)),
+        "plans": list(_plans(history, reading.delta, group)),
         "parties": [
             {
                 "party": party,
@@ -245,27 +236,37 @@ def _unit_of(account: Account) -> Unit:
     return Unit("of people" if account.unit == PERSON else "")
 
 
-def _plans(history: History) -> Iterator[PlanLine]:
+def _plans(history: History, at: float, group: int) -> Iterator[PlanLine]:
     """Yield what each plan cost, oldest first; what a restored ledger recorded has no releases and is no plan."""
     for plan in history.plans:
         if not plan.releases:
             continue
-        each, mus = _epsilons(plan), [gaussian_mu(cost.losses) for cost in read_costs(plan.costs).values()]
+        delta, each = _epsilons(plan, at, group)
+        mus = [gaussian_mu(cost.losses) for cost in read_costs(plan.costs).values()]
         yield {
             "plan": plan.sequence,
             "run": plan.run,
             "recorded_at": plan.recorded_at,
             "recharge": plan.recharge,
             "epsilon": finite_or_none(max(each.values(), default=0.0)),
-            "delta": plan.delta,
+            "delta": delta,
             "mu": max((mu for mu in mus if mu is not None), default=None) if None not in mus else None,
             "parties": {party: finite_or_none(epsilon) for party, epsilon in each.items()},
         }
 
 
-def _epsilons(plan: PlanRecord) -> dict[str, float]:
-    """Return what each party was charged; of Gaussian losses tightly at the plan's delta."""
-    return {party: cost.totals.epsilon for party, cost in read_costs(plan.costs).items()}
+def _epsilons(plan: PlanRecord, at: float, group: int) -> tuple[float, dict[str, float]]:
+    """Return what each party was charged, and at which delta; of Gaussian losses tightly at the plan's.
+
+    A plan that releases values at a delta of their own (a draft) has none left for its Gaussian noise, and states no
+    finite epsilon: it is read by itself at the account's delta then, as what is spent is.
+    """
+    costs = read_costs(plan.costs)
+    each = {party: cost.totals.epsilon for party, cost in costs.items()}
+    if at > plan.delta and not all(math.isfinite(epsilon) for epsilon in each.values()):
+        alone = spent(SummedHistory(groups=group > 1).with_plan(plan.partition, costs), at)
+        return at, dict(alone.parties[plan.partition])
+    return plan.delta, each
 
 
 def _charge(charge: ChargeRecord) -> ChargeLine:

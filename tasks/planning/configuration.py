@@ -151,13 +151,30 @@ def _values(value: object) -> object:
     return tuple(values)
 
 
+_AIMS = r"^(balanced|f1|recall=(1|0?\.\d*[1-9]\d*)|cost=[1-9]\d*(\.\d+)?:[1-9]\d*(\.\d+)?)$"
+_LOSSES = r"^\d{1,7}:(advertise|share|mask|unmask)$"
+
+
+def _an_aim(value: object) -> object:
+    # A form knows the pattern; whoever types is told what there is.
+    if isinstance(value, str) and not re.search(_AIMS, value):
+        raise ValueError("give balanced, f1, recall=R with R above 0 and at most 1, or cost=A:B with numbers from 1 on")
+    return value
+
+
+def _a_loss(value: object) -> object:
+    if isinstance(value, str) and not re.search(_LOSSES, value):
+        raise ValueError("give a party's number and the round: 2:advertise, 2:share, 2:mask or 2:unmask")
+    return value
+
+
 class SecureSettings(BaseModel, frozen=True, extra="forbid"):
     """The fault model of secure aggregation, and who is lost in the simulation."""
 
     dropouts: Annotated[int, Field(ge=0, description="secagg: parties that may be lost during the run.")] = 0
     colluders: Annotated[int, Field(ge=0, description="secagg: parties that may pool what they know.")] = 0
     absent: Annotated[
-        tuple[Annotated[str, Field(pattern=r"^\d{1,7}:(advertise|share|mask|unmask)$")], ...],
+        tuple[Annotated[str, Field(pattern=_LOSSES), BeforeValidator(_a_loss)], ...],
         Field(
             description="secagg, simulated: who is gone from which round on (advertise, share, mask, unmask).",
             examples=[["2:mask"]],
@@ -372,10 +389,11 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
     aim: Annotated[
         str | None,
         Field(
-            pattern=r"^(balanced|f1|recall=(1|0?\.\d*[1-9]\d*)|cost=[1-9]\d*(\.\d+)?:[1-9]\d*(\.\d+)?)$",
+            pattern=_AIMS,
             description="With --roc, two classes: choose the threshold for balanced, f1, recall=0.8 or cost=1:20 (a "
             "false alarm costs 1, a miss 20). No further charge.",
         ),
+        BeforeValidator(_an_aim),
     ] = None
     by: Annotated[
         str | None,

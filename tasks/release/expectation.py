@@ -302,7 +302,7 @@ def expect(
         parties=len({party for release in reading for party in release.parties}),
         releases=sum(release.reads_rows for release in plan.releases),
         charged=charged,
-        stored=sum(release.key in stored for release in reading),
+        stored=len({one.key for one in (*reading, *plan.releases) if one.reads_rows and one.key in stored}),
         candidates=max((_candidates(release) for release in reading), default=1),
         passes=max((work.passes for _, work in works), default=0),
         operations=most.operations,
@@ -511,7 +511,8 @@ def expect_run(config: TrainingConfig, speeds: Speeds | None = None) -> Expectat
         anew=views.anew,
         encoded=[step for one in seen for step in one.maps],
         charged=len(open_ledger().charged(release.key for release in plan.releases if release.reads_rows)),
-        stored={release.key for release in reading if store.exists(release.key)},
+        # What measures is no work of training's, and is stored like the rest.
+        stored={one.key for one in (*reading, *plan.releases) if one.reads_rows and store.exists(one.key)},
         made={release.key for release, one in public_maps_of(plan) if found_map(release, one) is not None},
         first=[step for one in missing if isinstance(one, MappedRows) and one not in seen for step in one.maps],
         nights=[one for one in reading if isinstance(one, PlannedNight)],

@@ -68,6 +68,8 @@ def _wrong(outcome: Outcome, arguments: list[str], options: dict[str, set[str]])
         return "a line that a terminal does not show as it is"
     if re.match(r"unitball: \w+(Error|Exception)\b", lines[0]) or "Traceback" in lines[0]:
         return "the words of a Python exception"
+    if "match pattern" in lines[0]:
+        return "a regular expression in place of what there is"
     # What is advised must be an option of this command, or of another one that is named.
     named = {arguments[0], *re.findall(r"unitball (\w+)", lines[0])}
     allowed = {flag for name in named & options.keys() for flag in options[name]} | {"--help"}

@@ -193,6 +193,8 @@ class TestAccounts:
         with pytest.raises(RefusedError, match="give it a cap"):
             _private(catalog, "clinic", "v2", account="fresh", disjoint_people="another clinic")
         assert [found.version for found in catalog.registrations("clinic")] == ["v1"]
+        with pytest.raises(InputError, match=r"stored under another account.*leave --disjoint-people out"):
+            _private(catalog, "elsewhere", "e1", cap=CAP, account="new", disjoint_people="another clinic")
 
     def test_nothing_refills_an_account(self, catalog: Catalog, ledger: Ledger) -> None:
         """One changed row, an appended row, a re-ordered file, another name, a rotated key: the same people."""

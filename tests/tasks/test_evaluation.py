@@ -162,8 +162,9 @@ def test_an_aim_is_post_processing_of_the_histogram_that_was_paid_for(root: Path
 def test_an_aim_without_histograms_or_of_three_classes_is_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give `roc` too"):
         TrainingConfig(algorithm="noisy-gd", aim="f1")
-    with pytest.raises(ValueError, match="aim"):
-        TrainingConfig(algorithm="noisy-gd", aim="best", roc=True)
+    for aim in ("best", "recall=2", "cost=1:0.5", ""):
+        with pytest.raises(ValueError, match=r"give balanced, f1, recall=R .* or cost=A:B"):
+            TrainingConfig(algorithm="noisy-gd", aim=aim, roc=True)
     shards = shards_of(dataset_of(classes=3, visibility=Visibility.PRIVATE))
     with pytest.raises(ParameterError, match="aim is f1; a threshold is of two classes, and here are 3"):
         planned(shards[:2], shards[2], algorithm="noisy-gd", epsilon=1.0, roc=True, aim="f1")

@@ -93,6 +93,7 @@ def test_what_is_missing_is_named_and_nothing_is_registered(root: Path) -> None:
     rows = frame(60)
     for given, says in (
         ({"schema": SCHEMA}, r"the rows are a DataFrame, and name is missing: name='visits'"),
+        ({}, r"and name and schema are missing: name='visits'"),
         ({"name": "stays"}, r"and schema is missing.*schema= says what each column may hold"),
         ({"schema": SCHEMA, "name": "stays", "epsilom": 1.0}, "train has no parameter 'epsilom'; nearest: epsilon"),
         ({"schema": SCHEMA, "name": "stays", "epsilon": -1.0}, "epsilon"),

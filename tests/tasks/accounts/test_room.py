@@ -196,7 +196,7 @@ def test_a_budget_says_what_is_left_first_and_the_cost_of_each_charge(commands: 
     said = " ".join(commands("budget", "clinic").out.split())
     assert "0 and 5 like it" in said
     assert "test rows, held out" in said
-    assert "a run 0.5 8.2e-06 model" in said, "each charge with its run, its own epsilon and delta"
+    assert "a run 0.5 8.20312e-06 model" in said, "each charge with its run, its own epsilon and delta"
     report = commands.succeeds("budget", "clinic")
     assert report["left"]["epsilon"] == left()
     assert [plan["epsilon"] for plan in report["plans"]] == [pytest.approx(0.5, rel=1e-9), pytest.approx(0.4, rel=1e-9)]
@@ -210,8 +210,46 @@ def test_the_budget_of_an_account_that_only_a_draft_has_opened(commands: Command
     for name in ("wards", "wards-columns"):
         said = " ".join(commands("budget", name).out.split())
         assert "left: one more run " in said
-        assert "what the columns hold 0.5 8.2e-06 the ranges of columns" in said, "what the draft cost"
+        assert "what the columns hold 0.5 8.20312e-06 the ranges of columns" in said, "what the draft cost"
     report = commands.succeeds("budget", "wards")
     assert report["left"]["epsilon"] == pytest.approx(2.933, abs=0.02)
     (plan,) = report["plans"]
     assert plan["epsilon"] == pytest.approx(0.5)
+
+
+def test_a_draft_of_lists_of_values_has_a_cost_too(commands: CommandLine, tmp_path: Path) -> None:
+    """It states its plan at the little delta of the lists, where Gaussian noise has no finite epsilon."""
+    terms = ("--account", "wards", "--epsilon-cap", 2, "--delta-cap", 2.5e-6)
+    drawn = ("--numeric", "age", "--categories", "ward", "--range-epsilon", 0.2)
+    commands.succeeds("schema", "draft", CLINIC, "--output", tmp_path / "wards.yaml", *drawn, *terms)
+    said = " ".join(commands("budget", "wards").out.split())
+    assert "unbounded" not in said
+    assert "3e-06" not in said, "delta is what it is"
+    (plan,) = commands.succeeds("budget", "wards")["plans"]
+    assert plan["delta"] == 2.5e-6
+    assert 0.1 < plan["epsilon"] <= 0.2, "epsilon 0.2 at most, it was said when they were drawn"
+
+
+def test_a_budget_under_a_raised_cap_says_what_counts_as_spent(commands: CommandLine) -> None:
+    """And an account is named as it is elsewhere: none of rows that were brought in is needed."""
+    open_ledger().open_account("clinic", CAP, deltas=SERIES)
+    charge(gaussian(0.5))
+    lines = commands("budget", "clinic", "--raise-epsilon-cap", "4", "--reason", "one more study").out.splitlines()
+    (spent,) = (line for line in lines if line.startswith("spent ε"))
+    assert spent == "spent ε = 3 of 4; nothing was charged since the cap was raised"
+    assert "ε = 3 of it is the cap before, which counts as a whole whatever was spent of it." in " ".join(lines)
+    with pytest.raises(OverspendError) as refusal:
+        charge(gaussian(2.0))
+    assert "from epsilon 3 to " in str(refusal.value), "as budget says it, and not 3.001"
+    assert "above the cap of epsilon 4, of which the cap before is 3 and what came since has delta 3.125e-07" in str(
+        refusal.value
+    )
+
+
+def test_nights_stand_in_their_order(commands: CommandLine) -> None:
+    open_ledger().open_account("clinic", CAP, deltas=SERIES)
+    proved = Guarantee((GaussianMu(0.01),), neighbours=Neighbours("replace-one")).to_json()
+    nights = (ReleaseCharge(f"night-{night}", PARTIES, proved, f"night {night} of 12") for night in range(1, 13))
+    charge(PlanRequest("clinic", "even", tuple(nights), DELTA, "a run"))
+    said = " ".join(commands("budget", "clinic").out.split())
+    assert "12 releases, among them night 1 of 12, night 2 of 12, night 3 of 12" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.release import expectation
 from tasks.release.expectation import _NEW_ROOT, Expectation, Speeds, expect, expect_run, measure_speeds
 from tests.dpalgos.parameters import PARAMETERS
-from tests.support.chains import charges
+from tests.support.chains import charges, ingest_private
 from tests.support.plans import dataset_of, planned, shards_of
 
 SPEEDS = Speeds(operations=1e10, interpreted=1.0, cores=2)
@@ -231,6 +232,15 @@ def test_what_is_charged_already_is_said_and_of_other_mathematics_nothing_is(mon
     assert (again.operations, again.read_bytes, again.parties) == (0, 0, 2), "what is stored reads nothing again"
     monkeypatch.setattr("tasks.planning.plans.code_version", lambda *classes: "0" * 16)
     assert expected(**config).charged == 0
+
+
+@pytest.mark.usefixtures("_steady")
+def test_what_measures_is_stored_like_the_rest(tmp_path: Path) -> None:
+    ingest_private(tmp_path / "input", epsilon_cap=5.0)
+    config: dict[str, Any] = {"dataset": "clinic", "algorithm": "noisy-gd", "test_fraction": 0.25}
+    chain_inline(TrainingConfig.model_validate({"epsilon": 1.0, "parties": 2, **config}))
+    again = expected(**config)
+    assert again.stored == again.charged == again.releases == 2
 
 
 @pytest.mark.usefixtures("_steady")
