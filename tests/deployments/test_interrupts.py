@@ -166,6 +166,86 @@ def test_a_charge_that_is_being_written_is_told_as_it_ends() -> None:
     ended.refused(143, clinic, "charged: 1 release to account ward", "ask again and it costs nothing")
 
 
+@pytest.mark.parametrize("step", ["_enter", "asked"])
+def test_a_charge_is_told_wherever_the_signal_meets_its_entry(step: str) -> None:
+    """After it is written and before it is noted, or a second signal while the ledger is asked for it."""
+    ended = _ended(
+        f"""
+    from tasks.runtime import standing
+    enter, written = standing._enter, standing.Written(2, 0.41, 0.62, 3.0)
+    def interrupted(*given):
+        signal.raise_signal(signal.SIGTERM)
+        enter(*given)
+    def asked():
+        signal.raise_signal(signal.SIGTERM)
+        return written
+    if {step!r} == "_enter":
+        standing._enter = interrupted
+    def command(**_):
+        with standing.charging("clinic", asked) as said:
+            if {step!r} == "_enter":
+                said(written)
+            else:
+                signal.raise_signal(signal.SIGINT)
+        return 0
+    """
+    )
+    assert ended.code in (130, 143)
+    assert "nothing was charged" not in ended.err
+    assert "to account clinic was being written: it is there whole or not at all" in ended.err
+
+
+def test_a_command_without_standard_streams_is_stopped(tmp_path: Path) -> None:
+    """As a daemon may start it: its files do not take their numbers, so that nothing is printed into one of them."""
+    code = (
+        "import os, signal, time; from deployments.cli import entry_point\n"
+        "def command(**_):\n"
+        f"    file = open({str(tmp_path / 'file')!r}, 'w'); open({str(tmp_path / 'begun')!r}, 'w').close()\n"
+        "    print('a result', flush=True); time.sleep(600)\n"
+        "entry_point.command_group = lambda _: command; entry_point.main()"
+    )
+    shell = ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, code]
+    process = subprocess.Popen(shell, env=clean_environment())
+    try:
+        wait_for("its beginning", (tmp_path / "begun").exists, 60, every=0.02)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+    finally:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "file").read_text() == ""
+
+
+@pytest.mark.parametrize("reader", ["gone", "stopped"])
+def test_a_command_whose_line_nobody_takes_is_stopped(reader: str) -> None:
+    """As with ``| tee`` which Ctrl-C ends first, or ``| less`` and a terminal that was halted: a write fails or waits."""
+    taken, given = os.pipe()
+    os.set_blocking(given, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(given, b"x" * 4096)
+    os.set_blocking(given, True)
+    if reader == "gone":
+        os.close(taken)
+    command = "def command(**_):\n    print('begun', flush=True); time.sleep(600)\nstopping.GRACE_SECONDS = 0.2"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _COMMAND.format(command=command)],
+        stdout=subprocess.PIPE,
+        stderr=given,
+        env=clean_environment(),
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(given)
+
+
 def test_a_second_interrupt_ends_at_once() -> None:
     ended = _ended(
         """
