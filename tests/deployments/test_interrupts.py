@@ -219,7 +219,7 @@ def test_a_command_without_standard_streams_is_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reader", ["gone", "stopped"])
 def test_a_command_whose_line_nobody_takes_is_stopped(reader: str) -> None:
-    """As with ``| tee`` which Ctrl-C ends first, or ``| less`` and a terminal that was halted: a write fails or waits."""
+    """As with ``| tee``, which Ctrl-C ends first, or ``| less``: a write fails, or waits."""
     taken, given = os.pipe()
     os.set_blocking(given, False)
     with contextlib.suppress(BlockingIOError):
@@ -380,8 +380,14 @@ def test_a_run_that_is_terminated_in_the_engines_hands(engine: Engine, unitball:
     (before,) = {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")}
     again = unitball(*train)
     assert again.code == 0
-    assert "charged to account clinic-2026 before: it costs nothing more" in again.err
+    note = "note: all that {} releases was charged to account clinic-2026 before: it costs nothing more"
+    assert note.format("this") in again.err
     assert {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")} == {before}
+    # Beside one that is to be paid, only this one costs nothing.
+    compared = unitball("compare", *train[1:3], "--algorithms", "noisy-gd,unitball", *train[5:])
+    assert compared.code == 0
+    notes = [line for line in compared.err.splitlines() if line.startswith("note: ")]
+    assert notes == [note.format("noisy-gd")]
 
 
 @pytest.mark.nightly

@@ -220,7 +220,9 @@ def test_a_refusal_does_not_say_how_much_is_free(
     """The size of what is stored, private rows among it, would follow from that; Prefect keeps the message."""
     usage = shutil.disk_usage(unitball.root)._replace(free=free)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(StorageError, match=r"^less than 8\.0 MB are free where \S+ lies, which may not do for") as caught:
+    with pytest.raises(
+        StorageError, match=r"^less than 8\.0 MB are free where \S+ lies, which may not do for"
+    ) as caught:
         readiness.require_ready(Afterwards(Layout(unitball.root)))
     assert f"{free / 1e6:g}" not in str(caught.value).replace("8.0 MB", "").replace(str(unitball.root), "")
 
