@@ -82,7 +82,7 @@ def test_the_root_is_moved_while_it_is_served(engine: Engine, tmp_path: Path) ->
     shutil.rmtree(served.root, ignore_errors=True)
     elsewhere.rename(served.root)
     with started(tmp_path) as served:
-        assert "arrivals.nightly" in {one["name"] for one in served.ask("deployments/filter")}
+        assert "arrivals.nightly" in {one["name"] for one in served.ask("/deployments/filter")}
 
 
 @pytest.mark.parametrize("part", ["engine_process", "multiprocessing.spawn", "mlflow_server"])
