@@ -195,6 +195,27 @@ def test_a_charge_is_told_wherever_the_signal_meets_its_entry(step: str) -> None
     assert "to account clinic was being written: it is there whole or not at all" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("when", "said"), [("meanwhile", "recorded as spent, or nothing is"), ("afterwards", "the ledger is restored, and")]
+)
+def test_a_restoration_that_is_stopped_is_not_said_to_have_charged_nothing(when: str, said: str) -> None:
+    ended = _ended(
+        f"""
+    from tasks.accounts import ledger
+    def restore(*_, **__):
+        if {when!r} == "meanwhile":
+            signal.raise_signal(signal.SIGTERM)
+        return ("clinic",)
+    ledger.restore, ledger.open_ledger_database = restore, lambda: None
+    def command(**_):
+        ledger.restore_ledger("disk lost", None, None)
+        signal.raise_signal(signal.SIGTERM)
+    """
+    )
+    ended.refused(143, "terminated; ", said)
+    assert "nothing was charged" not in ended.err
+
+
 def test_a_command_without_standard_streams_is_stopped(tmp_path: Path) -> None:
     """As a daemon may start it: its files do not take their numbers, so that nothing is printed into one of them."""
     code = (
