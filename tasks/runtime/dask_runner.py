@@ -9,9 +9,8 @@ import threading
 from contextlib import suppress
 from typing import Self
 
-from distributed import Client
+from distributed import Client, get_worker
 from distributed import TimeoutError as NotInTime
-from distributed import get_worker
 from prefect_dask import DaskTaskRunner
 
 from tasks.runtime.progress import WAITING, report_progress
