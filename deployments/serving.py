@@ -265,6 +265,12 @@ def serve_runner(serving: Serving) -> Iterator[tuple[list[_Part], Callable[[], b
         yield [_runner(stack, serving, root, "--shared")], there
 
 
+def _forget_servers(root: Path, there: Callable[[], bool]) -> None:
+    # Another root may lie there by now.
+    if there():
+        record_servers(root, {})
+
+
 @contextlib.contextmanager
 def serve(serving: Serving) -> Iterator[tuple[list[_Part], Callable[[], bool]]]:
     """Start everything, yield what to watch, and stop everything: runner, MLflow, then the server.
@@ -312,7 +318,7 @@ def serve(serving: Serving) -> Iterator[tuple[list[_Part], Callable[[], bool]]]:
         runner = _runner(stack, serving, root)
         mlflow.wait_until(lambda: _answers(f"{serving.mlflow_url}/health"))
         record_servers(root, {"prefect": f"{serving.prefect_url}/api", "mlflow": serving.mlflow_url})
-        stack.callback(lambda: there() and record_servers(root, {}))
+        stack.callback(_forget_servers, root, there)
         yield [server, mlflow, runner], there
 
 

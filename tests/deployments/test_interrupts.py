@@ -163,7 +163,7 @@ def test_a_charge_that_is_being_written_is_told_as_it_ends() -> None:
     """
     )
     clinic = "charged: 2 releases to account clinic, which has now spent epsilon 0.62 of 3 (0.41 before)"
-    ended.refused(143, clinic, "charged: 1 release to account ward", "ask again and it costs nothing")
+    ended.refused(143, clinic, "charged: 1 release to account ward", "ask again: what was charged costs nothing")
 
 
 @pytest.mark.parametrize("step", ["_enter", "asked"])
@@ -265,6 +265,21 @@ def test_a_command_whose_line_nobody_takes_is_stopped(reader: str) -> None:
         process.kill()
         process.communicate()
         os.close(given)
+
+
+def test_what_is_said_of_the_charge_of_one_of_several_is_true_of_all() -> None:
+    """Of a comparison, or a sweep, the rest is charged yet when it is asked for again."""
+    ended = _ended(
+        """
+    from tasks.runtime import standing
+    def command(**_):
+        with standing.charging("clinic", lambda: None) as said:
+            said(standing.Written(2, 0.41, 0.62, 3.0))
+        signal.raise_signal(signal.SIGINT)
+    """
+    )
+    ended.refused(130, "(0.41 before): ask again: what was charged costs nothing")
+    assert "it costs nothing" not in ended.err
 
 
 def test_a_second_interrupt_ends_at_once() -> None:
@@ -379,7 +394,7 @@ def test_what_stands_is_said_before_the_process_ends(
     else:
         assert before == 1
         assert "; charged: 1 release to account clinic-2026, which has now spent epsilon 0.49" in line
-        assert line.endswith(" of 3 (0 before): ask again and it costs nothing\n")
+        assert line.endswith(" of 3 (0 before): ask again: what was charged costs nothing\n")
         assert again.err == f"{note}\n"
     assert "which was charged before" in commands(*describe).out
 
@@ -397,7 +412,7 @@ def test_a_run_that_is_terminated_in_the_engines_hands(engine: Engine, unitball:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     said = "charged: 2 releases to account clinic-2026, which has now spent epsilon 0.2"
-    Outcome(process.returncode, out, err).refused(143, "terminated", said, "ask again and it costs nothing")
+    Outcome(process.returncode, out, err).refused(143, "terminated", said, "ask again: what was charged costs nothing")
     (before,) = {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")}
     again = unitball(*train)
     assert again.code == 0
