@@ -5,7 +5,7 @@ import asyncio
 import copyreg
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
@@ -43,6 +43,7 @@ from storage.readers.by_name import BUNDLED
 from storage.secrets import root_name
 from tasks.datasets.schedules import BrokenSchedule, full_name, sound_schedules
 from tasks.runtime.ending import AT_WORK
+from tasks.runtime.engine import lying_there
 from tasks.runtime.events import Event, log_event
 from tasks.runtime.interrupted import UNFINISHED, crash_interrupted_runs
 from tasks.runtime.settings import current_root, keep_private, use_own_temporary_folder
@@ -371,7 +372,8 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
         if not shared:
             client.upsert_global_concurrency_limit_by_name(AT_WORK, runs)
     print(READY, flush=True)
-    asyncio.run(_run(runner, served))
+    with lying_there(root) as there:
+        asyncio.run(_run(runner, served, there))
 
 
 class _Runner(Runner):
@@ -402,11 +404,16 @@ async def _look_after(runner: Runner, served: Served) -> None:
             await asyncio.sleep(_SECONDS)
 
 
-async def _follow(served: Served) -> None:
-    """Serve the schedules that are set, changed and ended meanwhile, and list new data sets, until cancelled."""
+async def _follow(served: Served, there: Callable[[], bool]) -> None:
+    """Serve the schedules that are set, changed and ended meanwhile, and list new data sets, until cancelled.
+
+    Where the root has been moved this process ends: looking would make another one, which has no schedule.
+    """
     seen, told, datasets, descriptions = -1, True, list[str](), list[str]()
     async with get_client() as client:
         while True:
+            if not there():
+                os._exit(1)
             try:
                 if (grown := await asyncio.to_thread(_grown)) != seen:
                     descriptions = [one["description"] for one in await asyncio.to_thread(served.follow)]
@@ -419,8 +426,8 @@ async def _follow(served: Served) -> None:
             await asyncio.sleep(_SECONDS_OF_A_LOOK)
 
 
-async def _run(runner: Runner, served: Served) -> None:
-    tended = (_look_after(runner, served), _follow(served), send_alerts(current_root()))
+async def _run(runner: Runner, served: Served, there: Callable[[], bool]) -> None:
+    tended = (_look_after(runner, served), _follow(served, there), send_alerts(current_root()))
     beside = [asyncio.create_task(one) for one in tended]
     try:
         await runner.start()

@@ -244,7 +244,7 @@ def _runner(stack: contextlib.ExitStack, serving: Serving, root: Path, *argument
 
 
 @contextlib.contextmanager
-def serve_runner(serving: Serving) -> Iterator[list[_Part]]:
+def serve_runner(serving: Serving) -> Iterator[tuple[list[_Part], Callable[[], bool]]]:
     """Start the runner alone, on the Prefect server that ``PREFECT_API_URL`` names, and stop it at the end.
 
     Raises
@@ -260,14 +260,22 @@ def serve_runner(serving: Serving) -> Iterator[list[_Part]]:
     os.environ[ROOT_VARIABLE] = str(root)
     prepare_engine(root)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(being_served(root))
+        there = stack.enter_context(being_served(root))
         keep_webhook(root)
-        yield [_runner(stack, serving, root, "--shared")]
+        yield [_runner(stack, serving, root, "--shared")], there
+
+
+def _forget_servers(root: Path, there: Callable[[], bool]) -> None:
+    # Another root may lie there by now.
+    if there():
+        record_servers(root, {})
 
 
 @contextlib.contextmanager
-def serve(serving: Serving) -> Iterator[list[_Part]]:
-    """Start everything, yield the processes to watch, and stop everything: runner, MLflow, then the server.
+def serve(serving: Serving) -> Iterator[tuple[list[_Part], Callable[[], bool]]]:
+    """Start everything, yield what to watch, and stop everything: runner, MLflow, then the server.
+
+    Yields the processes, and what tells whether the root still lies there.
 
     Raises
     ------
@@ -292,7 +300,7 @@ def serve(serving: Serving) -> Iterator[list[_Part]]:
         if serving.database is not None:
             use_database_server(root, serving.database)
         prepare_databases(root)
-        stack.enter_context(being_served(root))
+        there = stack.enter_context(being_served(root))
         keep_webhook(root)
         secret = credentials(root)
         server = _Part("Prefect server", lambda: start_server(root, listener, serving.prefect_settings()))
@@ -310,8 +318,8 @@ def serve(serving: Serving) -> Iterator[list[_Part]]:
         runner = _runner(stack, serving, root)
         mlflow.wait_until(lambda: _answers(f"{serving.mlflow_url}/health"))
         record_servers(root, {"prefect": f"{serving.prefect_url}/api", "mlflow": serving.mlflow_url})
-        stack.callback(record_servers, root, {})
-        yield [server, mlflow, runner]
+        stack.callback(_forget_servers, root, there)
+        yield [server, mlflow, runner], there
 
 
 def _described(serving: Serving, root: Path) -> Iterator[tuple[str, str]]:
@@ -401,7 +409,7 @@ def run(serving: Serving) -> int:
     signals = _Signals()
     print(f"starting {'' if serving.runner_only else 'Prefect, MLflow and '}the runner …", flush=True)
     try:
-        with (serve_runner if serving.runner_only else serve)(serving) as parts:
+        with (serve_runner if serving.runner_only else serve)(serving) as (parts, there):
             signals.starting = False
             root = Layout(serving.root).root
             for line in parts[-1].process.logged():
@@ -415,6 +423,11 @@ def run(serving: Serving) -> int:
             tidying = None
             due = time.monotonic()
             while not signals.end.wait(0.5):
+                if not there():
+                    raise ServeError(
+                        f"{root} was moved, replaced or removed while it was served: all is stopped; serve it where it "
+                        "lies now: unitball serve --root PATH"
+                    )
                 for part in parts:
                     if news := part.keep_alive():
                         print(news, flush=True)

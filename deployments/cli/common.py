@@ -173,9 +173,17 @@ def running(title: str, *, stages: Collection[str] | None = None) -> Iterator[No
             yield
 
 
-def say_charged_before(account: str) -> None:
-    """Say at the start of what was charged before, be it by one that was stopped, that it costs nothing more."""
-    typer.echo(f"note: all that this releases was charged to account {account} before: it costs nothing more", err=True)
+def say_charged_before(account: str, what: str = "this") -> None:
+    """Say at the start of what was charged before, be it by one that was stopped, that it costs nothing more.
+
+    Parameters
+    ----------
+    account : str
+    what : str
+        Of several that are asked for at once, which one.
+    """
+    said = f"all that {what} releases was charged to account {account} before: it costs nothing more"
+    typer.echo(f"note: {said}", err=True)
 
 
 @dataclass(frozen=True, slots=True)

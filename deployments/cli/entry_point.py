@@ -264,6 +264,21 @@ def printable(text: str) -> str:
     return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "…"
 
 
+def _open_closed_streams() -> None:
+    """Let what was started without a standard stream have one that leads nowhere.
+
+    The next file opened would take its number, be it a database, and what is printed would be written into it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is the one that is missing.
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - for as long as the process lives
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave: 0 done, 2 bad arguments or input, 3 refused for privacy, 1 otherwise.
 
@@ -272,6 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     words = list(arguments) if arguments is not None else sys.argv[1:]
     code: object = DONE
+    _open_closed_streams()
     # Modules are what is made first, and stay: looking for garbage among them takes a tenth of a command's start.
     gc.set_threshold(50_000)
     # Who calls this with words of their own goes on afterwards.

@@ -152,8 +152,16 @@ class Watch:
         if os.isatty(people):
             # What shows progress has a line of its own, and has hidden the cursor.
             line = f"\r\x1b[2K\x1b[?25h{line}"
-        os.write(people, line.encode(errors="backslashreplace"))
+        # Whoever reads may have ended, or take nothing: this thread does not wait for that.
+        written = threading.Thread(target=_write, args=[people, line.encode(errors="backslashreplace")], daemon=True)
+        written.start()
+        written.join(_PATIENCE_SECONDS)
         self._told.set()
+
+
+def _write(file: int, line: bytes) -> None:
+    with suppress(OSError):
+        os.write(file, line)
 
 
 _current: Watch | None = None

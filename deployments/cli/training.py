@@ -231,7 +231,7 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
                 prepared = require_feasible(config)
                 _warn(prepared.plan)
                 if (account := charged_before(prepared)) is not None:
-                    say_charged_before(account)
+                    say_charged_before(account, "this" if len(configs) == 1 else str(config.algorithm))
             except ParameterError as error:
                 if len(configs) == 1:
                     raise

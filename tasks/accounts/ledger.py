@@ -8,6 +8,7 @@ from storage.ledger.ledger import Ledger
 from storage.ledger.restoring import restore
 from tasks.accounts.pricing import AccountingPolicy
 from tasks.datasets.registration import find_dataset
+from tasks.runtime.standing import note_elsewhere
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
 
 
@@ -107,4 +108,9 @@ def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> t
     stated = None if epsilon is None or delta is None else Cap(epsilon, delta)
     if stated is not None:
         require_cap(stated)
-    return restore(open_ledger_database(), AccountingPolicy(), by=getpass.getuser(), why=reason, stated=stated)
+    note_elsewhere(
+        "restoration", "what the ledger lacks is recorded as spent, or nothing is: unitball budget says which"
+    )
+    accounts = restore(open_ledger_database(), AccountingPolicy(), by=getpass.getuser(), why=reason, stated=stated)
+    note_elsewhere("restoration", "the ledger is restored, and what it lacked is recorded as spent")
+    return accounts

@@ -5,6 +5,7 @@ and cannot be served, because something it names has gone or is another now, is 
 """
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from dpalgos.parameters import ParameterError
 from storage.datasets import dataset_ref, declared_table
@@ -32,6 +33,15 @@ _FIELDS = ("minute", "hour", "day", "month", "weekday")
 _SHOWN_DATES = 3
 
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+
+
+def _called(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError("a name has 1 to 60 letters (A to z), digits, - and _, and begins with a letter or digit")
+    return name
+
+
 Charged = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 """An epsilon that held-out rows are charged."""
 
@@ -45,10 +55,8 @@ class Schedule(BaseModel, frozen=True, extra="forbid"):
 
     name: Annotated[
         str,
-        Field(
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$",
-            description="What to call it, among the data set's: letters, digits, - and _.",
-        ),
+        AfterValidator(_called),
+        Field(description="What to call it, among the data set's: letters, digits, - and _."),
     ] = ""
     paused: Annotated[bool, Field(description="Nothing starts it until it is resumed.")] = False
     config: TrainingConfig

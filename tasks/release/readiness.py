@@ -19,6 +19,7 @@ from storage.atomic import writing
 from storage.errors import InputError, StorageError
 from storage.layout import Layout
 from storage.objects import objects_of
+from storage.results import TABLES
 from tasks.planning.releases import PlannedRelease
 
 _MB = 1_000_000
@@ -43,7 +44,7 @@ class Afterwards:
     releases: Sequence[PlannedRelease] = ()
 
     def least_bytes(self) -> int:
-        """Return a lower bound of what will be written below the root, told from public facts alone.
+        """Return the bytes that must be free, told from public facts alone.
 
         Of each model one number a feature, whatever it is made of, and what every run leaves in databases and pages.
         How much copies of rows take once they are compressed depends on what they are, so nothing that is refused or
@@ -119,8 +120,8 @@ def try_folder(folder: Path) -> None:
 def _folders(layout: Layout) -> list[Path]:
     """Return the folders that runs write to, the one for temporary files included."""
     below = [layout.root, layout.private, layout.parties, layout.releases, layout.results, layout.prefect]
-    # Of results each table has its own, which may be elsewhere.
-    below += [path for path in sorted(layout.results.iterdir()) if path.is_dir()]
+    # Of results each table has its own, which may be elsewhere; what else lies there is no run's.
+    below += [path for table in TABLES if (path := layout.results / table).is_dir()]
     return [*below, Path(tempfile.gettempdir())]
 
 
@@ -134,11 +135,13 @@ def _writable(afterwards: Afterwards) -> None:
 def _room(afterwards: Afterwards) -> None:
     least = afterwards.least_bytes()
     for folder in _folders(afterwards.layout):
-        free = shutil.disk_usage(folder).free
-        if free < least:
+        disk = shutil.disk_usage(folder)
+        # Some file systems say nothing of their size. How much is free is not told: stored rows, whose size is private,
+        # are part of what is not, and a run's message goes to Prefect.
+        if disk.total and disk.free < least:
             raise StorageError(
-                f"{free / _MB:,.1f} MB are free where {folder} lies, and what follows the charge takes at least "
-                f"{least / _MB:,.1f} MB; free some space"
+                f"less than {least / _MB:,.1f} MB are free where {folder} lies, which may not do for what follows the "
+                "charge; free some space"
             )
 
 

@@ -1,12 +1,16 @@
-"""What runs a flow's tasks on Dask: it says what it waits for, before the flow begins and hence before any charge."""
+"""What runs a flow's tasks on Dask: it says what it waits for, before the flow begins and hence before any charge.
+
+And where all workers go in the middle: Dask keeps their tasks for others that may come, and says nothing.
+"""
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import Self
 
+from distributed import Client, get_worker
 from distributed import TimeoutError as NotInTime
-from distributed import get_worker
 from prefect_dask import DaskTaskRunner
 
 from tasks.runtime.progress import WAITING, report_progress
@@ -37,4 +41,25 @@ class WaitingTaskRunner(DaskTaskRunner):  # type: ignore[misc]  # it has no type
                 client.wait_for_workers(1, timeout=_LOOK_SECONDS)
             except NotInTime:
                 continue
+        if self.address is not None:
+            # Dask starts those of this machine again by itself.
+            ended = threading.Event()
+            looking = threading.Thread(target=self._look, args=[client, ended], name="workers", daemon=True)
+            looking.start()
+            self._exit_stack.callback(looking.join)
+            self._exit_stack.callback(ended.set)
         return self
+
+    def _look(self, client: Client, ended: threading.Event) -> None:
+        """Say it once each time that the last worker has gone."""
+        were = True
+        while not ended.wait(_LOOK_SECONDS):
+            try:
+                are = bool(client.nthreads())
+            except Exception:
+                # The scheduler has gone as well: whoever waits for a task says that.
+                return
+            if were and not are:
+                start = f"unitball dask worker {self.address}"
+                report_progress(WAITING, f"all workers have gone; the run goes on when one comes: {start}")
+            were = are

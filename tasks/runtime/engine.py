@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -611,8 +611,10 @@ def _lock_file(root: Path) -> Path:
 
 
 @contextmanager
-def being_served(root: Path) -> Iterator[None]:
+def being_served(root: Path) -> Iterator[Callable[[], bool]]:
     """Hold the lock that says that this process serves a root; the kernel drops it with the process.
+
+    Yields what tells whether the root still lies there (:func:`lying_there`).
 
     Raises
     ------
@@ -632,7 +634,26 @@ def being_served(root: Path) -> Iterator[None]:
                         f"{root} is being served already ({where}): stop that first, or name another --root"
                     ) from None
                 time.sleep(_PAUSE)
-        yield
+        with lying_there(root) as there:
+            yield there
+
+
+@contextmanager
+def lying_there(root: Path) -> Iterator[Callable[[], bool]]:
+    """Yield what tells whether a root that is being served still lies where it did: moved, its path names nothing.
+
+    Or another root, which whoever goes on at that path makes, or finds.
+    """
+    with _lock_file(root).open("rb") as file:
+
+        def there() -> bool:
+            try:
+                # Held open, since a file system may number files anew that nobody has open.
+                return os.path.samestat(os.fstat(file.fileno()), _lock_file(root).stat())
+            except FileNotFoundError:
+                return False
+
+        yield there
 
 
 def running_servers(root: Path) -> dict[str, str]:

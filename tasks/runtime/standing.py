@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 # For so long a charge that is being written may still tell how it ended: a local ledger takes milliseconds.
 _PATIENCE_SECONDS = 1.0
-AGAIN = "ask again and it costs nothing"
+AGAIN = "ask again: what was charged costs nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +83,21 @@ def charging(account: str, ask: Callable[[], Written | None]) -> Iterator[Callab
         # A refused charge, and one that could not be written, is none.
         raise
     except BaseException:
-        try:
+        # Unless the ledger can be asked to the end: a second signal may break that off.
+        known = False
+        with suppress(Exception):
             found = ask()
             told[:] = [] if found is None else [found]
-        except Exception:
-            known = False
+            known = True
         raise
     finally:
+        # In this order: a signal may break it off at any place, and what is open or entered is never said to be none.
         with _record.changed:
-            _record.open.remove(account)
-            if not known:
-                _record.unknown.append(account)
             for one in told:
                 _enter(account, one)
+            if not known:
+                _record.unknown.append(account)
+            _record.open.remove(account)
             _record.changed.notify_all()
 
 

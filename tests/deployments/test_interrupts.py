@@ -163,7 +163,123 @@ def test_a_charge_that_is_being_written_is_told_as_it_ends() -> None:
     """
     )
     clinic = "charged: 2 releases to account clinic, which has now spent epsilon 0.62 of 3 (0.41 before)"
-    ended.refused(143, clinic, "charged: 1 release to account ward", "ask again and it costs nothing")
+    ended.refused(143, clinic, "charged: 1 release to account ward", "ask again: what was charged costs nothing")
+
+
+@pytest.mark.parametrize("step", ["_enter", "asked"])
+def test_a_charge_is_told_wherever_the_signal_meets_its_entry(step: str) -> None:
+    """After it is written and before it is noted, or a second signal while the ledger is asked for it."""
+    ended = _ended(
+        f"""
+    from tasks.runtime import standing
+    enter, written = standing._enter, standing.Written(2, 0.41, 0.62, 3.0)
+    def interrupted(*given):
+        signal.raise_signal(signal.SIGTERM)
+        enter(*given)
+    def asked():
+        signal.raise_signal(signal.SIGTERM)
+        return written
+    if {step!r} == "_enter":
+        standing._enter = interrupted
+    def command(**_):
+        with standing.charging("clinic", asked) as said:
+            if {step!r} == "_enter":
+                said(written)
+            else:
+                signal.raise_signal(signal.SIGINT)
+        return 0
+    """
+    )
+    assert ended.code in (130, 143)
+    assert "nothing was charged" not in ended.err
+    assert "to account clinic was being written: it is there whole or not at all" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("when", "said"), [("meanwhile", "recorded as spent, or nothing is"), ("afterwards", "the ledger is restored, and")]
+)
+def test_a_restoration_that_is_stopped_is_not_said_to_have_charged_nothing(when: str, said: str) -> None:
+    ended = _ended(
+        f"""
+    from tasks.accounts import ledger
+    def restore(*_, **__):
+        if {when!r} == "meanwhile":
+            signal.raise_signal(signal.SIGTERM)
+        return ("clinic",)
+    ledger.restore, ledger.open_ledger_database = restore, lambda: None
+    def command(**_):
+        ledger.restore_ledger("disk lost", None, None)
+        signal.raise_signal(signal.SIGTERM)
+    """
+    )
+    ended.refused(143, "terminated; ", said)
+    assert "nothing was charged" not in ended.err
+
+
+def test_a_command_without_standard_streams_is_stopped(tmp_path: Path) -> None:
+    """As a daemon may start it: its files do not take their numbers, so that nothing is printed into one of them."""
+    code = (
+        "import os, signal, time; from deployments.cli import entry_point\n"
+        "def command(**_):\n"
+        f"    file = open({str(tmp_path / 'file')!r}, 'w'); open({str(tmp_path / 'begun')!r}, 'w').close()\n"
+        "    print('a result', flush=True); time.sleep(600)\n"
+        "entry_point.command_group = lambda _: command; entry_point.main()"
+    )
+    shell = ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, code]
+    process = subprocess.Popen(shell, env=clean_environment())
+    try:
+        wait_for("its beginning", (tmp_path / "begun").exists, 60, every=0.02)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+    finally:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "file").read_text() == ""
+
+
+@pytest.mark.parametrize("reader", ["gone", "stopped"])
+def test_a_command_whose_line_nobody_takes_is_stopped(reader: str) -> None:
+    """As with ``| tee``, which Ctrl-C ends first, or ``| less``: a write fails, or waits."""
+    taken, given = os.pipe()
+    os.set_blocking(given, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(given, b"x" * 4096)
+    os.set_blocking(given, True)
+    if reader == "gone":
+        os.close(taken)
+    command = "def command(**_):\n    print('begun', flush=True); time.sleep(600)\nstopping.GRACE_SECONDS = 0.2"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _COMMAND.format(command=command)],
+        stdout=subprocess.PIPE,
+        stderr=given,
+        env=clean_environment(),
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(given)
+
+
+def test_what_is_said_of_the_charge_of_one_of_several_is_true_of_all() -> None:
+    """Of a comparison, or a sweep, the rest is charged yet when it is asked for again."""
+    ended = _ended(
+        """
+    from tasks.runtime import standing
+    def command(**_):
+        with standing.charging("clinic", lambda: None) as said:
+            said(standing.Written(2, 0.41, 0.62, 3.0))
+        signal.raise_signal(signal.SIGINT)
+    """
+    )
+    ended.refused(130, "(0.41 before): ask again: what was charged costs nothing")
+    assert "it costs nothing" not in ended.err
 
 
 def test_a_second_interrupt_ends_at_once() -> None:
@@ -278,7 +394,7 @@ def test_what_stands_is_said_before_the_process_ends(
     else:
         assert before == 1
         assert "; charged: 1 release to account clinic-2026, which has now spent epsilon 0.49" in line
-        assert line.endswith(" of 3 (0 before): ask again and it costs nothing\n")
+        assert line.endswith(" of 3 (0 before): ask again: what was charged costs nothing\n")
         assert again.err == f"{note}\n"
     assert "which was charged before" in commands(*describe).out
 
@@ -296,12 +412,18 @@ def test_a_run_that_is_terminated_in_the_engines_hands(engine: Engine, unitball:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     said = "charged: 2 releases to account clinic-2026, which has now spent epsilon 0.2"
-    Outcome(process.returncode, out, err).refused(143, "terminated", said, "ask again and it costs nothing")
+    Outcome(process.returncode, out, err).refused(143, "terminated", said, "ask again: what was charged costs nothing")
     (before,) = {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")}
     again = unitball(*train)
     assert again.code == 0
-    assert "charged to account clinic-2026 before: it costs nothing more" in again.err
+    note = "note: all that {} releases was charged to account clinic-2026 before: it costs nothing more"
+    assert note.format("this") in again.err
     assert {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")} == {before}
+    # Beside one that is to be paid, only this one costs nothing.
+    compared = unitball("compare", *train[1:3], "--algorithms", "noisy-gd,unitball", *train[5:])
+    assert compared.code == 0
+    notes = [line for line in compared.err.splitlines() if line.startswith("note: ")]
+    assert notes == [note.format("noisy-gd")]
 
 
 @pytest.mark.nightly

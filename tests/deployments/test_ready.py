@@ -103,7 +103,7 @@ def _bucket_refuses(root: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 FAULTS = {
-    "full disk": Fault(_full, ("3.0 MB are free", "at least 8.0 MB", "free some space")),
+    "full disk": Fault(_full, ("less than 8.0 MB are free", "free some space")),
     "releases": Fault(_unwritable("releases"), ("cannot write", "releases", "make the folder writable")),
     "results": Fault(_unwritable("results/runs"), ("cannot write", "results/runs", "make the folder writable")),
     "temporary": Fault(_no_temporary_folder, ("cannot write", "gone")),
@@ -199,6 +199,32 @@ def test_nor_a_description_nor_a_fit(
     assert outcome.code == 1, outcome
     assert all(word in outcome.err for word in (*words, "Nothing was charged")), outcome
     assert charged() == 0
+
+
+def test_a_run_that_will_work_is_not_refused(
+    unitball: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a folder of somebody else's among the results, on a file system that says nothing of its size."""
+    ingest_private(tmp_path / "input")
+    _unwritable("results/archive")(unitball.root, monkeypatch)
+    usage = shutil.disk_usage(unitball.root)._replace(total=0, used=0, free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    followed(algorithm="noisy-gd")
+    assert charged() > 0
+
+
+@pytest.mark.parametrize("free", [2_000_000, 3_000_000])
+def test_a_refusal_does_not_say_how_much_is_free(
+    free: int, unitball: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size of what is stored, private rows among it, would follow from that; Prefect keeps the message."""
+    usage = shutil.disk_usage(unitball.root)._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(
+        StorageError, match=r"^less than 8\.0 MB are free where \S+ lies, which may not do for"
+    ) as caught:
+        readiness.require_ready(Afterwards(Layout(unitball.root)))
+    assert f"{free / 1e6:g}" not in str(caught.value).replace("8.0 MB", "").replace(str(unitball.root), "")
 
 
 def test_what_was_paid_before_is_made_on_a_full_disk(

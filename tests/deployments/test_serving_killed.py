@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -63,6 +64,25 @@ def test_serving_ends_in_the_middle_of_a_run(number: signal.Signals, engine: Eng
         state = served.run(dead)["state_type"]
         assert state in ENDS, f"the run that died is {state} after the start"
         goes_on(served, dead)
+
+
+def test_the_root_is_moved_while_it_is_served(engine: Engine, tmp_path: Path) -> None:
+    """All ends, and says why; no other root is made where it lay, and its schedules go on when it is served again."""
+    engine.prepare_served(tmp_path / "root")
+    elsewhere = tmp_path / "elsewhere"
+    with started(tmp_path, expected=signal.SIGINT) as served:
+        # A process that begins makes its root.
+        wait_for("the first tidying", lambda: not served.processes("deployments.tidying"), 60)
+        served.root.rename(elsewhere)
+        assert served.process.wait(60) == 1
+        assert f"{served.root} was moved, replaced or removed while it was served" in served.output.read_text()
+        wait_for("the end of all parts", lambda: not processes_of(served.root), 60)
+    assert not (served.root / "unitball.json").exists()
+    # Back, since a test's serving knows one place alone.
+    shutil.rmtree(served.root, ignore_errors=True)
+    elsewhere.rename(served.root)
+    with started(tmp_path) as served:
+        assert "arrivals.nightly" in {one["name"] for one in served.ask("/deployments/filter")}
 
 
 @pytest.mark.parametrize("part", ["engine_process", "multiprocessing.spawn", "mlflow_server"])

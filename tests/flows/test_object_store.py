@@ -88,3 +88,16 @@ def test_a_table_whose_columns_are_counted(
         assert charges.count("columns of all parties") == 1
         assert unitball.succeeds("budget", "clinic")["epsilon_spent"] <= 8.0
         assert unitball("doctor").code == 0
+
+        # Moved, the root knows its store by what it says itself.
+        monkeypatch.delenv("UNITBALL_OBJECTS")
+        moved = tmp_path / "elsewhere" / "räume"
+        moved.parent.mkdir()
+        root.rename(moved)
+        monkeypatch.setenv("UNITBALL_ROOT", str(moved))
+        unitball.root = moved
+        assert unitball.trained(*run)["releases"] == first["releases"]
+        assert unitball.succeeds("budget", "clinic")["epsilon_spent"] <= 8.0
+        assert unitball.trained(*run[:2], "--epsilon", 4, *run[4:])["releases"] != first["releases"]
+        assert unitball("doctor").code == 0
+        assert not root.exists()

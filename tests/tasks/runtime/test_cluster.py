@@ -149,6 +149,23 @@ def test_what_is_waited_for_is_said_before_anything_runs(
         assert len(said) == 1
 
 
+def test_where_all_workers_go_it_is_said(workless: LocalCluster, root: Path) -> None:
+    """Once; Dask keeps their tasks for others that may come."""
+    workless.scale(1)
+    workless.wait_for_workers(1)
+    runner = task_runner(Layout(root), None, workless.scheduler_address)
+    said: list[str] = []
+    with listen(lambda stage, label, _: said.append(label)), runner:
+        workless.scale(0)
+        wait_for("the line", lambda: said, 30, every=0.05)
+        future = runner.client.submit(sum, [1, 2])  # type: ignore[attr-defined]  # Dask's, and not every runner's
+        workless.scale(1)
+        assert future.result(timeout=60) == 3
+    assert [label.partition(" tls://")[0] for label in said] == [
+        "all workers have gone; the run goes on when one comes: unitball dask worker"
+    ]
+
+
 def test_where_the_scheduler_goes_it_is_said_what_stands(workless: LocalCluster, root: Path) -> None:
     def lose() -> None:
         with Client(workless, security=security(Layout(root)), set_as_default=False) as client, over_cluster("tls://x"):

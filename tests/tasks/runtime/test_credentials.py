@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -161,3 +162,19 @@ def test_the_command_rotates_and_says_what_to_start_again(commands: CommandLine)
     assert str(credentials_file(commands.root)) in outcome.out
     assert "start again what serves http://127.0.0.1:4210/api" in outcome.out
     assert after.password not in outcome.out
+
+
+def test_who_serves_a_root_sees_that_it_has_gone(layout: Layout) -> None:
+    """Also where another one was made at its path meanwhile, which would have other keys and another ledger."""
+    elsewhere = layout.root.with_name("elsewhere")
+    (layout.prefect / "file").touch()
+    with being_served(layout.root) as there:
+        assert there()
+        layout.root.rename(elsewhere)
+        assert not there()
+        layout.prepare()
+        with being_served(layout.root):
+            assert not there()
+            shutil.rmtree(layout.root)
+        elsewhere.rename(layout.root)
+        assert there()
