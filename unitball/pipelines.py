@@ -242,8 +242,8 @@ def _columns(step: ColumnTransformer) -> _Around:
         )
     elif step.sparse_threshold != 0 and any(map(_sparse_by_rows, within.values())):
         why = (
-            f"sparse_threshold={step.sparse_threshold!r}: whether it gives sparse or dense rows goes by how many of all "
-            "cells are zero, which it counts and keeps; sparse_threshold=0"
+            f"sparse_threshold={step.sparse_threshold!r}: whether it gives sparse or dense rows goes by how many of "
+            "all cells are zero, which it counts and keeps; sparse_threshold=0"
         )
     return why, {**within, "remainder": step.remainder}
 
