@@ -1,13 +1,13 @@
 """What schedules will cost until a cap is reached: how many runs still fit, on which day the first is refused.
 
 Nothing here is charged, and nothing is promised: the ledger decides when a run asks. What is said errs on the safe
-side. Each run of a clock is taken to find a new version of its data set, which is charged in full, and whatever starts
-on a new version starts then, too; equal runs of one moment are one. Runs in between, by hand or on versions that no
-clock sees, leave less.
+side. Each run of a clock is taken to find a new version of its data set, which is charged in full and added to what
+rows have paid most that were divided otherwise, and whatever starts on a new version starts then, too; equal runs of
+one moment are one. Runs in between, by hand or on versions that no clock sees, leave less.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from dpalgos.parameters import ParameterError
@@ -107,6 +107,10 @@ def _priced(schedule: Schedule) -> _Priced:
     try:
         plan = require_feasible(schedule.config).plan
         request, nights = None if plan is None else request_of(plan), schedule.config.horizon
+        if request is not None:
+            # A version to come is divided anew: who pays least here may be who has paid most elsewhere. What equal
+            # plans cost in one partition that nobody has is what they cost in one each.
+            request = replace(request, partition=f"versions to come, {schedule.full_name}")
         if plan is None or request is None or nights is None:
             return _Priced(schedule, request)
         horizons, person = open_catalog().horizons(schedule.dataset), find_dataset(schedule.dataset).person

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dpalgos.guarantees import GaussianMu, Guarantee
 from flows.federated_training import chain_inline
 from storage.errors import OverspendError
+from storage.ledger.charges import PlanRequest, ReleaseCharge
+from tasks.accounts.ledger import open_ledger
 from tasks.accounts.outlook import spending
 from tasks.datasets.schedules import Schedule, set_schedule
 from tasks.planning.asked import FIELDS, asked_config, asked_of
@@ -90,6 +94,26 @@ def test_schedules_of_one_account_are_refused_earlier_than_each_alone() -> None:
     found, (account,) = forecast([early.model_copy(update={"paused": True}), late])
     assert found[late.full_name] == alone["late"]
     assert (found[early.full_name].runs, found[early.full_name].refused) == (alone["early"].runs, None)
+
+
+@pytest.mark.usefixtures("clinic")
+def test_runs_on_versions_to_come_are_added_to_what_the_test_rows_have_paid() -> None:
+    """Comparisons charge test rows alone; a version to come divides anew, and whoever was held out may train then."""
+    one = schedule("nightly", epsilon=0.3, config={"test_fraction": 0.3, "evaluation": False})
+    asked = request_of(plan_of(one.config))
+    assert asked is not None
+    guarantee = Guarantee((GaussianMu(0.3),)).to_json()
+    comparison = PlanRequest("clinic", asked.partition, (ReleaseCharge("c", ("test",), guarantee, "c"),), 1e-6, "c")
+    open_ledger().charge(comparison, {})
+    found, (account,) = forecast([one])
+    admitted = 0
+    with pytest.raises(OverspendError):
+        while True:
+            releases = tuple(replace(release, key=f"{admitted} {release.key}") for release in asked.releases)
+            open_ledger().charge(replace(asked, releases=releases, partition=f"version {admitted}"), {})
+            admitted += 1
+    assert admitted > 2
+    assert found[one.full_name].runs == found[one.full_name].admitted == account.runs == admitted
 
 
 @pytest.mark.usefixtures("clinic")
