@@ -312,4 +312,5 @@ def test_what_remains_is_admitted_at_the_estimators_own_delta(delta: float) -> N
     assert left is not None
     with pytest.raises(BudgetError, match="above the cap"):
         private(delta=delta, epsilon=1.01 * left, test_fraction=0.0).fit(rows, labels)
-    assert private(delta=delta, epsilon=left, test_fraction=0.0).fit(rows, labels).remaining_budget() < left
+    fitted = private(delta=delta, epsilon=left, test_fraction=0.0).fit(rows, labels)
+    assert (fitted.remaining_budget() or 0.0) < left
