@@ -134,11 +134,11 @@ def _writable(afterwards: Afterwards) -> None:
 def _room(afterwards: Afterwards) -> None:
     least = afterwards.least_bytes()
     for folder in _folders(afterwards.layout):
-        if shutil.disk_usage(folder).free < least:
-            # How much is free moves with the size of private rows, and what a run failed with stays in databases.
+        free = shutil.disk_usage(folder).free
+        if free < least:
             raise StorageError(
-                f"what follows the charge takes at least {least / _MB:,.1f} MB, and less is free where {folder} lies; "
-                "free some space"
+                f"{free / _MB:,.1f} MB are free where {folder} lies, and what follows the charge takes at least "
+                f"{least / _MB:,.1f} MB; free some space"
             )
 
 
