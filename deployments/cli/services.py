@@ -406,7 +406,7 @@ def _lines(parties: list[PartyBudget]) -> Iterator[tuple[str, ...]]:
         counts = sorted({len(party["charges"]) for party in few})
         releases = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
         whose = "test rows, held out" if held_out else few[0]["party"] + others
-        yield whose, _epsilon(epsilon), f"{rounded_up(delta, 2):g}", releases
+        yield whose, _epsilon(epsilon), f"{delta:.1g}", releases
 
 
 def _shown(report: BudgetReport, left: Sequence[str]) -> Iterator[RenderableType]:
@@ -461,7 +461,7 @@ def _charged(report: BudgetReport) -> Iterator[tuple[str, ...]]:
             plan["recorded_at"][:19],
             plan["run"] + again,
             _cost(plan),
-            f"{rounded_up(plan['delta'], 3):g}",
+            f"{plan['delta']:.3g}",
             among + ", ".join(released[:3]),
         )
 

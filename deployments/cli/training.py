@@ -147,9 +147,7 @@ def _expectation(config: TrainingConfig) -> Answer:
     from tasks.release.expectation import expect_run
 
     expected, classes = expect_run(config), find_dataset(config.dataset).classes
-    budget = "none"
-    if expected.epsilon is not None:
-        budget = f"epsilon {expected.epsilon:g} at delta {rounded_up(expected.delta, 2):g}"
+    budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {expected.delta:.2g}"
     tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
     charged = f"; {expected.charged} of them charged before, at no further cost" if expected.charged else ""
     charged += f"; {expected.stored} stored, and not made again" if expected.stored else ""
@@ -182,7 +180,7 @@ def _horizon(expected: Expectation) -> str:
     rest = f"; {after} more like it take about {after * expected.seconds:g} s" if after else ""
     return (
         f"night {expected.night} of {expected.nights}, one charge for all in the first: epsilon {expected.epsilon:g} "
-        f"at delta {rounded_up(expected.delta, 2):g}, and no later night costs anything{rest}"
+        f"at delta {expected.delta:.2g}, and no later night costs anything{rest}"
     )
 
 

@@ -196,7 +196,7 @@ def test_a_budget_says_what_is_left_first_and_the_cost_of_each_charge(commands: 
     said = " ".join(commands("budget", "clinic").out.split())
     assert "0 and 5 like it" in said
     assert "test rows, held out" in said
-    assert "a run 0.5 8.21e-06 model" in said, "each charge with its run, its own epsilon and delta, rounded up"
+    assert "a run 0.5 8.2e-06 model" in said, "each charge with its run, its own epsilon and delta"
     report = commands.succeeds("budget", "clinic")
     assert report["left"]["epsilon"] == left()
     assert [plan["epsilon"] for plan in report["plans"]] == [pytest.approx(0.5, rel=1e-9), pytest.approx(0.4, rel=1e-9)]
@@ -210,7 +210,7 @@ def test_the_budget_of_an_account_that_only_a_draft_has_opened(commands: Command
     for name in ("wards", "wards-columns"):
         said = " ".join(commands("budget", name).out.split())
         assert "left: one more run " in said
-        assert "what the columns hold 0.5 8.21e-06 the ranges of columns" in said, "what the draft cost"
+        assert "what the columns hold 0.5 8.2e-06 the ranges of columns" in said, "what the draft cost"
     report = commands.succeeds("budget", "wards")
     assert report["left"]["epsilon"] == pytest.approx(2.933, abs=0.02)
     (plan,) = report["plans"]
