@@ -38,6 +38,7 @@ from storage.ledger.entries import require_name
 from storage.people import MOST_ROWS, People, identifiers, named
 from storage.refs import OnViolation
 from storage.several import patterned, settled
+from tasks.accounts.room import one_more_run
 from tasks.datasets.scales import scales_under
 from tasks.planning.configuration import TrainingConfig, faults
 from tasks.planning.resolution import resolve_normalisation
@@ -46,7 +47,7 @@ from tasks.tracking.effects import described_effects
 from tasks.tracking.results import Proved, proved_of
 from unitball.bounds import Bounds
 from unitball.fits import BudgetError, Encoded, Fitted, Grouped, Target, fit_in_memory, fit_through_the_door, row_map
-from unitball.training import PROCESS, budget, other_process
+from unitball.training import PROCESS, budget, charged_root, other_process
 from unitball.wording import in_python
 
 NOT_COVERED = (
@@ -271,10 +272,18 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return pd.DataFrame(self._charged, columns=["release", "algorithm", "loss", "account", "key"])
 
     def remaining_budget(self) -> float | None:
-        """Return the largest epsilon of one more fit that the account would admit; None where the rows are public."""
+        """Return the largest epsilon of one more fit that the account would admit; None where the rows are public.
+
+        At this estimator's own ``delta``, under which another epsilon fits than under that of the account's runs.
+        """
         if self.public:
             return None
-        return budget(self.account or _DEFAULT_ACCOUNT, root=self.root).left_epsilon
+        account = self.account or _DEFAULT_ACCOUNT
+        if budget(account, root=self.root).left is None:
+            return None
+        with charged_root(self.root):
+            left = one_more_run(account, float(self.delta))
+        return None if left is None else left.epsilon
 
     def _grouped(self, X: Any, groups: Any, rows: int) -> Grouped | None:
         """Return whose rows they are: by ``groups``, or by the schema's column of type person."""

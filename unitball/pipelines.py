@@ -234,12 +234,29 @@ _Around = tuple[str | None, Mapping[str, Any]]
 def _columns(step: ColumnTransformer) -> _Around:
     within = {name: inner for name, inner, _ in step.transformers}
     looking = [name for name, _, columns in step.transformers if callable(columns) and not _by_name(columns)]
-    why = (
-        f"which columns {looking[0]} takes is chosen by looking at the table, whose types one row can change; name them"
-        if looking
-        else None
-    )
+    why = None
+    if looking:
+        why = (
+            f"which columns {looking[0]} takes is chosen by looking at the table, whose types one row can change; name "
+            "them"
+        )
+    elif step.sparse_threshold != 0 and any(map(_sparse_by_rows, within.values())):
+        why = (
+            f"sparse_threshold={step.sparse_threshold!r}: whether it gives sparse or dense rows goes by how many of "
+            "all cells are zero, which it counts and keeps; sparse_threshold=0"
+        )
     return why, {**within, "remainder": step.remainder}
+
+
+def _sparse_by_rows(step: Any) -> bool:
+    """Whether a step may give sparse rows, of which the rows themselves say how many cells are not zero."""
+    kind = type(step)
+    if kind in (Pipeline, FeatureUnion, ColumnTransformer):
+        return any(map(_sparse_by_rows, _AROUND[kind](step)[1].values()))
+    if kind is OneHotEncoder:
+        # Otherwise each cell becomes a one and zeros.
+        return bool(step.sparse_output) and (step.drop is not None or step.handle_unknown != "error")
+    return kind in (FeatureHasher, HashingVectorizer) or (kind is SplineTransformer and bool(step.sparse_output))
 
 
 def _by_name(columns: Any) -> bool:
@@ -250,6 +267,8 @@ def _target(step: TransformedTargetRegressor) -> _Around:
     why = None
     if not all(_by_number(one) for one in (step.func, step.inverse_func)):
         why = "its function is handed all targets at once, and may take a mean of them; take a ufunc of NumPy"
+    elif step.regressor is None:
+        why = "without a regressor it fits an ordinary linear regression, which has no noise: give a PrivateRegressor"
     return why, {"transformer": step.transformer, "regressor": step.regressor}
 
 

@@ -54,7 +54,7 @@ class OneMore:
         return f"epsilon up to {self.epsilon:.4g} at delta {self.delta:g}" if self.epsilon > 0 else "nothing"
 
 
-def one_more_run(account: str) -> OneMore | None:
+def one_more_run(account: str, delta: float | None = None) -> OneMore | None:
     """Return what is left of an account, for one more run with Gaussian noise; None of public rows, which have no cap.
 
     Told from charges alone, for any data set that pays from the account: such a run enters by its mu. Under a cap
@@ -65,13 +65,16 @@ def one_more_run(account: str) -> OneMore | None:
     Parameters
     ----------
     account : str
+    delta : float, optional
+        At which the run states its epsilon: the default of the account's runs where None; of 0 the run is one of a pure
+        epsilon. Of two deltas the larger admits the smaller epsilon.
     """
     ledger = open_ledger()
     terms, history = ledger.account(account), ledger.history(account)
     if terms.cap is None:
         return None
     opening = terms.changes[0].before if terms.changes else terms.cap
-    delta = gaussian_delta(opening.delta)
+    delta = gaussian_delta(opening.delta) if delta is None else delta
     kind, policy = (GaussianMu if delta else PureEpsilon), AccountingPolicy()
 
     def fits(epsilon: float) -> bool:

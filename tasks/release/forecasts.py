@@ -1,22 +1,29 @@
 """What schedules will cost until a cap is reached: how many runs still fit, on which day the first is refused.
 
 Nothing here is charged, and nothing is promised: the ledger decides when a run asks. What is said errs on the safe
-side. Each run of a clock is taken to find a new version of its data set, which is charged in full, and whatever starts
-on a new version starts then, too; equal runs of one moment are one. Runs in between, by hand or on versions that no
-clock sees, leave less.
+side. Each run of a clock is taken to find a new version of its data set, which is charged in full and added to what
+rows have paid most that were divided otherwise, and whatever starts on a new version starts then, too; equal runs of
+one moment are one. Each model is taken to be compared with a champion, where that may be charged. Runs in between, by
+hand or on versions that no clock sees, leave less.
 """
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from dpalgos.accounting.costs import allocate
+from dpalgos.guarantees import GaussianMu, Guarantee, Numerics
 from dpalgos.parameters import ParameterError
 from storage.errors import InputError, RefusedError, StorageError
-from storage.ledger.charges import PlanRequest
-from tasks.accounts.outlook import spending
+from storage.ledger.charges import PlanRequest, ReleaseCharge
+from tasks.accounts.outlook import Spending, spending
+from tasks.accounts.terms import relation_of
 from tasks.datasets.registration import find_dataset
 from tasks.datasets.schedules import Schedule
 from tasks.planning.configuration import TrainingConfig
+from tasks.preparation.prepare import Prepared
 from tasks.release.admission import request_of
 from tasks.release.preflight import require_feasible
 from tasks.runtime.stores import open_catalog
@@ -86,6 +93,12 @@ class _Priced:
     paid: bool = False
     left: int = 0
     again: bool = False
+    comparison: PlanRequest | None = None
+
+    @property
+    def requests(self) -> list[PlanRequest]:
+        """What one of its runs is charged, plan by plan: the training, and the comparison with the champion."""
+        return [one for one in (self.request, self.comparison) if one is not None]
 
     @property
     def once(self) -> bool:
@@ -103,12 +116,39 @@ class _Priced:
         return self.again and night >= self.left and (night - self.left) % horizon == 0
 
 
-def _priced(schedule: Schedule) -> _Priced:
+def _compared(schedule: Schedule, prepared: Prepared, others: Sequence[Schedule]) -> PlanRequest | None:
+    """Return what comparing one of its models with the champion is charged: the highest price of all that say one."""
+    alike = [one for one in others if (one.dataset, one.config.system) == (schedule.dataset, schedule.config.system)]
+    epsilon = max((one.comparison_epsilon for one in alike if one.comparison_epsilon is not None), default=None)
+    held_out = prepared.shards.held_out
+    if epsilon is None or held_out is None or not held_out.dataset.private:
+        return None
+    delta = prepared.config.stated_delta
+    proved = Guarantee(
+        allocate([GaussianMu], [1.0], epsilon, delta).losses,
+        neighbours=relation_of(schedule.dataset),
+        numerics=Numerics.EXACT,
+    )
+    charge = ReleaseCharge("a comparison", (held_out.party,), proved.to_json(), "a comparison")
+    return PlanRequest(held_out.dataset.account, _to_come(schedule), (charge,), delta, "a comparison")
+
+
+def _to_come(schedule: Schedule) -> str:
+    return f"versions to come, {schedule.full_name}"
+
+
+def _priced(schedule: Schedule, others: Sequence[Schedule]) -> _Priced:
     try:
-        plan = require_feasible(schedule.config).plan
+        prepared = require_feasible(schedule.config)
+        plan = prepared.plan
         request, nights = None if plan is None else request_of(plan), schedule.config.horizon
+        if request is not None:
+            # A version to come is divided anew: who pays least here may be who has paid most elsewhere. What equal
+            # plans cost in one partition that nobody has is what they cost in one each.
+            request = replace(request, partition=_to_come(schedule))
         if plan is None or request is None or nights is None:
-            return _Priced(schedule, request)
+            compared = None if request is None else _compared(schedule, prepared, others)
+            return _Priced(schedule, request, comparison=compared)
         horizons, person = open_catalog().horizons(schedule.dataset), find_dataset(schedule.dataset).person
         came = len(horizons[-1].arrivals) if horizons and not horizons[-1].full else 0
         paid = request_of(plan, unpaid=True) is None
@@ -151,6 +191,14 @@ def _moments(schedules: Sequence[_Priced]) -> Iterator[tuple[datetime, _Priced]]
                 yield date, one
 
 
+def _repeats(spent: Spending, one: _Priced) -> int:
+    """Return how many runs of a schedule fit one after the other, each with its comparison."""
+    alone = 0 if one.request is None else spent.repeats(one.request)
+    if one.comparison is None:
+        return alone
+    return spent.admitted(one.requests * min(alone, _MOST_RUNS)) // len(one.requests)
+
+
 def forecast(schedules: Sequence[Schedule]) -> tuple[dict[str, Forecast], list[AccountForecast]]:
     """Return what is to be expected of each schedule, by its full name, and of each account that has a cap.
 
@@ -159,7 +207,7 @@ def forecast(schedules: Sequence[Schedule]) -> tuple[dict[str, Forecast], list[A
     schedules : sequence of Schedule
         All that stand; those that are paused, or train nothing, are taken not to run.
     """
-    priced = [_priced(one) for one in schedules if one.trains]
+    priced = [_priced(one, schedules) for one in schedules if one.trains]
     found = {one.schedule.full_name: Forecast(problem=one.problem) for one in priced}
     accounts: dict[str, list[_Priced]] = {}
     for one in priced:
@@ -172,11 +220,13 @@ def forecast(schedules: Sequence[Schedule]) -> tuple[dict[str, Forecast], list[A
             continue
         for one in ours:
             if not one.once and one.request is not None:
-                found[one.schedule.full_name] = Forecast(runs=spent.repeats(one.request))
+                found[one.schedule.full_name] = Forecast(runs=_repeats(spent, one))
         running = [one for one in ours if not one.schedule.paused]
         moments = list(_moments(running))
-        requests = [one.request for _, one in moments if one.request is not None]
-        fits = spent.admitted(requests)
+        requests = [request for _, one in moments for request in one.requests]
+        ends = list(itertools.accumulate(len(one.requests) for _, one in moments))
+        # A run fits where all that it is charged does.
+        fits = bisect_right(ends, spent.admitted(requests))
         for number, (date, one) in enumerate(moments):
             name = one.schedule.full_name
             before = found[name]
@@ -188,7 +238,7 @@ def forecast(schedules: Sequence[Schedule]) -> tuple[dict[str, Forecast], list[A
             wholes.append(
                 AccountForecast(
                     account=account,
-                    epsilon=spent.epsilon(requests[:fits]),
+                    epsilon=spent.epsilon(requests[: ends[fits - 1] if fits else 0]),
                     cap=spent.cap.epsilon,
                     delta=spent.cap.delta,
                     runs=fits,

@@ -16,6 +16,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from dpalgos.guarantees import rounded_up
 from storage.refs import DatasetRef
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.reports import runs_left
@@ -57,7 +58,8 @@ def showing_progress() -> Iterator[None]:
 
 
 def _number(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    # What is spent is never shown as less.
+    return f"{rounded_up(value, 4):g}" if isinstance(value, float) else str(value)
 
 
 def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:

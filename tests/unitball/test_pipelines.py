@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
 from sklearn.ensemble import BaggingClassifier
+from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import RBFSampler
@@ -186,6 +187,13 @@ STEPS: list[tuple[Any, list[str]]] = [
     (TransformedTargetRegressor(PrivateRegressor(), func=np.log1p, inverse_func=np.expm1), []),
     (TransformedTargetRegressor(PrivateRegressor(), transformer=StandardScaler()), ["transformer"]),
     (TransformedTargetRegressor(PrivateRegressor(), func=lambda y: y - y.mean(), inverse_func=np.abs), [""]),
+    # It fits scikit-learn's own linear regression where none is given.
+    (TransformedTargetRegressor(), [""]),
+    # Whether the output is sparse goes by how many words, or unknown values, the rows have.
+    (ColumnTransformer([("t", HashingVectorizer(), "t"), ("n", "passthrough", ["n"])]), [""]),
+    (ColumnTransformer([("t", make_pipeline(HashingVectorizer()), "t")], sparse_threshold=0), []),
+    (ColumnTransformer([("t", make_pipeline(HashingVectorizer()), "t"), ("n", "passthrough", ["n"])]), [""]),
+    (ColumnTransformer([("w", OneHotEncoder(categories=[["n"]], handle_unknown="ignore"), ["w"])]), [""]),
     (OURS, []),
     (BaseEstimator(), [""]),
     (object(), [""]),

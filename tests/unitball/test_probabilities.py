@@ -301,3 +301,16 @@ def test_scikit_learns_checks_with_held_out_rows(estimator: Any) -> None:
         except AssertionError:
             assert check.func.__name__ in EXPECTED
     assert passed > 35
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6, 9e-5, 1e-4])
+def test_what_remains_is_admitted_at_the_estimators_own_delta(delta: float) -> None:
+    """It was told at the delta of the account's runs, under which a larger epsilon fits than under a larger delta."""
+    unitball.open_account("clinic", epsilon=2.0, delta=1e-4, allow_idealised=True)
+    rows, labels = drawn(300, 1)
+    left = private(delta=delta).remaining_budget()
+    assert left is not None
+    with pytest.raises(BudgetError, match="above the cap"):
+        private(delta=delta, epsilon=1.01 * left, test_fraction=0.0).fit(rows, labels)
+    fitted = private(delta=delta, epsilon=left, test_fraction=0.0).fit(rows, labels)
+    assert (fitted.remaining_budget() or 0.0) < left

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dpalgos.accounting.costs import allocate
+from dpalgos.guarantees import GaussianMu, Guarantee
 from flows.federated_training import chain_inline
 from storage.errors import OverspendError
+from storage.ledger.charges import PlanRequest, ReleaseCharge
+from tasks.accounts.ledger import open_ledger
 from tasks.accounts.outlook import spending
 from tasks.datasets.schedules import Schedule, set_schedule
 from tasks.planning.asked import FIELDS, asked_config, asked_of
@@ -18,7 +24,7 @@ from tasks.planning.configuration import Json, TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.preparation.prepare import prepare
 from tasks.release.admission import admit_plan, request_of
-from tasks.release.forecasts import _Priced, forecast
+from tasks.release.forecasts import _Priced, _priced, forecast
 from tasks.runtime.stores import open_catalog
 from tests.support.chains import charges, ingest_private
 
@@ -90,6 +96,61 @@ def test_schedules_of_one_account_are_refused_earlier_than_each_alone() -> None:
     found, (account,) = forecast([early.model_copy(update={"paused": True}), late])
     assert found[late.full_name] == alone["late"]
     assert (found[early.full_name].runs, found[early.full_name].refused) == (alone["early"].runs, None)
+
+
+@pytest.mark.usefixtures("clinic")
+def test_runs_on_versions_to_come_are_added_to_what_the_test_rows_have_paid() -> None:
+    """Comparisons charge test rows alone; a version to come divides anew, and whoever was held out may train then."""
+    one = schedule("nightly", epsilon=0.3, config={"test_fraction": 0.3, "evaluation": False})
+    asked = request_of(plan_of(one.config))
+    assert asked is not None
+    guarantee = Guarantee((GaussianMu(0.3),)).to_json()
+    comparison = PlanRequest("clinic", asked.partition, (ReleaseCharge("c", ("test",), guarantee, "c"),), 1e-6, "c")
+    open_ledger().charge(comparison, {})
+    found, (account,) = forecast([one])
+
+    def admits(number: int) -> bool:
+        releases = tuple(replace(release, key=f"{number} {release.key}") for release in asked.releases)
+        try:
+            open_ledger().charge(replace(asked, releases=releases, partition=f"version {number}"), {})
+        except OverspendError:
+            return False
+        return True
+
+    admitted = next(number for number in itertools.count() if not admits(number))
+    assert admitted > 2
+    assert found[one.full_name].runs == found[one.full_name].admitted == account.runs == admitted
+
+
+@pytest.mark.usefixtures("clinic")
+def test_what_comparisons_with_the_champion_cost_is_told() -> None:
+    """Each run's is charged to its test rows, which have paid for its evaluation already."""
+    measured = {"test_fraction": 0.3, "evaluation": True}
+    one = schedule("nightly", epsilon=0.3, config=measured, comparison_epsilon=0.6)
+    (account,) = forecast([one])[1]
+    (without,) = forecast([one.model_copy(update={"comparison_epsilon": None})])[1]
+    assert 0 < account.runs < without.runs / 2
+    asked = request_of(plan_of(one.config))
+    assert asked is not None
+    loss = allocate([GaussianMu], [1.0], 0.6, asked.delta).losses
+
+    def admits(number: int) -> bool:
+        releases = tuple(replace(release, key=f"{number} {release.key}") for release in asked.releases)
+        comparison = ReleaseCharge(f"{number}", ("test",), Guarantee(loss).to_json(), "comparison")
+        try:
+            for charged_together in (releases, (comparison,)):
+                open_ledger().charge(replace(asked, releases=charged_together, partition=f"version {number}"), {})
+        except OverspendError:
+            return False
+        return True
+
+    assert account.runs == next(number for number in itertools.count() if not admits(number))
+    found = forecast([one])[0][one.full_name]
+    assert (found.runs or 0) == found.admitted == 0
+    # Of another schedule of the same system each model is compared as well.
+    silent = schedule("silent", "0 4 * * *", epsilon=0.2, config=measured)
+    assert _priced(silent, [one, silent]).comparison is not None
+    assert _priced(silent, [silent]).comparison is None
 
 
 @pytest.mark.usefixtures("clinic")
