@@ -43,7 +43,7 @@ from tasks.planning.releases import PlannedCombination, PlannedRelease
 from tasks.planning.resolution import covers
 from tasks.release.storing import manifest_of
 from tasks.runtime.stores import open_ledger_database
-from tasks.tracking.results import Proved, RunResult, proved_of
+from tasks.tracking.results import Proved, RunResult, charged_of, proved_of
 
 _CLOSE = 1e-5
 _FILES = ("manifest.json", "arrays.npz")
@@ -590,6 +590,7 @@ def _epsilon(contents: _Contents) -> str:
     run, proved_epsilon = contents.run, contents.proved
     derived = None if proved_epsilon is None else proved_epsilon.model_dump(mode="json")
     stated = {name: None if derived is None else derived[of] for name, of in _STATED.items()} | {"proved": derived}
+    stated["epsilon_charged"] = charged_of(contents.plan)
     if other := _differing(stated, {name: run[name] for name in stated}):
         proved = (
             f"epsilon {proved_epsilon.epsilon:.6g} at delta {proved_epsilon.delta:g}" if proved_epsilon else "nothing"

@@ -120,7 +120,7 @@ class RunResult(Evaluation, frozen=True):
     epsilon_spent: float | None
     delta_spent: float | None
     mu_spent: float | None = None
-    epsilon_charged: float | None = None
+    epsilon_charged: float | None
     accuracy: float | None
     split: dict[str, object]
     sound_counterpart: str | None
@@ -169,6 +169,12 @@ def proved_of(plan: RunPlan) -> Proved | None:
     )
 
 
+def charged_of(plan: RunPlan) -> float | None:
+    """Return what a run's own releases cost, where it rests on counts that were released before it; None elsewhere."""
+    charged = _epsilons(plan, plan.losses_by_party()) if plan.before else None
+    return None if charged is None else max(charged.values())
+
+
 def _delta(plan: RunPlan) -> float:
     """Return the delta at which a run's cost is stated: none where every loss is pure."""
     losses = (loss for losses_of_party in plan.composed_by_party().values() for loss in losses_of_party)
@@ -198,7 +204,6 @@ def _epsilons(plan: RunPlan, losses_by_party: Mapping[str, tuple[Loss, ...]]) ->
 def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, references: list[ReleaseRef]) -> RunResult:
     """Put a run's public numbers together."""
     proved = proved_of(plan)
-    charged = _epsilons(plan, plan.losses_by_party()) if proved and plan.before else None
     return RunResult(
         **dict(evaluation),
         algorithm=plan.system,
@@ -209,7 +214,7 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         epsilon_spent=proved.epsilon if proved else None,
         delta_spent=proved.delta if proved else None,
         mu_spent=proved.mu if proved else None,
-        epsilon_charged=None if charged is None else max(charged.values()),
+        epsilon_charged=charged_of(plan),
         accuracy=measured_metrics(evaluation.metrics, dataset).get("accuracy"),
         split=plan.split,
         sound_counterpart=plan.sound_counterpart,

@@ -150,6 +150,12 @@ def _epsilon_of_the_run_alone(members: dict[str, bytes]) -> None:
     members[RUN] = json.dumps(run).encode()
 
 
+def _less_of_its_own(members: dict[str, bytes]) -> None:
+    run = json.loads(members[RUN])
+    run["epsilon_charged"] /= 2
+    members[RUN] = json.dumps(run).encode()
+
+
 def _named_relation(members: dict[str, bytes]) -> None:
     name = release_member(_counts_key(members), "manifest.json")
     body = json.loads(members[name])
@@ -164,6 +170,7 @@ def _named_relation(members: dict[str, bytes]) -> None:
         (_less_noise_than_was_drawn, "identities"),
         (_without_counts, "identities"),
         (_epsilon_of_the_run_alone, "epsilon"),
+        (_less_of_its_own, "epsilon"),
         (_named_relation, "identities"),
     ],
 )
