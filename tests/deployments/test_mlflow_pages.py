@@ -224,9 +224,14 @@ def test_the_view_counts_the_runs_that_it_shows(browser: Any, address: str, root
         path = comparison_path(root, experiment)
         assert path is not None
         page = Page(browser, f"{address}/{path.replace('compareRunsMode=CHART&', '')}")
-        text = page.wait_for(f"{count} matching runs")
-        columns = [line for line in text.splitlines() if line in ("accuracy", "epsilon_spent", "delta_spent")]
-        assert columns[:2] == ["accuracy", "epsilon_spent"]
+
+        def columns(text: str) -> list[str]:
+            return [line for line in text.splitlines() if line in ("accuracy", "epsilon_spent", "delta_spent")]
+
+        # The count is there before the table's headings are.
+        page.wait_for(f"{count} matching runs")
+        shown = page.wait_until(lambda text: len(columns(text)) > 1, "the headings")
+        assert columns(shown)[:2] == ["accuracy", "epsilon_spent"]
 
 
 @pytest.mark.nightly
