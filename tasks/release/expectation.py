@@ -52,7 +52,7 @@ _REFERENCE_LOOP = 0.0105
 _TIMED_ROWS, _MADE_TO_BE_TIMED = 64, 1e8
 # How often each piece of work is timed, and how many of a run's processes are at work at once while the engine starts.
 _REPEATS, _STARTING = 10, 1.4
-_START = 9.0
+_START = 7.0
 _NEW_ROOT = 5.5
 _RECORD = 1.5
 _COMPILING = 2.0
