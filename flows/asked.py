@@ -170,7 +170,7 @@ def sweep(
         dict[str, Any],
         _AS_SAID,
         _said("More", "Anything else that a sweep's YAML says (title, question, blocks), as JSON.", "object"),
-    ] = {},  # noqa: B006
+    ] = {},  # noqa: B006  # as above
 ) -> sweeping.SweepResult:
     """Run a sweep as :func:`flows.sweep.sweep` does.
 

@@ -1,4 +1,4 @@
-"""The MLflow of a root: its client, and runs and sweeps there, each a parent run with a child a party or point."""
+"""The MLflow of a root: its client, its runs, and sweeps, whose points are children of one run."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """What a line of MLflow's table shows: of a whole run, of one party's part in it, or of a point of a sweep.
+    """What a line of MLflow's table shows: of a run, of a sweep, or of one of its points.
 
     Parameters
     ----------
