@@ -30,7 +30,7 @@ from tasks.release.preflight import require_feasible
 from tasks.runtime.engine import on_running_server, quick_flows
 from tasks.runtime.settings import ROOT_VARIABLE, current_root, isolated_root, restoring
 from tasks.runtime.stores import open_catalog
-from tasks.tracking.results import Proved, RunResult, measured_metrics
+from tasks.tracking.results import Proved, RunResult, measured_metrics, shown_metric
 from unitball.accounts import AccountBudget, read_budget
 from unitball.wording import checked, spoken_in_python
 
@@ -190,7 +190,7 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> Accou
         return read_budget(dataset)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainedModel:
     """What a run leaves.
 
@@ -288,6 +288,19 @@ class TrainedModel:
         metrics = measured_metrics(self.result.metrics, dataset)
         weigh = {"metrics_weigh": dataset.unit.several} if metrics else {}
         return pd.DataFrame([{**facts, **weigh, **metrics}])
+
+    def __repr__(self) -> str:
+        result = self.result
+        metric, said = ("accuracy", "accuracy") if result.identity.dataset.classes else ("r2", "R²")
+        where = f" on {result.measured_on}" if result.measured_on else ""
+        return "\n".join(
+            [
+                f"{result.algorithm} on {result.dataset}, {result.trust}",
+                f"{said} {shown_metric(result, metric)}{where}" if metric in result.metrics else "nothing was measured",
+                f"proved: {self.guarantee or 'nothing'}",
+                repr(self.budget).split("\n")[0],
+            ]
+        )
 
     def _repr_html_(self) -> str:
         return str(self.to_frame()._repr_html_())

@@ -32,6 +32,13 @@ def test_a_private_run_from_a_notebook(tracked_root: Path, tmp_path: Path) -> No
     model = unitball.train("clinic", algorithm="noisy-gd", epsilon=1.0, parties=2)
     assert str(model.guarantee) == "(1, 8.3e-05)-DP for a row under replace-one, exact numerics"
     frame = model.to_frame()
+    title, measured, proved, left_over = repr(model).split("\n")
+    assert title == "noisy-gd on clinic, central"
+    # So few held-out rows leave a wide margin.
+    low, high = (f"{frame.loc[0, f'accuracy_{end}']:.3f}" for end in ("low", "high"))
+    assert measured == f"accuracy {frame.loc[0, 'accuracy']:.3f} ({low} to {high}) on held-out rows, noisy"
+    assert proved == f"proved: {model.guarantee}"
+    assert left_over == repr(model.budget).split("\n")[0]
     assert {"accuracy", "accuracy_low", "accuracy_high", "balanced_accuracy", "majority_rate"} <= set(frame.columns)
     assert frame.loc[0, "measured_on"] == "held-out rows, noisy"
     predictions = model.predict(rows.features)
