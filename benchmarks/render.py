@@ -75,7 +75,8 @@ def table(name: str, results: Path = RESULTS) -> str:
         if len(row) != len(columns):
             raise ValueError(f"{name}: a row of {len(row)} cells under {len(columns)} columns: {row}")
         lines.append(_line(cell(value, one.get("digits")) for value, one in zip(row, columns, strict=True)))
-    said = [f"`{found['command']}`", *(found[one] for one in ("machine", "seeds") if found[one] not in _UNSAID)]
+    made = f"`{found['command']}`" if found["command"] not in _UNSAID else "command not recorded"
+    said = [made, *(found[one] for one in ("machine", "seeds") if found[one] not in _UNSAID)]
     said += found["source"].split("; ")[1:]
     return "\n".join([*lines, "", f"*{'; '.join(said)}; {found['made'].split(',')[0]}.*", ""])
 
