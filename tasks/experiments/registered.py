@@ -88,13 +88,35 @@ def _parts_of(arrangement: Arrangement) -> Iterator[AlgorithmSpec]:
     yield arrangement.trainer
 
 
+_Parts = tuple[tuple[str, str], ...]
+
+
+def _examples(system: System) -> Iterator[tuple[str, _Parts, list[guarantees.Guarantee]]]:
+    """Yield, for each trust model, a system's parts by kind and name, and what each guarantees."""
+    for trust, arrangement in system.supported().items():
+        parts = tuple((spec.kind, spec.name) for spec in _parts_of(arrangement))
+        scopes = {"projections": arrangement.projection_scope, "trainers": arrangement.trainer_scope}
+        examples = [example_guarantee(*part, trust, joint=scopes[part[0]] is Scope.JOINT) for part in parts]
+        yield str(trust), parts, examples
+
+
+def _together(examples: list[guarantees.Guarantee]) -> str | None:
+    """Return what is proved of several releases, or None where one has no proof."""
+    statements = dict.fromkeys(_statement(guarantee) for guarantee in examples)
+    return None if None in statements else " and ".join(map(str, statements))
+
+
 def describe_system(name: str) -> dict[str, Any]:
-    """Return what there is to say of a system; it is proved if all its parts are, under its first trust model."""
+    """Return what there is to say of a system; it is proved if all its parts are, under its first trust model.
+
+    Where the trust models differ, what is proved is said of each.
+    """
     system: System = lookup("systems", name)
-    trust, arrangement = next(iter(system.arrangements.items()))
-    examples = [example_guarantee(spec.kind, spec.name, trust) for spec in _parts_of(arrangement)]
-    proved = all(guarantee.proved for guarantee in examples)
-    statements = dict.fromkeys(str(_statement(guarantee)) for guarantee in examples)
+    each = list(_examples(system))
+    under: dict[str, list[str]] = {}
+    for trust, _, examples in each:
+        under.setdefault(_together(examples) or "none", []).append(trust)
+    said = [f"{proved} ({', '.join(trusts)})" if len(under) > 1 else proved for proved, trusts in under.items()]
     return {
         "name": name,
         "kind": "systems",
@@ -102,10 +124,10 @@ def describe_system(name: str) -> dict[str, Any]:
         "summary": system.summary,
         "paper": system.paper or None,
         **_claimed(system.claim),
-        "proved": "; ".join(statements) if proved else None,
-        "reason": next((guarantee.reason for guarantee in examples if not guarantee.proved), None),
-        "assumptions": sorted({text for guarantee in examples for text in guarantee.assumptions}),
-        "trust": [str(trust) for trust in system.supported()],
+        "proved": "; ".join(said) if _together(each[0][2]) else None,
+        "reason": next((one.reason for one in each[0][2] if not one.proved), None),
+        "assumptions": sorted({text for _, _, examples in each for one in examples for text in one.assumptions}),
+        "trust": [trust for trust, _, _ in each],
         "parts": {
             str(trust): [f"{spec.kind.removesuffix('s')} {spec.name}" for spec in _parts_of(arrangement)]
             for trust, arrangement in system.arrangements.items()
@@ -252,19 +274,14 @@ def _system_lines(name: str) -> Iterator[str]:
     yield from _facts(entry)
 
 
-def _under_each_trust(system: System) -> dict[tuple[tuple[tuple[str, str], ...], str], list[str]]:
+def _under_each_trust(system: System) -> dict[tuple[_Parts, str], list[str]]:
     """Return the trust models under which a system is made of the same parts, with the same proof and assumptions."""
-    found: dict[tuple[tuple[tuple[str, str], ...], str], list[str]] = {}
-    for trust, arrangement in system.supported().items():
-        parts = tuple((spec.kind, spec.name) for spec in _parts_of(arrangement))
-        scopes = {"projections": arrangement.projection_scope, "trainers": arrangement.trainer_scope}
-        examples = [example_guarantee(*part, trust, joint=scopes[part[0]] is Scope.JOINT) for part in parts]
-        proved = ""
-        if all(guarantee.proved for guarantee in examples):
-            proved = " and ".join(dict.fromkeys(str(_statement(guarantee)) for guarantee in examples))
-            assumed = dict.fromkeys(text for guarantee in examples for text in guarantee.assumptions)
-            proved += f", assuming {'; '.join(assumed)}" if assumed else ""
-        found.setdefault((parts, proved), []).append(str(trust))
+    found: dict[tuple[_Parts, str], list[str]] = {}
+    for trust, parts, examples in _examples(system):
+        proved = _together(examples) or ""
+        assumed = dict.fromkeys(text for guarantee in examples for text in guarantee.assumptions)
+        proved += f", assuming {'; '.join(assumed)}" if proved and assumed else ""
+        found.setdefault((parts, proved), []).append(trust)
     return found
 
 
