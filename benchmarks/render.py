@@ -6,8 +6,8 @@
 A page marks the place with ``<!-- table: NAME -->`` and ``<!-- end -->``. NAME is a file of ``benchmarks/results``
 without its ending, or a function of this module that makes a table of one (:data:`MADE`). Each file says what made it:
 ``command``, ``made`` (date and commit), ``machine``, ``seeds`` and ``source``; where a file was not written by its
-benchmark, ``source`` says from which page its numbers were copied. It holds ``columns`` and ``rows``, or ``cells``,
-from which a function makes them.
+benchmark, ``source`` says from which page its numbers were copied, and ``command`` may be ``not recorded``. It holds
+``columns`` and ``rows``, or ``cells``, from which a function makes them.
 
 A column is a title, or a title, its ``digits`` behind the point, and ``align: right``. A value is a text, a number,
 ``[least, largest]``, ``{"mean": …, "spread": …}``, or null for what was not measured.
@@ -75,7 +75,8 @@ def table(name: str, results: Path = RESULTS) -> str:
         if len(row) != len(columns):
             raise ValueError(f"{name}: a row of {len(row)} cells under {len(columns)} columns: {row}")
         lines.append(_line(cell(value, one.get("digits")) for value, one in zip(row, columns, strict=True)))
-    said = [f"`{found['command']}`", *(found[one] for one in ("machine", "seeds") if found[one] not in _UNSAID)]
+    made = f"`{found['command']}`" if found["command"] not in _UNSAID else "command not recorded"
+    said = [made, *(found[one] for one in ("machine", "seeds") if found[one] not in _UNSAID)]
     said += found["source"].split("; ")[1:]
     return "\n".join([*lines, "", f"*{'; '.join(said)}; {found['made'].split(',')[0]}.*", ""])
 

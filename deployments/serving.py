@@ -1,4 +1,21 @@
-"""Serve on one machine: Prefect server, MLflow and the runner of the flows on loopback, stopped in order."""
+"""Serve on one machine: Prefect server, MLflow and the runner of the flows on loopback, stopped in order.
+
+What is kept by hand of serving, and what fails without it (:mod:`tasks.runtime.engine` says what of Prefect and MLflow
+is used):
+
+- ``_Part``, started again, unless it keeps dying: test_the_runner_killed_in_the_middle;
+- ``_open_port``, the port asked for first, and kept: test_a_port_in_use_is_said_to_be;
+- ``reap_orphaned_runs`` of ``deployments/runner.py``: a run whose process ended while the server's database was away
+  runs for ever, test_a_year_with_postgresql;
+- ``root_tag`` there: on a shared server a start calls other people's runs crashed,
+  test_only_runs_of_dead_processes_are_called_crashed;
+- ``by_name`` there, a run's process imports the flow: by value, the flow loses the types its annotations name, and
+  every served run fails;
+- ``read_deployments`` of ``deployments/specifications.py``, a closed list of what a ``prefect.yaml`` may say:
+  test_a_file_of_deployments_that_asks_for_other_code_is_refused;
+- ``_set_password`` of ``deployments/mlflow_server.py``: after ``unitball secret rotate`` MLflow would keep the
+  old one.
+"""
 
 import contextlib
 import os

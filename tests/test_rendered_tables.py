@@ -51,6 +51,8 @@ def test_a_number_that_was_changed_is_found(render: Any, tmp_path: Path) -> None
     assert "*`python benchmarks/some.py`; 2 cores; 3, means; 2026-01-01.*" in page
     assert render.rendered(page, tmp_path) == page
     assert render.rendered(page.replace("1.50", "1.40"), tmp_path) == page
+    (tmp_path / "some.json").write_text(json.dumps(found | {"command": "not recorded"}))
+    assert "*command not recorded; 2 cores; 3, means; 2026-01-01.*" in render.rendered(page, tmp_path)
     (tmp_path / "some.json").write_text(json.dumps(found | {"rows": [["a", 1.6]]}))
     assert render.rendered(page, tmp_path) != page
     (tmp_path / "some.json").write_text(json.dumps(found | {"rows": [["a"]]}))

@@ -1,7 +1,6 @@
 """Descriptions of all that is registered, in plain values, and the page of guarantees written from them."""
 
 import inspect
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
@@ -9,7 +8,7 @@ from typing import Any, cast
 from dpalgos import guarantees
 from dpalgos.algorithms import Calibrated, Refused, admission, attained, is_sum_algorithm
 from dpalgos.registry import AlgorithmSpec, lookup, names
-from dpalgos.systems.system import Arrangement, System
+from dpalgos.systems.system import Arrangement, Scope, System
 
 PARTS = ("projections", "trainers", "evaluators")
 _EXAMPLES: tuple[guarantees.Loss, ...] = (
@@ -36,10 +35,17 @@ def _built(kind: str, name: str) -> Any:
     return AlgorithmSpec(kind, name, parameters if budget is None else {**parameters, "budget": budget}).build()
 
 
-def example_guarantee(kind: str, name: str, trust: str) -> guarantees.Guarantee:
-    """Return what a part guarantees in an example setting: which kind of loss, under which assumptions."""
+def example_guarantee(kind: str, name: str, trust: str, *, joint: bool | None = None) -> guarantees.Guarantee:
+    """Return what a part guarantees in an example setting: which kind of loss, under which assumptions.
+
+    Parameters
+    ----------
+    joint : bool, optional
+        Whether it is one release of three parties' rows; without, of one party's under ``local`` alone.
+    """
     cls = lookup(kind, name)
-    sizes = (1000,) if trust == guarantees.Trust.LOCAL else (1000, 1000, 1000)
+    one = trust == guarantees.Trust.LOCAL if joint is None else not joint
+    sizes = (1000,) if one else (1000, 1000, 1000)
     setting = guarantees.Setting(sizes=sizes, dimension=64, classes=10, neighbours=cls.relations[0], trust=trust)
     return cast(guarantees.Guarantee, _built(kind, name).guarantee(setting))
 
@@ -82,13 +88,35 @@ def _parts_of(arrangement: Arrangement) -> Iterator[AlgorithmSpec]:
     yield arrangement.trainer
 
 
+_Parts = tuple[tuple[str, str], ...]
+
+
+def _examples(system: System) -> Iterator[tuple[str, _Parts, list[guarantees.Guarantee]]]:
+    """Yield, for each trust model, a system's parts by kind and name, and what each guarantees."""
+    for trust, arrangement in system.supported().items():
+        parts = tuple((spec.kind, spec.name) for spec in _parts_of(arrangement))
+        scopes = {"projections": arrangement.projection_scope, "trainers": arrangement.trainer_scope}
+        examples = [example_guarantee(*part, trust, joint=scopes[part[0]] is Scope.JOINT) for part in parts]
+        yield str(trust), parts, examples
+
+
+def _together(examples: list[guarantees.Guarantee]) -> str | None:
+    """Return what is proved of several releases, or None where one has no proof."""
+    statements = dict.fromkeys(_statement(guarantee) for guarantee in examples)
+    return None if None in statements else " and ".join(map(str, statements))
+
+
 def describe_system(name: str) -> dict[str, Any]:
-    """Return what there is to say of a system; it is proved if all its parts are, under its first trust model."""
+    """Return what there is to say of a system; it is proved if all its parts are, under its first trust model.
+
+    Where the trust models differ, what is proved is said of each.
+    """
     system: System = lookup("systems", name)
-    trust, arrangement = next(iter(system.arrangements.items()))
-    examples = [example_guarantee(spec.kind, spec.name, trust) for spec in _parts_of(arrangement)]
-    proved = all(guarantee.proved for guarantee in examples)
-    statements = dict.fromkeys(str(_statement(guarantee)) for guarantee in examples)
+    each = list(_examples(system))
+    under: dict[str, list[str]] = {}
+    for trust, _, examples in each:
+        under.setdefault(_together(examples) or "none", []).append(trust)
+    said = [f"{proved} ({', '.join(trusts)})" if len(under) > 1 else proved for proved, trusts in under.items()]
     return {
         "name": name,
         "kind": "systems",
@@ -96,10 +124,10 @@ def describe_system(name: str) -> dict[str, Any]:
         "summary": system.summary,
         "paper": system.paper or None,
         **_claimed(system.claim),
-        "proved": "; ".join(statements) if proved else None,
-        "reason": next((guarantee.reason for guarantee in examples if not guarantee.proved), None),
-        "assumptions": sorted({text for guarantee in examples for text in guarantee.assumptions}),
-        "trust": [str(trust) for trust in system.supported()],
+        "proved": "; ".join(said) if _together(each[0][2]) else None,
+        "reason": next((one.reason for one in each[0][2] if not one.proved), None),
+        "assumptions": sorted({text for _, _, examples in each for one in examples for text in one.assumptions}),
+        "trust": [trust for trust, _, _ in each],
         "parts": {
             str(trust): [f"{spec.kind.removesuffix('s')} {spec.name}" for spec in _parts_of(arrangement)]
             for trust, arrangement in system.arrangements.items()
@@ -132,10 +160,25 @@ def describe_all() -> list[dict[str, Any]]:
 _PREFACE = """\
 # Guarantees
 
-*This page is generated from the registry by `unitball algorithms --markdown`; a test compares the two.*
+Whose question: *what exactly is guaranteed by an algorithm, for whom, and under which assumptions?* Look for its name:
+each section says what is **proved** about this code, under which trust models, what it assumes, and what its paper
+**claims**. The proof stands in the docstring that it links to. Where proof and claim differ the flaw is named, the
+published algorithm runs on public data only, and its sound counterpart is named beside it.
 
-Every algorithm says two things: what is **proved** about this code, and what its paper **claims**. Where the two differ
-the flaw is named, the published algorithm runs on public data only, and its sound counterpart is named beside it.
+| part | holds |
+| --- | --- |
+| [What holds for every release](#what-holds-for-every-release) | what neighbours are, who sees what, what adds up |
+| [Threat model](#threat-model) | who is protected against, and what is not covered |
+| [Sensitivities](#sensitivities) | a table of all proved algorithms: how far one record moves what they release |
+| [Systems](#systems) | what `--algorithm` names: a projection and a trainer for each trust model |
+| [Projections](#projections), [trainers](#trainers), [evaluations](#evaluations) | their parts |
+
+What is proved (μ-GDP, ε-DP, ρ-zCDP, (ε, δ)-DP) holds whatever the rows, of a record (a row or, where that is said, a
+person), under both relations where none is named. Its value is the budget that a run gives the algorithm; of noise by a
+paper's own formula, the value that the docstring derives. *Exact* and *idealised* are about numerics. What depends on
+sizes is shown for three parties of 1,000 rows (one where a release is a party's own), 64 features and ten classes.
+
+*This page is generated from the registry by `unitball algorithms --markdown`; a test compares the two.*
 
 ## What holds for every release
 
@@ -216,30 +259,72 @@ Not covered:
 """
 
 
-def _guarantee_of(documentation: str) -> str | None:
-    """Return the section "Guarantee" of a docstring."""
-    match = re.search(r"^Guarantee\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", documentation, flags=re.MULTILINE | re.DOTALL)
-    return match.group(1).strip() if match else None
+def _system_lines(name: str) -> Iterator[str]:
+    """Yield a system's section: of what it is made, and what is proved, under each trust model.
+
+    Where nothing is proved the flaw is that of the whole; the reasons of its parts stand in their own sections.
+    """
+    system: System = lookup("systems", name)
+    entry = describe_system(name)
+    yield from _heading(entry, system.summary)
+    chosen = ", for example" if system.choose is not None else ""
+    for (parts, proved), trusts in _under_each_trust(system).items():
+        links = " and ".join(f"[{part}](#{_anchor(kind, part)})" for kind, part in parts)
+        yield f"- **Under {', '.join(trusts)}:** {proved or 'nothing proved'} ({links}{chosen})"
+    yield from _facts(entry)
 
 
-def _lines(entry: dict[str, Any], documentation: str) -> Iterator[str]:
-    first = (entry.get("summary") or documentation.split("\n\n")[0]).replace("\n", " ").strip()
-    yield from (f"### {entry['name']}", "", first, "")
+def _under_each_trust(system: System) -> dict[tuple[_Parts, str], list[str]]:
+    """Return the trust models under which a system is made of the same parts, with the same proof and assumptions."""
+    found: dict[tuple[_Parts, str], list[str]] = {}
+    for trust, parts, examples in _examples(system):
+        proved = _together(examples) or ""
+        assumed = dict.fromkeys(text for guarantee in examples for text in guarantee.assumptions)
+        proved += f", assuming {'; '.join(assumed)}" if proved and assumed else ""
+        found.setdefault((parts, proved), []).append(trust)
+    return found
+
+
+def _part_lines(kind: str, name: str) -> Iterator[str]:
+    """Yield a part's section: what is proved, where the proof stands, what it assumes, what its paper claims."""
+    cls, entry = lookup(kind, name), describe_part(kind, name)
+    yield from (f'<a id="{_anchor(kind, name)}"></a>', "")
+    yield from _heading(entry, (inspect.getdoc(cls) or "").split("\n\n")[0])
+    page = cls.__module__.rpartition(".")[0]
+    where = f"[`{cls.__qualname__}`](reference/{page}.md#{cls.__module__}.{cls.__qualname__})"
+    if not cls.reads_rows:
+        yield from (f"- **Proved:** {entry['proved']}; see {where}", "")
+        return
+    yield f"- **Proved:** {entry['proved'] or 'nothing'}; see {where}"
+    if len(cls.relations) < len(guarantees.RELATIONS):
+        yield f"- **Only under** {', '.join(f'`{one}`' for one in cls.relations)}"
+    yield f"- **Trust:** {', '.join(entry['trust'])}"
+    yield from _facts(entry)
+
+
+def _heading(entry: dict[str, Any], summary: str) -> Iterator[str]:
+    yield from (f"### {entry['name']}", "", f"{' '.join(summary.split())} *Source: {entry['source']}.*", "")
+
+
+def _facts(entry: dict[str, Any]) -> Iterator[str]:
+    """Yield what else there is to say of an entry; a flaw that is the reason why nothing is proved is said once."""
+    in_line = entry["kind"] == "systems"
     facts = [
-        ("Source", entry["source"]),
-        ("Trust", ", ".join(entry["trust"])),
-        *((f"Made of** ({trust})", ", ".join(parts)) for trust, parts in entry.get("parts", {}).items()),
+        ("People", entry.get("people") if entry["proved"] else None),
+        ("Assumes", None if in_line else "; ".join(entry["assumptions"])),
         ("Claim", entry["claim"] and f"{entry['claim']} ({entry['theorem']})"),
-        ("Proved", entry["proved"] or "none"),
-        ("Why not", entry["reason"]),
         ("Flaw", entry["flaw"]),
-        ("Sound counterpart", entry["sound_counterpart"]),
-        ("People", entry.get("people")),
-        *(("Assumes", assumption) for assumption in entry["assumptions"]),
+        ("Why nothing is proved", None if entry["flaw"] and in_line else entry["reason"]),
+        ("Sound counterpart", entry["sound_counterpart"] and f"`{entry['sound_counterpart']}`"),
     ]
-    yield from (f"- **{name}{':' if '**' in name else ':**'} {text}" for name, text in facts if text)
-    proof = _guarantee_of(documentation)
-    yield from ("", proof, "") if proof else ("",)
+    said = {text: name for name, text in reversed(facts) if text}
+    yield from (f"- **{name}:** {text}" for name, text in facts if text and said[text] == name)
+    yield ""
+
+
+def _anchor(kind: str, name: str) -> str:
+    """Return the anchor of a part: a system may have its name."""
+    return f"{kind}-{name}"
 
 
 _TABLE = """\
@@ -285,7 +370,7 @@ def render() -> str:
     """Return the whole page as Markdown."""
     lines = [_PREFACE, *_sensitivities(), "## Systems", ""]
     for name in names("systems"):
-        lines += _lines(describe_system(name), "")
+        lines += _system_lines(name)
     titles = {
         "projections": "Projections",
         "trainers": "Trainers",
@@ -294,5 +379,5 @@ def render() -> str:
     for kind in PARTS:
         lines += [f"## {titles[kind]}", ""]
         for name in names(kind):
-            lines += _lines(describe_part(kind, name), inspect.getdoc(lookup(kind, name)) or "")
+            lines += _part_lines(kind, name)
     return "\n".join(lines).rstrip() + "\n"

@@ -1,6 +1,37 @@
 """The engine under a root: Prefect's and MLflow's settings and databases, its servers, their secret, their processes.
 
 Prefect reads its settings when it is imported, so this module imports neither it nor MLflow at its top level.
+
+*What is used* of Prefect 3.8 and MLflow 3.17: Prefect's application (``create_app``) with its settings for
+authentication, CSRF, CORS and leases; ``Runner.add_flow``, which runs a flow in memory; ``mlflow server --app-name
+basic-auth``, whose password a wrapper sets.
+
+*What is not*, with authentication on:
+
+- Prefect's own ephemeral server: after ``kill -9`` of the command it goes on, and its port is chosen first and bound
+  later, so that another user can take it and be shown the password; its first flow starts after 27 to 55 s, ours after
+  18 to 35;
+- ``prefect server start``: opens its port itself, does not end with whoever started it, and two at once meet
+  ``database is locked``;
+- ``prefect.serve``, work pools and ``prefect worker``: they follow entry points, pull steps and job variables that a
+  holder of the secret sets on the server;
+- process managers (``honcho``, ``supervisor``, ``circus``): after ``kill -9`` of the manager everything it had started
+  goes on.
+
+*What is kept by hand here*, and what fails without it (:mod:`tasks.runtime.engine_process` and
+``deployments/serving.py`` have the rest):
+
+- :func:`prepare_engine`, databases, server and imports side by side: one after the other they take the sum; together
+  the first ``train`` of a root took 15 s, the next 10 s;
+- :func:`wait_for_server`, one request on a port that is open already: Prefect's own way asks ten times a second; the
+  end of a server that does not start is known at once;
+- :func:`quick_flows`: each run waits up to a second for the heartbeat thread;
+- ``marked_runs`` and ``crash_interrupted_runs`` of ``tasks/runtime/interrupted.py``:
+  test_only_runs_of_dead_processes_are_called_crashed, test_the_runner_killed_in_the_middle,
+  test_a_killed_command_leaves_no_server_and_no_run_that_runs_for_ever;
+- :class:`GuardedProcess` and ``tasks/runtime/process_guard.py``: test_the_leash_ends_the_whole_process_group, and the
+  last one above;
+- :func:`use_own_server`: test_the_secret_is_shown_to_the_roots_own_server_only.
 """
 
 import atexit

@@ -1,6 +1,18 @@
 """The engine's own processes: making and upgrading databases, and the embedded Prefect server.
 
 Run by file name, so that it needs nothing but Prefect and MLflow and no import path of its own.
+
+What fails without it:
+
+- :func:`make_database`, a migration on a copy, renamed at the end, under a lock: test_killed_in_its_first_migration,
+  test_three_processes_at_once_on_a_fresh_root_offline;
+- ``_copy_idle``, no upgrade of a database in use: test_no_upgrade_under_somebodys_feet,
+  test_a_damaged_database_is_said_to_be_one;
+- :func:`is_stamped`, whether a database is made, told without opening it: test_no_upgrade_under_somebodys_feet (opening
+  and closing drops this process's locks), test_nothing_is_started_where_all_is_there;
+- :func:`serve`, an open port handed over, SQLite's write lock taken at the beginning of a transaction:
+  test_a_killed_command_leaves_no_server_and_no_run_that_runs_for_ever; three runs at once of 40 tasks took 1.6 to 3.1 s
+  each with the lock first, 1.4 to 5.8 s without.
 """
 
 from __future__ import annotations
