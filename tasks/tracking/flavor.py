@@ -120,8 +120,8 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
     pipeline's encoder holds each cell against its declaration. Names of columns are texts, spelled as in the signature
     (``frame.columns.map(str)`` after ``read_csv(header=None)``). A served model reads such rows as JSON; MLflow's
     server refuses CSV for them. No rows are ``{"dataframe_split": {"columns": [...], "data": []}}``: it refuses
-    ``dataframe_records: []``, which names no columns. A model of pictures takes the bytes of their files in one column, in JSON as base64
-    (:data:`storage.encoder.PICTURE`). What comes out is a data frame, see :class:`Scorer`.
+    ``dataframe_records: []``, which names no columns. A model of pictures takes the bytes of their files in one column,
+    in JSON as base64 (:data:`storage.encoder.PICTURE`). What comes out is a data frame, see :class:`Scorer`.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema, TensorSpec
