@@ -175,7 +175,7 @@ def _schema() -> str:
     return _api(
         "Schema",
         ["storage.schema.Schema", *kinds],
-        "Every key with its meaning stands in [your own data](../your-data.md#the-schema). This is what "
+        "Every key with its meaning stands in [the schema of a table](../schema.md). This is what "
         f"`unitball schema draft` writes for a file of six columns:\n\n```yaml\n{text}\n```\n",
     )
 

@@ -136,6 +136,11 @@ class Schema:
     larger ones cost accuracy where the numbers fill a small part of their ranges (on Musk, an SVM without privacy
     0.929 at 0.1, 0.921 at 0.25, 0.898 at 0.5). The whole is divided so that such a row has norm 1. What is row-local
     and from declarations alone costs no privacy.
+
+    In [0, 1] a column in the middle of its range is a constant that all rows share; centred it is nothing. Linear
+    models of gradient descent (T = 100, clip 0.5, delta 1e-5, replace-one, one curator) have, without privacy and at
+    epsilon = 0.5 and 1, on Adult 0.847, 0.836 and 0.837 centred, for 0.846, 0.831 and 0.833 in [0, 1]; on Musk (a
+    linear SVM) 0.929, 0.877 and 0.897, for 0.837, which is guessing.
     """
 
     columns: tuple[Column, ...]

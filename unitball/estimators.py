@@ -532,7 +532,7 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
     account : str, optional
         Whose budget private rows spend (:func:`unitball.open_account`). One that nobody has opened holds one fit.
     schema : mapping or path, optional
-        Declares the columns of data frames (see docs/your-data.md), the label's classes included.
+        Declares the columns of data frames (see docs/schema.md), the label's classes included.
     bounds : (low, high), optional
         Of arrays: each a number, or one a feature. Numbers outside are clipped. Needed for private rows without schema.
     classes : sequence, optional

@@ -166,6 +166,22 @@ def check_pipeline(pipeline: Any) -> tuple[PipelineFinding, ...]:
     ``FeatureUnion``, what a search or a calibration is of. A class that is not known to learn nothing is named, a
     subclass of a known one too.
 
+    Known to learn nothing, of any settings: ``Normalizer``, ``Binarizer``, ``PolynomialFeatures``, ``FeatureHasher``,
+    ``AdditiveChi2Sampler``, ``SkewedChi2Sampler``, ``PolynomialCountSketch``, ``"passthrough"``. And with these:
+
+    - ``FunctionTransformer``: no function, or a ufunc of NumPy or SciPy; any other is handed all rows at once;
+    - ``HashingVectorizer``: no function of one's own;
+    - ``RBFSampler``: ``gamma`` a number; ``GaussianRandomProjection``, ``SparseRandomProjection``: ``n_components`` a
+      number, since ``"auto"`` goes by the number of rows, which of people is private;
+    - ``OneHotEncoder``, ``OrdinalEncoder``: ``categories`` declared, no ``min_frequency`` or ``max_categories``;
+    - ``SimpleImputer``: ``strategy="constant"``, a ``fill_value``, ``keep_empty_features=True``, no indicator;
+    - ``MissingIndicator``: ``features="all"``; ``SplineTransformer``: ``knots`` as an array;
+    - ``Pipeline``, ``ColumnTransformer``, ``FeatureUnion``, ``FixedThresholdClassifier``: of such steps, columns by
+      name; ``sparse_threshold=0`` around words or one-hot columns that may be empty, whose zeros it counts.
+
+    Scalers, selections, decompositions, target encoders, calibrations and searches learn from the rows: ``bounds=`` or
+    ``schema=`` of our estimators scale, encode and fill without looking at one.
+
     Parameters
     ----------
     pipeline : estimator

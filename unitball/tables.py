@@ -53,7 +53,7 @@ def bring_in(
         are = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"
         raise ParameterError(
             f"the rows are a {type(rows).__name__}, and {are} missing: name='visits' is what data set and model "
-            "will go by, and schema= says what each column may hold, the label's too (docs/your-data.md)"
+            "will go by, and schema= says what each column may hold, the label's too (docs/schema.md)"
         )
     table = _arrow(rows)
     layout = current_layout()

@@ -328,7 +328,7 @@ def train(
         registered first, as ``unitball ingest`` does with a file; equal rows under an equal schema are the version that
         is there, and the same run on them costs nothing.
     schema : mapping or path, optional
-        Of rows that are given: what each column may hold (docs/your-data.md).
+        Of rows that are given: what each column may hold (docs/schema.md).
     name : str, optional
         Of rows that are given: what the data set, and its model, will go by.
     root : path, optional

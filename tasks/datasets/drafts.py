@@ -36,7 +36,7 @@ _HEAD = """\
 # names: [metformin, insulin] or names: "diag_*" instead of name: one declaration for several columns.
 #
 # Ranges, values and classes are what can be, from a code book or from knowing the matter, and never what the rows hold:
-# they are public. Every key is explained in docs/your-data.md.
+# they are public. Every key is explained in docs/schema.md.
 format_version: 1
 """
 _UNREAD, _READ = ": no value was read", " and its rows, which are public"

@@ -63,8 +63,9 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
 
     The rows are registered as the numbers of public bins and the bytes of texts, under a name of their own and the
     account that the rows will belong to, which is charged once for everything before anything is drawn. *Ranges*: how
-    many rows lie in each bin, with Gaussian noise (:class:`dpalgos.evaluators.noisy_sums.GaussianBinCounts`), from the
-    first to the last bin that stands out of it. *Values*: by optimal partition selection
+    many rows lie in each of 103 bins, powers of two of either sign from 2^-10 to 2^40 and one around 0, with Gaussian
+    noise (:class:`dpalgos.evaluators.noisy_sums.GaussianBinCounts`), from the first to the last bin that stands out of
+    it. *Values*: by optimal partition selection
     (:class:`dpalgos.evaluators.noisy_sums.KeySelection`). Where both are drawn, each has half of epsilon. Asked
     again for the same rows it is the same release, and costs nothing.
 
