@@ -3,6 +3,10 @@
     python benchmarks/disk_growth.py --nights 20
 
 Prefect's database and cached results are what `unitball serve --keep-days` bounds; the rest is what was paid for.
+
+Over 17 nights of iris and two parties a night added 314 kB to Prefect's database and 12 kB of cached results; 101 kB of
+MLflow's artifacts and 46 kB to its database; 26 kB of results, 8 kB of releases and 2 kB to the ledger. Thirty nights
+of the first two and 365 of the others are below 85 MB.
 """
 
 from __future__ import annotations

@@ -36,7 +36,12 @@ _ROOTS = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGE
 }
 _UNBROKEN = 32
 """Characters of code that fit a line of a narrow screen."""
-_ARGUMENTS = ("tasks.datasets.horizons", "tasks.preparation.streams", "storage.ledger.database")
+_ARGUMENTS = (
+    "tasks.datasets.horizons",
+    "tasks.preparation.streams",
+    "storage.ledger.database",
+    "tasks.exports.verifying",
+)
 """Modules outside ``dpalgos`` whose docstrings hold an argument that pages rest on."""
 _MODELS = (TrainingConfig, SecureSettings, IngestRequest, Schedule, SweepSpec, Block)
 

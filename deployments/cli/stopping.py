@@ -4,7 +4,9 @@ Python hands a signal to the main thread between two of its own instructions. Th
 product, a wait for a server), and the exception raised then can be lost: Python ignores it in a finaliser, and
 libraries swallow it. So a thread of its own is woken by the signal itself (:func:`signal.set_wakeup_fd`). It prints the
 line, lets nothing more be charged or printed, and ends the process where that has not ended by itself in a moment.
-Every state on disk outlives that, as it outlives a kill, and the processes that were started end with this one.
+Every state on disk outlives that, as it outlives a kill, and the processes that were started end with this one. With
+four busy processes on two cores the line came after 0.03 to 0.09 s
+(``test_five_seconds_with_four_busy_processes_on_two_cores``, nightly).
 """
 
 from __future__ import annotations

@@ -207,7 +207,9 @@ class SecureAggregation(NoiseOfEach):
         Simulated: who is gone from which round on, ``"2:mask"``.
     consistent_survivors : bool
         Assume that the server shows every party the same survivors. Without that assumption settings in which a server
-        that shows different ones could have two sums opened, 2 (N - D) <= N + C, are refused.
+        that shows different ones could have two sums opened, 2 (N - D) <= N + C, are refused. What a broken assumption
+        costs: half of the parties open the sum of all, the other half the sum without one party, and the difference is
+        that party's vector under its own share of the noise, sigma^2 / u. Its mu is sqrt(u) times the planned one.
     """
 
     summary: ClassVar[str] = "The server sees the noisy sum and nothing else."

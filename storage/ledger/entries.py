@@ -46,7 +46,10 @@ _RELIED_ON_SECONDS = 600.0
 
 
 class Kind(StrEnum):
-    """What an entry records."""
+    """What an entry records.
+
+    A further kind is another format of the ledger: a version that does not know it cannot say what was spent.
+    """
 
     ACCOUNT = "account"
     CAP = "cap"

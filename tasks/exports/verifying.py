@@ -1,4 +1,33 @@
-"""An export checked where neither its rows nor its root are, in a process with bounded memory and time."""
+"""An export checked where neither its rows nor its root are, in a process with bounded memory and time.
+
+What is checked, and what holds then:
+
+- *signature, members*: nothing was changed, added or left out since the holder of the key signed.
+- *digests*: each release's bytes are those that the ledger recorded before anybody saw them.
+- *identities*: each field of each manifest follows from what the release's key is the digest of; what is
+  post-processing was computed again from the releases that it names.
+- *run*: its key names these releases, all of them and no others, and these rows.
+- *guarantees*: the algorithms, as they are installed *here*, guarantee what was charged, to the account and the parties
+  whose rows are read.
+- *prices, epsilon*: the plans cost what was recorded; ε, δ, μ and the trade-off curve of the run are those of its
+  releases, all computed here.
+- *unit*: what a record is declared to be, and on whose word; the algorithms take people, up to how many rows of each,
+  and the account is of that unit. *Not* that a column names people, or how many rows a person has.
+- *cap*: each plan left the account within its cap, as the ledger stated then, with no less spent than the plan costs.
+- *parties*: each has signed the description of its rows, that it has charged these releases, and its messages; the
+  whole plan follows from the descriptions.
+- *chain of entries*: entries that follow each other are linked; their keyed digests are recomputed under the root that
+  they come from alone (*ledger*).
+- *audit, packages*: no audit has refuted the algorithm; which packages differ here.
+
+What is said of the run (key, algorithm, data set, ε, δ) is derived and never read: a field that is unknown, missing,
+named twice or different from what is derived fails, and so does a number that is not finite. What ε is *of* is not
+derived: a release of rows has the same bytes and the same identity as one of people with one row each.
+
+An archive cannot prove which rows these were, that noise was drawn as the code says and kept secret, that nothing else
+was released, and what else the account has spent. For that vouches the signer, and in a run over separate parties each
+party for its own rows; the coordinator, that the fingerprints are those parties'.
+"""
 
 import json
 import math

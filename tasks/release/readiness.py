@@ -2,7 +2,8 @@
 
 Each precondition is a function under :func:`precondition`, tried at every charge. What only some runs do afterwards,
 such as logging, they say themselves, around their charge (:func:`needing`). A precondition raises in one line that
-names what is wanting and the way out; the charge is not made then.
+names what is wanting and the way out; the charge is not made then. All that adds 1 ms to a charge, and 50 ms to a run
+that is logged. A run whose releases are all paid already is not tried.
 """
 
 import io
