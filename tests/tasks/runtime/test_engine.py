@@ -499,10 +499,9 @@ def test_a_server_that_ends_at_once_is_known_to_have(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         code = "import sys; sys.exit('a setting is wrong')"
         process = GuardedProcess([sys.executable, "-c", code], tmp_path / "log", os.environ)
-        began = time.monotonic()
+        # Whoever waited to the end would say that it did not answer.
         with pytest.raises(EngineError, match="a setting is wrong"):
             wait_for_server(ask_server(listener.getsockname()[:2], Credentials("a" * 20)), process)
-        assert time.monotonic() - began < 60
 
 
 def schema_of(database: Path) -> dict[str, object]:
