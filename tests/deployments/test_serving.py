@@ -169,10 +169,22 @@ def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(served: Serve
 
 
 def test_scheduled_run(served: Served) -> None:
-    run = wait_for(
-        "a scheduled run",
-        lambda: [run for run in served.runs() if run["auto_scheduled"] and _dataset_of(run) == "wine"],
-    )[0]
+    """The schedule of the deployments' file has reached the server; with dates every few seconds it starts runs."""
+
+    def scheduled() -> list[dict[str, Any]]:
+        return [run for run in served.runs() if run["auto_scheduled"] and _dataset_of(run) == "wine"]
+
+    (train,) = (one for one in served.ask("/deployments/filter") if one["name"] == "train")
+    (soon,) = (one for one in train["schedules"] if one["slug"] == "soon")
+    assert not scheduled()
+    # Whenever it is looked at, a date is near that has not passed.
+    near = {"schedule": {"interval": 15}, "active": soon["active"], "slug": "near", "parameters": soon["parameters"]}
+    at = f"/deployments/{train['id']}"
+    (made,) = served.call("POST", f"{at}/schedules", [near])
+    # New schedules alone are looked at once a minute, a deployment that was changed within five seconds.
+    served.call("PATCH", at, {"description": train["description"]})
+    run = wait_for("a scheduled run", scheduled)[0]
+    served.call("DELETE", f"{at}/schedules/{made['id']}")
     finished = served.finished(run["id"])
     assert finished["state_type"] == "COMPLETED", finished["state"]["message"]
 
