@@ -349,7 +349,7 @@ class Servers:
         """Call a function where the work is done."""
         if self.client is None:
             return function(*args, **given)
-        return self.client.submit(at_root, self.root, function, *args, **given, pure=False).result(timeout=120)
+        return self.client.submit(at_root, self.root, function, *args, **given, pure=False).result(timeout=300)
 
     def _create(self) -> None:
         assert self.database is not None

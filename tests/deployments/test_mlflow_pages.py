@@ -115,10 +115,10 @@ def address(root: Path) -> Iterator[str]:
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while time.monotonic() < deadline:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30).close()
                 break
             except (urllib.error.URLError, OSError):
                 assert process.poll() is None, "MLflow's server ended"
@@ -126,7 +126,7 @@ def address(root: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, 15)
-        process.wait(30)
+        process.wait(300)
 
 
 @pytest.fixture(scope="module")
@@ -150,10 +150,10 @@ class Page:
     def text(self) -> str:
         return str(self.browser.execute_script("return document.body.innerText"))
 
-    def wait_for(self, *words: str, seconds: float = 90) -> str:
+    def wait_for(self, *words: str, seconds: float = 300) -> str:
         return self.wait_until(lambda text: all(word in text for word in words), f"{words}", seconds)
 
-    def wait_until(self, found: Callable[[str], bool], what: str, seconds: float = 90) -> str:
+    def wait_until(self, found: Callable[[str], bool], what: str, seconds: float = 300) -> str:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if found(text := self.text):

@@ -35,7 +35,7 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
     assert str(credentials_file(served.root)) in said
     assert served.secret.password not in said
     for address in (served.api + "/health", served.api.removesuffix("/api"), served.mlflow + "/health"):
-        with urllib.request.urlopen(address, timeout=30) as answer:
+        with urllib.request.urlopen(address, timeout=300) as answer:
             assert answer.status == 200
     found = {one["name"]: one for one in served.ask("/deployments/filter")}
     assert set(found) == {
@@ -124,7 +124,7 @@ def test_a_run_from_a_notebook_is_found_on_the_pages(served: Served) -> None:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
         env=environment(UNITBALL_ROOT=str(served.root), UNITBALL_LEDGER_MARK=os.environ["UNITBALL_LEDGER_MARK"]),
         check=False,
     )
@@ -247,7 +247,7 @@ def test_a_port_in_use_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixtu
                 [sys.executable, *UNITBALL, "serve", "--root", str(tmp_path / "root"), option, str(port)],
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=300,
                 env=environment(UNITBALL_PREFECT_PORT=str(free_port()), UNITBALL_MLFLOW_PORT=str(free_port())),
             )
             assert done.returncode == 1
@@ -295,13 +295,13 @@ def test_the_leash_ends_the_whole_process_group(tmp_path: Path) -> None:
             stdin=subprocess.PIPE,
             env=environment(),
         )
-        wait_for("both", lambda: note.exists() and len(note.read_text().split()) == 2, 30, 0.05)
+        wait_for("both", lambda: note.exists() and len(note.read_text().split()) == 2, every=0.05)
         pids = [int(word) for word in note.read_text().split()]
         if not arguments:
             time.sleep(0.5)
             assert all(Path(f"/proc/{pid}").exists() for pid in pids)
             assert held.stdin is not None
             held.stdin.close()
-        held.wait(60)
+        held.wait(300)
         for pid in pids:
-            wait_for(f"the end of {pid}", partial(has_ended, pid), 30, 0.05)
+            wait_for(f"the end of {pid}", partial(has_ended, pid), every=0.05)

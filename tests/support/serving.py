@@ -131,7 +131,7 @@ class Served:
             Prefect_Csrf_Token=token,
             Prefect_Csrf_Client="tests",
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             text = answer.read()
             return json.loads(text) if text else None
 
@@ -276,7 +276,7 @@ def started(
             if expected is not None:
                 return
             process.send_signal(signal.SIGINT)
-            assert process.wait(90) == 0
+            assert process.wait(300) == 0
             assert output.read_text().rstrip().endswith("stopped")
             assert "stopping: runner, MLflow, Prefect" in output.read_text()
             assert not processes_of(root)
@@ -284,7 +284,7 @@ def started(
         finally:
             if process.poll() is None:
                 process.terminate()
-                process.wait(90)
+                process.wait(300)
 
 
 def prepared(root: Path, *arguments: str) -> None:

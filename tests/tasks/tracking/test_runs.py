@@ -250,7 +250,7 @@ def _killed(root: Path, after: int) -> tuple[int | None, int]:
     """Return the exit code and how many calls were left."""
     left = forks.Value("i", after)
     process = forks.start(_log_until_killed, root, after, left)
-    process.join(120)
+    process.join(300)
     return process.exitcode, int(left.value)
 
 

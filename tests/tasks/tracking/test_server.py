@@ -76,12 +76,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator
         yield address, folder
     finally:
         os.killpg(process.pid, 15)
-        process.wait(180)
+        process.wait(300)
 
 
 def _answers(address: str) -> bool:
     try:
-        urllib.request.urlopen(f"{address}/health", timeout=30).close()
+        urllib.request.urlopen(f"{address}/health", timeout=300).close()
     except (urllib.error.URLError, OSError):
         return False
     return True
