@@ -420,7 +420,7 @@ def test_a_run_that_is_terminated_in_the_engines_hands(engine: Engine, unitball:
     assert note.format("this") in again.err
     assert {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")} == {before}
     # Beside one that is to be paid, only this one costs nothing.
-    compared = unitball("compare", *train[1:3], "--algorithms", "noisy-gd,unitball", *train[5:])
+    compared = unitball("compare", *train[1:3], "--algorithms", "noisy-gd,sufficient-statistics", *train[5:])
     assert compared.code == 0
     notes = [line for line in compared.err.splitlines() if line.startswith("note: ")]
     assert notes == [note.format("noisy-gd")]
