@@ -112,7 +112,7 @@ USUAL = [
 REFUSALS = "not UTF-8|a carriage return ends a line alone|opens a cell that never ends|mark after a space"
 
 
-@pytest.mark.parametrize("files", [1500, pytest.param(50_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("files", [700, pytest.param(50_000, marks=pytest.mark.nightly)])
 def test_rows_are_those_that_python_finds_or_a_line_is_refused(
     files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, random: np.random.Generator
 ) -> None:

@@ -695,18 +695,18 @@ def put_back(parties: Federation, party: str, saved: Path, part: str = ".") -> N
 
 
 @pytest.mark.parametrize(
-    ("config", "part"),
+    ("trust", "part"),
     spanning(
-        ["descent", "local"],
+        ["secagg", "local"],
         [pytest.param(".", id="the whole root"), pytest.param("private/parties", id="its notes alone")],
     ),
 )
 def test_a_folder_that_is_put_back_after_a_commitment_answers_nothing_twice(
-    parties: Federation, config: str, part: str
+    parties: Federation, trust: str, part: str
 ) -> None:
     """Its seeds are drawn, its pads used and its sums told: put back, it would use one pad for two vectors."""
-    given = {**DESCENT, "trust": "local" if config == "local" else "secagg"}
-    saved, first = parties.folder / "saved", Ask.SUM if config == "local" else Ask.MASK
+    given, first = ({**DESCENT, "trust": "local"}, Ask.SUM) if trust == "local" else (SECURE, Ask.MASK)
+    saved = parties.folder / "saved"
 
     def save(party: str, request: Request) -> Request:
         if party == "berlin" and request.ask is first and not saved.exists():
@@ -733,7 +733,7 @@ def test_what_was_committed_before_an_older_ledger_was_accepted_is_not_answered(
         return request
 
     parties.meddle = save
-    parties.run(**DESCENT)
+    parties.run(**SECURE)
     put_back(parties, "berlin", saved)
     parties.at("berlin", lambda: restore_ledger("the disk was lost", None, None))
     said = parties.transport("berlin", answered(parties, Ask.MASK, place=0)[0])
