@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from sklearn.svm import SVC
 
 from dpalgos import integer_sums
-from dpalgos.accounting.spending import RESERVED, FilterCap, PlanCost, apply_filter
+from dpalgos.accounting.costs import PlanCost
+from dpalgos.accounting.spending import RESERVED, FilterCap, apply_filter
 from dpalgos.columns import Column
 from dpalgos.evaluators.column_histograms import ColumnHistograms
 from dpalgos.features.column_functions import column_functions
