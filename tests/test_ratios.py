@@ -163,7 +163,10 @@ def test_smo_costs_no_more_than_libsvm() -> None:
 
 @pytest.mark.nightly
 def test_the_next_plan_is_decided_in_time_that_grows_with_plans_alone() -> None:
-    """Read from its text and decided, after a thousand plans against after a hundred: at most twelve times."""
+    """Read from its text and decided, after a thousand plans against after a hundred: at most twenty times.
+
+    In proportion it is ten to fourteen; whoever compared each plan with each would take a hundred.
+    """
     random = random_numbers.Random(5)
     total_costs = [
         {str(party): PlanCost.of([GaussianMu(random.uniform(0.001, 0.006))], 1e-8).to_json() for party in range(10)}
@@ -179,7 +182,7 @@ def test_the_next_plan_is_decided_in_time_that_grows_with_plans_alone() -> None:
         ]
         assert not apply_filter(history, ("even", new), FilterCap(1.0, 1e-5)).admitted
 
-    assert ratio(lambda: decide(1000), lambda: decide(100), bound=12.0) <= 12.0
+    assert ratio(lambda: decide(1000), lambda: decide(100), bound=20.0) <= 20.0
 
 
 @pytest.mark.nightly
