@@ -115,6 +115,11 @@ def _quoted(folder: Path, megabytes: int) -> tuple[str, Path]:
     return "csv", _zipped(folder / "quoted.csv.gz", b"x" * 1023 + b"\n", megabytes, before=b'"')
 
 
+def _quoted_lines(folder: Path, megabytes: int) -> tuple[str, Path]:
+    """As above in lines of two bytes, each of which takes a step: half a minute, so that it is tried by night alone."""
+    return "csv", _zipped(folder / "lines.csv.gz", b"x\n" * 512, megabytes, before=b'"')
+
+
 def _index(folder: Path, megabytes: int) -> tuple[str, Path]:
     path = folder / "index.libsvm"
     path.write_text("1 1:1\n0 4000000000:1\n")
@@ -129,6 +134,7 @@ _ATTACKS = {
     "a line of LIBSVM": (_line, "is longer than"),
     "a line of CSV": (_csv_line, "is longer than"),
     "a quoted cell": (_quoted, "field larger than field limit"),
+    "a quoted cell of many lines": (_quoted_lines, "field larger than field limit"),
     "an index of 4e9": (_index, "--dimension"),
 }
 
