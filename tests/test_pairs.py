@@ -36,6 +36,7 @@ from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import RunResult, append_result
 from tests.support.chains import charges, configured, digests, followed, ingest_private
 from tests.support.command_line import CommandLine
+from tests.support.nights import by_night
 from tests.support.object_store import running_object_store, use_object_store
 from tests.support.postgresql import PostgreSQL
 from tests.support.untraced import untraced
@@ -246,7 +247,7 @@ def test_a_run_is_exported_and_charged_again_after_a_restore(name: str, root: Pa
     assert [check for check in verify(archive).checks if check.holds is False] == []
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", by_night(SETTINGS, {"people", "secure sums"}))
 def test_parties_of_their_own_take_it_or_refuse(
     name: str, parties: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,7 +350,7 @@ class Servers:
         """Call a function where the work is done."""
         if self.client is None:
             return function(*args, **given)
-        return self.client.submit(at_root, self.root, function, *args, **given, pure=False).result(timeout=120)
+        return self.client.submit(at_root, self.root, function, *args, **given, pure=False).result(timeout=300)
 
     def _create(self) -> None:
         assert self.database is not None

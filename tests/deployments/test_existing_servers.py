@@ -81,7 +81,7 @@ def runner_alone(root: Path, served: Served, *arguments: str) -> Any:
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.wait(90)
+            process.wait(300)
 
 
 @pytest.mark.nightly
@@ -110,6 +110,6 @@ def test_the_runner_alone_on_a_shared_prefect(served: Served, engine: Engine, tm
         assert finished["state_type"] == "COMPLETED", finished["state"]["message"]
         assert (root / "ledger.sqlite").exists()
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(90) == 0
+        assert process.wait(300) == 0
     assert not processes_of(root)
     assert theirs.items() <= {one["id"]: one["name"] for one in served.ask("/deployments/filter")}.items()

@@ -30,15 +30,15 @@ def test_the_page_works_with_the_secret_typed_in(name: str, served: Served, tmp_
             return next(iter(browser.find_elements("css selector", "input")), None)
 
         browser.get(f"http://{name}:{urlsplit(served.api).port}/")
-        wait_for("the question for the secret", lambda: "login" in browser.current_url and box(), 60)
+        wait_for("the question for the secret", lambda: "login" in browser.current_url and box())
         assert "Flow Runs" not in text()
         box().send_keys("unitball:guessed" + Keys.ENTER)
-        wait_for("the refusal", lambda: "Invalid credentials" in text(), 60)
+        wait_for("the refusal", lambda: "Invalid credentials" in text())
         box().send_keys(Keys.CONTROL + "a")
         box().send_keys(served.secret.basic + Keys.ENTER)
-        wait_for("the dashboard", lambda: "dashboard" in browser.current_url and "Flow Runs" in text(), 60)
+        wait_for("the dashboard", lambda: "dashboard" in browser.current_url and "Flow Runs" in text())
         browser.get(f"http://{name}:{urlsplit(served.api).port}/v2/deployments")
-        wait_for("the deployments", lambda: "arrivals" in text(), 60)
+        wait_for("the deployments", lambda: "arrivals" in text())
 
 
 @pytest.mark.parametrize("runs", by_night([False, True], {True}))
@@ -96,23 +96,23 @@ def test_the_form_of_a_deployment_refuses_a_bad_value_and_runs_a_good_one(
             assert not [one for one in browser.execute_script(boxes) if "[object" in one]
 
         browser.get(f"{page}/")
-        wait_for("the question for the secret", lambda: browser.find_elements("css selector", "input"), 60)
+        wait_for("the question for the secret", lambda: browser.find_elements("css selector", "input"))
         browser.find_element("css selector", "input").send_keys(served.secret.basic + Keys.ENTER)
-        wait_for("the dashboard", lambda: "dashboard" in browser.current_url, 60)
+        wait_for("the dashboard", lambda: "dashboard" in browser.current_url)
         browser.get(f"{page}/v2/deployments/deployment/{deployment['id']}/run")
-        wait_for("the form", lambda: box("Epsilon"), 60)
+        wait_for("the form", lambda: box("Epsilon"))
         looks_right()
         write("2000000")
         submit()
         # The box's own message: the schema's bound is the page's.
         refused = "return arguments[0].validationMessage"
-        wait_for("the refusal", lambda: "1000" in browser.execute_script(refused, box("Epsilon")), 60)
+        wait_for("the refusal", lambda: "1000" in browser.execute_script(refused, box("Epsilon")))
         assert made() == []
         if runs:
             write("0.5")
-            wait_for("a run", lambda: made() or (submit() and None), 60, 3)
+            wait_for("a run", lambda: made() or (submit() and None), every=3)
         browser.get(f"{page}/deployments/deployment/{deployment['id']}/run")
-        wait_for("the form of the other version", lambda: "Seed of public runs" in text(), 60)
+        wait_for("the form of the other version", lambda: "Seed of public runs" in text())
         looks_right()
         # Blocked by the policy, before any name is looked up.
         outside = [line["message"] for line in browser.get_log("browser") if "ERR_NAME_NOT_RESOLVED" in line["message"]]

@@ -22,6 +22,7 @@ from deployments.serving import ServeError, Serving
 from tasks.runtime import process_guard
 from tasks.runtime.engine import credentials_file
 from tests.support.command_line import CommandLine
+from tests.support.nights import by_night
 from tests.support.processes import has_ended
 from tests.support.serving import UNITBALL, Served, environment, free_port, rows_file, wait_for
 
@@ -35,7 +36,7 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
     assert str(credentials_file(served.root)) in said
     assert served.secret.password not in said
     for address in (served.api + "/health", served.api.removesuffix("/api"), served.mlflow + "/health"):
-        with urllib.request.urlopen(address, timeout=30) as answer:
+        with urllib.request.urlopen(address, timeout=300) as answer:
             assert answer.status == 200
     found = {one["name"]: one for one in served.ask("/deployments/filter")}
     assert set(found) == {
@@ -52,9 +53,8 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
     assert [(one["schedule"].get("cron"), one["active"]) for one in audit["schedules"]] == [("0 4 * * 0", False)]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("epsilon", -3), pytest.param("algorithm", "no-such-algorithm", marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("field", "value"), [("epsilon", -3), ("algorithm", "no-such-algorithm")])
 def test_a_bad_value_is_refused_by_its_name(field: str, value: Any, served: Served) -> None:
     """Before a run is made of it, where one would fail after its start."""
     words = ("--param", "dataset=digits", "--param", f"{field}={json.dumps(value)}")
@@ -79,6 +79,11 @@ def test_runs_of_one_data_set_go_one_after_the_other(served: Served) -> None:
 
     early, late = sorted([span(first), span(second)])
     assert early[1] <= late[0], "two runs of one data set worked at the same time"
+
+
+def _deployment(served: Served, name: str) -> dict[str, Any]:
+    (found,) = (one for one in served.ask("/deployments/filter") if one["name"] == name)
+    return dict(found)
 
 
 def _dataset_of(run: dict[str, Any]) -> str | None:
@@ -124,7 +129,7 @@ def test_a_run_from_a_notebook_is_found_on_the_pages(served: Served) -> None:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
         env=environment(UNITBALL_ROOT=str(served.root), UNITBALL_LEDGER_MARK=os.environ["UNITBALL_LEDGER_MARK"]),
         check=False,
     )
@@ -137,42 +142,61 @@ def test_a_run_from_a_notebook_is_found_on_the_pages(served: Served) -> None:
     assert served.secret.password not in done.stdout + done.stderr
 
 
-def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(served: Served, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", by_night(["api", "command"], {"command"}))
+def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(by: str, served: Served, tmp_path: Path) -> None:
     path = rows_file(tmp_path / "rows.libsvm", 200)
     declared = [
         "--dimension",
         "5",
         "--classes=-1,1",
         "--account",
-        "patients",
+        f"patients-{by}",
         "--epsilon-cap",
         "1",
         "--delta-cap",
         "1e-5",
     ]
-    served.unitball("ingest", "clinic", "--format", "libsvm", "--path", path, *declared)
-    # By the command that the pages of help name.
-    asked = {"dataset": "clinic", "algorithm": "noisy-gd", "epsilon": 5.0, "more": {"delta": 1e-5}}
-    given = [word for name, value in asked.items() for word in ("--param", f"{name}={json.dumps(value)}")]
-    done = served.command("-m", "prefect", "deployment", "run", "federated-training/train", *given)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run_id = next(line.split("UUID:")[1].strip() for line in done.stdout.splitlines() if "UUID:" in line)
+    name = f"clinic-{by}"
+    served.unitball("ingest", name, "--format", "libsvm", "--path", path, *declared)
+    # The runner lists it in the form once it has looked at the ledger again.
+    wait_for("the data set in the form", lambda: name in json.dumps(_deployment(served, "train")))
+    if by == "api":
+        run_id = served.start_run(dataset=name, algorithm="noisy-gd", epsilon=5.0, delta=1e-5)
+    else:
+        # The one that the pages of help name.
+        asked = {"dataset": name, "algorithm": "noisy-gd", "epsilon": 5.0, "more": {"delta": 1e-5}}
+        given = [word for key, value in asked.items() for word in ("--param", f"{key}={json.dumps(value)}")]
+        done = served.command("-m", "prefect", "deployment", "run", "federated-training/train", *given)
+        assert done.returncode == 0, done.stdout + done.stderr
+        run_id = next(line.split("UUID:")[1].strip() for line in done.stdout.splitlines() if "UUID:" in line)
     finished = served.finished(run_id)
     assert (finished["state_type"], finished["state_name"]) == ("FAILED", "BudgetExhausted")
     assert "Refused for privacy" in finished["state"]["message"]
     assert finished["run_count"] == 1
-    (alert,) = wait_for("the webhook", lambda: [one for one in served.alerts if one["about"].endswith("clinic")])
+    (alert,) = wait_for("the webhook", lambda: [one for one in served.alerts if one["about"].endswith(name)])
     assert alert["event"] == "unitball.run.refused"
     assert "left: one more run with Gaussian noise of epsilon up to" in alert["payload"]["reason"]
-    report = json.loads(served.unitball("budget", "clinic", "--json"))
+    report = json.loads(served.unitball("budget", name, "--json"))
     assert all(party["epsilon_spent"] <= 1 for party in report["parties"])
 
 
 def test_scheduled_run(served: Served) -> None:
-    run = wait_for(
-        "a scheduled run",
-        lambda: [run for run in served.runs() if run["auto_scheduled"] and _dataset_of(run) == "wine"],
-    )[0]
+    """The schedule of the deployments' file has reached the server; with dates every few seconds it starts runs."""
+
+    def scheduled() -> list[dict[str, Any]]:
+        return [run for run in served.runs() if run["auto_scheduled"] and _dataset_of(run) == "wine"]
+
+    train = _deployment(served, "train")
+    (soon,) = (one for one in train["schedules"] if one["slug"] == "soon")
+    assert not scheduled()
+    # Whenever it is looked at, a date is near that has not passed.
+    near = {"schedule": {"interval": 15}, "active": soon["active"], "slug": "near", "parameters": soon["parameters"]}
+    at = f"/deployments/{train['id']}"
+    (made,) = served.call("POST", f"{at}/schedules", [near])
+    # New schedules alone are looked at once a minute, a deployment that was changed within five seconds.
+    served.call("PATCH", at, {"description": train["description"]})
+    run = wait_for("a scheduled run", scheduled)[0]
+    served.call("DELETE", f"{at}/schedules/{made['id']}")
     finished = served.finished(run["id"])
     assert finished["state_type"] == "COMPLETED", finished["state"]["message"]
 
@@ -235,7 +259,7 @@ def test_a_port_in_use_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixtu
                 [sys.executable, *UNITBALL, "serve", "--root", str(tmp_path / "root"), option, str(port)],
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=300,
                 env=environment(UNITBALL_PREFECT_PORT=str(free_port()), UNITBALL_MLFLOW_PORT=str(free_port())),
             )
             assert done.returncode == 1
@@ -283,13 +307,13 @@ def test_the_leash_ends_the_whole_process_group(tmp_path: Path) -> None:
             stdin=subprocess.PIPE,
             env=environment(),
         )
-        wait_for("both", lambda: note.exists() and len(note.read_text().split()) == 2, 30, 0.05)
+        wait_for("both", lambda: note.exists() and len(note.read_text().split()) == 2, every=0.05)
         pids = [int(word) for word in note.read_text().split()]
         if not arguments:
             time.sleep(0.5)
             assert all(Path(f"/proc/{pid}").exists() for pid in pids)
             assert held.stdin is not None
             held.stdin.close()
-        held.wait(60)
+        held.wait(300)
         for pid in pids:
-            wait_for(f"the end of {pid}", partial(has_ended, pid), 30, 0.05)
+            wait_for(f"the end of {pid}", partial(has_ended, pid), every=0.05)

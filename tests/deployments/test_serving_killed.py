@@ -54,12 +54,12 @@ def test_serving_ends_in_the_middle_of_a_run(number: signal.Signals, engine: Eng
     with started(tmp_path, expected=number) as served:
         dead = in_the_middle(served)
         served.process.send_signal(number)
-        served.process.wait(120)
+        served.process.wait(300)
         # Killed, it cannot wait for its parts: they notice, and end by themselves.
         wait_for(
             "the runner's end", lambda: not served.processes("deployments.runner", "multiprocessing"), 3, every=0.1
         )
-        wait_for("the end of all parts", lambda: not processes_of(served.root), 60)
+        wait_for("the end of all parts", lambda: not processes_of(served.root))
     with started(tmp_path) as served:
         state = served.run(dead)["state_type"]
         assert state in ENDS, f"the run that died is {state} after the start"
@@ -72,11 +72,11 @@ def test_the_root_is_moved_while_it_is_served(engine: Engine, tmp_path: Path) ->
     elsewhere = tmp_path / "elsewhere"
     with started(tmp_path, expected=signal.SIGINT) as served:
         # A process that begins makes its root.
-        wait_for("the first tidying", lambda: not served.processes("deployments.tidying"), 60)
+        wait_for("the first tidying", lambda: not served.processes("deployments.tidying"))
         served.root.rename(elsewhere)
-        assert served.process.wait(60) == 1
+        assert served.process.wait(300) == 1
         assert f"{served.root} was moved, replaced or removed while it was served" in served.output.read_text()
-        wait_for("the end of all parts", lambda: not processes_of(served.root), 60)
+        wait_for("the end of all parts", lambda: not processes_of(served.root))
     assert not (served.root / "unitball.json").exists()
     # Back, since a test's serving knows one place alone.
     shutil.rmtree(served.root, ignore_errors=True)
@@ -93,7 +93,7 @@ def test_a_part_is_killed_in_the_middle_of_a_run(part: str, served: Served) -> N
     assert killed
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    wait_for("its end", lambda: not set(killed) & set(served.processes(part)), 60)
+    wait_for("its end", lambda: not set(killed) & set(served.processes(part)))
     wait_for("the run's end", lambda: served.run(dead)["state_type"] in ENDS, 240 + LEASE_SECONDS)
     goes_on(served, dead)
 
@@ -118,7 +118,7 @@ def test_the_disk_full_in_the_middle_of_a_run(engine: Engine, tmp_path: Path) ->
             time.sleep(20)
             ballast.unlink()
         with started(disk) as served:
-            wait_for("the run's end", lambda: served.run(dead)["state_type"] in ENDS, 60)
+            wait_for("the run's end", lambda: served.run(dead)["state_type"] in ENDS)
             goes_on(served, dead)
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -63,8 +63,8 @@ def test_what_a_model_does_not_know_is_on_one_screen_alone(
     machine = unitball.succeeds("predict", *asked, "--output", folder / "json.parquet")
     assert machine["clipped"]["race"] == {"cells": 1, "row": 22, "value": UNKNOWN}
     name = batch_scoring(ScoringRequest(model="clinic.noisy-gd", input=str(new)))
-    APILogWorker.drain_all(timeout=10)
-    EventsWorker.drain_all(timeout=10)
+    APILogWorker.drain_all(timeout=60)
+    EventsWorker.drain_all(timeout=60)
     kept = [path for folder in (unitball.root, engine.root) for path in folder.rglob("*") if path.is_file()]
     assert Layout(unitball.root).private / "predictions" / name in kept
     assert {"prefect.db", "mlflow.db"} <= {path.name for path in kept}

@@ -212,7 +212,7 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 def kill_when(root: Path, moment: Callable[[Path], bool]) -> None:
     process = start_command(root, *WORDS)
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not moment(root):
             assert process.poll() is None, f"the run ended before it could be killed: {process.communicate()}"
             assert time.monotonic() < deadline

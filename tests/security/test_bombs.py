@@ -16,7 +16,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,14 @@ from storage.documents import pack_arrays, parse_json, parse_yaml, unpack_arrays
 from storage.errors import DamagedError, InputError
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
+from storage.schema import load_schema
 from storage.source import ReadOptions, limited, read_source
 from tests.support.onnx_models import FLOAT, INTEGER, Ports, model
+from tests.support.untraced import calls_of, ratio
 
 _MOST_MEGABYTES = 500
+# Against what never ends alone: each takes seconds on a quiet machine.
+_HANGS_AFTER = 1200
 _SCHEMA = "format_version: 1\nheader: false\ncolumns:\n  - {name: a, type: numeric, range: [0, 1]}\n"
 _SCHEMA += "  - {name: b, type: label, classes: ['0', '1']}\n"
 
@@ -108,7 +112,12 @@ def _csv_line(folder: Path, megabytes: int) -> tuple[str, Path]:
 
 
 def _quoted(folder: Path, megabytes: int) -> tuple[str, Path]:
-    return "csv", _zipped(folder / "quoted.csv.gz", b"x\n" * 512, megabytes, before=b'"')
+    return "csv", _zipped(folder / "quoted.csv.gz", b"x" * 1023 + b"\n", megabytes, before=b'"')
+
+
+def _quoted_lines(folder: Path, megabytes: int) -> tuple[str, Path]:
+    """As above in lines of two bytes, each of which takes a step: half a minute, so that it is tried by night alone."""
+    return "csv", _zipped(folder / "lines.csv.gz", b"x\n" * 512, megabytes, before=b'"')
 
 
 def _index(folder: Path, megabytes: int) -> tuple[str, Path]:
@@ -125,6 +134,7 @@ _ATTACKS = {
     "a line of LIBSVM": (_line, "is longer than"),
     "a line of CSV": (_csv_line, "is longer than"),
     "a quoted cell": (_quoted, "field larger than field limit"),
+    "a quoted cell of many lines": (_quoted_lines, "field larger than field limit"),
     "an index of 4e9": (_index, "--dimension"),
 }
 
@@ -137,7 +147,7 @@ def _attacked(folder: Path, name: str, megabytes: int) -> None:
         (folder / "schema.yaml").write_text(_SCHEMA)
         schema = str(folder / "schema.yaml")
     arguments = [sys.executable, "-c", _INGEST, form, str(path), schema, str(folder / "root")]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=1200, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=_HANGS_AFTER, check=False)
     assert done.returncode == 0, done.stderr
     told, peak = done.stdout.splitlines()
     assert limit in told
@@ -220,7 +230,7 @@ def test_a_parquet_file_of_too_many_rows_is_refused_at_once(tmp_path: Path) -> N
     body = """from storage.source import ReadOptions, read_source
 options = ReadOptions(schema=path.with_name('schema.yaml'))
 for block in read_source('parquet', path, options).parts['train']: pass"""
-    told = _told(body, tmp_path / "rows.parquet", seconds=5)
+    told = _told(body, tmp_path / "rows.parquet")
     assert re.search("states 150000000 rows, more than 100000000; .*--max-rows", told)
 
 
@@ -239,7 +249,7 @@ def test_what_an_idx_header_states_is_looked_at_first(tmp_path: Path) -> None:
 # ── documents, archives, messages, tables and encoders ───────────────────────────────────────────────────────────────
 
 _PEAK = """
-import resource, sys, time
+import resource, sys
 from pathlib import Path
 path = Path(sys.argv[1])
 try:
@@ -248,25 +258,23 @@ try:
 except Exception as error:
     print(type(error).__name__, " ".join(str(error).split()))
 peak = next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024), time.process_time())
+print(max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024))
 """
 
 
-def _told(body: str, path: Path, *, megabytes: int = _MOST_MEGABYTES, seconds: float = 20) -> str:
-    """Return what a program says that reads a file, run where 256 MiB are admitted; its memory and time are bounded."""
+def _told(body: str, path: Path, *, megabytes: int = _MOST_MEGABYTES) -> str:
+    """Return what a program says that reads a file, run where 256 MiB are admitted; its memory is bounded."""
     program = _PEAK.format(body="\n".join(f"    {line}" for line in body.splitlines()))
     done = subprocess.run(
         [sys.executable, "-c", program, str(path)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=_HANGS_AFTER,
         check=True,
         env={**os.environ, "UNITBALL_MEMORY": "256M"},
     )
-    said, numbers = done.stdout.splitlines()
-    peak, taken = numbers.split()
+    said, peak = done.stdout.splitlines()
     assert int(peak) < megabytes, f"{peak} MB: {said}"
-    assert float(taken) < seconds, f"{taken} s: {said}"
     return said
 
 
@@ -335,20 +343,24 @@ def test_json_is_bounded(text: bytes, message: str) -> None:
 def _wide_schema(folder: Path, columns: int) -> Path:
     lines = [f"  - {{name: c{number}, type: numeric, range: [0, 1]}}\n" for number in range(columns)]
     label = "  - {name: y, type: label, classes: [a, b]}\n"
-    (folder / "wide.yaml").write_text(f"format_version: 1\ncolumns:\n{''.join(lines)}{label}")
-    return folder / "wide.yaml"
+    path = folder / f"{columns}.yaml"
+    path.write_text(f"format_version: 1\ncolumns:\n{''.join(lines)}{label}")
+    return path
 
 
 _LOAD = "from storage.schema import load_schema\nassert load_schema(path).dimension > 1000"
 
 
-def test_a_schema_of_many_columns_takes_time_in_proportion(tmp_path: Path) -> None:
-    assert _told(_LOAD, _wide_schema(tmp_path, 12_000), seconds=6) == "taken in"
+def test_a_schema_of_many_columns_takes_work_in_proportion(tmp_path: Path) -> None:
+    few, many = (calls_of(partial(load_schema, _wide_schema(tmp_path, columns))) for columns in (200, 1000))
+    assert many < 5.2 * few
 
 
 @pytest.mark.nightly
 def test_a_schema_of_sixty_thousand_columns(tmp_path: Path) -> None:
-    assert _told(_LOAD, _wide_schema(tmp_path, 60_000), seconds=30, megabytes=1000) == "taken in"
+    assert _told(_LOAD, _wide_schema(tmp_path, 60_000), megabytes=1000) == "taken in"
+    few, many = (partial(load_schema, _wide_schema(tmp_path, columns)) for columns in (2_000, 12_000))
+    assert ratio(many, few, bound=9.0) <= 9.0
 
 
 def _zeros(megabytes: int, numbers: int, kind: int = zipfile.ZIP_DEFLATED) -> bytes:

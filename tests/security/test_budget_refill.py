@@ -489,6 +489,6 @@ def test_of_two_that_bring_in_the_same_rows_at_once_one_is_refused(
 
     monkeypatch.setattr(type(open_catalog()), "undeclared", compared)
     ingest(request_for(path, "first"))
-    other.join(60)
+    other.join(300)
     assert [type(error) for error in errors] == [RefusedError]
     assert [entry.name for entry in open_catalog().datasets()] == ["first"]

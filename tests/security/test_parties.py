@@ -110,7 +110,7 @@ class Site:
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait(30)
+            self.process.wait(300)
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 
 def answer(address: str, method: str, path: str, headers: dict[str, str], body: bytes | None = None) -> tuple[int, Any]:
     """Return status and headers."""
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=300)
     try:
         connection.request(method, path, body, headers)
         got = connection.getresponse()
@@ -75,7 +75,7 @@ def filled(path: str) -> str:
 
 def prefect_routes(api: str) -> list[tuple[str, str]]:
     """Return every route of the API, read from the description of it that the server itself gives."""
-    with urllib.request.urlopen(api.removesuffix("/api") + "/openapi.json", timeout=30) as found:
+    with urllib.request.urlopen(api.removesuffix("/api") + "/openapi.json", timeout=300) as found:
         paths = json.load(found)["paths"]
     routes = [(method.upper(), path) for path, methods in paths.items() for method in methods]
     assert len(routes) > 150
@@ -109,7 +109,7 @@ def test_the_open_paths_are_these(served: Served) -> None:
         assert answer(address, "GET", path, {})[0] == 401, path
     # The paths that need no password must hold none.
     for path in ("/", "/ui-settings", "/openapi.json"):
-        with urllib.request.urlopen(address + path, timeout=30) as page:
+        with urllib.request.urlopen(address + path, timeout=300) as page:
             assert served.secret.password not in page.read().decode()
 
 
@@ -151,7 +151,7 @@ def test_websockets_refuse_too(path: str, whose: str, served: Served, engine: En
     def try_it(protocols: list[Subprotocol] | None, first: dict[str, Any]) -> Any:
         with connect(address, subprotocols=protocols, open_timeout=30) as socket:
             socket.send(json.dumps(first))
-            return json.loads(socket.recv(timeout=30))
+            return json.loads(socket.recv(timeout=300))
 
     speaks = [Subprotocol("prefect")]
     attempts: list[tuple[list[Subprotocol] | None, dict[str, Any]]] = [
@@ -222,7 +222,7 @@ def mlflow(
     headers = {"Authorization": authorization or served.authorization, "Content-Type": "application/json"}
     request = urllib.request.Request(served.mlflow + path, data, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=60) as got:
+        with urllib.request.urlopen(request, timeout=300) as got:
             status, said = got.status, got.read()
     except urllib.error.HTTPError as error:
         status, said = error.code, error.read()
@@ -414,7 +414,7 @@ def test_a_reader_sees_all_of_mlflow_and_writes_nothing(served: Served) -> None:
     assert shown() == before
     assert state_of(Layout(served.root).artifacts) == files
     for shown_twice in ([anna, served.authorization], [served.authorization, anna]):
-        connection = http.client.HTTPConnection(urlsplit(served.mlflow).netloc, timeout=30)
+        connection = http.client.HTTPConnection(urlsplit(served.mlflow).netloc, timeout=300)
         connection.putrequest("POST", "/api/2.0/mlflow/experiments/create")
         for value in shown_twice:
             connection.putheader("Authorization", value)
@@ -542,7 +542,7 @@ def test_the_page_logs_in_with_the_secret_and_not_without(served: Served) -> Non
     check = "/api/admin/version"
     assert answer(served.api, "GET", check, {})[0] == 401
     assert answer(served.api, "GET", check, {"Authorization": served.authorization})[0] == 200
-    wait_for("runs on the page", lambda: isinstance(served.ask("/flow_runs/filter"), list), 10)
+    wait_for("runs on the page", lambda: isinstance(served.ask("/flow_runs/filter"), list))
 
 
 def test_what_every_holder_of_the_password_can_do(served: Served, tmp_path: Path) -> None:
@@ -607,7 +607,7 @@ def test_what_every_holder_of_the_password_can_do(served: Served, tmp_path: Path
             served.call("POST", "/events", [event])
             return bool(received)
 
-        wait_for("the server's request", sent, 60, 2)
+        wait_for("the server's request", sent, every=2)
         served.call("DELETE", f"/automations/{automation}")
         assert not [one for one in served.alerts[alerts:] if "forged" in one["about"]]
 
@@ -656,7 +656,7 @@ def test_the_secret_writes_no_file_by_prefect(served: Served, tmp_path: Path) ->
     target.mkdir()
     watched = Layout(served.root)
     before = state_of(watched.private) | state_of(watched.releases)
-    with urllib.request.urlopen(served.api.removesuffix("/api") + "/openapi.json", timeout=30) as found:
+    with urllib.request.urlopen(served.api.removesuffix("/api") + "/openapi.json", timeout=300) as found:
         described = json.load(found)
     defined, tried, taken = described["components"]["schemas"], 0, 0
     ours = {one["id"] for one in served.ask("/deployments/filter")}

@@ -58,7 +58,7 @@ def _storm_of_kills(tmp_path: Path, kills: int, random: np.random.Generator) -> 
 
 
 def test_a_few_kills_lose_nothing(tmp_path: Path, random: np.random.Generator) -> None:
-    _storm_of_kills(tmp_path, 12, random)
+    _storm_of_kills(tmp_path, 5, random)
 
 
 @pytest.mark.nightly

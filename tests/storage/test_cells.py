@@ -141,7 +141,7 @@ CELLS = some.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(some.lists(CELLS, max_size=6))
 @example([1, "1", 1.0, None])
 @example([timedelta(0), timedelta(days=106751992)])

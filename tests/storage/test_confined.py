@@ -109,7 +109,7 @@ def test_a_killed_server_is_started_again_and_a_fork_has_its_own() -> None:
     done("numbers", 1)
     server = module._servers[__name__].process
     server.kill()
-    server.wait(10)
+    server.wait(300)
     assert len(done("numbers", 1)) == 1
     assert forks.in_child(_served_by) != module._servers[__name__].process.pid
     assert len(done("numbers", 1)) == 1

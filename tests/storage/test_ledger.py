@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import pytest
 
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
 from storage.ledger.charges import Cap, Decision, ReleaseCharge, require_small_delta
-from storage.ledger.database import Memory
-from storage.ledger.entries import Kind, writing
+from storage.ledger.entries import writing
 from storage.ledger.ledger import Ledger, OutputOutcome
 from tests.support.ledgers import (
     ForgetsParties,
@@ -26,7 +24,6 @@ from tests.support.ledgers import (
     request,
     spent,
 )
-from tests.support.untraced import quickest
 
 pytestmark = pytest.mark.usefixtures("with_and_without_memory")
 
@@ -372,25 +369,3 @@ class TestReports:
         # Who needs the lock waits for it in vain, and raises.
         with writing(opened(tmp_path / "ledger.sqlite")):
             assert ledger.charge(request(release("a")), {}).already_charged == ("a",)
-
-    # A busy machine is no fault: by day nothing asserts a time.
-    @pytest.mark.nightly
-    def test_the_next_decision_after_a_thousand_plans_is_fast(self, ledger: Ledger) -> None:
-        parties = tuple(str(number) for number in range(5))
-        with writing(database_of(ledger)) as entries:
-            for number in range(1000):
-                content = {
-                    "partition": "even-5",
-                    "delta": 1e-6,
-                    "run": f"run {number}",
-                    "releases": [f"{number:03d}-{party}-{'f' * 50}" for party in parties],
-                    "costs": {party: {"epsilon": 1e-6, "mu": 0.1, "rho": 0.1} for party in parties},
-                    "details": {"spent": 1.0, "left": 2.0, "filter": "gaussian"},
-                    "key_ids": dict.fromkeys(parties, "f" * 32),
-                    "recharge": False,
-                    "totals": {"epsilon": 1e-6 * (number + 1)},
-                }
-                entries.append(Kind.PLAN, account="clinic", subject="even-5", content=content)
-        numbers, remembering = itertools.count(), Ledger(replace(database_of(ledger), memory=Memory()), SumOfEpsilons())
-        assert quickest(lambda: remembering.charge(request(release(f"new {next(numbers)}", 0.01)), {})) < 0.2
-        assert spent(ledger) == pytest.approx(0.051)

@@ -102,7 +102,7 @@ def test_a_version_mended_after_the_check_stays(layout: Layout, monkeypatch: pyt
 
     _after_first(monkeypatch, datasets_module, "is_complete", begin)
     stored(layout, source_of(ROWS))
-    second.join(60)
+    second.join(300)
     assert removed == [layout.dataset(ref.version)]
     assert np.array_equal(gathered(open_dataset(layout, ref))[0], ROWS[0])
     assert not temporaries(layout.root)

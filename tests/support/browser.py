@@ -45,7 +45,7 @@ def chromium(profile: Path, width: int = 2700) -> Iterator[Any]:
     ):
         options.add_argument(argument)
     driver = webdriver.Chrome(service=Service(DRIVER), options=options)
-    driver.set_page_load_timeout(60)
+    driver.set_page_load_timeout(300)
     try:
         yield driver
     finally:

@@ -91,13 +91,13 @@ class Engine:
             with temporary_settings(updates=settings):
                 yield cls(root, url, pattern)
                 # What is still to be sent would be tried again and again at exit, when the server has gone.
-                EventsWorker.drain_all(timeout=10)
-                APILogWorker.drain_all(timeout=10)
+                EventsWorker.drain_all(timeout=60)
+                APILogWorker.drain_all(timeout=60)
         finally:
             if first is not None:
                 first.close()
             server.stdin.close()
-            server.wait(timeout=120)
+            server.wait(timeout=300)
 
     def prepare(self, root: Path) -> None:
         """Make a root ready for tracking by a copy of this one's empty database: migrations take ten seconds."""

@@ -75,7 +75,7 @@ def die(*arguments: Any, **options: Any) -> Any:
 def killed(body: Callable[[], Any]) -> None:
     """Run in a child that must die of SIGKILL."""
     child = start(body)
-    child.join(120)
+    child.join(300)
     assert child.exitcode == -signal.SIGKILL, f"the child ended with {child.exitcode} instead of being killed"
 
 

@@ -34,11 +34,11 @@ def running_object_store(log: Path) -> Iterator[str]:
             env=clean_environment(),
         )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while True:
             try:
                 request = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
-                with urllib.request.urlopen(request, timeout=10):
+                with urllib.request.urlopen(request, timeout=300):
                     break
             except OSError:
                 assert server.poll() is None, log.read_text()

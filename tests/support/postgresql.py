@@ -84,7 +84,7 @@ class PostgreSQL:
             cwd=self.place,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, f"{program} failed: {done.stderr or done.stdout}"
         return done.stdout

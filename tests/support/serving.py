@@ -30,8 +30,6 @@ from tasks.runtime.engine import Credentials, credentials
 REPOSITORY = Path(serving.__file__).parents[1]
 # A loaded machine needs half a minute to import what a run needs.
 PATIENCE = 240.0
-# A slow machine must be ready by then; the other tests come first.
-SOON = 120.0
 UNITBALL = ("-c", "from deployments.cli import main; main()")
 # Several commands, and a form feed after what each prints.
 _EACH = """
@@ -133,7 +131,7 @@ class Served:
             Prefect_Csrf_Token=token,
             Prefect_Csrf_Client="tests",
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             text = answer.read()
             return json.loads(text) if text else None
 
@@ -230,10 +228,10 @@ def started(
     The end by Ctrl-C is checked: in order, with nothing left.
     """
     root, output = folder / "root", folder / "output"
-    # The committed deployments, and one more schedule that a test can wait for.
+    # The committed deployments, and one more schedule, which a test brings nearer.
     plan = yaml.safe_load(serving.DEPLOYMENTS.read_text())
     wine = {"dataset": "wine", "algorithm": "noisy-gd", "epsilon": 1.0}
-    soon = {"interval": 3600, "slug": "soon", "parameters": wine, "anchor_date": in_seconds(SOON)}
+    soon = {"interval": 86400, "slug": "soon", "parameters": wine, "anchor_date": in_seconds(43200)}
     plan["deployments"][0]["schedules"] = [soon]
     deployments = folder / "prefect.yaml"
     deployments.write_text(yaml.safe_dump(plan))
@@ -278,7 +276,7 @@ def started(
             if expected is not None:
                 return
             process.send_signal(signal.SIGINT)
-            assert process.wait(90) == 0
+            assert process.wait(300) == 0
             assert output.read_text().rstrip().endswith("stopped")
             assert "stopping: runner, MLflow, Prefect" in output.read_text()
             assert not processes_of(root)
@@ -286,7 +284,7 @@ def started(
         finally:
             if process.poll() is None:
                 process.terminate()
-                process.wait(90)
+                process.wait(300)
 
 
 def prepared(root: Path, *arguments: str) -> None:

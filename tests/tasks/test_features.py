@@ -123,7 +123,7 @@ def test_private_rows_pass_through_a_named_map_row_by_row(clinic: None, monkeypa
     ("features", "more"),
     [
         ("random-projection", {}),
-        ("random-fourier", {}),
+        ("random-fourier", {"features.frequencies": 40}),
         ("signed-root", {}),
         ("dct", {}),
         ("side-by-side", {"features.maps": {"dct": {}, "pooling": {}}}),
@@ -133,7 +133,10 @@ def test_a_model_behind_any_named_map_is_logged_and_scores_as_it_was_measured(
     root: Path, features: str, more: dict[str, Any]
 ) -> None:
     """What has been charged and released is on record, behind maps that are linear, too."""
-    config, chained = run(dataset="digits", features=features, seed=1, test_fraction=0, epsilon=3.0, parameters=more)
+    parameters = {"iterations": 3, **more}
+    config, chained = run(
+        dataset="digits", features=features, seed=1, test_fraction=0, epsilon=3.0, parameters=parameters
+    )
     pipeline = pipeline_of(config, chained).pipeline
     raw, labels = gathered(open_dataset(current_layout(), find_dataset("digits")))
     names = np.array(chained.dataset.classes)[labels.astype(int)]

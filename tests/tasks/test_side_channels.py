@@ -107,8 +107,8 @@ def flush_prefect() -> None:
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
-    APILogWorker.drain_all(timeout=10)
-    EventsWorker.drain_all(timeout=10)
+    APILogWorker.drain_all(timeout=60)
+    EventsWorker.drain_all(timeout=60)
 
 
 # ── what is kept ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -28,6 +28,7 @@ from storage.refs import OnViolation
 from storage.source import ReadOptions, read_source
 from tasks.datasets.registration import find_dataset
 from tasks.runtime.stores import open_catalog
+from tests.support.nights import spanning
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
 from unitball.bounds import Bounds
 from unitball.estimators import _warn_of_scores
@@ -553,9 +554,10 @@ BAD_PARAMETERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", ESTIMATORS)
-@pytest.mark.parametrize(("bad", "says"), BAD_PARAMETERS, ids=str)
+@pytest.mark.parametrize(
+    ("bad", "says", "kind", "way"),
+    spanning([pytest.param(*each, id=str(each[0])) for each in BAD_PARAMETERS], ESTIMATORS, WAYS, every=3),
+)
 def test_a_bad_parameter_is_named_before_anything_is_opened(
     bad: dict[str, Any], says: str, kind: type, way: str
 ) -> None:

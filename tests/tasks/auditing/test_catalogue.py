@@ -85,10 +85,10 @@ def test_the_processes_of_a_killed_audit_end_with_it(tmp_path: Path) -> None:
             children = Path(f"/proc/{audit.pid}/task/{audit.pid}/children").read_text().split()
             return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
-        (worker,) = wait_for("a process of the audit", workers, 60, 0.05)
+        (worker,) = wait_for("a process of the audit", workers, every=0.05)
         # It has begun, and does not end for want of a parent to begin with.
-        wait_for("its threads", lambda: len(list(Path(f"/proc/{worker}/task").iterdir())) > 1, 60, 0.05)
+        wait_for("its threads", lambda: len(list(Path(f"/proc/{worker}/task").iterdir())) > 1, every=0.05)
     finally:
         audit.kill()
         audit.wait()
-    wait_for("its end", lambda: has_ended(worker), 30, 0.05)
+    wait_for("its end", lambda: has_ended(worker), every=0.05)

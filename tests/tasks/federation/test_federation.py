@@ -411,11 +411,7 @@ def test_what_is_reserved_cannot_be_spent_by_another_run(parties: Federation) ->
     assert parties.spent("berlin") == pytest.approx(reserved)
 
 
-@pytest.mark.nightly
 def test_a_party_lost_in_the_middle_is_done_without_as_far_as_is_tolerated(parties: Federation) -> None:
-    parties.lost = {("lyon", Ask.MASK), ("lyon", Ask.UNMASK)}
-    with pytest.raises(TooFewPartiesError):
-        parties.run(**SECURE)
     parties.lost = {("lyon", Ask.MASK), ("lyon", Ask.UNMASK)}
     parties.roster = with_floors(parties, consistent_survivors=True)
     tolerant: dict[str, Any] = {**SECURE, "secure": {"dropouts": 1, "consistent_survivors": True}, "epsilon": 0.4}
@@ -425,7 +421,6 @@ def test_a_party_lost_in_the_middle_is_done_without_as_far_as_is_tolerated(parti
     assert parties.run(**tolerant).took_part == ("berlin", "turin")
 
 
-@pytest.mark.nightly
 def test_a_party_killed_after_it_paid_sends_the_same_when_it_is_back(parties: Federation) -> None:
     parties.lost = {("lyon", Ask.MASK)}
     with pytest.raises(TooFewPartiesError):
@@ -700,18 +695,18 @@ def put_back(parties: Federation, party: str, saved: Path, part: str = ".") -> N
 
 
 @pytest.mark.parametrize(
-    ("config", "part"),
+    ("trust", "part"),
     spanning(
-        ["descent", "local"],
+        ["secagg", "local"],
         [pytest.param(".", id="the whole root"), pytest.param("private/parties", id="its notes alone")],
     ),
 )
 def test_a_folder_that_is_put_back_after_a_commitment_answers_nothing_twice(
-    parties: Federation, config: str, part: str
+    parties: Federation, trust: str, part: str
 ) -> None:
     """Its seeds are drawn, its pads used and its sums told: put back, it would use one pad for two vectors."""
-    given = {**DESCENT, "trust": "local" if config == "local" else "secagg"}
-    saved, first = parties.folder / "saved", Ask.SUM if config == "local" else Ask.MASK
+    given, first = ({**DESCENT, "trust": "local"}, Ask.SUM) if trust == "local" else (SECURE, Ask.MASK)
+    saved = parties.folder / "saved"
 
     def save(party: str, request: Request) -> Request:
         if party == "berlin" and request.ask is first and not saved.exists():
@@ -738,7 +733,7 @@ def test_what_was_committed_before_an_older_ledger_was_accepted_is_not_answered(
         return request
 
     parties.meddle = save
-    parties.run(**DESCENT)
+    parties.run(**SECURE)
     put_back(parties, "berlin", saved)
     parties.at("berlin", lambda: restore_ledger("the disk was lost", None, None))
     said = parties.transport("berlin", answered(parties, Ask.MASK, place=0)[0])
@@ -994,7 +989,6 @@ def test_other_plans_for_other_parties_end_before_anything_is_charged(parties: F
     assert parties.run(**SECURE).took_part == NAMES
 
 
-@pytest.mark.nightly
 def test_a_party_that_is_left_out_after_it_reserved_has_sent_nothing(parties: Federation) -> None:
     parties.lost = {("lyon", Ask.COMMIT)}
     with pytest.raises(StorageError, match="lyon did not commit"):
@@ -1025,9 +1019,14 @@ def test_rows_that_changed_begin_another_run(parties: Federation) -> None:
     assert parties.run(**SECURE, epsilon=0.4).took_part == NAMES
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
-    "config", [DESCENT, {"algorithm": "noisy-gd", "parameters": {"iterations": 2}, "trust": "local"}]
+    "config",
+    [
+        SECURE,
+        {"algorithm": "noisy-gd", "parameters": {"iterations": 2}, "trust": "local"},
+        pytest.param(DESCENT, marks=pytest.mark.nightly),
+    ],
+    ids=["secure sum", "noisy sums", "secure sums"],
 )
 def test_a_party_that_dies_at_any_step_goes_on_and_pays_once(parties: Federation, config: dict[str, Any]) -> None:
     """Each request is handled and its answer lost, once at each party; the model is the one of an undisturbed run."""

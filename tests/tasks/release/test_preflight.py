@@ -201,7 +201,7 @@ def test_what_the_account_cannot_pay_is_refused_and_what_is_paid_is_not(tmp_path
     [
         ({}, 1),
         ({"trust": "central", "delta": 1e-8}, 13),
-        ({"evaluation": True}, 13),
+        pytest.param({"evaluation": True}, 13, marks=pytest.mark.nightly),
         ({"algorithm": "unitball", "evaluation": True}, 1),
         ({"algorithm": "local-objective"}, 2),
         ({"algorithm": None, "trainer": "class-means", "trust": "central", "tune": {"count_weight": (1.0, 0.5)}}, 1),

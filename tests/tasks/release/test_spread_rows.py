@@ -131,7 +131,7 @@ def test_workers_release_what_one_machine_releases(
     layout, shards = place
     monkeypatch.setenv("UNITBALL_ROOT", str(layout.root))
     assert bool(list(layout.private.rglob("*.parquet"))) == (objects_of(layout) is None)
-    spread, over_workers = cluster.submit(released, shards).result(timeout=120)
+    spread, over_workers = cluster.submit(released, shards).result(timeout=300)
     alone, here = released(shards)
     assert spread
     assert not alone
@@ -151,7 +151,7 @@ def test_one_file_is_cut_where_that_pays(
     source = Source(format="synthetic", place="made up", dimension=6, parts={"train": [block]}, classes=("0", "1"))
     ref = write_dataset(layout, source, name="one", account="one", visibility=Visibility.PRIVATE)
     shards = write_shards(layout, ref, {"a": np.arange(0, 17_000)}, "even")
-    spread, over_workers = cluster.submit(released, shards, cut=True).result(timeout=120)
+    spread, over_workers = cluster.submit(released, shards, cut=True).result(timeout=300)
     alone, here = released(shards)
     assert spread
     assert not alone
@@ -180,7 +180,7 @@ def test_whether_cutting_pays_goes_by_rows_and_steps(work: Work, rows: int, dime
 def test_what_fails_on_a_worker_is_kept_for_its_owner(
     cluster: Client, place: tuple[Layout, tuple[ShardRef, ...]]
 ) -> None:
-    told = cluster.submit(failing, place[1][0]).result(timeout=120)
+    told = cluster.submit(failing, place[1][0]).result(timeout=300)
     assert "a row is" not in told
     assert "a sum over rows of a failed" in told
     # The other worker has failed too, and may be writing the same file under its temporary name.

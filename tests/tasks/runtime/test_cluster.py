@@ -121,7 +121,9 @@ def test_looking_whether_a_scheduler_is_there_leaves_no_warning(
         assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
         host, port = workless.scheduler_address.removeprefix("tls://").split(":")
         socket.create_connection((host, int(port))).close()
-        wait_for("the warning", lambda: any("handshake" in record.getMessage() for record in caplog.records), 30, 0.05)
+        wait_for(
+            "the warning", lambda: any("handshake" in record.getMessage() for record in caplog.records), every=0.05
+        )
     finally:
         for logger in loggers:
             logger.removeHandler(caplog.handler)
@@ -157,10 +159,10 @@ def test_where_all_workers_go_it_is_said(workless: LocalCluster, root: Path) -> 
     said: list[str] = []
     with listen(lambda stage, label, _: said.append(label)), runner:
         workless.scale(0)
-        wait_for("the line", lambda: said, 30, every=0.05)
+        wait_for("the line", lambda: said, every=0.05)
         future = runner.client.submit(sum, [1, 2])  # type: ignore[attr-defined]  # Dask's, and not every runner's
         workless.scale(1)
-        assert future.result(timeout=60) == 3
+        assert future.result(timeout=300) == 3
     assert [label.partition(" tls://")[0] for label in said] == [
         "all workers have gone; the run goes on when one comes: unitball dask worker"
     ]
@@ -171,7 +173,7 @@ def test_where_the_scheduler_goes_it_is_said_what_stands(workless: LocalCluster,
         with Client(workless, security=security(Layout(root)), set_as_default=False) as client, over_cluster("tls://x"):
             future = client.submit(sum, [1, 2])
             workless.close()
-            future.result(timeout=60)
+            future.result(timeout=300)
 
     with pytest.raises(ClusterError, match=f"^the Dask scheduler at tls://x went away.*; {re.escape(stands())}$"):
         lose()
@@ -270,9 +272,9 @@ def test_a_scheduler_that_is_killed_in_the_middle_of_a_run(unitball: CommandLine
         command = [sys.executable, "-c", _HELD, str(marker), "dask", "worker", address, "--threads", "1"]
         with (tmp_path / "worker.txt").open("w") as output:
             started(subprocess.Popen(command, stdout=output, stderr=output, text=True, env=own))
-        wait_for("a task", marker.exists, 120, 0.05)
+        wait_for("a task", marker.exists, every=0.05)
         scheduler.kill()
-        out, err = run.communicate(timeout=120)
+        out, err = run.communicate(timeout=300)
     words = (f"the Dask scheduler at {address} went away", "charged: 2 releases to account clinic-2026", AGAIN)
     Outcome(run.returncode, out, err).refused(1, *words)
     before = open_ledger().charges("clinic-2026")
@@ -292,7 +294,7 @@ def machines(tracked_root: Path, tmp_path: Path) -> Iterator[str]:
             # Nobody else reads them, and a full pipe stops who writes.
             threading.Thread(target=_copy, args=(stream, tmp_path / f"{part}.{name}"), daemon=True).start()
         said = tmp_path / f"{part}.out"
-        wait_for(part, lambda: said.exists() and "tls://" in said.read_text(), 60, 0.05)
+        wait_for(part, lambda: said.exists() and "tls://" in said.read_text(), every=0.05)
         return said.read_text().split()[1]
 
     try:
@@ -303,7 +305,7 @@ def machines(tracked_root: Path, tmp_path: Path) -> Iterator[str]:
         for process in reversed(started):
             print("ended before:", process.poll())
             process.terminate()
-            process.wait(30)
+            process.wait(300)
         for part in ("scheduler", "worker"):
             print(f"{part}:", (tmp_path / f"{part}.err").read_text())
 

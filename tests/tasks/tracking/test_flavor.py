@@ -158,20 +158,6 @@ def test_a_served_model_reads_missing_cells_as_json_and_no_csv(rows: pd.DataFram
     assert [each["prediction"] for each in answer.json()["predictions"]] == expected
 
 
-def test_a_column_declared_double_would_refuse_whole_numbers(rows: pd.DataFrame) -> None:
-    """Why numbers are ``any``: pandas reads a column without gaps as int64, which MLflow does not take for a double."""
-    from mlflow.exceptions import MlflowException
-    from mlflow.models.utils import _enforce_schema
-    from mlflow.types import ColSpec, DataType, Schema
-
-    whole = rows[["age"]].assign(age=rows["age"].round().astype("int64"))
-    for required in (True, False):
-        declared = Schema([ColSpec(DataType.double, "age", required=required)])
-        with pytest.raises(MlflowException, match="Can not safely convert int64 to float64"):
-            _enforce_schema(whole, declared)
-        assert _enforce_schema(whole.astype("float64"), declared)["age"].dtype == "float64"
-
-
 def test_missing_and_odd_cells_are_as_at_ingestion(rows: pd.DataFrame) -> None:
     pipeline = table_pipeline()
     changes: list[tuple[dict[str, Any], str]] = [

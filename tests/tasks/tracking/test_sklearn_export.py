@@ -286,7 +286,7 @@ def test_loads_in_a_fresh_process_without_pickle(tmp_path: Path) -> None:
         text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[1]), "MLFLOW_DISABLE_TELEMETRY": "true"},
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     want = pipeline.predict(raw).tolist()
