@@ -272,7 +272,7 @@ def held(counts: Any, sigma: float, stated: float | None = None) -> tuple[dict[s
     ("counts", "sigma"),
     [
         ([[2, 1], [0, 1]], 5.0),
-        ([[8, 3], [1, 3]], 15.0),
+        pytest.param([[8, 3], [1, 3]], 15.0, marks=pytest.mark.nightly),
         ([[300, 60], [30, 210]], 5.0),
         ([[5, 1, 0], [1, 4, 1], [0, 0, 3]], 3.0),
     ],

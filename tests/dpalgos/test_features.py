@@ -141,10 +141,12 @@ def test_no_public_map_looks_at_rows() -> None:
     assert {"dct", "hog", "identity", "pooling", "random-fourier", "random-projection"} <= set(free_maps())
     for name in free_maps():
         algorithm = lookup("projections", name)(**SHAPED.get(name, {}))
-        results = [fitted(algorithm, PIXELS, rows) for rows in (None, np.ones((9, 64)), np.full((3, 64), np.nan))]
-        for result in results:
-            for key, array in results[0].arrays().items():
-                np.testing.assert_array_equal(array, result.arrays()[key])
+        rows = np.ones((9, PIXELS))
+        rows[6:] = np.nan
+        nothing, found = (fitted(algorithm, PIXELS, seen).arrays() for seen in (None, rows))
+        assert nothing.keys() == found.keys()
+        for key, array in nothing.items():
+            np.testing.assert_array_equal(array, found[key])
 
 
 def places_that_tell(row_map: Callable[[Any], Any]) -> set[tuple[int, int]]:
@@ -157,7 +159,7 @@ def places_that_tell(row_map: Callable[[Any], Any]) -> set[tuple[int, int]]:
     others[::7], others[::11], others[::13] = np.nan, np.inf, 0.0
     with np.errstate(all="ignore"):
         first = row_map(rows[:1])[0]
-        for size in (2, 3, 7, 16, 17, 100, 511, 513, 1030):
+        for size in (2, 3, 7, 17, 100, 513, 1030):
             # A block of equal rows shows a row at all of its places.
             equal = row_map(np.tile(rows[0], (size, 1)))
             found |= {(size, int(place)) for place in np.flatnonzero((equal != first).any(axis=1))}

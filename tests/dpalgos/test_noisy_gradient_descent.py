@@ -36,7 +36,7 @@ from dpalgos.rows import ArrayRows, Block, MappedRows
 from dpalgos.trainers.discriminant import DiscriminantDescent
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 from tests.dpalgos.parameters import PARAMETERS
-from tests.support.nights import by_night
+from tests.support.nights import by_night, spanning
 from tests.support.training import blobs, fit, fitted, noise, parties_of, setting_of
 
 Array = NDArray[np.float64]
@@ -435,10 +435,15 @@ def test_two_classes_are_one_logistic_regression() -> None:
 _ENCODED = 4 * (5 + 3 + 4)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("cores", [1, 3])
-@pytest.mark.parametrize("class_weight", [(), "balanced"], ids=["plain", "balanced"])
-@pytest.mark.parametrize("kept", [1.0, 0.9, 0.2, 0.0])
+@pytest.mark.parametrize(
+    ("kept", "class_weight", "cores", "compiled"),
+    spanning(
+        [1.0, 0.9, 0.2, 0.0],
+        [pytest.param((), id="plain"), pytest.param("balanced", id="balanced")],
+        [1, 3],
+        [True, False],
+    ),
+)
 def test_order_of_rows_parties_and_blocks_does_not_matter(
     kept: float, class_weight: Any, cores: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

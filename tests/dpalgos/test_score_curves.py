@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -253,6 +254,7 @@ WORLDS: dict[str, World] = {
 }
 
 
+@cache
 def _truth(world: World, rare: int, rows: int) -> tuple[dict[str, Floats], Floats]:
     """Return each number at each inner edge, of the population, and its expected counts (2, bins)."""
     many = 1_000_000
@@ -397,7 +399,7 @@ def area_coverage(rare: int, epsilon: float, shift: float, runs: int, share: flo
     return held
 
 
-@pytest.mark.parametrize(("rare", "epsilon", "shift"), [(30, 3.0, 1.5), (300, 0.3, 1.0), (3000, 0.1, 2.0)])
+@pytest.mark.parametrize(("rare", "epsilon", "shift"), [(30, 3.0, 1.5), (3000, 0.1, 2.0)])
 def test_the_margin_of_the_area_holds(rare: int, epsilon: float, shift: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(margins, "_MOST", 1000)
     assert area_coverage(rare, epsilon, shift, 150) >= int(binom.ppf(1e-9, 150, 0.95))

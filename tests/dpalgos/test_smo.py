@@ -109,10 +109,15 @@ def check(solution: Solution, kernel: Kernel, features: Floats, y: Floats, cost:
         assert max(0.0, v[up].max() - v[low].min()) == pytest.approx(solution.violation, abs=1e-6)
 
 
-@pytest.mark.parametrize("selection", sorted(RULES))
-@pytest.mark.parametrize("shrinking", [True, False])
-@pytest.mark.parametrize("kernel", [LinearKernel(), GaussianKernel(0.05)], ids=["linear", "rbf"])
-@pytest.mark.parametrize("name", ["breast-cancer", "digits", "iris", "wine"])
+@pytest.mark.parametrize(
+    ("name", "kernel", "shrinking", "selection"),
+    spanning(
+        ["breast-cancer", "digits", "iris", "wine"],
+        [pytest.param(LinearKernel(), id="linear"), pytest.param(GaussianKernel(0.05), id="rbf")],
+        [True, False],
+        sorted(RULES),
+    ),
+)
 def test_objective_and_scores_are_those_of_libsvm(name: str, kernel: Kernel, shrinking: bool, selection: str) -> None:
     features, y = two_classes(name)
     gamma = {"kernel": "linear"} if isinstance(kernel, LinearKernel) else {"kernel": "rbf", "gamma": 0.05}
