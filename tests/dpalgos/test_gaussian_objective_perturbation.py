@@ -25,6 +25,7 @@ from dpalgos.trainers.objective_perturbation import (
     log_expected_excess,
 )
 from dpalgos.trainers.output_perturbation import EmpiricalRisk
+from tests.support.nights import spanning
 from tests.support.training import blobs, fitted
 
 Array = NDArray[np.float64]
@@ -58,9 +59,10 @@ def true_delta(loss: Any, calibration: Calibration, epsilon: float) -> float:
     return worst
 
 
-@pytest.mark.parametrize("loss", ["smoothed-hinge", "huber-hinge", "logistic"])
-@pytest.mark.parametrize("regularisation", [0.05, 5.0])
-@pytest.mark.parametrize("budget", [BUDGET, ApproximateDP(4.0, 1e-6)])
+@pytest.mark.parametrize(
+    ("loss", "regularisation", "budget"),
+    spanning(["smoothed-hinge", "huber-hinge", "logistic"], [0.05, 5.0], [BUDGET, ApproximateDP(4.0, 1e-6)]),
+)
 def test_delta_holds(loss: str, regularisation: float, budget: ApproximateDP) -> None:
     algorithm = GaussianObjectivePerturbation(budget=budget, loss=loss, regularisation=regularisation)
     assert true_delta(make_loss(loss), algorithm.calibration(ONE), 0.99 * budget.epsilon) <= budget.delta

@@ -146,7 +146,7 @@ def test_the_objective_does_not_depend_on_the_order_of_rows(selection: str) -> N
     assert first.duality_gap < 0.05
 
 
-@pytest.mark.parametrize("cost", [1e-3, 1.0, 10.0])
+@pytest.mark.parametrize("cost", [1e-3, 10.0])
 def test_shrinking_changes_neither_objective_nor_bias(cost: float) -> None:
     """3,000 rows, so that shrinking happens; the bound is the two duality gaps."""
     features, y = overlapping(3000, 3, 2)

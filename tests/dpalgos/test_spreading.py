@@ -56,9 +56,14 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[StoredRows]
     return found
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("map_parts", [backwards, in_threads])
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: type(algorithm).__name__)
+@pytest.mark.parametrize(
+    ("algorithm", "map_parts", "compiled"),
+    spanning(
+        [pytest.param(algorithm, id=type(algorithm).__name__) for algorithm in ALGORITHMS],
+        [backwards, in_threads],
+        [False, True],
+    ),
+)
 def test_parts_add_up_to_the_whole(
     algorithm: Any, map_parts: Any, compiled: bool, parties: list[StoredRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
