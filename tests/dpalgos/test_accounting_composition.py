@@ -20,6 +20,7 @@ from scipy.special import expit
 
 from dpalgos.accounting.composition import basic, components, compose, library_profile
 from dpalgos.accounting.profiles import (
+    Atoms,
     AtomsProfile,
     PrivacyProfile,
     ZeroConcentratedProfile,
@@ -200,7 +201,7 @@ def test_tight_is_the_least_of_the_methods(losses: list[Loss]) -> None:
 
 
 @given(losses=loss_lists)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 def test_order_does_not_matter_and_more_costs_more(losses: list[Loss]) -> None:
     one = compose(losses).epsilon(DELTA)
     assert compose(losses[::-1]).epsilon(DELTA) == pytest.approx(one, rel=1e-9)
@@ -286,7 +287,7 @@ def test_the_dominating_pair_is_one_and_follows_the_curve(rho: float) -> None:
         assert profile.delta(float(epsilon)) >= delta_of_mu(math.sqrt(2 * rho), float(epsilon))
 
 
-@pytest.mark.parametrize("rho", [pytest.param(0.03, marks=pytest.mark.nightly), 1.0])
+@pytest.mark.parametrize("rho", [0.03, 1.0])
 def test_the_dominating_pair_keeps_its_mass_at_infinity(rho: float) -> None:
     """Beyond the grid the pair is no less than the Gaussian of that rho, alone and in mixtures."""
     atoms = zcdp_atoms(rho)
@@ -294,7 +295,9 @@ def test_the_dominating_pair_keeps_its_mass_at_infinity(rho: float) -> None:
     beyond = float(atoms.losses[-1]) * 1.01
     gaussian = delta_of_mu(math.sqrt(2 * rho), beyond)
     assert 0 < gaussian <= AtomsProfile(atoms).delta(beyond)
-    mixed = AtomsProfile(product([pure_atoms(1e-9, 2), atoms, atoms]), infinity=1e-30)
+    # Of a second pair its mass at infinity alone: all atoms of both are nine million.
+    certain = Atoms(np.zeros(1), np.ones(1), atoms.infinity)
+    mixed = AtomsProfile(product([pure_atoms(1e-9, 2), atoms, certain]), infinity=1e-30)
     assert mixed.delta(4 * beyond) >= 2 * atoms.infinity
     assert AtomsProfile(atoms).epsilon(0.5 * atoms.infinity) == math.inf
 

@@ -43,7 +43,7 @@ def one_step(rate: float, multiplier: float, epsilon: float) -> float:
     return float(max(mixed, norm.cdf(edge) - t * ((1.0 - rate) * norm.cdf(edge) + rate * norm.cdf(edge - m))))
 
 
-@pytest.mark.parametrize(("rate", "multiplier"), [(0.2, 1.0), (0.05, 0.6), (0.9, 2.0)])
+@pytest.mark.parametrize(("rate", "multiplier"), [(0.05, 0.6), (0.9, 2.0)])
 def test_one_step_is_the_closed_form(rate: float, multiplier: float) -> None:
     epsilons, found = sampled_curve(rate, multiplier, 1, 4.0)
     exact = np.array([one_step(rate, multiplier, epsilon) for epsilon in epsilons])

@@ -98,7 +98,7 @@ def test_no_row_pays_more_than_is_said(population: Population) -> None:
 
 
 @given(population=populations)
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 def test_the_bound_is_the_sum_of_the_partitions_maxima_and_is_attained(population: Population) -> None:
     def of_row(row: Mapping[str, str]) -> Totals:
         return Totals.of(costs[row[partition]] for partition, costs in population.history() if row[partition] in costs)

@@ -128,7 +128,7 @@ def test_of_pairs_that_are_hard_to_tell_apart_the_best_is_found(random: np.rando
     assert "mu 0.13" in chosen(RATIO)
 
 
-@pytest.mark.parametrize("count", [200, 5000])
+@pytest.mark.parametrize("count", [200, pytest.param(5000, marks=pytest.mark.nightly)])
 def test_the_gaussian_fit_is_right_as_often_as_it_says(count: int, random: np.random.Generator) -> None:
     """At 90 %, the bound exceeds the truth in a tenth of experiments: 400 of them, to within five standard errors."""
     truth, above = 0.5, 0

@@ -243,7 +243,9 @@ _FALSE_ALARM = 1e-9
 _RUNS = 200
 
 
-def held(counts: Any, sigma: float, stated: float | None = None) -> tuple[dict[str, int], dict[str, int]]:
+def held(
+    counts: Any, sigma: float, stated: float | None = None, runs: int = _RUNS
+) -> tuple[dict[str, int], dict[str, int]]:
     """Return how often the margin of each rate of a group held, and how often it was measured.
 
     Rates are the population's; the number of rows and shares predicted are of the rows themselves.
@@ -256,7 +258,7 @@ def held(counts: Any, sigma: float, stated: float | None = None) -> tuple[dict[s
     def noise(generator: np.random.Generator, shape: tuple[int, ...]) -> Floats:
         return np.rint(generator.standard_normal(shape) * (stated or sigma))
 
-    for _ in range(_RUNS):
+    for _ in range(runs):
         drawn = random.multinomial(int(table.sum()), (table / table.sum()).ravel()).reshape(table.shape).astype(float)
         own = rates_of_group(drawn, classes)
         noisy = drawn + np.rint(random.standard_normal(table.shape) * sigma)
@@ -272,7 +274,7 @@ def held(counts: Any, sigma: float, stated: float | None = None) -> tuple[dict[s
     ("counts", "sigma"),
     [
         ([[2, 1], [0, 1]], 5.0),
-        ([[8, 3], [1, 3]], 15.0),
+        pytest.param([[8, 3], [1, 3]], 15.0, marks=pytest.mark.nightly),
         ([[300, 60], [30, 210]], 5.0),
         ([[5, 1, 0], [1, 4, 1], [0, 0, 3]], 3.0),
     ],
@@ -280,14 +282,14 @@ def held(counts: Any, sigma: float, stated: float | None = None) -> tuple[dict[s
 def test_margins_of_groups_hold_however_small_they_are(
     counts: Any, sigma: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """200 runs a case: a coverage of 93 % fails with 1e-9 a number; half the noise is caught where it is stated."""
+    """200 runs a case: a coverage of 93 % fails with 1e-9 a number. A quarter of the noise is caught in 60 runs."""
     monkeypatch.setattr(margins, "_MOST", 1000)
     right, measured = held(counts, sigma)
     assert min(right.values()) >= binom.ppf(_FALSE_ALARM, _RUNS, 0.93), right
     if np.sum(counts) > 100:
         assert min(measured.values()) == _RUNS
-        halved, _ = held(counts, sigma, sigma / 4)
-        assert min(halved.values()) < binom.ppf(_FALSE_ALARM, _RUNS, 0.93)
+        quartered, _ = held(counts, sigma, sigma / 4, 60)
+        assert min(quartered.values()) < binom.ppf(_FALSE_ALARM, 60, 0.93)
     else:
         # Of such a group a rate is seldom said.
         assert max(of for name, of in measured.items() if name != "rows") < _RUNS // 2, measured

@@ -25,32 +25,43 @@ from dpalgos.trainers.output_perturbation import ConsensusAdmm, PublishedConsens
 from dpalgos.trainers.smo import PublishedDualPerturbation, Smo, SmoLaplaceOutputPerturbation
 
 DRAWS = 3000
-# Of the mean of that many numbers in [0, 1] at a false-alarm rate of 1e-9 (Hoeffding).
-BAND = math.sqrt(math.log(2 / 1e-9) / (2 * DRAWS))
+
+
+def band(draws: int) -> float:
+    """Of the mean of that many numbers in [0, 1] at a false-alarm rate of 1e-9 (Hoeffding)."""
+    return math.sqrt(math.log(2 / 1e-9) / (2 * draws))
 
 
 def keyed(name: str) -> KeyedNoise:
     return KeyedNoise(public_secret(7), name)
 
 
-def first_squares(exponent: Floats, name: str) -> Floats:
+def first_squares(exponent: Floats, name: str, draws: int = DRAWS) -> Floats:
     law, noise = Bingham(exponent), keyed(name)
-    return np.array([law.sample(noise.stream(str(index), exponent))[0] ** 2 for index in range(DRAWS)])
+    return np.array([law.sample(noise.stream(str(index), exponent))[0] ** 2 for index in range(draws)])
 
 
 # ── the Bingham law ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    "kappa", [pytest.param(0.5, marks=pytest.mark.nightly), 3.0, pytest.param(40.0, marks=pytest.mark.nightly)]
+    ("kappa", "draws"),
+    [
+        pytest.param(0.5, DRAWS, marks=pytest.mark.nightly),
+        (3.0, 2000),
+        pytest.param(40.0, DRAWS, marks=pytest.mark.nightly),
+    ],
 )
-def test_bingham_on_the_circle_has_its_closed_form(kappa: float) -> None:
-    """In two dimensions E v₁² = (1 + I₁(κ/2)/I₀(κ/2))/2 for exp(κ v₁²); twice the exponent is told apart."""
+def test_bingham_on_the_circle_has_its_closed_form(kappa: float, draws: int) -> None:
+    """In two dimensions E v₁² = (1 + I₁(κ/2)/I₀(κ/2))/2 for exp(κ v₁²); twice the exponent is told apart.
+
+    Its mean is 0.107 away, where 2,000 draws see 0.073 at a false alarm of 1e-9.
+    """
     expected, doubled = (0.5 * (1 + ive(1, k / 2) / ive(0, k / 2)) for k in (kappa, 2 * kappa))
-    found = first_squares(np.diag([kappa, 0.0]), f"circle-{kappa}").mean()
-    assert abs(found - expected) < BAND
+    found = first_squares(np.diag([kappa, 0.0]), f"circle-{kappa}", draws).mean()
+    assert abs(found - expected) < band(draws)
     if kappa == 3.0:
-        assert abs(found - doubled) > BAND
+        assert abs(found - doubled) > band(draws)
 
 
 @pytest.mark.nightly
@@ -134,7 +145,7 @@ def test_gibbs_sampling_of_one_direction_is_the_exact_law_and_of_several_is_not_
     published = PublishedPpca(budget=PureEpsilon(2.0), components=1, sweeps=1)
     squares = [published.fit([rows], place, keyed(str(draw))).basis[0, 0] ** 2 for draw in range(DRAWS)]
     expected = 0.5 * (1 + ive(1, kappa / 2) / ive(0, kappa / 2))
-    assert abs(np.mean(squares) - expected) < BAND
+    assert abs(np.mean(squares) - expected) < band(DRAWS)
     assert not published.guarantee(place).proved
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
-from dpalgos.integer_sums import ClassMeans, ClassSums, encoded_radius
+from dpalgos.integer_sums import ClassMeans, ClassSums, encoded_radius, row_weights
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant, DiscriminantDescent, linear_model
 from tests.support.training import blobs, fitted, parties_of, setting_of
@@ -150,3 +150,11 @@ def test_more_rows_or_budget_mean_more_steps() -> None:
     counts = [iterations(1000, 0.03), iterations(50_000, 0.03), iterations(50_000, 0.3), iterations(50_000, 1.0)]
     assert counts == sorted(counts)
     assert counts[0] == 0 < counts[-1]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 31, 1000])
+def test_what_all_rows_of_a_person_may_be_long_is_rounded_down(rows: int) -> None:
+    """k rows of the longest norm are no longer than one: k² ⌊L²/k²⌋ ≤ L², and no less than that allows."""
+    factors, limits = row_weights(np.array([rows, 0]), 1000.0)
+    assert factors == pytest.approx([1.0 / rows, 0.0])
+    assert limits.tolist() == [1000 // rows**2, 0.0]

@@ -350,7 +350,7 @@ def test_a_label_s_range_that_is_far_too_wide_is_cut_to_where_labels_are() -> No
     for reach, most in ((3.0, 6.0), (300.0, 30.0)):
         algorithm = ColumnHistograms(budget=GaussianMu(0.3), bins=1024, label_range=(-reach, reach))
         setting = Setting(sizes=(len(labels),), dimension=1, classes=1)
-        for seed in range(10):
+        for seed in range(5):
             rows = ArrayRows(np.zeros((len(labels), 1)), labels)
             released = fit(algorithm, [rows], setting, KeyedNoise(public_secret(seed), "counts"))
             low, high = clipping_range(ColumnCounts.of_release(cast(Statistic, released).values, algorithm, setting))

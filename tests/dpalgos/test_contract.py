@@ -40,10 +40,15 @@ from tests.support.training import gather
 
 REGISTERED = [(kind, name) for kind in KINDS for name in names(kind)]
 CASES = [
-    # By day with one set of parameters a name.
-    pytest.param(kind, name, given, id=f"{name}-{index}", marks=[pytest.mark.nightly] * (index > 0))
+    pytest.param(kind, name, given, id=f"{name}-{index}")
     for (kind, name) in REGISTERED
     for index, given in enumerate(PARAMETERS.get((kind, name), []))
+]
+# By day with one set of parameters a name.
+BY_DAY = [
+    pytest.param(kind, name, given, id=f"{name}-0")
+    for (kind, name) in REGISTERED
+    for given in PARAMETERS.get((kind, name), [])[:1]
 ]
 
 
@@ -53,11 +58,30 @@ def test_every_name_has_test_parameters() -> None:
     assert all(PARAMETERS.values())
 
 
-@pytest.mark.parametrize(("kind", "name", "given"), CASES)
-def test_contract(kind: str, name: str, given: Mapping[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def fewer_rows_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the rows: L/k is a whole number of grid units for the most of them, and none for the others."""
+    monkeypatch.setattr(testing, "_PEOPLE", (1, 3, 100, 128))
+
+
+def _check(kind: str, name: str, given: Mapping[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     # Images of six pixels have few patches, and a dictionary of them is learnt once a run.
     monkeypatch.setattr(patches, "_BATCH", 256)
     check_algorithm(kind, name, given)
+
+
+@pytest.mark.parametrize(("kind", "name", "given"), BY_DAY)
+@pytest.mark.usefixtures("fewer_rows_a_person")
+def test_contract(kind: str, name: str, given: Mapping[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    _check(kind, name, given, monkeypatch)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("kind", "name", "given"), CASES)
+def test_contract_with_all_parameters_and_a_thousand_rows_a_person(
+    kind: str, name: str, given: Mapping[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _check(kind, name, given, monkeypatch)
 
 
 def test_unknown_parameters_are_named() -> None:
@@ -250,6 +274,7 @@ def _check_people(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "blocks"), spanning(list(WEIGHED), [_forgotten, _counted_by_block]))
+@pytest.mark.usefixtures("fewer_rows_a_person")
 def test_the_contract_catches_weights_that_are_forgotten_or_made_by_block(
     name: str, blocks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +291,7 @@ def test_the_contract_catches_weights_that_are_forgotten_or_made_by_block(
         ("private-centring", "projections.centring"),
     ],
 )
+@pytest.mark.usefixtures("fewer_rows_a_person")
 def test_the_contract_catches_weights_that_are_rounded_up(
     name: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,12 +300,14 @@ def test_the_contract_catches_weights_that_are_rounded_up(
         _check_people(name)
 
 
+@pytest.mark.usefixtures("fewer_rows_a_person")
 def test_the_contract_catches_squares_that_are_weighed_on_one_side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpalgos.projections.covariance.packed_gram", _one_sided)
     with pytest.raises(AssertionError, match="a person's rows move the statistic"):
         _check_people("analyze-gauss")
 
 
+@pytest.mark.usefixtures("fewer_rows_a_person")
 def test_the_contract_catches_counts_that_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def up(unit: int, shares: Shares | None, count: int) -> Ints:
         return np.full(count, unit) if shares is None else -(-unit // shares.astype(np.int64))
@@ -302,6 +330,7 @@ def test_the_contract_catches_a_constant_beside_features_of_another_weight(monke
 
 
 @pytest.mark.parametrize("name", ["gradient-perturbation", "output-perturbation", "consensus-admm"])
+@pytest.mark.usefixtures("fewer_rows_a_person")
 def test_the_contract_catches_rows_in_the_place_of_people(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose number is no fact that neighbours share: it would weigh everybody else's rows."""
     monkeypatch.setattr(ArrayRows, "count", property(lambda rows: len(rows.features)))

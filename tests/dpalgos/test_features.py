@@ -136,15 +136,23 @@ def free_maps() -> list[str]:
     return [name for name in names("projections") if not lookup("projections", name).reads_rows]
 
 
+@cache
+def public_map(name: str) -> Any:
+    """Return the registered map, learnt from no rows."""
+    return fitted(lookup("projections", name)(**SHAPED.get(name, {})), PIXELS)
+
+
 def test_no_public_map_looks_at_rows() -> None:
     """Every map that says it costs nothing gives the same result whatever the rows."""
     assert {"dct", "hog", "identity", "pooling", "random-fourier", "random-projection"} <= set(free_maps())
     for name in free_maps():
-        algorithm = lookup("projections", name)(**SHAPED.get(name, {}))
-        results = [fitted(algorithm, PIXELS, rows) for rows in (None, np.ones((9, 64)), np.full((3, 64), np.nan))]
-        for result in results:
-            for key, array in results[0].arrays().items():
-                np.testing.assert_array_equal(array, result.arrays()[key])
+        rows = np.ones((9, PIXELS))
+        rows[6:] = np.nan
+        nothing = public_map(name).arrays()
+        found = fitted(lookup("projections", name)(**SHAPED.get(name, {})), PIXELS, rows).arrays()
+        assert nothing.keys() == found.keys()
+        for key, array in nothing.items():
+            np.testing.assert_array_equal(array, found[key])
 
 
 def places_that_tell(row_map: Callable[[Any], Any]) -> set[tuple[int, int]]:
@@ -157,7 +165,7 @@ def places_that_tell(row_map: Callable[[Any], Any]) -> set[tuple[int, int]]:
     others[::7], others[::11], others[::13] = np.nan, np.inf, 0.0
     with np.errstate(all="ignore"):
         first = row_map(rows[:1])[0]
-        for size in (2, 3, 7, 16, 17, 100, 511, 513, 1030):
+        for size in (2, 3, 7, 17, 100, 513, 1030):
             # A block of equal rows shows a row at all of its places.
             equal = row_map(np.tile(rows[0], (size, 1)))
             found |= {(size, int(place)) for place in np.flatnonzero((equal != first).any(axis=1))}
@@ -179,7 +187,7 @@ def map_of_rows(name: str) -> Any:
     if name in names("normalisations"):
         return lookup("normalisations", name)().learn([np.eye(PIXELS)])
     if name not in NOT_REGISTERED:
-        return fitted(lookup("projections", name)(**SHAPED.get(name, {})), PIXELS).apply
+        return public_map(name).apply
     random = np.random.default_rng(6)
     learnt = CentredDirections(mean=random.random(PIXELS) / 8, basis=random.normal(size=(PIXELS, 33)))
     if name.endswith("head"):

@@ -25,6 +25,7 @@ from dpalgos.secure.messages import Tolerance
 from dpalgos.secure.noise_shares import share_distribution
 from dpalgos.secure.summation import SecureSummation, require_shareable, secagg_guarantee, weights_of
 from dpalgos.trainers.output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation
+from tests.support.nights import spanning
 from tests.support.statistics import rejects_law
 from tests.support.training import blobs, fit, noise, parties_of
 
@@ -216,8 +217,7 @@ def noises(seed: int) -> list[KeyedNoise]:
     return [KeyedNoise(public_secret(1000 * seed + party), f"test-{seed}") for party in range(PARTIES)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["digits", "breast_cancer"])
+@pytest.mark.parametrize(("kind", "name"), spanning(KINDS, ["digits", "breast_cancer"]))
 def test_the_mean_is_over_the_parties_that_took_part(kind: Any, name: str) -> None:
     """Without noise to speak of: the survivors' minimisers, each counted once whatever its rows."""
     rows, classes = data(name)

@@ -163,7 +163,7 @@ def test_the_scale_of_real_sums() -> None:
     def cdf(points: Floats) -> Floats:
         return np.asarray(stats.laplace(scale=scale).cdf(points + 0.5))
 
-    for shares in (1, 4, 30):
+    for shares in (1, 10):
         total = np.sum([LaplaceShare(scale, shares).sample(40_000, seeded(party)) for party in range(shares)], axis=0)
         assert not rejects_law(total, cdf)
         assert rejects_law(np.rint(0.9 * total), cdf)

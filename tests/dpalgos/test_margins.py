@@ -78,7 +78,7 @@ def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("rare", "epsilon", "model", "pure"),
-    [(10, 0.3, "good", False), (100, 0.05, "fair", False), (100, 1.0, "blind", True), (1000, 3.0, "fair", False)],
+    [(10, 0.3, "good", False), (100, 1.0, "blind", True)],
 )
 @pytest.mark.usefixtures("fewer_draws")
 def test_margins_hold(rare: int, epsilon: float, model: str, pure: bool) -> None:
@@ -88,7 +88,7 @@ def test_margins_hold(rare: int, epsilon: float, model: str, pure: bool) -> None
     assert min(held.values()) >= least(runs), held
 
 
-@pytest.mark.parametrize("sigma", [1.0, 15.0])
+@pytest.mark.parametrize("sigma", [pytest.param(1.0, marks=pytest.mark.nightly), 15.0])
 @pytest.mark.usefixtures("fewer_draws")
 def test_margins_of_five_classes_hold(sigma: float) -> None:
     """100 runs: means over classes, of which one has 30 rows."""
@@ -141,13 +141,13 @@ def test_margins_hold_where_null_records_hide_in_the_noise() -> None:
     counts = np.array([[1800.0, 60.0], [30.0, 70.0]])
     assert min(held_with_missing(counts, 40, 8.0, 150).values()) >= int(binom.ppf(1e-9, 150, 0.95))
     random, rows, held = np.random.default_rng(1), 2000, 0
-    for _ in range(150):
+    for _ in range(60):
         noisy = np.rint(random.normal(0, 8.0, (2, 2)))
         noisy += random.multinomial(1960, counts.ravel() / 1960).reshape(2, 2)
         noise: Noise = lambda generator, shape: np.rint(8.0 * generator.standard_normal(shape))  # noqa: E731
         low, high = margins.margins_of_confusion(noisy, rows, noise)[0]["accuracy"]
         held += low <= 1870 / 1960 <= high
-    assert held < int(binom.ppf(1e-9, 150, 0.95))
+    assert held < int(binom.ppf(1e-9, 60, 0.95))
 
 
 @pytest.mark.nightly
@@ -197,22 +197,23 @@ def test_an_end_moves_the_limit_on_its_own_side_alone() -> None:
     """
     random, most = np.random.default_rng(3), binom.isf(1e-9, 2000, 0.025)
     above, below, mutant = 0, 0, 0
-    for _ in range(2000):
+    for run in range(2000):
         estimate = [0.0, 0.5] + 0.05 * random.standard_normal(2)
         drawn = np.clip(estimate - 0.05 * random.standard_normal((400, 2)), 0.0, 1.0)
         low, high = margins._mean(drawn, drawn)
         independent = np.quantile(drawn.mean(axis=1), margins.LEVELS)
-        assert high == pytest.approx(independent[1], abs=1e-12)
-        mirrored = margins._mean(1.0 - drawn, 1.0 - drawn)
-        assert (1.0 - high, 1.0 - low) == pytest.approx(mirrored, abs=1e-12)
+        if run < 200:
+            assert high == pytest.approx(independent[1], abs=1e-12)
+            mirrored = margins._mean(1.0 - drawn, 1.0 - drawn)
+            assert (1.0 - high, 1.0 - low) == pytest.approx(mirrored, abs=1e-12)
         above, below, mutant = above + (low > 0.25), below + (high < 0.25), mutant + (independent[0] > 0.25)
     assert max(above, below) <= most < mutant
 
 
 @pytest.mark.usefixtures("fewer_draws")
 def test_margins_of_half_the_noise_do_not_hold() -> None:
-    """The mutant: at half the noise the recall's margin holds in some 67 % of runs, which 150 runs tell apart."""
-    counts, runs = population(300, "fair"), 150
+    """The mutant: at half the noise the recall's margin holds in some 67 % of runs, which 100 runs tell apart."""
+    counts, runs = population(300, "fair"), 100
     noise = law_of(0.1, round(counts.sum()))
     held, _, _ = coverage(counts, noise, runs, stated=lambda random, shape: noise(random, shape) / 2)
     assert held["recall_rare"] < least(runs)
@@ -241,7 +242,7 @@ def test_margins_hold_in_2000_runs_and_are_not_much_too_wide(epsilon: float, rar
             assert np.median(widths[name]) <= 1.3 * must, (name, np.median(widths[name]), must)
 
 
-@pytest.mark.parametrize("classes", [2, 5, 60, 300])
+@pytest.mark.parametrize("classes", [2, 60, pytest.param(300, marks=pytest.mark.nightly)])
 def test_margins_are_computed_again_alike_and_hold_the_number(classes: int) -> None:
     random = np.random.default_rng(1)
     counts = np.eye(classes) * 50 + random.normal(0, 5, (classes, classes))

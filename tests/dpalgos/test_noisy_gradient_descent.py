@@ -36,7 +36,7 @@ from dpalgos.rows import ArrayRows, Block, MappedRows
 from dpalgos.trainers.discriminant import DiscriminantDescent
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 from tests.dpalgos.parameters import PARAMETERS
-from tests.support.nights import by_night
+from tests.support.nights import by_night, spanning
 from tests.support.training import blobs, fit, fitted, noise, parties_of, setting_of
 
 Array = NDArray[np.float64]
@@ -188,8 +188,11 @@ WEIGHING_BY_DAY = {"noisy-gd", "discriminant-gd", "output-perturbation", "object
 @pytest.mark.parametrize(
     "name", by_night(names("trainers"), lambda name: name not in WEIGHING_BY_DAY | WITHOUT_WEIGHTS)
 )
-def test_every_trainer_weighs_classes_within_its_contract_or_has_no_weights(name: str) -> None:
+def test_every_trainer_weighs_classes_within_its_contract_or_has_no_weights(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of it that has three classes, as the weights have: the relations, people, null records, bad rows."""
+    monkeypatch.setattr(testing, "_PEOPLE", (1, 3, 100, 128))
     if name in WITHOUT_WEIGHTS:
         with pytest.raises(ParameterError, match="has no parameter 'class_weight'"):
             weighing(name, WEIGHED[1:]).build()
@@ -435,10 +438,15 @@ def test_two_classes_are_one_logistic_regression() -> None:
 _ENCODED = 4 * (5 + 3 + 4)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("cores", [1, 3])
-@pytest.mark.parametrize("class_weight", [(), "balanced"], ids=["plain", "balanced"])
-@pytest.mark.parametrize("kept", [1.0, 0.9, 0.2, 0.0])
+@pytest.mark.parametrize(
+    ("kept", "class_weight", "cores", "compiled"),
+    spanning(
+        [1.0, 0.9, 0.2, 0.0],
+        [pytest.param((), id="plain"), pytest.param("balanced", id="balanced")],
+        [1, 3],
+        [True, False],
+    ),
+)
 def test_order_of_rows_parties_and_blocks_does_not_matter(
     kept: float, class_weight: Any, cores: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dpalgos import testing
 from dpalgos.algorithms import is_sum_algorithm
 from dpalgos.features.public_map import FourierFeatures
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, PureEpsilon, Setting, Trust
@@ -45,9 +46,15 @@ def setting_for(kind: str, count: int, trust: Trust, relation: Neighbours = Neig
     )
 
 
-@pytest.mark.parametrize(("kind", "name", "given"), TABLE)
+def held_by_the_contract(kind: str, name: str, given: dict[str, Any]) -> bool:
+    """Whether the contract's own test, by day of each name's first parameters, compares the same releases."""
+    concerns = testing._CHECKS[testing._leaves_null_records_out]
+    return given is PARAMETERS[kind, name][0] and concerns(testing._Case(kind, name, given))
+
+
+@pytest.mark.parametrize(("kind", "name", "given"), [row for row in TABLE if not held_by_the_contract(*row)])
 def test_what_a_null_record_holds_is_of_no_account(kind: str, name: str, given: dict[str, Any]) -> None:
-    """Four ways to be null, one release, for everything that reads rows, whether it is proved or not."""
+    """Four ways to be null, one release, for what reads rows: what is not proved, and second parameters."""
     algorithm = AlgorithmSpec(kind, name, given).build()
     setting = setting_for(kind, ROWS + NULLS, algorithm.trusts[0], algorithm.relations[0])
     rows = with_null_records(blobs(ROWS, setting.dimension, CLASSES, 0))

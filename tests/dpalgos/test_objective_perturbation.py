@@ -22,6 +22,7 @@ from dpalgos.trainers.objective_perturbation import (
     PublishedObjectivePerturbation,
 )
 from dpalgos.trainers.output_perturbation import EmpiricalRisk
+from tests.support.nights import spanning
 from tests.support.statistics import rejects_law
 from tests.support.training import blobs, fitted, noise, setting_of
 
@@ -67,8 +68,9 @@ def largest_loss(algorithm: Any, calibration: Calibration, count: int = 3) -> tu
 CASES = [("smoothed-hinge", 0.5), ("huber-hinge", 0.5), ("logistic", None)]
 
 
-@pytest.mark.parametrize(("loss", "width"), CASES)
-@pytest.mark.parametrize("regularisation", [0.3, 2.0])
+@pytest.mark.parametrize(
+    ("loss", "width", "regularisation"), spanning([pytest.param(*case, id=case[0]) for case in CASES], [0.3, 2.0])
+)
 def test_no_output_is_more_likely_than_allowed(loss: str, width: float | None, regularisation: float) -> None:
     algorithm = ObjectivePerturbation(budget=BUDGET, loss=loss, width=width, regularisation=regularisation)
     setting = Setting(sizes=(3,), dimension=2, classes=2)

@@ -187,7 +187,7 @@ def test_one_factor_through_both_labels_moves_by_more_than_is_booked_where_a_row
 def test_the_audit_is_tight_and_catches_the_mutants(cls: type[ScoreDistribution], verdict: Verdict) -> None:
     """At a confidence of 1 - 1e-9, from 100,000 runs whose sums have a known likelihood ratio."""
     report = audit_algorithm(
-        [(cls(budget=GaussianMu(1.0)), setting_of(rows=16))],
+        [(cls(budget=GaussianMu(1.0), bins=8), setting_of(rows=16))],
         AuditOptions(delta=0.05, trials=100_000, confidence=1 - 1e-9),
         name=cls.__name__,
         kind="evaluators",

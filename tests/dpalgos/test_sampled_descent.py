@@ -80,23 +80,23 @@ def test_steps_draw_anew(orthogonal: ArrayRows) -> None:
 def test_rows_too_many_to_keep_are_drawn_alike(
     some: int, orthogonal: ArrayRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = fit(trainer(iterations=3), [orthogonal], setting(), KeyedNoise(public_secret(0), "draws"))
+    kept = fit(trainer(iterations=40), [orthogonal], setting(), KeyedNoise(public_secret(0), "draws"))
     held = Reserved()
     monkeypatch.setattr(GradientSums, "_room", lambda *_: (held, some) if some else (None, 0))
     streamed = ArrayRows(orthogonal.features, orthogonal.labels, block=64)
-    again = fit(trainer(iterations=3), [streamed], setting(), KeyedNoise(public_secret(0), "draws"))
+    again = fit(trainer(iterations=40), [streamed], setting(), KeyedNoise(public_secret(0), "draws"))
     assert np.array_equal(kept.arrays()["weights"], again.arrays()["weights"])
 
 
 def test_noise_is_calibrated_to_the_sampled_steps() -> None:
-    made = SampledDescent(budget=ApproximateDP(1.0, 1e-5), sampling_rate=0.5, iterations=6)
+    made = SampledDescent(budget=ApproximateDP(8.0, 1e-5), sampling_rate=0.5, iterations=20)
     (loss,) = made.guarantee(setting()).losses
     assert isinstance(loss, SlackGaussian)
     assert loss.slack == pytest.approx(1e-6)
     sums, law = made.sums(setting()), made.distribution(setting())
     radius = encoded_radius(made.clip, sums.scale / made.clip) * encoded_radius(1.0, sums.scale)
-    assert law.sigma == pytest.approx(noise_multiplier(0.5, 6, loss.slack, loss.mu) * radius, rel=1e-9)
-    whole = SampledDescent(budget=ApproximateDP(1.0, 1e-5), sampling_rate=1.0, iterations=6)
+    assert law.sigma == pytest.approx(noise_multiplier(0.5, 20, loss.slack, loss.mu) * radius, rel=1e-9)
+    whole = SampledDescent(budget=ApproximateDP(8.0, 1e-5), sampling_rate=1.0, iterations=20)
     assert law.sigma < 0.8 * whole.distribution(setting()).sigma
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -253,6 +254,7 @@ WORLDS: dict[str, World] = {
 }
 
 
+@cache
 def _truth(world: World, rare: int, rows: int) -> tuple[dict[str, Floats], Floats]:
     """Return each number at each inner edge, of the population, and its expected counts (2, bins)."""
     many = 1_000_000
@@ -327,10 +329,10 @@ def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fewer_draws")
 def test_margins_hold_at_all_thresholds_at_once() -> None:
-    """60 runs: a true 95 % fails with 1e-9 a number. Margins of half the noise, the mutant, hold in few of them."""
-    least = int(binom.ppf(1e-9, 60, 0.95))
-    assert min(at_once(WORLDS["ties"], 100, 60, running(0.25)).values()) >= least
-    assert at_once(WORLDS["ties"], 100, 60, running(0.25, share=0.5))["recall"] < least
+    """60 runs: a true 95 % fails with 1e-9 a number. Margins of half the noise, the mutant, hold in a quarter of 30."""
+    assert min(at_once(WORLDS["ties"], 100, 60, running(0.25)).values()) >= int(binom.ppf(1e-9, 60, 0.95))
+    mutant = at_once(WORLDS["ties"], 100, 30, running(0.25, share=0.5))
+    assert mutant["recall"] < int(binom.ppf(1e-9, 30, 0.95))
 
 
 CASES = [(name, 100, 0.25) for name in WORLDS]
@@ -397,7 +399,7 @@ def area_coverage(rare: int, epsilon: float, shift: float, runs: int, share: flo
     return held
 
 
-@pytest.mark.parametrize(("rare", "epsilon", "shift"), [(30, 3.0, 1.5), (300, 0.3, 1.0), (3000, 0.1, 2.0)])
+@pytest.mark.parametrize(("rare", "epsilon", "shift"), [(30, 3.0, 1.5), (3000, 0.1, 2.0)])
 def test_the_margin_of_the_area_holds(rare: int, epsilon: float, shift: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(margins, "_MOST", 1000)
     assert area_coverage(rare, epsilon, shift, 150) >= int(binom.ppf(1e-9, 150, 0.95))
@@ -405,7 +407,7 @@ def test_the_margin_of_the_area_holds(rare: int, epsilon: float, shift: float, m
 
 def test_the_area_with_half_the_noise_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(margins, "_MOST", 1000)
-    assert area_coverage(1000, 0.05, 1.0, 300, share=0.4) < int(binom.ppf(1e-9, 300, 0.95))
+    assert area_coverage(1000, 0.05, 1.0, 150, share=0.4) < int(binom.ppf(1e-9, 150, 0.95))
 
 
 @pytest.mark.nightly

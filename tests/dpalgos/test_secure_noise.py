@@ -270,7 +270,7 @@ def central_radial(law: RoundedRadial) -> Floats:
     return np.stack([law.sample(RADIAL_DIMENSION, stream) for stream in streams]).astype(float)
 
 
-def radial_sums(share: RadialShare) -> Floats:
+def radial_sums(share: RadialShare, releases: int = RELEASES) -> Floats:
     """Sums of ``SHARES`` shares, many times over."""
     return np.stack(
         [
@@ -281,7 +281,7 @@ def radial_sums(share: RadialShare) -> Floats:
                 ],
                 axis=0,
             )
-            for release in range(RELEASES)
+            for release in range(releases)
         ]
     ).astype(float)
 
@@ -308,7 +308,8 @@ def test_radial_shares_sum_to_the_radial_law() -> None:
     ids=["half the variance", "split over all parties", "whole noise from everybody"],
 )
 def test_wrong_radial_shares_are_caught(share: RadialShare) -> None:
-    assert not is_radial_laplace(radial_sums(share))
+    """Already in a half of the releases that the right ones pass."""
+    assert not is_radial_laplace(radial_sums(share, RELEASES // 2))
 
 
 def test_radial_shares_with_the_wrong_gamma_shape_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,10 +109,15 @@ def check(solution: Solution, kernel: Kernel, features: Floats, y: Floats, cost:
         assert max(0.0, v[up].max() - v[low].min()) == pytest.approx(solution.violation, abs=1e-6)
 
 
-@pytest.mark.parametrize("selection", sorted(RULES))
-@pytest.mark.parametrize("shrinking", [True, False])
-@pytest.mark.parametrize("kernel", [LinearKernel(), GaussianKernel(0.05)], ids=["linear", "rbf"])
-@pytest.mark.parametrize("name", ["breast-cancer", "digits", "iris", "wine"])
+@pytest.mark.parametrize(
+    ("name", "kernel", "shrinking", "selection"),
+    spanning(
+        ["breast-cancer", "digits", "iris", "wine"],
+        [pytest.param(LinearKernel(), id="linear"), pytest.param(GaussianKernel(0.05), id="rbf")],
+        [True, False],
+        sorted(RULES),
+    ),
+)
 def test_objective_and_scores_are_those_of_libsvm(name: str, kernel: Kernel, shrinking: bool, selection: str) -> None:
     features, y = two_classes(name)
     gamma = {"kernel": "linear"} if isinstance(kernel, LinearKernel) else {"kernel": "rbf", "gamma": 0.05}
@@ -141,7 +146,7 @@ def test_the_objective_does_not_depend_on_the_order_of_rows(selection: str) -> N
     assert first.duality_gap < 0.05
 
 
-@pytest.mark.parametrize("cost", [1e-3, 1.0, 10.0])
+@pytest.mark.parametrize("cost", [1e-3, 10.0])
 def test_shrinking_changes_neither_objective_nor_bias(cost: float) -> None:
     """3,000 rows, so that shrinking happens; the bound is the two duality gaps."""
     features, y = overlapping(3000, 3, 2)
@@ -379,12 +384,12 @@ def test_kernel_rows_are_right_and_take_bounded_memory(wide: bool) -> None:
         assert len(rows.held) == 10
     order = np.random.default_rng(9).integers(0, 200, 500)
     for position in order:
-        assert rows.row(int(position)) == pytest.approx(whole[position], abs=within)
+        np.testing.assert_allclose(rows.row(int(position)), whole[position], rtol=0.0, atol=within)
         assert rows.held.nbytes <= 10 * 200 * 8
     kept = np.random.default_rng(10).permutation(200)[:67]
     rows.keep(kept)
     for position in range(len(kept)):
-        assert rows.row(position) == pytest.approx(whole[kept[position]][kept], abs=within)
+        np.testing.assert_allclose(rows.row(position), whole[kept[position]][kept], rtol=0.0, atol=within)
     assert rows.diagonal == pytest.approx(np.ones(len(kept)))
     again = np.arange(0, len(kept), 2)
     rows.keep(again)

@@ -74,7 +74,7 @@ def check(row: Row, numbers: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shrinking", "selection"), spanning(SMALL, [True, False], ["wss1", "wss2", "wss3", "wss4"])
+    ("name", "shrinking", "selection"), spanning(SMALL, [True, False], ["wss1", "wss2", "wss3", "wss4"], every=4)
 )
 def test_objective_and_accuracy_of_the_paper(
     name: str, shrinking: bool, selection: str, real_data: Callable[..., Path]

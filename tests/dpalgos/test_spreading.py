@@ -56,9 +56,14 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[StoredRows]
     return found
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("map_parts", [backwards, in_threads])
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: type(algorithm).__name__)
+@pytest.mark.parametrize(
+    ("algorithm", "map_parts", "compiled"),
+    spanning(
+        [pytest.param(algorithm, id=type(algorithm).__name__) for algorithm in ALGORITHMS],
+        [backwards, in_threads],
+        [False, True],
+    ),
+)
 def test_parts_add_up_to_the_whole(
     algorithm: Any, map_parts: Any, compiled: bool, parties: list[StoredRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,21 +213,20 @@ def test_replacing_a_row_changes_what_it_adds_and_nothing_else(kind: str, name: 
     state, size = algorithm.initial(setting), 3.0 if kind == "evaluators" else 0.2
     beside = [np.random.default_rng(seed).normal(size=(120, setting.dimension)) * size for seed in (4, 5)]
     known = [np.random.default_rng(seed).integers(0, 3, 120).astype(np.float64) for seed in (4, 5)]
-    for place in (0, 57, 119):
-        for other in ("equal", "null", "label"):
-            changes = []
-            for features, labels in zip(beside, known, strict=True):
-                rows = [(features.copy(), labels.copy()) for _ in range(2)]
-                rows[0][0][place], rows[0][1][place] = beside[0][2], 1.0
-                rows[1][0][place], rows[1][1][place] = beside[0][2 if other == "label" else 3], 2.0
-                if other == "null":
-                    rows[1][0][place] = np.nan
-                totals = [total_of(algorithm, state, setting, ArrayRows(*one, block=16)) for one in rows]
-                changes.append(totals[0] - totals[1])
-            np.testing.assert_array_equal(changes[0], changes[1])
+    for place, other in ((0, "equal"), (57, "null"), (119, "label")):
+        changes = []
+        for features, labels in zip(beside, known, strict=True):
+            rows = [(features.copy(), labels.copy()) for _ in range(2)]
+            rows[0][0][place], rows[0][1][place] = beside[0][2], 1.0
+            rows[1][0][place], rows[1][1][place] = beside[0][2 if other == "label" else 3], 2.0
+            if other == "null":
+                rows[1][0][place] = np.nan
+            totals = [total_of(algorithm, state, setting, ArrayRows(*one, block=16)) for one in rows]
+            changes.append(totals[0] - totals[1])
+        np.testing.assert_array_equal(changes[0], changes[1])
 
 
-@pytest.mark.parametrize(("width", "columns"), [(6, 3), (17, 5), (784, 1), (784, 60), (1000, 33), (9000, 7)])
+@pytest.mark.parametrize(("width", "columns"), [(6, 3), (784, 1), (784, 60), (9000, 7)])
 def test_a_row_seen_through_a_basis_or_a_model_has_its_own_bits(width: int, columns: int) -> None:
     """At each place of a block, last, alone, and in another chunk; a plain product gives others."""
     random = np.random.default_rng(6)
