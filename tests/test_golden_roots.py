@@ -23,6 +23,8 @@ from flows.federated_training import chain_inline
 from storage.errors import DamagedError, SecretError
 from storage.layout import Layout
 from storage.releases import ReleaseStore
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import export_run
 from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
@@ -114,7 +116,15 @@ def test_the_same_again_computes_and_charges_nothing(kept: Golden) -> None:
         else:
             result = answer.result
             assert result.cached is True
-            assert {name: getattr(result, name) for name in known} == known
+            assert (result.run_key, result.mlflow_run_id) == (known["run_key"], known["mlflow_run_id"])
+            assert result.epsilon_spent == pytest.approx(known["epsilon_spent"], rel=1e-9)
+    assert kept.files() == before
+
+
+def test_rows_that_come_back_are_the_version_that_was_charged(kept: Golden) -> None:
+    before, rows = kept.files(), kept.place / "rows"
+    again = ingest(IngestRequest(name="visits", format="csv", path=rows / "all.csv", schema_path=rows / "schema.yaml"))
+    assert again.version == kept.known["versions"]["visits"]
     assert kept.files() == before
 
 

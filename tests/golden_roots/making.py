@@ -24,7 +24,7 @@ import yaml
 
 import unitball
 from tasks.accounts.ledger import open_ledger
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning import identity
 from tasks.runtime.stores import open_releases
@@ -58,7 +58,8 @@ ASKED: list[Json] = [
         "settings": {"epsilon": 1.0, "horizon": 3, "trainer": "class-means", "trust": "central", "parties": 2},
     },
 ]
-ACCOUNTS = ("clinics", "nightly", "visits")
+DATASETS = ("clinics", "nightly", "visits")
+"""Each has an account of its own."""
 
 
 def version_of_checkout() -> str:
@@ -82,9 +83,10 @@ def make(place: Path) -> Json:
         )
         answers = _asked(place)
         known["asked"] = ASKED
+        known["versions"] = {dataset: find_dataset(dataset).version for dataset in DATASETS}
         known["runs"] = {str(number): _run(answer) for number, answer in answers.items()}
         known["releases"] = {key: read(key) for key in open_releases().keys()}
-        known["accounts"] = {account: account_now(account) for account in ACCOUNTS}
+        known["accounts"] = {account: account_now(account) for account in DATASETS}
         known["again"] = {key: number for number, key in _integers(answers).items()}
         _rows_to_predict(place, rows)
         models = {f"{one.result.identity.dataset.name}.{one.result.algorithm}" for one in answers.values() if _ran(one)}
@@ -106,11 +108,11 @@ def _asked(place: Path) -> dict[int, Any]:
         for dataset in ("visits", "clinics", "nightly")
     )
     caps: Json = {"epsilon_cap": 8.0, "delta_cap": 1e-4}
-    schema = place / "schema.yaml"
+    schema = place / "rows" / "schema.yaml"
     schema.write_text(yaml.safe_dump({"format_version": 1, "columns": columns_of("two")}, sort_keys=False))
     table = {"format": "csv", "schema_path": schema, **caps}
-    table_of("two", 300).to_csv(place / "visits.csv", index=False)
-    ingest(IngestRequest(name="visits", path=place / "visits.csv", **table))
+    table_of("two", 300).to_csv(place / "rows" / "all.csv", index=False)
+    ingest(IngestRequest(name="visits", path=place / "rows" / "all.csv", **table))
     for seed, party in enumerate(_PARTIES, 1):
         table_of("two", 100, seed).to_csv(place / f"{party}.csv", index=False)
     ingest(IngestRequest(name="clinics", parties={party: place / f"{party}.csv" for party in _PARTIES}, **table))
@@ -163,8 +165,8 @@ def _is_sum(key: str) -> bool:
 
 
 def _rows_to_predict(place: Path, rows: Path) -> None:
-    for dataset, source in {"visits": "visits", "clinics": _PARTIES[0]}.items():
-        frame = pd.read_csv(place / f"{source}.csv", keep_default_na=False).head(_PREDICTED)
+    for dataset, source in {"visits": rows / "all.csv", "clinics": place / f"{_PARTIES[0]}.csv"}.items():
+        frame = pd.read_csv(source, keep_default_na=False).head(_PREDICTED)
         frame.drop(columns="outcome").to_csv(rows / f"{dataset}.csv", index=False)
     features = write_rows(place / "asked.txt", _PREDICTED, seed=4).features
     pd.DataFrame(features).to_csv(rows / "nightly.csv", index=False)
