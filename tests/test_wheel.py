@@ -98,7 +98,7 @@ def test_what_is_in_the_wheel(wheel: Path, clone: Path) -> None:
     assert sorted(name for name in names if not name.startswith(information)) == sorted(tracked(clone))
     for package in PACKAGES:
         assert f"{package}/py.typed" in names
-    assert ORIGIN <= set(names)
+    assert set(names) >= ORIGIN
     assert re.findall(r"^\w+ = .*$", commands, re.MULTILINE) == ["unitball = deployments.cli:main"]
 
 
@@ -116,7 +116,7 @@ def test_metadata(wheel: Path, clone: Path, project: dict[str, Any]) -> None:
     """Complete, true, and of the version that the changelog begins with; no address stands there, since none is."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        metadata = email.message_from_bytes(archive.read(name))
+        metadata = email.message_from_string(archive.read(name).decode())
     newest = re.findall(r"^## (\S+)", (clone / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)[0]
     assert metadata["Name"] == "unitball"
     assert wheel.name == f"unitball-{newest}-py3-none-any.whl"
