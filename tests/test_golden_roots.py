@@ -20,6 +20,7 @@ import pytest
 
 import unitball
 from flows.federated_training import chain_inline
+from storage.documents import pack_arrays
 from storage.errors import DamagedError, SecretError
 from storage.layout import Layout
 from storage.releases import ReleaseStore
@@ -191,6 +192,17 @@ def test_a_flipped_byte_is_refused(golden: Golden, file: str) -> None:
             again(golden, at)
     problems = " ".join(str(found.problem) for found in check_root() if found.check == "releases")
     assert all(key[:12] in problems for key in golden.known["again"])
+
+
+def test_other_numbers_are_refused_however_well_they_are_stored(golden: Golden) -> None:
+    """The mutant: digests that nobody compares, where the archive of the arrays is whole."""
+    for key, at in golden.known["again"].items():
+        _, arrays = open_releases().read(key)
+        (golden.layout.release(key) / "arrays.npz").write_bytes(pack_arrays({one: a + 1 for one, a in arrays.items()}))
+        with pytest.raises(DamagedError, match=key[:12]):
+            read(key)
+        with pytest.raises(DamagedError):
+            again(golden, at)
 
 
 def test_no_noise_is_drawn_of_another_secret(golden: Golden) -> None:

@@ -147,6 +147,8 @@ def test_metadata(wheel: Path, clone: Path, project: dict[str, Any]) -> None:
 def main_job(command: Path, folder: Path) -> None:
     """The systems on digits, and a folder of pictures of one's own, mirrored so that the encoder's weights are read."""
     root = {"UNITBALL_ROOT": str(folder / "root")}
+    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    assert run(command, "--version", cwd=folder, **root) == f"unitball {declared['version']}\n"
     compared = run(command, "compare", "--dataset", "digits", "--epsilon", 1, cwd=folder, **root)
     assert "fed-dpdr-dpml-published" in compared
     example = REPOSITORY / "docs" / "examples" / "make_pictures.py"
