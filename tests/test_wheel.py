@@ -128,7 +128,7 @@ def test_metadata(wheel: Path, clone: Path, project: dict[str, Any]) -> None:
     assert tuple(metadata.get_all("License-File", [])) == LICENCES
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert metadata.get_payload().strip() == (clone / "README.md").read_text("utf-8").strip()
+    assert str(metadata.get_payload()).strip() == (clone / "README.md").read_text("utf-8").strip()
     absent = ("Home-page", "Project-URL", "Author-email", "Maintainer-email", "License")
     assert [one for one in absent if one in metadata] == []
     classifiers = metadata.get_all("Classifier", [])
