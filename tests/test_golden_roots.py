@@ -21,7 +21,7 @@ import pytest
 import unitball
 from flows.federated_training import chain_inline
 from storage.documents import pack_arrays
-from storage.errors import DamagedError, SecretError
+from storage.errors import DamagedError, RefusedError, SecretError
 from storage.layout import Layout
 from storage.releases import ReleaseStore
 from tasks.datasets.registration import ingest
@@ -127,6 +127,16 @@ def test_rows_that_come_back_are_the_version_that_was_charged(kept: Golden) -> N
     again = ingest(IngestRequest(name="visits", format="csv", path=rows / "all.csv", schema_path=rows / "schema.yaml"))
     assert again.version == kept.known["versions"]["visits"]
     assert kept.files() == before
+
+
+def test_rows_that_come_back_in_another_order_pay_from_the_same_account(golden: Golden) -> None:
+    """They are known by fingerprints that the older version has stored."""
+    header, *lines = (golden.place / "rows" / "all.csv").read_text().splitlines()
+    (golden.place / "some.csv").write_text("\n".join([header, *reversed(lines[: len(lines) // 2])]) + "\n")
+    schema = golden.place / "rows" / "schema.yaml"
+    given: Any = {"path": golden.place / "some.csv", "schema_path": schema, "epsilon_cap": 1.0, "delta_cap": 1e-4}
+    with pytest.raises(RefusedError, match="visits"):
+        ingest(IngestRequest(name="others", account="others", format="csv", **given))
 
 
 def test_models_predict_what_they_did_and_runs_are_found(kept: Golden) -> None:
