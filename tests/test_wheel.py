@@ -8,11 +8,14 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
+import tomllib
 import urllib.error
 import urllib.request
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +23,10 @@ from tests.support.serving import free_port, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGES = ("unitball", "flows", "tasks", "dpalgos", "storage", "deployments")
+LICENCES = ("LICENSE", "NOTICE")
+ENCODER = "dpalgos/features/encoder"
+ORIGIN = {f"{ENCODER}/__init__.py", f"{ENCODER}/big.npz", f"{ENCODER}/small.npz"}
+"""The weights of the encoder, and where they come from."""
 MINUTES = 60.0
 
 pytestmark = pytest.mark.nightly
@@ -54,39 +61,94 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that is built of the source archive that is built of a clone."""
+def built(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source archive that is built of a clone, and the wheel that is built of that."""
     folder = tmp_path_factory.mktemp("built")
     programs = environment(folder / "builder")
     run(programs / "pip", "install", "--quiet", "build", cwd=folder)
     run(programs / "python", "-m", "build", "--outdir", folder / "dist", clone, cwd=folder)
-    (built,) = (folder / "dist").glob("*.whl")
-    assert len(list((folder / "dist").glob("*.tar.gz"))) == 1
-    return built
+    return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (wheel,) = built.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def project(clone: Path) -> dict[str, Any]:
+    declared: dict[str, Any] = tomllib.loads((clone / "pyproject.toml").read_text("utf-8"))["project"]
+    return declared
+
+
+def tracked(clone: Path) -> list[str]:
+    listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=clone, capture_output=True, text=True, check=True)
+    return listed.stdout.splitlines()
 
 
 def test_what_is_in_the_wheel(wheel: Path, clone: Path) -> None:
-    """Every tracked file of the packages and no other, with the licence, complete metadata and one command."""
-    listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=clone, capture_output=True, text=True, check=True)
+    """Every tracked file of the packages and no other, with the licences and one command."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (information,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
-        metadata = email.message_from_bytes(archive.read(f"{information}/METADATA"))
         commands = archive.read(f"{information}/entry_points.txt").decode()
-    assert sorted(name for name in names if not name.startswith(information)) == sorted(listed.stdout.splitlines())
-    assert f"{information}/licenses/LICENSE" in names
+        for licence in LICENCES:
+            assert archive.read(f"{information}/licenses/{licence}") == (clone / licence).read_bytes()
+    assert sorted(name for name in names if not name.startswith(information)) == sorted(tracked(clone))
     for package in PACKAGES:
         assert f"{package}/py.typed" in names
+    assert set(names) >= ORIGIN
+    assert re.findall(r"^\w+ = .*$", commands, re.MULTILINE) == ["unitball = deployments.cli:main"]
+
+
+def test_what_is_in_the_source_archive(built: Path, clone: Path) -> None:
+    """What the wheel is made of and what is read before; no test, no golden root's secrets, no cache, no result."""
+    (source,) = built.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = [name.split("/", 1)[1] for name in archive.getnames()]
+    read = {"CHANGELOG.md", "README.md", "SECURITY.md", "requirements.lock", *LICENCES}
+    assert sorted(names) == sorted({*tracked(clone), *read, "pyproject.toml", "PKG-INFO", ".gitignore"})
+    assert set(names) >= ORIGIN
+
+
+def test_metadata(wheel: Path, clone: Path, project: dict[str, Any]) -> None:
+    """Complete, true, and of the version that the changelog begins with; no address stands there, since none is."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_string(archive.read(name).decode())
+    newest = re.findall(r"^## (\S+)", (clone / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)[0]
     assert metadata["Name"] == "unitball"
+    assert wheel.name == f"unitball-{newest}-py3-none-any.whl"
+    assert metadata["Version"] == project["version"] == newest
+    assert metadata["Summary"] == project["description"]
+    assert metadata["Maintainer"] == "The Unitball maintainers"
+    assert metadata["Keywords"] == ",".join(project["keywords"])
     assert metadata["License-Expression"] == "Apache-2.0"
+    assert tuple(metadata.get_all("License-File", [])) == LICENCES
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert re.findall(r"^\w+ = .*$", commands, re.MULTILINE) == ["unitball = deployments.cli:main"]
+    assert str(metadata.get_payload()).strip() == (clone / "README.md").read_text("utf-8").strip()
+    absent = ("Home-page", "Project-URL", "Author-email", "Maintainer-email", "License")
+    assert [one for one in absent if one in metadata] == []
+    classifiers = metadata.get_all("Classifier", [])
+    assert classifiers == project["classifiers"]
+    # An index refuses it, and says so by this name.
+    assert "Private :: Do Not Upload" in classifiers
+    for kind in ("Development Status", "Intended Audience", "Operating System", "Programming Language", "Typing"):
+        assert any(one.startswith(f"{kind} :: ") for one in classifiers), kind
+    # A licence is said by its expression alone (PEP 639).
+    assert not [one for one in classifiers if one.startswith("License ::")]
+    tested = [one for one in classifiers if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", one)]
+    assert tested == ["Programming Language :: Python :: {}.{}".format(*sys.version_info)]
+    assert set(metadata.get_all("Provides-Extra", [])) == {"dask", "onnx", "postgresql"}
 
 
 def main_job(command: Path, folder: Path) -> None:
     """The systems on digits, and a folder of pictures of one's own, mirrored so that the encoder's weights are read."""
     root = {"UNITBALL_ROOT": str(folder / "root")}
+    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    assert run(command, "--version", cwd=folder, **root) == f"unitball {declared['version']}\n"
     compared = run(command, "compare", "--dataset", "digits", "--epsilon", 1, cwd=folder, **root)
     assert "fed-dpdr-dpml-published" in compared
     example = REPOSITORY / "docs" / "examples" / "make_pictures.py"

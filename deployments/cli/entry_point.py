@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,6 +26,21 @@ app = Application(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"unitball {importlib.metadata.version('unitball')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _whole(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
 
 
 class _Command(NamedTuple):

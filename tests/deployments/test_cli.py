@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.metadata
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -411,6 +412,11 @@ def test_without_a_command_the_help_is_shown(commands: CommandLine) -> None:
     outcome = commands()
     assert outcome.code == 2
     assert "Commands" in outcome.out + outcome.err
+
+
+def test_the_version_is_that_of_the_installed_distribution(commands: CommandLine) -> None:
+    shown = commands("--version")
+    assert (shown.code, shown.out, shown.err) == (0, f"unitball {importlib.metadata.version('unitball')}\n", "")
 
 
 def test_algorithms_are_listed_with_claim_and_proof(commands: CommandLine) -> None:

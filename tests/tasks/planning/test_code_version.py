@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import re
 import shutil
 import sys
@@ -234,6 +235,25 @@ def test_a_plug_in_brings_its_own_modules_name_and_version(tmp_path: Path, monke
         seen.add(code_version(cls))
     assert len(seen) == 2
     sys.modules.pop("unitball_toy_version", None)
+
+
+def test_unitballs_own_version_is_in_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new version of Unitball charges nobody again where its mathematics is the same."""
+
+    def found() -> list[object]:
+        forget()
+        trained = code_version(lookup("trainers", TRAINER), lookup("trusts", "secagg"))
+        return [trained, code_version(), versions.mathematics_version(), versions.required_versions()]
+
+    before, honest, asked = found(), importlib.metadata.version, set[str]()
+
+    def newer(name: str) -> str:
+        asked.add(name)
+        return "999.0" if name == "unitball" else honest(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", newer)
+    assert found() == before
+    assert "numpy" in asked
 
 
 def test_the_door_is_in_every_version(monkeypatch: pytest.MonkeyPatch) -> None:

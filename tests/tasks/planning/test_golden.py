@@ -37,17 +37,11 @@ from tasks.planning.plans import plan_run
 from tasks.preparation import nightly_rows, normalisation, partitions, public_maps
 from tasks.release.storing import read_release
 from tests.storage.reader_samples import SAMPLES
+from tests.support.code_versions import pin
 from tests.support.data import stored
 from tests.support.plans import dataset_of, planned, shards_of
 
 _KEPT = Path(__file__).with_name("golden.json")
-_PINNED = (
-    "tasks.planning.nights",
-    "tasks.planning.plans",
-    "tasks.preparation.mapped_rows",
-    "tasks.preparation.public_maps",
-    "tasks.release.ranges",
-)
 PLANS: dict[str, dict[str, Any]] = {
     "recommended": {"dataset": "synthetic"},
     "descent": {"dataset": "synthetic", "algorithm": "noisy-gd"},
@@ -74,9 +68,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    for module in _PINNED:
-        monkeypatch.setattr(f"{module}.code_version", lambda *classes: "0" * 16)
-    monkeypatch.setattr("tasks.planning.nights.mathematics_version", lambda *classes: "0" * 16)
+    pin(monkeypatch, lambda *classes: "0" * 16, lambda *classes: "0" * 16)
     found: dict[str, Any] = json.loads(_KEPT.read_text())
     return found
 
