@@ -77,3 +77,19 @@ def test_what_a_benchmark_keeps_is_rendered(render: Any, tmp_path: Path, monkeyp
     assert found["command"] == "python benchmarks/some.py errors --nights 3"
     assert (found["columns"], found["rows"]) == (["what", "s"], [["this | that", "2.5"]])
     assert "| this \\| that | 2.5 |\n" in render.table("some", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "account-recorded", "delta-of-runs", "group-charges", "tuning-left", "tuning-curve", "roc-noise",
+        pytest.param("random-batches", marks=pytest.mark.nightly),
+    ],
+)  # fmt: skip
+def test_tables_of_accounting_are_what_is_computed_now(name: str, render: Any) -> None:
+    """Where a price, a filter or a plan changes, the page does: nothing of it was measured."""
+    computed = importlib.import_module("accounting").TABLES[name]()
+    found = render.load(name)
+    assert (found["columns"], found["rows"]) == (computed["columns"], computed["rows"]), (
+        "write them anew: python benchmarks/accounting.py && python benchmarks/render.py"
+    )
