@@ -4,10 +4,10 @@
     python benchmarks/render.py --check     # say which differ, and end with 1
 
 A page marks the place with ``<!-- table: NAME -->`` and ``<!-- end -->``. NAME is a file of ``benchmarks/results``
-without its ending, or a function of this module that makes a table of one (:data:`MADE`). Each file says what made it:
-``command``, ``made`` (date and commit), ``machine``, ``seeds`` and ``source``; where a file was not written by its
-benchmark, ``source`` says from which page its numbers were copied, and ``command`` may be ``not recorded``. It holds
-``columns`` and ``rows``, or ``cells``, from which a function makes them.
+without its ending, or a table that a function of this module makes of one or several (:data:`MADE`). Each file says
+what made it: ``command``, ``made`` (date and commit), ``machine``, ``seeds`` and ``source``; where a file was not
+written by its benchmark, ``source`` says from which page its numbers were copied, and ``machine`` may be ``not
+recorded``. It holds ``columns`` and ``rows``, or ``cells``, from which a function makes them.
 
 A column is a title, or a title, its ``digits`` behind the point, and ``align: right``. A value is a text, a number,
 ``[least, largest]``, ``{"mean": …, "spread": …}``, or null for what was not measured.
@@ -45,11 +45,13 @@ def load(name: str, results: Path = RESULTS) -> Table:
     Raises
     ------
     ValueError
-        If it does not say what made it.
+        If it does not say what made it, or by which command it is made anew.
     """
     found: Table = json.loads((results / f"{name}.json").read_text("utf-8"))
     if missing := [one for one in SAID if not (isinstance(found, dict) and found.get(one))]:
         raise ValueError(f"benchmarks/results/{name}.json does not say: {', '.join(missing)}")
+    if found["command"] in _UNSAID:
+        raise ValueError(f"benchmarks/results/{name}.json names no command: give the one that makes it")
     return found
 
 
@@ -65,9 +67,9 @@ def names(text: str) -> list[str]:
 
 def table(name: str, results: Path = RESULTS) -> str:
     """Return a table in Markdown, with a line below it that says what made it."""
-    file, make = MADE.get(name, (name, None))
-    found = load(file, results)
-    shown = found if make is None else {**found, **make(found)}
+    files, make = MADE.get(name, ((name,), None))
+    each = [load(file, results) for file in files]
+    shown = each[0] if make is None else make(*each)
     columns = [{"title": one} if isinstance(one, str) else one for one in shown["columns"]]
     lines = [_line(one["title"] for one in columns)]
     lines.append(_line("--:" if one.get("align") == "right" else "---" for one in columns))
@@ -75,10 +77,14 @@ def table(name: str, results: Path = RESULTS) -> str:
         if len(row) != len(columns):
             raise ValueError(f"{name}: a row of {len(row)} cells under {len(columns)} columns: {row}")
         lines.append(_line(cell(value, one.get("digits")) for value, one in zip(row, columns, strict=True)))
-    made = f"`{found['command']}`" if found["command"] not in _UNSAID else "command not recorded"
-    said = [made, *(found[one] for one in ("machine", "seeds") if found[one] not in _UNSAID)]
+    return "\n".join([*lines, "", f"*{' '.join(map(_made, each))}*", ""])
+
+
+def _made(found: Table) -> str:
+    """Return what made a file of results, as the line below a table says it."""
+    said = [f"`{found['command']}`", *(found[one] for one in ("machine", "seeds") if found[one] not in _UNSAID)]
     said += found["source"].split("; ")[1:]
-    return "\n".join([*lines, "", f"*{'; '.join(said)}; {found['made'].split(',')[0]}.*", ""])
+    return f"{'; '.join(said)}; {found['made'].split(',')[0]}."
 
 
 def cell(value: Any, digits: int | None = None) -> str:
@@ -188,13 +194,31 @@ def audit_verdicts(found: Table) -> dict[str, Any]:
     return {"columns": ["verdict", "audits", "of (ε at least, where it violates)"], "rows": rows}
 
 
-MADE: dict[str, tuple[str, Callable[[Table], dict[str, Any]]]] = {
-    "tables-by-set": ("tables", tables_by_set),
-    "tables-means": ("tables", tables_means),
-    "nights-of-tables": ("nightly-tables", nights_of_tables),
-    "audit-verdicts": ("audit-all", audit_verdicts),
+def what_to_expect(mnist: Table, tables: Table) -> dict[str, Any]:
+    """Return MNIST's accuracy under replace-one and Adult's AUC at each ε: the README's two lines."""
+    epsilons = (0.1, 1, 3)
+    # A mean, and in brackets the least and the largest.
+    means = {row[0]: row[1] if isinstance(row[1], float) else float(row[1].split()[0]) for row in mnist["rows"]}
+    areas = [_means(tables["cells"], "auc", set="adult", system="trial", epsilon=epsilon) for epsilon in epsilons]
+    rows = [
+        ["MNIST, five parties, secure sums: accuracy", *(means[epsilon] for epsilon in epsilons)],
+        ["Adult, one curator: area under the ROC curve", *areas],
+    ]
+    columns = [
+        {"title": f"ε = {epsilons[0]}", "digits": 3},
+        *({"title": f"{one}", "digits": 3} for one in epsilons[1:]),
+    ]
+    return {"columns": ["set", *columns], "rows": rows}
+
+
+MADE: dict[str, tuple[tuple[str, ...], Callable[..., dict[str, Any]]]] = {
+    "tables-by-set": (("tables",), tables_by_set),
+    "tables-means": (("tables",), tables_means),
+    "nights-of-tables": (("nightly-tables",), nights_of_tables),
+    "audit-verdicts": (("audit-all",), audit_verdicts),
+    "what-to-expect": (("mnist", "tables"), what_to_expect),
 }
-"""Tables that are made of a file's cells or rows: the file, and what makes them."""
+"""Tables that are made of files' cells or rows: the files, and what makes them."""
 
 
 def main() -> None:
