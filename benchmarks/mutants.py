@@ -34,6 +34,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # What is drawn from, and how many of 150.
 PARTS = {"tasks/release": 30, "storage/ledger": 30, "tasks/accounts": 30, "dpalgos": 60}
 
+_OPTIONS = "-x -q --no-header -p no:cacheprovider -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true"
+
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -180,7 +182,24 @@ class Tests:
         for context in contexts:
             test, _, phase = context.rpartition("|")
             tests |= self._by_module[test.split("::")[0]] if phase == "setup" else {test}
-        return sorted(tests & self.seconds.keys(), key=lambda test: (self.seconds[test], test))
+        # File by file, since what a file's tests share is made once only while they follow each other.
+        of_file: dict[str, list[str]] = defaultdict(list)
+        for test in sorted(tests & self.seconds.keys(), key=lambda test: (self.seconds[test], test)):
+            of_file[test.split("::")[0]].append(test)
+        files = sorted(of_file.values(), key=self._together)
+        return [test for those in files for test in those]
+
+    def _together(self, tests: list[str]) -> float:
+        return sum(self.seconds[test] for test in tests)
+
+    def in_two(self, tests: list[str], first: float = 30.0) -> list[list[str]]:
+        """Return the tests of the first seconds, and the rest: most mutants need no more than the first."""
+        spent = 0.0
+        for place, test in enumerate(tests):
+            spent += self.seconds[test]
+            if spent > first:
+                return [tests[: place + 1], tests[place + 1 :]]
+        return [tests]
 
 
 def _tail(path: str) -> str:
@@ -191,42 +210,48 @@ def _tail(path: str) -> str:
     return "/".join(parts[first:])
 
 
-def outcome(mutant: Mutant, tests: list[str], limit: float) -> dict[str, object]:
+def outcome(mutant: Mutant, stages: list[list[str]]) -> dict[str, object]:
     """Write a mutant, run tests until one fails, and take it out again."""
     file = REPOSITORY / mutant.path
     source, stood = file.read_bytes(), file.stat()
     began = time.monotonic()
+    killer = None
     try:
         file.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
-            listed.write("\n".join(tests))
-            listed.flush()
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
-            # What Python has compiled of the file goes by its time, which is put back below.
-            variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-            try:
-                done = subprocess.run(
-                    [*command, f"@{listed.name}"],
-                    cwd=REPOSITORY,
-                    capture_output=True,
-                    text=True,
-                    env=variables,
-                    timeout=limit,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                # A test that does not end is a test that fails.
-                return {"outcome": "killed", "by": "time", "seconds": round(time.monotonic() - began, 1)}
+        for tests in stages:
+            killer = killer or _failing(tests)
     finally:
         file.write_bytes(source)
         os.utime(file, ns=(stood.st_atime_ns, stood.st_mtime_ns))
-    killers = [line.split(" ")[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    survived = done.returncode == 0
     return {
-        "outcome": "survived" if survived else "killed",
-        "by": None if survived else (killers[0] if killers else done.stdout[-300:]),
+        "outcome": "killed" if killer else "survived",
+        "by": killer,
         "seconds": round(time.monotonic() - began, 1),
     }
+
+
+def _failing(tests: list[str]) -> str | None:
+    """Run tests until one fails, and return which; one that takes ten minutes fails."""
+    if not tests:
+        return None
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
+        listed.write("\n".join(tests))
+        listed.flush()
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *_OPTIONS.split(), f"@{listed.name}"],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            # What Python has compiled of the file goes by its time, which is put back.
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            check=False,
+        )
+    if done.returncode == 0:
+        return None
+    named = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return named[0].partition(" ")[2].partition(" - ")[0] if named else done.stdout[-300:]
 
 
 def main() -> None:
@@ -235,7 +260,6 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="JSON, added to; what it holds is not run again")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", default="1/1", help="which of how many parts of the list")
-    parser.add_argument("--limit", type=float, default=900, help="seconds for one mutant's tests")
     parser.add_argument("--again", help="run those of this outcome once more")
     given = parser.parse_args()
     if subprocess.run(["git", "diff", "--quiet"], cwd=REPOSITORY, check=False).returncode:
@@ -248,7 +272,7 @@ def main() -> None:
         if known and known["outcome"] != given.again:
             continue
         those = tests.of(mutant)
-        found = outcome(mutant, those, given.limit) if those else {"outcome": "survived", "by": None, "seconds": 0}
+        found = outcome(mutant, tests.in_two(those)) if those else {"outcome": "survived", "by": None, "seconds": 0}
         held[mutant.name] = {**found, "tests": len(those)}
         given.output.write_text(json.dumps(held, indent=1, ensure_ascii=False) + "\n")
         print(f"{found['outcome']:9}{found['seconds']:7} s {len(those):5} tests  {mutant.name}", flush=True)
