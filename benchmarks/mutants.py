@@ -2,7 +2,10 @@
 
     python -m pytest -m "not nightly" -n 3 --dist loadfile --cov --cov-context=test --cov-report= --junitxml=day.xml
     python benchmarks/mutants.py --times day.xml --output mutants.json
-    python benchmarks/mutants.py --times day.xml --output mutants.json --again survived
+    python benchmarks/mutants.py --times day.xml --output after.json --before mutants.json
+
+The last is for a suite that was cut: what was killed before has to be killed after. The test that killed a mutant runs
+first, then those of its line that are left, and those that are new in their files.
 
 Each mutant changes one place: a comparison, an operator, a number, a condition, a statement that is left out. It is
 written into this checkout, which must be clean, and taken out again; the tests whose coverage touches its line run, the
@@ -168,9 +171,10 @@ class Tests:
                 self.seconds[name] = float(case.get("time", 0))
                 by_module[name.split("::")[0]].add(name)
         self._by_module = by_module
+        self._here = _collected()
 
-    def of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that run a mutant's line, the quickest first."""
+    def of(self, mutant: Mutant, first: object = None) -> list[str]:
+        """Return the tests of this checkout that run a mutant's line: one that is named, then the quickest."""
         where = self._files.get(mutant.path)
         if where is None:
             return []
@@ -184,22 +188,36 @@ class Tests:
             tests |= self._by_module[test.split("::")[0]] if phase == "setup" else {test}
         # File by file, since what a file's tests share is made once only while they follow each other.
         of_file: dict[str, list[str]] = defaultdict(list)
-        for test in sorted(tests & self.seconds.keys(), key=lambda test: (self.seconds[test], test)):
+        measured = {test.split("::")[0] for test in tests}
+        tests |= {test for test in self._here if test not in self.seconds and test.split("::")[0] in measured}
+        for test in sorted(tests & self._here, key=lambda test: (self._of(test), test)):
             of_file[test.split("::")[0]].append(test)
         files = sorted(of_file.values(), key=self._together)
-        return [test for those in files for test in those]
+        found = [test for those in files for test in those]
+        return [first, *(test for test in found if test != first)] if first in self._here else found
 
     def _together(self, tests: list[str]) -> float:
-        return sum(self.seconds[test] for test in tests)
+        return sum(map(self._of, tests))
+
+    def _of(self, test: str) -> float:
+        # A test that is new since they were measured runs at once.
+        return self.seconds.get(test, 0.0)
 
     def in_two(self, tests: list[str], first: float = 30.0) -> list[list[str]]:
         """Return the tests of the first seconds, and the rest: most mutants need no more than the first."""
         spent = 0.0
         for place, test in enumerate(tests):
-            spent += self.seconds[test]
+            spent += self._of(test)
             if spent > first:
                 return [tests[: place + 1], tests[place + 1 :]]
         return [tests]
+
+
+def _collected() -> set[str]:
+    """Return the names of this checkout's tests by day."""
+    command = [sys.executable, "-m", "pytest", "-m", "not nightly", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return {line for line in done.stdout.splitlines() if "::" in line}
 
 
 def _tail(path: str) -> str:
@@ -260,18 +278,19 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="JSON, added to; what it holds is not run again")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", default="1/1", help="which of how many parts of the list")
-    parser.add_argument("--again", help="run those of this outcome once more")
+    parser.add_argument("--before", type=Path, nargs="+", default=[], help="JSON of a run before: those that it killed")
     given = parser.parse_args()
     if subprocess.run(["git", "diff", "--quiet"], cwd=REPOSITORY, check=False).returncode:
         sys.exit("this checkout has changes: commit them first, mutants are written into its files")
     tests = Tests(given.times)
     part, parts = (int(number) for number in given.share.split("/"))
     held = json.loads(given.output.read_text()) if given.output.exists() else {}
-    for mutant in drawn(given.seed)[part - 1 :: parts]:
-        known = held.get(mutant.name)
-        if known and known["outcome"] != given.again:
+    before = {name: one for path in given.before for name, one in json.loads(path.read_text()).items()}
+    chosen = [one for one in drawn(given.seed) if not before or before[one.name]["outcome"] == "killed"]
+    for mutant in chosen[part - 1 :: parts]:
+        if mutant.name in held:
             continue
-        those = tests.of(mutant)
+        those = tests.of(mutant, before.get(mutant.name, {}).get("by"))
         found = outcome(mutant, tests.in_two(those)) if those else {"outcome": "survived", "by": None, "seconds": 0}
         held[mutant.name] = {**found, "tests": len(those)}
         given.output.write_text(json.dumps(held, indent=1, ensure_ascii=False) + "\n")
