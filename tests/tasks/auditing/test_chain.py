@@ -22,7 +22,7 @@ from storage.errors import RefusedError
 from storage.kept_rows import KeptRows
 from storage.refs import ShardRef
 from storage.rowfiles import StoredRows
-from tasks.auditing.chain import ChainReport, Tables, audit_chain, chain_config, run_once, synthetic_tables
+from tasks.auditing.chain import Tables, audit_chain, chain_config, run_once, synthetic_tables
 from tasks.auditing.traces import told_before
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
@@ -36,6 +36,7 @@ from tasks.runtime.settings import isolated_root
 from tasks.tracking.results import Chained
 from tests.support.command_line import CommandLine
 from tests.support.nights import by_night
+from tests.support.noise import without_noise
 
 honest_fit, honest_kept, honest_encoding = OpenRelease.fit, mapped_rows.kept_rows, public_maps.encoding
 
@@ -50,19 +51,13 @@ class Told(mapped_rows.PublicView):
         return public_maps._counted(super().__call__, 100)(rows)
 
 
-def without_noise(report: ChainReport) -> list[str]:
-    """Return what differs and is not computed from noisy counts or weights: clipped, sorted, they may coincide."""
-    measured = "metrics|accuracy|by_party|precision|recall|effects|roc|confusion|calibration"
-    return [name for name in report.differing if not re.search(measured, name)]
-
-
 @pytest.mark.parametrize("neighbours", by_night(list(Neighbours)[:2], {Neighbours.REPLACE_SPECIAL}))
 def test_nothing_beside_the_releases_of_a_sound_system_differs(neighbours: Neighbours, root: Path) -> None:
     """Two runs a world show every field without noise; what is measured with noise is for the nightly test."""
     report = audit_chain(
         "noisy-gd", AuditOptions(trials=2, neighbours=neighbours, confidence=1 - 1e-9), chain=chain_inline
     )
-    assert without_noise(report) == []
+    assert without_noise(report.differing) == []
     assert report.verdict is Verdict.CONSISTENT
     assert report.fields > 400
     assert os.environ["UNITBALL_ROOT"] == str(root)
@@ -82,7 +77,7 @@ def test_nothing_beside_the_releases_of_a_run_that_counts_columns_differs(
 
     monkeypatch.setattr("tasks.auditing.chain.run_once", noted)
     report = audit_chain("unitball", AuditOptions(trials=2, confidence=1 - 1e-9), chain=chain_inline)
-    assert without_noise(report) == []
+    assert without_noise(report.differing) == []
     assert report.verdict is Verdict.CONSISTENT
     assert any(name.endswith("arrays.npz tables") for name in seen), sorted(seen)
 

@@ -44,6 +44,7 @@ from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.reporting import run_report
 from tests.support.chains import prepare
+from tests.support.noise import without_noise
 from tests.tasks.federation.conftest import LOGGED
 from tests.tasks.federation.test_federation import Federation, answered, taken_elsewhere
 from tests.tasks.test_people import MOST, bring_in, visits
@@ -329,7 +330,7 @@ def differing(folder: Path, config: Mapping[str, Any], times: int = 3) -> list[s
     seen = [list(runs(folder, heavy, config, times)) for heavy in (1, 50)]
     assert len(seen[0][0]) > 300
     report = compare(seen[0], seen[1], delta=1e-5, confidence=0.99)
-    return [name for name in report.differing if not re.search("metrics|accuracy|by_party|precision|recall", name)]
+    return without_noise(report.differing)
 
 
 @pytest.mark.parametrize(
