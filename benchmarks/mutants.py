@@ -165,8 +165,7 @@ class Tests:
         self.seconds: dict[str, float] = {}
         by_module: dict[str, set[str]] = defaultdict(set)
         for case in ElementTree.parse(times).getroot().iter("testcase"):
-            module = case.get("classname", "")
-            name = f"{module.replace('.', '/')}.py::{case.get('name')}"
+            name = "::".join([*_file_and_classes(case.get("classname", "")), case.get("name", "")])
             if not any(child.tag == "skipped" for child in case):
                 self.seconds[name] = float(case.get("time", 0))
                 by_module[name.split("::")[0]].add(name)
@@ -211,6 +210,14 @@ class Tests:
             if spent > first:
                 return [tests[: place + 1], tests[place + 1 :]]
         return [tests]
+
+
+def _file_and_classes(name: str) -> list[str]:
+    """Return a test's file and the classes that it is in, of which JUnit's name is put together by points."""
+    parts, classes = name.split("."), []
+    while len(parts) > 1 and not REPOSITORY.joinpath(*parts).with_suffix(".py").exists():
+        classes.insert(0, parts.pop())
+    return ["/".join(parts) + ".py", *classes]
 
 
 def _collected() -> set[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.features.patches import Dictionary, PatchFeatures, RandomPatches
+from dpalgos.features.patches import Dictionary, PatchFeatures, RandomPatches, _centroids
 from dpalgos.features.public_map import SignedLogarithm, SignedRoot
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
@@ -96,6 +96,15 @@ def test_a_dictionary_is_the_loops(random: np.random.Generator) -> None:
     np.testing.assert_array_equal(made.transform(images[2:3].reshape(1, -1))[0], found[2])
     stored = decode(made.kind, made.arrays())
     np.testing.assert_array_equal(stored.transform(images.reshape(4, -1)), found)
+
+
+def test_centroids_of_long_points_take_none_of_the_short_ones() -> None:
+    """Two tight clusters of lengths 3 and 1 at a right angle: each centroid's direction is one of theirs."""
+    random = np.random.default_rng(4)
+    points = np.repeat([[3.0, 0.0], [0.0, 1.0]], 500, axis=0) + random.normal(0, 0.01, (1000, 2))
+    found = _centroids(points, 8, random)
+    assert np.abs(found).max(axis=1) == pytest.approx(1.0, abs=1e-3)
+    assert set(np.abs(found).argmax(axis=1).tolist()) == {0, 1}
 
 
 def test_a_dictionary_is_its_seeds_and_its_filters_are_whitened_centroids() -> None:

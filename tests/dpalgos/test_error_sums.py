@@ -50,6 +50,18 @@ def test_no_two_records_are_farther_apart_and_two_are_as_far(algorithm: ErrorSum
     assert np.linalg.norm(moved, ord=norm) == pytest.approx(most, rel=1e-12)
 
 
+def test_without_noise_the_margin_of_the_mean_absolute_error_is_that_of_a_mean() -> None:
+    """1.96 times the standard deviation of the rows' errors over the root of their number."""
+    random = np.random.default_rng(3)
+    targets = random.uniform(*RANGE, 400)
+    predictions = np.clip(targets + random.normal(0, 1, 400), *RANGE)
+    errors = np.abs(targets - predictions)
+    found = metrics_of_noisy_errors(sums(EITHER[0], predictions, targets), 400, 0.0, RANGE)
+    half = 1.96 * errors.std() / math.sqrt(400)
+    assert found["mae_high"] - found["mae"] == pytest.approx(half, rel=0.02)
+    assert found["mae"] - found["mae_low"] == pytest.approx(half, rel=0.02)
+
+
 def test_metrics_without_noise_are_those_of_clipped_predictions() -> None:
     random = np.random.default_rng(1)
     targets = random.uniform(-4, 5.5, 5000)

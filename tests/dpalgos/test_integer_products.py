@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos import integer_sums
+from dpalgos import _compiled, integer_sums
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.integer_sums import (
     encode_rows,
@@ -41,6 +41,16 @@ def test_products_are_those_of_integers(rows: int, width: int, outputs: int, ord
     assert np.array_equal(found, exact.astype(np.float64).reshape(found.shape))
     total = outer_products(slopes.astype(np.float64), single, part, compiled=compiled)
     assert np.array_equal(total, slopes @ chosen)
+
+
+@pytest.mark.parametrize("rows", range(1, 10))
+def test_products_of_any_number_of_rows_write_nothing_beside(rows: int) -> None:
+    random = np.random.default_rng(rows)
+    left, right = random.integers(-9, 9, (3, 5)).astype(float), random.integers(-9, 9, (12, 7)).astype(np.float32)
+    out = np.full((3, rows + 6), 0.5)
+    _compiled.write_dots(left, right, 2, 2 + rows, 1, out)
+    assert np.array_equal(out[:, :rows], left @ right[2 : 2 + rows, 1:6].T)
+    assert (out[:, rows:] == 0.5).all()
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-310, 1e-9, 1.0, 3.0, 1e200, 1e308])

@@ -179,6 +179,7 @@ def test_images_of_one_channel_and_of_three_get_a_map_each() -> None:
     assert (colour["features"], colour["mirror"], colour["components"]) == ("side-by-side", True, 800)
     assert set(colour["feature_parameters"]["maps"]) == {"scattering", "dictionary"}
     assert (small["features"], small["mirror"]) == ("scattering", True), "no room for patches"
+    assert chosen((3, 16, 16))["features"] == "side-by-side", "the smallest that have room"
     assert chosen((3, 32, 32), epsilon=0.1)["components"] < 400
     # What is declared goes before the rule, and the reasons say so.
     for shape, declared in (((28, 28), True), ((3, 32, 32), False)):
