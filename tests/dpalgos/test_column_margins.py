@@ -274,3 +274,15 @@ def test_margins_of_shares_are_those_of_their_gradients() -> None:
         missing = column_margins.missing_shares(quiet)
         half = (missing.high[line] - missing.low[line]) / 2.0
         assert half == pytest.approx(1.96 * wider * math.sqrt(float(slope @ both @ slope)), rel=2e-3)
+
+
+def test_margins_of_means_are_wider_by_what_rounding_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a margin is a multiple of the deviations that rounding widens, but for the width of a bin."""
+    counts = next(noisy(1, 2.0))
+    halves = []
+    for wider in (1.0, 2.0, 3.0):
+        monkeypatch.setattr(column_margins, "_wider", lambda counts, wider=wider: wider)
+        found = column_margins.means(counts)
+        halves.append(float(found.high[0] - found.low[0]))
+    assert halves[1] > halves[0]
+    assert halves[2] - halves[1] == pytest.approx(halves[1] - halves[0], rel=0.02)

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import SecretError, StorageError
+from storage.errors import InputError, SecretError, StorageError
 from storage.ledger import database as marks
 from storage.ledger import entries
 from storage.ledger.charges import Cap
 from storage.ledger.database import Chain, HighWaterMark, Link, advance_mark
 from storage.ledger.ledger import Ledger
-from tests.support.ledgers import database_of, open_ledger, release, request, spent
+from storage.ledger.restoring import restore
+from tests.support.ledgers import SumOfEpsilons, database_of, open_ledger, release, request, spent
 
 pytestmark = pytest.mark.usefixtures("with_and_without_memory")
 
@@ -122,6 +123,9 @@ def test_another_ledger_in_its_place_is_told(path: Path) -> None:
     assert any("belongs to another ledger" in problem for problem in ledger.verify())
     with pytest.raises(StorageError, match="belongs to another ledger"):
         ledger.charge(request(release("more")), {})
+    # Of that other ledger's accounts the mark cannot say what they had spent here.
+    with pytest.raises(InputError, match="does not say what this ledger had spent"):
+        restore(database_of(ledger), SumOfEpsilons(), by="owner", why="the wrong file was put back")
 
 
 @pytest.mark.parametrize(
