@@ -199,7 +199,8 @@ def test_a_horizon_is_charged_in_its_first_night_and_by_one_of_two_schedules() -
     nights = schedule("nights", epsilon=1.0, config=NIGHTS)
     again = schedule("again", "0 4 * * *", epsilon=1.0, config=NIGHTS)
     found, (account,) = forecast([nights, again])
-    assert (account.runs, account.until, account.refused) == (1, nights.next_dates(1)[0], None)
+    first = min(one.next_dates(1)[0] for one in (nights, again))
+    assert (account.runs, account.until, account.refused) == (1, first, None)
     assert found[nights.full_name].runs is None
     # Both run in one night: it is recorded once, and paid once.
     paid = []
