@@ -11,7 +11,7 @@ Each mutant changes one place: a comparison, an operator, a number, a condition,
 written into this checkout, which must be clean, and taken out again; the tests whose coverage touches its line run, the
 quickest first, until one fails. Where a fixture of a module runs the line, all tests of that module do. Lines that run
 when a module is imported go with all tests that touch the module. `--share 1/2` and `--share 2/2` are halves, for two
-checkouts side by side.
+checkouts side by side. A mutant is *unsettled* where the test that failed fails without it as well.
 """
 
 from __future__ import annotations
@@ -240,16 +240,19 @@ def outcome(mutant: Mutant, stages: list[list[str]]) -> dict[str, object]:
     file = REPOSITORY / mutant.path
     source, stood = file.read_bytes(), file.stat()
     began = time.monotonic()
-    killer = None
+    killer, fell = None, list[str]()
     try:
         file.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
         for tests in stages:
-            killer = killer or _failing(tests)
+            if killer is None and (killer := _failing(tests)):
+                fell = [killer] if killer in tests else tests
     finally:
         file.write_bytes(source)
         os.utime(file, ns=(stood.st_atime_ns, stood.st_mtime_ns))
+    # A test that fails without the mutant, too, says nothing of it.
+    found = "unsettled" if _failing(fell) else "killed"
     return {
-        "outcome": "killed" if killer else "survived",
+        "outcome": found if killer else "survived",
         "by": killer,
         "seconds": round(time.monotonic() - began, 1),
     }
