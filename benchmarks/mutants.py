@@ -11,7 +11,8 @@ Each mutant changes one place: a comparison, an operator, a number, a condition,
 written into this checkout, which must be clean, and taken out again; the tests whose coverage touches its line run, the
 quickest first, until one fails. Where a fixture of a module runs the line, all tests of that module do. Lines that run
 when a module is imported go with all tests that touch the module. `--share 1/2` and `--share 2/2` are halves, for two
-checkouts side by side. A mutant is *unsettled* where the test that failed fails without it as well.
+checkouts side by side. A mutant is *unsettled* where the test that failed fails without it as well, after the same tests
+of its file.
 """
 
 from __future__ import annotations
@@ -245,7 +246,7 @@ def outcome(mutant: Mutant, stages: list[list[str]]) -> dict[str, object]:
         file.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
         for tests in stages:
             if killer is None and (killer := _failing(tests)):
-                fell = [killer] if killer in tests else tests
+                fell = _up_to(killer, tests)
     finally:
         file.write_bytes(source)
         os.utime(file, ns=(stood.st_atime_ns, stood.st_mtime_ns))
@@ -256,6 +257,14 @@ def outcome(mutant: Mutant, stages: list[list[str]]) -> dict[str, object]:
         "by": killer,
         "seconds": round(time.monotonic() - began, 1),
     }
+
+
+def _up_to(killer: str, tests: list[str]) -> list[str]:
+    """Return a test and those of its file that ran before it: what these left may be what it fails of."""
+    if killer not in tests:
+        return tests
+    before = tests[: tests.index(killer)]
+    return [*(test for test in before if test.split("::")[0] == killer.split("::")[0]), killer]
 
 
 def _failing(tests: list[str]) -> str | None:
