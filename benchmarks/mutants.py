@@ -11,8 +11,8 @@ Each mutant changes one place: a comparison, an operator, a number, a condition,
 written into this checkout, which must be clean, and taken out again; the tests whose coverage touches its line run, the
 quickest first, until one fails. Where a fixture of a module runs the line, all tests of that module do. Lines that run
 when a module is imported go with all tests that touch the module. `--share 1/2` and `--share 2/2` are halves, for two
-checkouts side by side. A mutant is *unsettled* where the test that failed fails without it as well, after the same tests
-of its file.
+checkouts side by side. A mutant is *unsettled* where the test that failed fails without it as well, after the same
+tests of its file.
 """
 
 from __future__ import annotations
