@@ -77,6 +77,15 @@ def contested(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield root
 
 
+@pytest.fixture
+def defended(contested: Path) -> Path:
+    """Return that root where version 1 is the champion, whichever tests ran before."""
+    if shown_champion(contested) is None:
+        note_audit(contested, "noisy-gd", "consistent", "fine")
+        promote(contested, MODEL, "1")
+    return contested
+
+
 def test_who_may_become_champion(contested: Path) -> None:
     with pytest.raises(RefusedError, match="noisy-gd was not audited"):
         promote(contested, MODEL, "1")
@@ -91,20 +100,20 @@ def test_who_may_become_champion(contested: Path) -> None:
         open_comparison(contested, f"{MODEL}/1")
 
 
-def test_measurements_that_were_paid_for_cost_nothing_more(contested: Path) -> None:
+def test_measurements_that_were_paid_for_cost_nothing_more(defended: Path) -> None:
     """And show no more than they were paid for: the margin is that of both runs' noise, and of the rows."""
     paid = charges()
-    model_comparison = open_comparison(contested, f"{MODEL}/2")
-    compared = compare_models(contested, model_comparison, None, [], None)
+    model_comparison = open_comparison(defended, f"{MODEL}/2")
+    compared = compare_models(defended, model_comparison, None, [], None)
     assert charges() == paid
-    new, old = (record_of(contested, find_model(contested, f"{MODEL}/{one}")).facts["metrics"] for one in "21")
+    new, old = (record_of(defended, find_model(defended, f"{MODEL}/{one}")).facts["metrics"] for one in "21")
     assert compared.gain == new["accuracy"] - old["accuracy"]
     assert compared.margin > QUANTILE * np.hypot(new["accuracy_noise"], old["accuracy_noise"]) > 0.1
     assert compared.epsilon is None
     other = model_comparison.lineages[1].model_copy(update={"measured": None})
     with pytest.raises(InputError, match="not measured on the same held-out rows"):
         compare_models(
-            contested,
+            defended,
             model_comparison.model_copy(update={"lineages": (model_comparison.lineages[0], other)}),
             None,
             [],
@@ -112,7 +121,7 @@ def test_measurements_that_were_paid_for_cost_nothing_more(contested: Path) -> N
         )
 
 
-def test_a_comparison_is_charged_once_and_decides(contested: Path) -> None:
+def test_a_comparison_is_charged_once_and_decides(defended: Path) -> None:
     paid = len(charges())
     request = ComparisonRequest(model=f"{MODEL}/2", epsilon=2.0)
     compared = champion_comparison(request)
@@ -120,15 +129,15 @@ def test_a_comparison_is_charged_once_and_decides(contested: Path) -> None:
     assert champion_comparison(request) == compared, "equal words name the same release"
     assert len(charges()) == paid + 1
     assert compared.better
-    assert exact_gain(contested) == pytest.approx(compared.gain, abs=compared.margin)
+    assert exact_gain(defended) == pytest.approx(compared.gain, abs=compared.margin)
     with pytest.raises(OverspendError):
         champion_comparison(ComparisonRequest(model=f"{MODEL}/2", epsilon=50.0))
     assert len(charges()) == paid + 1
-    assert find_model(contested, f"{MODEL}@champion").version == "1", "nobody asked for a promotion"
+    assert find_model(defended, f"{MODEL}@champion").version == "1", "nobody asked for a promotion"
     champion_comparison(ComparisonRequest(model=f"{MODEL}/2", epsilon=2.0, promote=True))
-    assert find_model(contested, f"{MODEL}@champion").version == "2"
-    assert roll_back(contested, MODEL) == "1"
-    assert find_model(contested, f"{MODEL}@champion").version == "1"
+    assert find_model(defended, f"{MODEL}@champion").version == "2"
+    assert roll_back(defended, MODEL) == "1"
+    assert find_model(defended, f"{MODEL}@champion").version == "1"
 
 
 # Each way to use a model, with what it has used.
