@@ -169,7 +169,7 @@ def test_some_thirty_nights_end_on_the_night_that_was_forecast(
     sent: list[dict[str, Any]] = []
     monkeypatch.setattr(prefect.events, "emit_event", lambda **event: sent.append(event))
     ingest_private(tmp_path / "input", epsilon_cap=1.0)
-    nightly: dict[str, Any] = {"algorithm": "noisy-gd", "epsilon": 0.182, "parties": 1, "dimension": 2}
+    nightly: dict[str, Any] = {"algorithm": "noisy-gd", "epsilon": 0.145, "parties": 1, "dimension": 2}
     followed(**nightly, replicate=0)
     left = budget_history("clinic").runs_left
     assert left is not None

@@ -43,6 +43,16 @@ def test_a_new_file_is_a_ledger_and_nothing_else_is_left(tmp_path: Path) -> None
     assert opened(str(tmp_path / "ledger.sqlite")).chain.ledger_id == database.chain.ledger_id
 
 
+def test_a_new_ledgers_name_is_on_the_disk_before_anything_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not take away a file of which a charge was confirmed."""
+    path, synced = tmp_path / "ledger.sqlite", []
+    monkeypatch.setattr(module, "sync", lambda folder: synced.append((folder, path.exists())))
+    opened(path)
+    assert synced == [(tmp_path, True)]
+
+
 @pytest.mark.parametrize("name", ["a ledger?mode=ro&x#y%20.sqlite", "größe.sqlite"])
 def test_a_path_may_hold_characters_that_mean_something_in_a_url(tmp_path: Path, name: str) -> None:
     ledger = open_ledger(tmp_path / name, cap=1)

@@ -264,6 +264,16 @@ def test_a_damaged_mark_is_an_error_in_one_line(path: Path, content: str) -> Non
     assert any("is damaged" in problem for problem in ledger.verify())
 
 
+def test_a_mark_that_cannot_be_read_is_an_error_in_one_line(path: Path) -> None:
+    head = path.with_suffix(".head")
+    head.unlink()
+    head.mkdir()
+    ledger = open_ledger(path)
+    with pytest.raises(StorageError, match=r"high-water mark .* cannot be read \(Is a directory\); make it readable"):
+        ledger.charge(request(release("more")), {})
+    assert any("cannot be read" in problem for problem in ledger.verify())
+
+
 def test_a_mark_that_cannot_be_written_does_not_undo_a_charge(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -170,6 +170,15 @@ def test_every_algorithm_says_what_it_asks() -> None:
     assert covariance.work(setting).operations == 2 * 100 * 21 + 10 * 6**3
 
 
+def test_a_kernel_matrix_is_counted_up_to_200_mib() -> None:
+    """From there on only what is kept of rows grows."""
+    smo = lookup("trainers", "smo")(**PARAMETERS["trainers", "smo"][0])
+    few, many, more = (smo.work(Setting(sizes=(rows,), dimension=2, classes=2)).held for rows in (100, 20000, 30000))
+    per_row = (more - many) / 10000
+    assert few == 100 * per_row + 4 * 100**2
+    assert many == 20000 * per_row + 200 * 2**20
+
+
 @pytest.mark.parametrize(("words", "size"), [("2G", 2**31), ("1.5m", 3 * 2**19), ("4096", 4096), ("0", 0)])
 def test_the_limit_is_read_from_the_environment(words: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNITBALL_MEMORY", words)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 from tests.support.chains import Prepared, charges, digests, ingest_private, prepare
 from tests.support.ledgers import outputs
+from tests.support.processes import clean_environment
 
 NOISY: dict[str, Any] = {"algorithm": "noisy-gd"}
 FEDERATED: dict[str, Any] = {"algorithm": "fed-dpdr-dpml", "dimension": 3}
@@ -145,6 +148,17 @@ def test_the_stored_copy_is_the_release(clinic: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(door, "fit", fail)
     prepared.make()
+
+
+def test_a_matrix_product_takes_one_thread_whatever_the_machine_has() -> None:
+    """Its last bits depend on how it is divided, and the noise on them: a retry elsewhere would be another release."""
+    program = (
+        "import numpy, scipy.linalg, tasks.release.door; from threadpoolctl import threadpool_info; "
+        "print({one['num_threads'] for one in threadpool_info() if one['user_api'] == 'blas'})"
+    )
+    environment = clean_environment(OPENBLAS_NUM_THREADS="2", MKL_NUM_THREADS="2", BLIS_NUM_THREADS="2")
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "{1}\n"
 
 
 def test_a_replicate_is_fresh_noise_and_a_fresh_charge(clinic: Path) -> None:
