@@ -344,7 +344,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="write the page's table of what --before and --after hold, and end")
     given = parser.parse_args()
     if given.table:
-        keep(given.table, table(_held(given.before), _held(given.after)), str(given.seed))
+        keep(given.table, table(_held(given.before), _held(given.after)), f"seed {given.seed}")
         return
     if given.times is None or given.output is None:
         parser.error("give --times, by which the tests of a line are put in order, and --output")
