@@ -363,6 +363,7 @@ def test_the_chart_is_a_view_of_the_experiment(root: Path) -> None:
     assert view["name"] == VIEW_NAME
     state = json.loads(view["state"])
     assert state["selectedColumns"][:2] == ["metrics.`accuracy`", "metrics.`epsilon_spent`"]
+    assert state["columnOrder"] == state["selectedColumns"]
     # Children are found by no search of the view: its count is that of the lines that are shown.
     found_by_search = client(root).search_runs([found.experiment_id], filter_string=state["searchFilter"])
     assert [run.info.run_id for run in found_by_search] == [run.info.run_id for run in parents(root)]
