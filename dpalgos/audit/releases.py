@@ -31,6 +31,7 @@ from dpalgos.audit.experiment import (
 from dpalgos.audit.neighbours import audited_pairs
 from dpalgos.audit.ratios import is_gaussian, log_ratio, observed_ratio, run_watched
 from dpalgos.columns import Column
+from dpalgos.evaluators.column_histograms import ColumnHistograms
 from dpalgos.guarantees import Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise
 from dpalgos.mechanisms.distributions import (
@@ -95,19 +96,24 @@ def audit_release(
     if not audited(kind, name):
         raise ParameterError(f"{name} draws no noise and claims nothing: there is nothing to audit")
     epsilon, delta = options.budget(cls.flaw_shows_at)
-    (budget,) = allocate([cls.budgets[0]], [1.0], epsilon, delta).losses
-    candidates = []
-    for setting in _settings(kind, cls, options.neighbours or cls.relations[0]):
-        algorithm = construct(cls, name, {**audit_parameters(cls, setting.dimension), "budget": budget})
-        candidates.append((algorithm, setting))
     return audit_algorithm(
-        candidates,
+        audit_candidates(kind, name, options),
         dataclasses.replace(options, delta=delta),
         name=name,
         kind=kind,
         claimed_epsilon=epsilon if cls.claim is not None else None,
         progress=progress,
     )
+
+
+def audit_candidates(kind: str, name: str, options: AuditOptions) -> list[tuple[Algorithm, Setting]]:
+    """Return an algorithm as an audit builds it, for each setting that the audit tries."""
+    cls: type[Algorithm] = lookup(kind, name)
+    (budget,) = allocate([cls.budgets[0]], [1.0], *options.budget(cls.flaw_shows_at)).losses
+    return [
+        (construct(cls, name, {**audit_parameters(cls, setting.dimension), "budget": budget}), setting)
+        for setting in _settings(kind, cls, options.neighbours or cls.relations[0])
+    ]
 
 
 def audit_algorithm(
@@ -177,12 +183,14 @@ def _settings(kind: str, cls: type[Algorithm], neighbours: Neighbours) -> Iterat
 def audit_parameters(cls: type[Algorithm], dimension: int) -> dict[str, object]:
     """Return what an audit sets beside the budget, of the fields that there are: few steps, all directions.
 
-    Of columns there are a number that can be missing, and where there are features for more of them two categories, of
-    three values and of one, and numbers.
+    Of columns whose cells are counted there are a number that can be missing, and where there are features for more of
+    them two categories, of three values and of one, and numbers.
     """
     fields = _fields_of(cls)
-    wanted: dict[str, object] = {"components": dimension, "nights": _STEPS, "columns": audited_columns(dimension)}
+    wanted: dict[str, object] = {"components": dimension, "nights": _STEPS}
     wanted |= {"iterations": _STEPS} if "iterations" in fields else {"regularisation": _REGULARISATION}
+    # Others count bins that rows have already: their field of that name is how many columns there are.
+    wanted |= {"columns": audited_columns(dimension)} if issubclass(cls, ColumnHistograms) else {}
     return {name: value for name, value in wanted.items() if name in fields}
 
 

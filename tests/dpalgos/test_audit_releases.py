@@ -8,7 +8,7 @@ import pytest
 
 from dpalgos.accounting.profiles import epsilon_of_mu, sigma_classical
 from dpalgos.audit.experiment import AuditOptions, Effort, Verdict
-from dpalgos.audit.releases import audit_release, audited
+from dpalgos.audit.releases import audit_candidates, audit_release, audited
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup, names
 from dpalgos.testing import KINDS
@@ -54,6 +54,15 @@ def test_it_is_enough_at_a_half() -> None:
         "projections", "analyze-gauss-published", AuditOptions(epsilon=0.5, delta=1e-4, effort=SMALL)
     )
     assert report.verdict is not Verdict.VIOLATES, report
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_what_an_audit_builds_has_a_guarantee_in_each_of_its_settings(kind: str, name: str) -> None:
+    """Bins were to be counted of columns that are described; their audit ended with a TypeError."""
+    candidates = audit_candidates(kind, name, AuditOptions())
+    assert candidates
+    for algorithm, setting in candidates:
+        assert algorithm.guarantee(setting).losses
 
 
 @pytest.mark.nightly

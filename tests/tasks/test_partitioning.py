@@ -208,7 +208,10 @@ def dealt_by_night(
     folder: Path, name: str, lines: list[str], *, own: bool, newest_first: bool = False
 ) -> list[list[tuple[bytes, bytes]]]:
     """Return every party's rows of each of two nights."""
-    config = TrainingConfig(dataset=name, epsilon=1.0, horizon=4, trainer="class-means", trust="central", parties=3)
+    parties = 2 if own else 3
+    config = TrainingConfig(
+        dataset=name, epsilon=1.0, horizon=4, trainer="class-means", trust="central", parties=parties
+    )
     old, new = ([lines[:15], lines[75:90]], [lines[:75], lines[75:]]) if own else ([lines[:OLD]], [lines])
     if newest_first:
         new = [[*lines[OLD:], *lines[:OLD]]]
