@@ -37,7 +37,7 @@ tests: .venv/.ready
 coverage: .venv/.ready  ## the tests, and which lines they run; tracing takes half as long again
 	@$(BIN)/python -m pytest -m "not nightly" -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
 
-test-nightly: .venv/.ready  ## the heavy tests: about two hours on two cores
+test-nightly: .venv/.ready  ## the heavy tests: an hour and a quarter on two cores
 	@$(BIN)/python -m pytest -m nightly -n $(shell getconf _NPROCESSORS_ONLN) --dist loadfile
 
 docs: .venv/.ready  ## the site, in build/site: pages that can be opened as files

@@ -389,13 +389,14 @@ def test_names_of_data_sets_do_not_leave_the_artifacts(root: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_run_that_is_logged_already_costs_no_more_than_one_that_is_not(root: Path) -> None:
+def test_a_run_that_is_logged_already_costs_less_than_half_of_one_that_is_not(root: Path) -> None:
     numbers = count()
 
     def again() -> None:
         track_run(root, a_report())
 
     def anew() -> None:
-        track_run(root, a_report(run_key=f"key-{next(numbers)}"))
+        # None of them the key of the other: one that is found again is no new run.
+        track_run(root, a_report(run_key=f"another-{next(numbers)}"))
 
-    assert ratio(again, anew, bound=1.0) <= 1.0
+    assert ratio(again, anew, bound=0.5) <= 0.5
