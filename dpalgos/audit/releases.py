@@ -107,7 +107,24 @@ def audit_release(
 
 
 def audit_candidates(kind: str, name: str, options: AuditOptions) -> list[tuple[Algorithm, Setting]]:
-    """Return an algorithm as an audit builds it, for each setting that the audit tries."""
+    """Return an algorithm as an audit builds it, for each setting that the audit tries.
+
+    Parameters
+    ----------
+    kind, name : str
+        Of a registered algorithm.
+    options : AuditOptions
+        Of these the budget and the relation; the algorithm's first relation where none is given.
+
+    Returns
+    -------
+    list of (Algorithm, Setting)
+
+    Raises
+    ------
+    UnknownNameError
+        For a name that is not registered.
+    """
     cls: type[Algorithm] = lookup(kind, name)
     (budget,) = allocate([cls.budgets[0]], [1.0], *options.budget(cls.flaw_shows_at)).losses
     return [
