@@ -17,6 +17,8 @@ FORMAT_VERSION = 1
 """The format of a root."""
 OBJECTS_VARIABLE = "UNITBALL_OBJECTS"
 """Names the object store of a root that is made now; the root remembers it."""
+SERVED_VARIABLE = "UNITBALL_SERVED_ROOT"
+"""Names, to all processes that serve a root, that root: it is not made anew where it was moved from."""
 ROOT_KEY = "root.key"
 FINGERPRINTS = "fingerprints.npy"
 """File of a private version's keyed row fingerprints."""
@@ -162,15 +164,23 @@ class Layout:
         Raises
         ------
         StorageError
-            In one line, if the root cannot be written.
+            In one line, if the root cannot be written, or is gone and this process is one of those that serve it.
         FormatVersionError
             If another version of Unitball made it.
         InputError
             If it is new and ``UNITBALL_OBJECTS`` is no object store, or it is not and that names another one.
         """
+        served = os.environ.get(SERVED_VARIABLE) == str(self.root.resolve())
+        if served and not self.marker.exists():
+            raise StorageError(
+                f"{self.root} was moved, replaced or removed while it was served, and no other root is made in its "
+                "place; serve it where it lies now: unitball serve --root PATH"
+            )
         with writing(self.root):
-            for folder in (self.root, self.releases, self.results, self.artifacts, self.prefect):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not served:
+                self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.releases, self.results, self.artifacts, self.prefect):
+                folder.mkdir(mode=0o700, exist_ok=True)
             for folder in (self.private, self.datasets, self.parties):
                 folder.mkdir(mode=0o700, exist_ok=True)
                 if folder.stat().st_mode & 0o077:

@@ -62,7 +62,7 @@ from pathlib import Path
 
 from storage.atomic import write_bytes, write_once, writing
 from storage.errors import SecretError, StorageError
-from storage.layout import Layout
+from storage.layout import SERVED_VARIABLE, Layout
 from tasks.runtime import engine_process, process_guard
 from tasks.runtime.places import settle
 from tasks.runtime.settings import (
@@ -645,6 +645,8 @@ def _lock_file(root: Path) -> Path:
 def being_served(root: Path) -> Iterator[Callable[[], bool]]:
     """Hold the lock that says that this process serves a root; the kernel drops it with the process.
 
+    Until it is left, neither this process nor one that it starts makes the root anew where it was moved from.
+
     Yields what tells whether the root still lies there (:func:`lying_there`).
 
     Raises
@@ -665,7 +667,8 @@ def being_served(root: Path) -> Iterator[Callable[[], bool]]:
                         f"{root} is being served already ({where}): stop that first, or name another --root"
                     ) from None
                 time.sleep(_PAUSE)
-        with lying_there(root) as there:
+        with lying_there(root) as there, restoring(SERVED_VARIABLE):
+            os.environ[SERVED_VARIABLE] = str(root.resolve())
             yield there
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import SecretError, StorageError
-from storage.layout import Layout
+from storage.layout import SERVED_VARIABLE, Layout
 from tasks.runtime.engine import (
     USER,
     being_served,
@@ -164,14 +164,24 @@ def test_the_command_rotates_and_says_what_to_start_again(commands: CommandLine)
     assert after.password not in outcome.out
 
 
-def test_who_serves_a_root_sees_that_it_has_gone(layout: Layout) -> None:
-    """Also where another one was made at its path meanwhile, which would have other keys and another ledger."""
+def test_who_serves_a_root_sees_that_it_has_gone(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another one was made at its path meanwhile, which would have other keys and another ledger.
+
+    By somebody else: what serves, and what it starts, makes none there.
+    """
     elsewhere = layout.root.with_name("elsewhere")
     (layout.prefect / "file").touch()
     with being_served(layout.root) as there:
         assert there()
         layout.root.rename(elsewhere)
         assert not there()
+        making = [sys.executable, "-c", "from storage.layout import *; import sys; Layout(Path(sys.argv[1])).prepare()"]
+        refused = subprocess.run([*making, str(layout.root)], capture_output=True, text=True)
+        assert "was moved, replaced or removed while it was served" in refused.stderr
+        with pytest.raises(StorageError, match="no other root is made in its place"):
+            layout.prepare()
+        assert not layout.root.exists()
+        monkeypatch.delenv(SERVED_VARIABLE)
         layout.prepare()
         with being_served(layout.root):
             assert not there()
