@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
@@ -69,6 +70,28 @@ def label_range_of(artefacts: Sequence[Artefact], declared: Sequence[float]) -> 
             if -np.inf < low < high < np.inf:
                 return low, high
     return declared
+
+
+@runtime_checkable
+class LabelSpread(Protocol):
+    """An artefact that says around what, and how far, a real label lies by released counts of it."""
+
+    @property
+    def label_spread(self) -> Floats:
+        """Centre and spread, in the unit of the label; empty where labels are classes, or are not counted."""
+
+
+def label_spread_of(artefacts: Sequence[Artefact]) -> tuple[float, float] | None:
+    """Return the centre and the spread of real labels that the last artefact says; None where none does.
+
+    An artefact says none where these are not two finite numbers, the spread positive.
+    """
+    for artefact in reversed(artefacts):
+        if isinstance(artefact, LabelSpread) and artefact.label_spread.shape == (2,):
+            centre, spread = (float(number) for number in artefact.label_spread)
+            if math.isfinite(centre) and 0.0 < spread < math.inf:
+                return centre, spread
+    return None
 
 
 class RowMap(Artefact, Protocol):

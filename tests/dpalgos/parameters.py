@@ -25,6 +25,7 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("evaluators", "confusion-by-group"): [{"budget": MU}, {"budget": MU, "groups": 5}],
     ("evaluators", "confusion-matrix"): [{"budget": MU}],
     ("evaluators", "discordance"): [{"budget": MU}],
+    ("evaluators", "error-distribution"): [{"budget": MU}, {"budget": MU, "bound": 0.6, "centre": 0.0}],
     ("evaluators", "error-sums"): [{"budget": MU}],
     ("evaluators", "key-selection"): [{"budget": ApproximateDP(2.0, 0.5)}],
     ("evaluators", "laplace-confusion-by-group"): [{"budget": EPSILON, "groups": 3}],

@@ -259,6 +259,7 @@ WEIGHED = {
     "class-means": "trainers",
     "column-histograms": "evaluators",
     "confusion-matrix": "evaluators",
+    "error-distribution": "evaluators",
     "error-sums": "evaluators",
     "noisy-gd": "trainers",
     "output-perturbation": "trainers",
