@@ -69,6 +69,8 @@ import scipy
 from numpy.typing import NDArray
 
 from dpalgos.accounting.profiles import epsilon_of_mu
+from dpalgos.error_margins import ErrorCounts
+from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
 
@@ -347,11 +349,14 @@ class HeldOutErrors:
     sums : array (2, T)
         Noisy running sums of the rows with a label above the prediction, and below it, by the size of the error from
         the largest bin inwards, as they were released.
-    covariance : array (T, T)
-        Of the noise of either line; the two are independent.
+    noise : float
+        Deviation of the noise that was added to each entry of a line's factor, in rows
+        (:mod:`dpalgos.mechanisms.running_sums`); the two lines' noises are independent.
     edges : array (T,)
-        The lower end of each bin in the unit of the label, falling, the last one 0. A row in none of the first j bins
+        The inner end of each bin in the unit of the label, falling, the last one 0. A row in none of the first j bins
         has an error of at most ``edges[j - 1]``.
+    total, total_noise : float
+        How many rows were counted, and the deviation of its noise, which is independent of the lines'.
     label_range : (float, float)
         Declared; labels and predictions are clipped to it before their difference is counted.
     held_out : HeldOut
@@ -359,18 +364,36 @@ class HeldOutErrors:
     """
 
     sums: Floats
-    covariance: Floats
+    noise: float
     edges: Floats
+    total: float
+    total_noise: float
     label_range: tuple[float, float]
     held_out: HeldOut
     paid: Paid | None = None
 
+    @classmethod
+    def of_counts(cls, counts: ErrorCounts, *, people: bool = False, paid: Paid | None = None) -> HeldOutErrors:
+        """Return the errors of a release; ``people`` may have several rows each."""
+        entry = counts.covariance[0, 0] / RunningSums(bins=len(counts.edges)).covariance()[0, 0]
+        return cls(
+            sums=counts.sums,
+            noise=math.sqrt(entry),
+            edges=counts.edges,
+            total=counts.total,
+            total_noise=counts.total_deviation,
+            label_range=counts.label_range,
+            held_out=HeldOut(count=counts.rows, people=people),
+            paid=paid,
+        )
+
     def _tails(self, counts: Floats, lines: int) -> Tails:
-        """Return tails of one line, or of both together, with the total of both."""
-        own, last = lines * self.covariance, lines * self.covariance[:, -1]
-        total = 2.0 * float(self.covariance[-1, -1])
-        covariance = np.block([[own, last[:, None]], [last[None, :], np.array([[total]])]])
-        return Tails(counts=counts, total=float(self.sums[:, -1].sum()), covariance=covariance)
+        """Return tails of one line, or of both together."""
+        bins = len(self.edges)
+        covariance = np.zeros((bins + 1, bins + 1))
+        covariance[:-1, :-1] = lines * self.noise**2 * RunningSums(bins=bins).covariance()
+        covariance[-1, -1] = self.total_noise**2
+        return Tails(counts=counts, total=self.total, covariance=covariance)
 
     def _symmetric(self) -> Tails:
         return self._tails(self.sums.sum(axis=0), 2)
