@@ -32,26 +32,27 @@ characteristic (ROC) curve", Radiology 143 (1982).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, GaussianSums, LaplaceSums, NoisySums
 from dpalgos.guarantees import Setting
+from dpalgos.measured import SHARE, Metrics, Scale
 from dpalgos.metrics import correlation, correlation_coefficient, metrics_of_confusion, rates_of_group, recalls
 from dpalgos.rows import Floats
 
 
 def metrics_of_noisy_confusion(
     counts: Floats, rows: int | None, deviation: float, noise: Noise, classes: Sequence[str] = ()
-) -> dict[str, float]:
+) -> Metrics:
     """Return the metrics of a confusion matrix with independent noise of mean zero on each of its counts.
 
     Those of :func:`metrics_of_confusion`, and :func:`recalls`; with each the limits of its 95 % margin, ``<name>_low``
     and ``<name>_high``, by the noise and the drawing of the rows together. Each margin holds by itself, not all of them
-    at once. Limits from the least possible value to 1 say that the number cannot be told from guessing, nor from a
-    perfect model's. ``predicted_<class>`` is the share of the counted rows that a class is predicted for, and
+    at once. What cannot be told from guessing, nor from a perfect model's, cannot be measured
+    (:mod:`dpalgos.measured`). ``predicted_<class>`` is the share of the counted rows that a class is predicted for, and
     ``accuracy_noise`` the standard deviation that the noise gives the accuracy.
 
     The accuracy is the trace T, which is unbiased, over the number N of rows counted. With two classes N is the noisy
@@ -89,30 +90,31 @@ def metrics_of_noisy_confusion(
     true = np.clip(counts.sum(axis=1) / counted, 0.0, 1.0)
     # What guessing gives that predicts each class as often as the model does.
     lucky = 2.0 * true[-1] * predicted[-1] / max(true[-1] + predicted[-1], 1e-12)
-    guesses = {"balanced_accuracy": 1.0 / size, "mcc": 0.0}
+    scales = {"balanced_accuracy": Scale(guess=1.0 / size), "mcc": Scale(least=-1.0)}
     of_one = (true[-1], predicted[-1], lucky) if size == 2 else (1.0 / size,) * 3
-    guesses |= dict(zip(("precision", "recall", "f1"), map(float, of_one), strict=True))
+    scales |= {name: Scale(guess=float(of)) for name, of in zip(("precision", "recall", "f1"), of_one, strict=True)}
     named = recalls(counts, classes) if classes else {}
     for name, limits, guess in zip(named, of_recalls.tolist(), predicted.tolist(), strict=False):
-        margins[name], guesses[name] = (limits[0], limits[1]), guess
-    for name, guess in guesses.items():
-        margins[name] = widened(margins[name], guess, -1.0 if name == "mcc" else 0.0)
+        margins[name], scales[name] = (limits[0], limits[1]), Scale(guess=guess)
+    metrics |= named
     for name, share, limits in zip(named, predicted.tolist(), of_predictions.tolist(), strict=False):
-        margins["predicted" + name.removeprefix("recall")] = limits
+        margins["predicted" + name.removeprefix("recall")] = (limits[0], limits[1])
         metrics["predicted" + name.removeprefix("recall")] = share
-    return {
-        **with_margins(metrics | named, margins),
-        "accuracy_noise": math.sqrt(cells) * deviation / counted,
-        **({} if rows is None else {"held_out_rows": float(rows)}),
-    }
+    scales["accuracy"] = Scale(guess=float(np.clip(metrics["majority_rate"], *margins["majority_rate"])))
+    found = Metrics()
+    for name, value in metrics.items():
+        # The accuracy's margin is left as it is, for comparisons.
+        found.measure(name, value, margins[name], scales.get(name, SHARE), widen=name != "accuracy")
+    found["accuracy_noise"] = math.sqrt(cells) * deviation / counted
+    return found if rows is None else found.merged({"held_out_rows": float(rows)})
 
 
-def metrics_of_noisy_group(counts: Floats, deviation: float, noise: Noise, classes: Sequence[str]) -> dict[str, float]:
+def metrics_of_noisy_group(counts: Floats, deviation: float, noise: Noise, classes: Sequence[str]) -> Metrics:
     """Return the rates of one group of the held-out rows, each with its 95 % margin; how many rows it has is not known.
 
     Those of :func:`dpalgos.metrics.rates_of_group`. ``rows`` is the noisy number of them, which may be negative; its
     margin, ``rows_low`` and ``rows_high``, is by the noise alone, and the lower end is never below 0. Whether a rate
-    was measured (:func:`is_measured`) follows from its margin, and so from the noise and the noisy counts alone: a
+    was measured (:mod:`dpalgos.measured`) follows from its margin, and so from the noise and noisy counts alone: a
     group that is small beside the noise says nothing. The share of its rows that a class is predicted for is not
     measured where the margin of their number reaches 0: of no rows there is none.
 
@@ -126,28 +128,21 @@ def metrics_of_noisy_group(counts: Floats, deviation: float, noise: Noise, class
     found = metrics_of_noisy_confusion(counts, None, deviation, noise, classes)
     names = rates_of_group(counts, classes)
     rows, margin = float(counts.sum()), TWO_SIDED * len(counts) * deviation
-    ends = {"rows_low": max(rows - margin, 0.0), "rows_high": max(rows + margin, 0.0)}
+    # Of fewer rows than none there is no margin: it is never narrower than the noise.
+    ends = {"rows_low": max(rows - margin, 0.0), "rows_high": max(rows, 0.0) + margin}
     if ends["rows_low"] <= 0:
-        shares_of = [name for name in names if name.startswith("predicted_")]
-        found |= {f"{name}{end}": limit for name in shares_of for end, limit in (("_low", 0.0), ("_high", 1.0))}
-    kept = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
-    return {**{name: found[name] for name in kept if name in found}, "rows": rows, **ends}
+        for name in (name for name in names if name.startswith("predicted_") and name in found):
+            found.refuse(name, FEW_ROWS, (0.0, 1.0))
+    kept = {name for of in names for name in (of, f"{of}_low", f"{of}_high")}
+    of_group = {name: value for name, value in found.items() if name in kept}
+    reasons = {name: why for name, why in found.reasons.items() if name in kept}
+    return Metrics({**of_group, "rows": rows, **ends}, reasons)
 
 
-def with_margins(values: Mapping[str, float], margins: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return numbers, each moved into its margin, and behind each its limits."""
-    limits = {}
-    for name, value in values.items():
-        low, high = margins.get(name, (value, value))
-        limits[name] = min(max(value, low), high)
-        if name in margins:
-            limits |= {f"{name}_low": low, f"{name}_high": high}
-    return limits
+FEW_ROWS = "the margin of the group's number of rows holds 0"
 
 
-def metrics_of_noisy_errors(
-    sums: Floats, rows: int, deviation: float, label_range: Sequence[float]
-) -> dict[str, float]:
+def metrics_of_noisy_errors(sums: Floats, rows: int, deviation: float, label_range: Sequence[float]) -> Metrics:
     """Return what follows from noisy sums of a regression's errors, in the unit of the target.
 
     ``mse``, ``mae`` and ``r2`` (1 - mse / variance of the targets; 0 where no variance is left) of predictions clipped
@@ -181,16 +176,16 @@ def metrics_of_noisy_errors(
         of_variance = math.hypot(1.0, 2.0 * first / counted) * noise / 4.0
         r2_noise = math.hypot(noise / SQUARES_WEIGHT, (1.0 - r2) * of_variance) / variance
     margin = TWO_SIDED * math.hypot(noise, math.sqrt(max(mse - mae * mae, 0.0) / counted))
-    return {
-        "mse": mse * width**2,
-        "mae": mae * width,
-        "r2": r2,
-        "mae_noise": noise * width,
-        "mae_low": max(mae - margin, 0.0) * width,
-        "mae_high": min(mae + margin, 1.0) * width,
-        "r2_noise": r2_noise,
-        "held_out_rows": float(rows),
-    }
+    found = Metrics({"mae_noise": noise * width, "r2_noise": r2_noise, "held_out_rows": float(rows)})
+    limits = max(mae - margin, 0.0) * width, min(mae + margin, 1.0) * width
+    found.measure("mae", mae * width, limits, Scale(guess=width, perfect=0.0, most=width, whole=width))
+    # These have no margins of their own, and come from the same sums.
+    for name, value, ends in (("mse", mse * width**2, (0.0, width**2)), ("r2", r2, (-math.inf, 1.0))):
+        if found.is_known("mae"):
+            found[name] = value
+        else:
+            found.refuse(name, found.reasons["mae"], ends)
+    return found
 
 
 TWO_SIDED = 1.96
@@ -199,7 +194,6 @@ Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 """Draws noise of the distribution of a release, in units of its counts."""
 Margins = dict[str, tuple[float, float]]
 LEVELS = (0.025, 0.975)
-PERFECT, WIDE = 0.99, 0.2
 _SEED = 20260701
 _MID_P = 0.25
 # So many numbers are drawn, and at least and at most so many times each: limits are exact to some 0.002 of probability.
@@ -231,38 +225,6 @@ def of_sum(noise: Noise, parts: int) -> Noise:
         return total
 
     return summed
-
-
-def _says_nothing(low: float, high: float, guess: float) -> bool:
-    return low <= guess and high >= PERFECT and high - low >= WIDE
-
-
-def widened(limits: tuple[float, float], guess: float, least: float = 0.0) -> tuple[float, float]:
-    """Return limits as they are, or from the least value to 1 where they hold both guessing and a perfect model.
-
-    Such a number was not measured, and :func:`is_measured` says so of it. A margin of less than 0.2 says something all
-    the same: where guessing is nearly perfect, as for the recall of a class that is most of the rows.
-    """
-    return (least, 1.0) if _says_nothing(*limits, guess) else limits
-
-
-def is_measured(metrics: Mapping[str, float], name: str, *, largest: float = 1.0) -> bool:
-    """Whether a number's margin tells it from guessing or from a perfect model's; without a margin it is exact.
-
-    Parameters
-    ----------
-    metrics : mapping of str to float
-    name : str
-    largest : float
-        The largest value that the number can have: of a mean absolute error the width of the declared range of labels.
-    """
-    low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
-    if low is None or high is None:
-        return True
-    if name == "accuracy":
-        # Its margin is left as it is, for comparisons.
-        return not _says_nothing(low, high, metrics.get("majority_rate", 0.0))
-    return low > (-1.0 if name == "mcc" else 0.0) or high < largest
 
 
 def draws_of(numbers: int) -> int:

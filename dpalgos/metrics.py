@@ -83,8 +83,8 @@ def recalls(counts: Floats, classes: Sequence[str]) -> dict[str, float]:
         return {}
     recalls_by_class = per_class(counts)[1]
     names = (safe_name(name) for name in classes)
-    # Not to be taken for the limits of another number's margin.
-    safe = (f"{name}_class" if name.endswith(("low", "high")) else name for name in names)
+    # Not to be taken for what stands beside another number: limits, noise, a reason.
+    safe = (f"{name}_class" if name.endswith(("low", "high", "noise", "reason")) else name for name in names)
     return {f"recall_{name}": float(of) for name, of in zip(safe, recalls_by_class, strict=True)}
 
 

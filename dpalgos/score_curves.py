@@ -39,7 +39,8 @@ import scipy
 
 from dpalgos.evaluators.noisy_sums import ScoreDistribution, edges
 from dpalgos.guarantees import Setting
-from dpalgos.margins import LEVELS, Margins, draws_of, joined, shares, widened, with_margins
+from dpalgos.margins import LEVELS, draws_of, joined, shares
+from dpalgos.measured import Metrics, Scale
 from dpalgos.metrics import ratio
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
@@ -389,14 +390,14 @@ def _means(one: tuple[Floats, Floats], other: tuple[Floats, Floats], farthest: f
     return low, high
 
 
-def choose(scores: ScoreSums, aim: str) -> tuple[Calibration, dict[str, float]]:
+def choose(scores: ScoreSums, aim: str) -> tuple[Calibration, Metrics]:
     """Return calibration and threshold for a stated aim, and what is to be expected there with 95 % margins.
 
     The margins are those that hold for all thresholds at once.
 
     Returns
     -------
-    (Calibration, dict)
+    (Calibration, Metrics)
         The numbers are called ``aim_recall``, ``aim_recall_low`` and so on; ``aim_probability`` is the calibrated
         probability at the threshold.
     """
@@ -409,9 +410,10 @@ def choose(scores: ScoreSums, aim: str) -> tuple[Calibration, dict[str, float]]:
     totals = scores.sums.sum(axis=0)
     predicted = float(np.clip(1.0 - totals[place] / max(float(totals[-1]), 1.0), 0.0, 1.0))
     guesses = {"balanced_accuracy": 0.5}
-    margins: Margins = {
-        f"aim_{name}": widened((float(low[place]), float(high[place])), guesses.get(name, predicted))
-        for name, (low, high) in bands.items()
-    }
-    numbers = with_margins({f"aim_{name}": float(of[place]) for name, of in values.items()}, margins)
-    return calibration, {**numbers, "aim_probability": float(calibration.probability(np.array(calibration.threshold)))}
+    found = Metrics()
+    for name, of in values.items():
+        low, high = bands[name]
+        guess = Scale(guess=guesses.get(name, predicted))
+        found.measure(f"aim_{name}", float(of[place]), (float(low[place]), float(high[place])), guess)
+    found["aim_probability"] = float(calibration.probability(np.array(calibration.threshold)))
+    return calibration, found

@@ -22,7 +22,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpalgos.columns import Column
 from dpalgos.features.unit_rows import UnitRows
-from dpalgos.margins import is_measured
 from dpalgos.models import AffineMap, LinearModel
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import names
@@ -239,13 +238,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         found = Evaluation()
         if fitted.statistics:
             found = measure_by_statistics(fitted.plan, {"all": fitted.path}, fitted.statistics, self._class_names())
-        label_range = fitted.plan.identity.dataset.label_range
-        largest = {} if label_range is None else {"mae": label_range[1] - label_range[0]}
-        self.measured_ = {
-            name: value
-            for name, value in found.metrics.items()
-            if is_measured(found.metrics, name, largest=largest.get(name, 1.0))
-        }
+        # An open end of a margin is infinite; what cannot be measured is nan.
+        self.measured_, self.unmeasured_ = dict(found.metrics), dict(found.metrics.reasons)
         self._calibrate(found, sums_of_scores(fitted.plan, fitted.path, fitted.statistics))
         # Rows of norm 1 are what coefficients are for, whoever brought them there.
         maps = self._maps[1:] if self._maps and isinstance(self._maps[0], UnitRows) else self._maps
@@ -584,8 +578,10 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
     measured_ : dict of str to float
         With ``test_fraction``: ``accuracy``, ``balanced_accuracy``, ``auc``, ``recall_CLASS``, … of the held-out rows
         or people, noisy, each with the ends ``…_low`` and ``…_high`` of its 95 % margin; ``aim_…`` at the threshold
-        that was chosen, whose margins hold for all thresholds at once and so include the choice. What the noise leaves
-        unknown is left out.
+        that was chosen, whose margins hold for all thresholds at once and so include the choice. What cannot be
+        measured is nan.
+    unmeasured_ : dict of str to str
+        Why each metric of ``measured_`` that is nan cannot be measured.
     calibration_ : tuple of Calibration
         With ``test_fraction``: one of two classes, or one a class.
     thresholds_ : data frame or None
@@ -848,7 +844,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
     ----------
     coef_ : array (p,)
     intercept_ : float
-    guarantee_, charges_, measured_, n_features_in_
+    guarantee_, charges_, measured_, unmeasured_, n_features_in_
         See :class:`PrivateClassifier`.
 
     Raises

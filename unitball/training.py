@@ -30,7 +30,7 @@ from tasks.release.preflight import require_feasible
 from tasks.runtime.engine import on_running_server, quick_flows
 from tasks.runtime.settings import ROOT_VARIABLE, current_root, isolated_root, restoring
 from tasks.runtime.stores import open_catalog
-from tasks.tracking.results import Proved, RunResult, measured_metrics, shown_metric
+from tasks.tracking.results import Proved, RunResult, shown_metric
 from unitball.accounts import AccountBudget, read_budget
 from unitball.wording import checked, spoken_in_python
 
@@ -197,7 +197,8 @@ class TrainedModel:
     Attributes
     ----------
     result : RunResult
-        Spent, proved, claimed, measured; ``result.metrics`` has all numbers.
+        Spent, proved, claimed, measured; ``result.metrics`` has all numbers, nan for what cannot be measured, and
+        ``result.metrics.reasons`` says why.
     pipeline : sklearn.pipeline.Pipeline or None
         From rows as they came to classes or numbers; None where each party has a model that scikit-learn cannot hold.
     budget : AccountBudget
@@ -265,19 +266,22 @@ class TrainedModel:
         """Return a line a group, of a run that was measured with ``by="column"``: its rates and their 95 % margins.
 
         ``rows`` is noisy, as all numbers of private rows are; ``<rate>_low`` and ``<rate>_high`` are a margin's ends. A
-        rate that cannot be measured is missing: its margin says nothing. Where people are protected ``rows`` counts
+        rate that cannot be measured is nan, and ``<rate>_reason`` says why. Where people are protected ``rows`` counts
         people, and rates are of them.
         """
         of = self.result.by_group
         if of is None:
             raise InputError('this model was not measured by group: train a table with by="column"')
         lines = {
-            group: measured_metrics(metrics, self.result.identity.dataset) for group, metrics in of.metrics.items()
+            group: {**metrics, **{f"{name}_reason": why for name, why in metrics.reasons.items()}}
+            for group, metrics in of.metrics.items()
         }
         return pd.DataFrame.from_dict(lines, orient="index").rename_axis(of.column)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the run as one line: algorithm, spending, what metrics weigh, and those that were measured.
+        """Return the run as one line: algorithm, spending, what metrics weigh, and the metrics.
+
+        A metric that cannot be measured is nan, and ``<metric>_reason`` says why.
 
         ``metrics_weigh`` is ``"rows"``, or ``"people"``: each person counts as one, however many rows they have, and
         what metrics are by row was not measured.
@@ -285,9 +289,10 @@ class TrainedModel:
         shown = ("algorithm", "dataset", "trust", "epsilon_spent", "delta_spent", "measured_on")
         facts = {name: getattr(self.result, name) for name in shown}
         dataset = self.result.identity.dataset
-        metrics = measured_metrics(self.result.metrics, dataset)
+        metrics = self.result.metrics
         weigh = {"metrics_weigh": dataset.unit.several} if metrics else {}
-        return pd.DataFrame([{**facts, **weigh, **metrics}])
+        reasons = {f"{name}_reason": why for name, why in metrics.reasons.items()}
+        return pd.DataFrame([{**facts, **weigh, **metrics, **reasons}])
 
     def __repr__(self) -> str:
         result = self.result

@@ -535,9 +535,9 @@ def results_table(results: Sequence[RunResult]) -> Table:
 
 def _measured(result: RunResult, name: str, form: str) -> str:
     """Return a metric, its margin, and what it speaks of where that is not public test rows."""
-    from tasks.tracking.results import NOT_MEASURED, shown_metric, was_measured
+    from tasks.tracking.results import NOT_MEASURED, shown_metric
 
-    if name in result.metrics and not was_measured(result, name):
+    if name in result.metrics and not result.metrics.is_known(name):
         # The sentences below say with what.
         return NOT_MEASURED
     of_test_rows = name in _SECOND or (result.measured_on or "test").startswith("test")
@@ -578,18 +578,17 @@ def _measurements(results: Sequence[RunResult]) -> Iterator[str]:
         at_this_budget,
         guessing,
         margins_are,
-        was_measured,
     )
 
     for one in results:
         main = "mae" if "mae" in one.metrics else "accuracy"
-        if main in one.metrics and not was_measured(one, main):
+        if main in one.metrics and not one.metrics.is_known(main):
             whose = f" of {one.algorithm}" if len(results) > 1 else ""
             yield f"The {_HEADINGS[main]}{whose} {NOT_MEASURED} {at_this_budget(one)}."
     mean = f"balanced is the mean recall of the classes, {1 / max(len(results[0].classes), 2):.2g} by guessing."
-    known = any("balanced_accuracy" in one.metrics and was_measured(one, "balanced_accuracy") for one in results)
+    known = any("balanced_accuracy" in one.metrics and one.metrics.is_known("balanced_accuracy") for one in results)
     for line in guessing(results):
-        guessed = any(was_measured(one, "majority_rate") for one in results)
+        guessed = any(one.metrics.is_known("majority_rate") for one in results)
         yield f"{line.removesuffix('.')}; {mean}" if guessed and known else line
         known = known and not guessed
     if known:
@@ -613,11 +612,10 @@ def _of_one(result: RunResult) -> Iterator[str]:
         by_class,
         by_person,
         shown_metric,
-        was_measured,
     )
 
     measured = result.metrics
-    if "auc" in measured and was_measured(result, "auc"):
+    if "auc" in measured and result.metrics.is_known("auc"):
         yield f"Area under the ROC curve{by_person(result)}: {shown_metric(result, 'auc')}; 0.5 by guessing."
     elif "auc" in measured:
         yield f"The area under the ROC curve {NOT_MEASURED} {at_this_budget(result)}."
@@ -637,16 +635,14 @@ def _of_one(result: RunResult) -> Iterator[str]:
 
 def _noise(results: Sequence[RunResult]) -> Iterator[str]:
     """Yield, of what was measured, how much of the margin is noise, and that nothing was trained on these rows."""
-    from tasks.tracking.results import was_measured
-
     noises = [
         one.metrics[f"{name}_noise"]
         for one in results
         for name in ("accuracy", "mae")
-        if f"{name}_noise" in one.metrics and was_measured(one, name)
+        if f"{name}_noise" in one.metrics and one.metrics.is_known(name)
     ]
     if noises:
-        of_r2 = [one.metrics["r2_noise"] for one in results if "r2_noise" in one.metrics and was_measured(one, "r2")]
+        of_r2 = [one.metrics["r2_noise"] for one in results if "r2_noise" in one.metrics and one.metrics.is_known("r2")]
         also = f", of R² {max(of_r2):.2g}, predictions clipped to the declared range" if of_r2 else ""
         yield f"The noise alone has a standard deviation of {max(noises):.2g}{also}."
     several = results[0].identity.dataset.unit.several

@@ -9,7 +9,7 @@ import pandas as pd
 from pydantic import BaseModel
 
 from tasks.experiments.specifications import Point
-from tasks.tracking.results import RunResult, measured_metrics
+from tasks.tracking.results import RunResult
 
 WHO = ("algorithm", "trainer", "projection", "aggregation", "trust")
 _FACTS = ("label", "dataset", "algorithm", "trust", "status")
@@ -76,7 +76,7 @@ def point_result(point: Point, result: RunResult) -> PointResult:
         axes=point.axes,
         metrics={
             **{name: value for name, value in measured.items() if value is not None},
-            **measured_metrics(result.metrics, result.identity.dataset),
+            **result.metrics.known(),
         },
         proved=proved.summary() if proved else None,
         numerics=proved.numerics if proved else None,

@@ -12,11 +12,11 @@ only as many times more rows as a person has on average.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import Any, Self, cast
+from typing import Annotated, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, PlainSerializer, PlainValidator
 
 from dpalgos.evaluators.by_group import PairsByGroup
 from dpalgos.evaluators.noisy_sums import (
@@ -33,9 +33,8 @@ from dpalgos.margins import (
     metrics_of_noisy_group,
     of_sum,
     simulated,
-    widened,
-    with_margins,
 )
+from dpalgos.measured import Metrics, Scale, mean
 from dpalgos.metrics import classification_metrics, confusion_matrix, rates_of_group, recalls, regression_metrics
 from dpalgos.models import Statistic, predicted_classes
 from dpalgos.rows import Floats, Ints, Rows, null_records
@@ -60,28 +59,32 @@ from tasks.release.storing import diagnostics_of, read_release
 _MOST_CLASSES, _CURVE_POINTS = 50, 101
 
 
+MetricsField = Annotated[Metrics, PlainValidator(Metrics.from_json), PlainSerializer(Metrics.to_json, when_used="json")]
+"""Metrics of a model of pydantic's: as JSON what cannot be measured is null, with its reason."""
+
+
 class ByGroup(BaseModel, frozen=True):
     """How a model does for each group of the rows by one declared column.
 
     Attributes
     ----------
     column : str
-    metrics : mapping of group to mapping
+    metrics : mapping of group to Metrics
         See :func:`dpalgos.metrics.rates_of_group`; of private rows each with the limits of its margin.
     confusion : mapping of group to counts
         True class by predicted class: exact of public rows, as released of private ones.
     """
 
     column: str
-    metrics: dict[str, dict[str, float]]
+    metrics: dict[str, MetricsField]
     confusion: dict[str, tuple[tuple[float, ...], ...]]
 
 
 class Evaluation(BaseModel, frozen=True):
     """Measured numbers of a run: of the model, or the mean over the parties' models, and of each; or released ones."""
 
-    metrics: dict[str, float] = {}
-    by_party: dict[str, dict[str, float]] = {}
+    metrics: MetricsField = Metrics()
+    by_party: dict[str, MetricsField] = {}
     measured_on: str | None = None
     classes: tuple[str, ...] = ()
     confusion: tuple[tuple[float, ...], ...] = ()
@@ -98,18 +101,18 @@ class Evaluation(BaseModel, frozen=True):
 class Measured:
     """Of one model: its metrics, and what figures are drawn from, where it predicts classes."""
 
-    metrics: dict[str, float]
+    metrics: Metrics
     confusion: Floats | None = None
     roc: Sequence[Floats] = ()
     calibration: Calibration | None = None
-    groups: Mapping[str, tuple[Floats, dict[str, float]]] = field(default_factory=dict)
+    groups: Mapping[str, tuple[Floats, Metrics]] = field(default_factory=dict)
     """Of each group of rows its counts and its rates."""
 
     def __or__(self, other: Self) -> Self:
         confusion = other.confusion if self.confusion is None else self.confusion
         calibration = other.calibration if self.calibration is None else self.calibration
         return type(self)(
-            self.metrics | other.metrics,
+            self.metrics.merged(other.metrics),
             confusion,
             [*self.roc, *other.roc],
             calibration,
@@ -133,14 +136,14 @@ def measure_rows(rows: Rows, dataset: DatasetRef) -> Measured:
     """Measure exactly a model whose scores stand in place of the features, of public rows."""
     scores, labels, weights = _scored(rows)
     if dataset.labels is Labels.REAL:
-        return Measured(regression_metrics(np.asarray(labels, dtype=np.float64), scores[:, 0], weights))
+        return Measured(Metrics(regression_metrics(np.asarray(labels, dtype=np.float64), scores[:, 0], weights)))
     classes = len(dataset.classes)
     kept = ~null_records(scores, labels, classes)
     truth, known = np.asarray(labels[kept], dtype=np.int64), scores[kept]
     weights = None if weights is None else weights[kept]
     counts = confusion_matrix(truth, predicted_classes(known), max(classes, 2), weights)
     metrics = classification_metrics(truth, known, classes, weights) | recalls(counts, dataset.classes)
-    return Measured(metrics, counts, _curves(truth, known, weights))
+    return Measured(Metrics(metrics), counts, _curves(truth, known, weights))
 
 
 def _curves(truth: Ints, scores: Floats, weights: Floats | None) -> list[Floats]:
@@ -160,7 +163,7 @@ def _curves(truth: Ints, scores: Floats, weights: Floats | None) -> list[Floats]
 
 def _measure_groups(
     groups: ColumnGroups, key: str, path: Sequence[ReleaseRef], shards: Sequence[ShardRef]
-) -> dict[str, tuple[Floats, dict[str, float]]]:
+) -> dict[str, tuple[Floats, Metrics]]:
     """Measure exactly how a model does for each group of public rows; a group without rows has no rates."""
     classes, names = shards[0].dataset.classes, groups.names
     size = max(len(classes), 2)
@@ -178,7 +181,7 @@ def _measure_groups(
                 truth[own], predicted[own], size, None if weights is None else weights[kept][own]
             )
     return {
-        name: (of_group, rates_of_group(of_group, classes) if of_group.any() else {"rows": 0.0})
+        name: (of_group, Metrics(rates_of_group(of_group, classes) if of_group.any() else {"rows": 0.0}))
         for name, of_group in zip(names, counts, strict=True)
     }
 
@@ -188,7 +191,7 @@ def _by_group(of: Sequence[Measured], column: str) -> ByGroup:
     metrics, confusion = {}, {}
     for name in of[0].groups:
         counts, rates = zip(*(one.groups[name] for one in of), strict=True)
-        metrics[name] = {metric: float(np.mean([each[metric] for each in rates])) for metric in rates[0]}
+        metrics[name] = mean(rates)
         confusion[name] = tuple(tuple(round(float(count), 3) for count in row) for row in np.mean(counts, axis=0))
     return ByGroup(column=column, metrics=metrics, confusion=confusion)
 
@@ -196,15 +199,8 @@ def _by_group(of: Sequence[Measured], column: str) -> ByGroup:
 def _evaluation(
     measured: Mapping[str, Measured], measured_on: str, classes: Sequence[str], groups: ColumnGroups | None
 ) -> Evaluation:
-    """Return the models' mean metrics, and what figures are drawn from: counts, and the curves if there is one model.
-
-    Models' noises are independent, the held-out rows are the same ones: the mean of limits that hold with 95 % each is
-    wider than the mean's own where their errors are independent.
-    """
+    """Return the models' mean metrics, and what figures are drawn from: counts, and curves if there is one model."""
     of = list(measured.values())
-    mean = {name: float(np.mean([one.metrics[name] for one in of])) for name in of[0].metrics}
-    for name in [name for name in mean if name.endswith("_noise")]:
-        mean[name] = math.hypot(*(one.metrics[name] for one in of)) / len(of)
     figures: dict[str, Any] = {}
     counts = [one.confusion for one in of if one.confusion is not None]
     if counts and len(classes) <= _MOST_CLASSES:
@@ -217,7 +213,8 @@ def _evaluation(
     if groups is not None:
         figures["by_group"] = _by_group(of, groups.column)
     by_party = {name: one.metrics for name, one in measured.items()} if len(of) > 1 else {}
-    return Evaluation(metrics=mean, by_party=by_party, measured_on=measured_on, **figures)
+    metrics = mean([one.metrics for one in of])
+    return Evaluation(metrics=metrics, by_party=by_party, measured_on=measured_on, **figures)
 
 
 def measure(
@@ -328,7 +325,7 @@ def _of_releases(
     groups: ColumnGroups | None,
 ) -> Measured:
     """Return what one model's evaluations say: counts of its predictions, and with them its scores' running sums."""
-    measured = Measured({})
+    measured = Measured(Metrics())
     for planned, statistic in released:
         algorithm, values, setting = cast(NoisySums, planned.build()), statistic.values, planned.setting
         deviation = algorithm.deviation(setting) * setting.noise_factor
@@ -364,14 +361,14 @@ def _of_groups(
 
 
 def _of_scores(scores: Sequence[ScoreSums], aim: str | None) -> Measured:
-    limits = widened(margins_of_area(scores), 0.5)
-    metrics = with_margins({"auc": area_under_curve(scores)}, {"auc": limits})
+    metrics = Metrics()
+    metrics.measure("auc", area_under_curve(scores), margins_of_area(scores), Scale(guess=0.5))
     calibration = None
     if len(scores) == 1:
         calibration = platt(scores[0])
         if aim is not None:
             calibration, at_threshold = choose(scores[0], aim)
-            metrics |= at_threshold
+            metrics = metrics.merged(at_threshold)
     return Measured(metrics, roc=curves_of(scores), calibration=calibration)
 
 
@@ -400,8 +397,8 @@ def measure_exactly(
             own = [shard for shard in shards.training if shard.party == name] or list(shards.training)
             of_model = _of_training([_measure(maps, shard) for shard in own], [shard.rows for shard in own])
         if plan is not None and groups is not None:
-            of_model |= Measured({}, groups=_measure_groups(groups, plan.evaluations[0].key, path, own))
-        measured[name] = of_model | Measured(diagnostics_of(path[-1]))
+            of_model |= Measured(Metrics(), groups=_measure_groups(groups, plan.evaluations[0].key, path, own))
+        measured[name] = of_model | Measured(Metrics(diagnostics_of(path[-1])))
     dataset = shards.training[0].dataset
     measured_on = f"{'training' if test is None else 'test'} {dataset.unit.several}"
     return _evaluation(measured, measured_on, dataset.classes, groups)
@@ -409,10 +406,10 @@ def measure_exactly(
 
 def _of_training(of: Sequence[Measured], rows: Sequence[int]) -> Measured:
     """Return the metrics of several shards' rows, each under two names, so that nothing is taken for a test."""
-    mean = {name: float(np.average([one.metrics[name] for one in of], weights=rows)) for name in of[0].metrics}
+    mean_of = {name: float(np.average([one.metrics[name] for one in of], weights=rows)) for name in of[0].metrics}
     counts = [one.confusion for one in of if one.confusion is not None]
     return Measured(
-        mean | {f"train_{name}": value for name, value in mean.items()},
+        Metrics(mean_of | {f"train_{name}": value for name, value in mean_of.items()}),
         np.sum(counts, axis=0) if counts else None,
         of[0].roc if len(of) == 1 else (),
     )

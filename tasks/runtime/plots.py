@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.margins import is_measured
+from dpalgos.measured import Metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,9 +94,7 @@ def draw_measured(classes: Sequence[str], confusion: Matrix, roc: Sequence[Curve
     return png_of(figure, 110)
 
 
-def draw_groups(
-    column: str, groups: Mapping[str, Mapping[str, float]], rates: Mapping[str, str], measured_on: str
-) -> bytes:
+def draw_groups(column: str, groups: Mapping[str, Metrics], rates: Mapping[str, str], measured_on: str) -> bytes:
     """Return how a model does for each group of rows as PNG: a panel a rate, a line a group, with its margin.
 
     A rate that cannot be measured is drawn as a grey line over its margin, without a point.
@@ -104,7 +102,7 @@ def draw_groups(
     Parameters
     ----------
     column : str
-    groups : mapping of group to metrics
+    groups : mapping of group to Metrics
         With the limits of their margins where there are any.
     rates : mapping of metric to str
         What is drawn, and how it is called.
@@ -119,8 +117,8 @@ def draw_groups(
         for place, metrics in enumerate(groups.values()):
             if rate not in metrics:
                 continue
-            measured, value = is_measured(metrics, rate), metrics[rate]
-            low, high = metrics.get(f"{rate}_low", value), metrics.get(f"{rate}_high", value)
+            measured, value = metrics.is_known(rate), metrics[rate]
+            low, high = metrics.limits(rate) or (value, value)
             axes.plot([low, high], [place, place], color="C0" if measured else "0.8", linewidth=2)
             if measured:
                 axes.plot([value], [place], "o", color="C0", markersize=5)
@@ -132,7 +130,7 @@ def draw_groups(
     panels[0].set_yticks(range(len(groups)), [name.replace("$", r"\$") for name in shown])
     panels[0].set_ylim(len(groups) - 0.5, -0.5)
     grey = ""
-    if any(not is_measured(metrics, rate) for metrics in groups.values() for rate in rates):
+    if any(rate in metrics.reasons for metrics in groups.values() for rate in rates):
         grey = "; grey: cannot be measured"
     figure.suptitle(f"by {column}, measured on {measured_on}{grey}", fontsize="medium")
     return png_of(figure, 110)

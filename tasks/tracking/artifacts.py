@@ -24,7 +24,7 @@ from tasks.accounts.room import one_more_run
 from tasks.runtime.progress import observed_by
 from tasks.runtime.settings import mlflow_page
 from tasks.tracking.reporting import by_group_of, claim_of, guarantee_of
-from tasks.tracking.results import RunResult, about_people, by_person, is_limit, shown_metric, unmeasured
+from tasks.tracking.results import RunResult, about_people, by_person, shown_metric
 
 STAGES = (
     *("resolve_dataset", "charge", "prepare_rows", "normalise", "make_public_map", "extract_features", "partition"),
@@ -92,8 +92,8 @@ def show_budgets(lines: Sequence[dict[str, str]], png: bytes) -> None:
 
 def show_result(result: RunResult) -> None:
     """Show the result, and link to the run in MLflow."""
-    noises = {f"{name}_noise" for name in unmeasured(result.metrics, result.identity.dataset)}
-    names = [name for name in sorted(result.metrics) if not is_limit(name) and name not in noises]
+    noises = {f"{name}_noise" for name in result.metrics.reasons}
+    names = [name for name in sorted(result.metrics.names()) if name not in noises]
     numbers = "\n".join(f"| {name} | {shown_metric(result, name, '.4g')} |" for name in names)
     heading = f"metric{by_person(result)} | value (95 % margin, each by itself; of `aim_` for all thresholds at once)"
     table = f"\n\n| {heading} |\n|---|---|\n{numbers}" if numbers else ""

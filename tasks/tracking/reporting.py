@@ -48,12 +48,10 @@ from tasks.tracking.results import (
     group_metrics,
     guessing,
     margins_are,
-    measured_metrics,
+    not_measured,
     rates_by_group,
     rests_on,
     shown_metric,
-    unmeasured,
-    was_measured,
 )
 from tasks.tracking.runs import DECISIVE, ModelReport, RunReport, track_run
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
@@ -227,7 +225,7 @@ def _where(result: RunResult) -> str:
 
 
 def _errors(result: RunResult) -> str:
-    if not was_measured(result, "mae"):
+    if not result.metrics.is_known("mae"):
         return f"The errors on {_where(result)} {NOT_MEASURED} {at_this_budget(result)}."
     return (
         f"Mean absolute error{by_person(result)} {shown_metric(result, 'mae', '.4g')} on {result.measured_on}; "
@@ -247,7 +245,7 @@ def by_group_of(result: RunResult) -> str:
 
 def _accuracy(result: RunResult) -> str:
     first = f"Accuracy{by_person(result)} {shown_metric(result, 'accuracy')}, {result.measured_on}."
-    if not was_measured(result, "accuracy"):
+    if not result.metrics.is_known("accuracy"):
         first = f"The accuracy on {_where(result)} {NOT_MEASURED} {at_this_budget(result)}."
     known = {
         "balanced_accuracy": f"mean recall of the classes ({1 / max(len(result.classes), 2):.2g} by guessing)",
@@ -256,7 +254,7 @@ def _accuracy(result: RunResult) -> str:
     named = {name: what for name, what in known.items() if name in result.metrics}
     sentences = [
         f"The {what} is {shown_metric(result, name)}."
-        if was_measured(result, name)
+        if result.metrics.is_known(name)
         else f"The {what} {NOT_MEASURED} {at_this_budget(result)}."
         for name, what in named.items()
     ]
@@ -357,7 +355,7 @@ def describe(
             # Each of a table's columns stands in the release's manifest, and a wide table's are too long a text here.
             told = len(value) if name == "columns" and value is not None else value
             params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", told)
-    known, unknown = measured_metrics(result.metrics, dataset), unmeasured(result.metrics, dataset)
+    known, unknown = result.metrics.known(), not_measured(result)
     spent = {"epsilon_spent": result.epsilon_spent, "delta_spent": result.delta_spent, "mu_spent": result.mu_spent}
     numbers: dict[str, float | None] = {
         # MLflow's page that compares runs opens on the first metric that all of them have.
@@ -368,7 +366,7 @@ def describe(
         "seconds": result.seconds,
         "releasing_seconds": result.releasing_seconds,
     }
-    said = {"unitball.not_measured": ", ".join(unknown)} if unknown else {}
+    said = {NOT_MEASURED_TAG: _reasons(unknown)} if unknown else {}
     if about := about_people(result):
         said["unitball.metrics"] = about
     proved, flow_run = result.proved, result.prefect_flow_run_id
@@ -390,12 +388,27 @@ def describe(
         metrics={name: float(value) for name, value in numbers.items() if value is not None},
         # The step is the type I error in thousandths.
         curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
-        decisive={name: result.metrics[name] for name in DECISIVE if name in result.metrics},
+        decisive={name: known[name] for name in DECISIVE if name in known},
         tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None), **said},
         trained_on=dataset,
         note=model_card(config, dataset, plan, result, elsewhere=elsewhere, effects=effects)
         + (f"\n\n[Flow run in Prefect]({flow_run_page(flow_run)})" if flow_run else ""),
     )
+
+
+NOT_MEASURED_TAG = "unitball.not_measured"
+"""The tag of a run in MLflow that names the metrics that cannot be measured, and why."""
+# MLflow's limit for a tag is 8,000.
+_LONGEST_TAG = 4_000
+
+
+def _reasons(unknown: Mapping[str, str]) -> str:
+    """Return which metrics cannot be measured and why, those with one reason together, as far as a tag has room."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in unknown.items():
+        by_reason.setdefault(why, []).append(name)
+    text = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
+    return text if len(text) <= _LONGEST_TAG else f"{text[:_LONGEST_TAG]}… (result.json has all)"
 
 
 def run_report(config: TrainingConfig, run: Chained, columns: Columns | None = None) -> RunReport:
@@ -473,7 +486,7 @@ def _parties(plan: RunPlan, result: RunResult) -> list[Mapping[str, str | float]
             "party": f"party {party}",
             counted: float(rows),
             **({"epsilon_spent": rounded_up(spent[party], _DIGITS), "delta_spent": delta} if spent else {}),
-            **measured_metrics(result.by_party.get(party, {}), result.identity.dataset),
+            **(result.by_party[party].known() if party in result.by_party else {}),
         }
         for party, rows in sizes.items()
     ]

@@ -9,13 +9,13 @@ from pydantic import BaseModel, SerializeAsAny
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
 from dpalgos.guarantees import Loss, PureEpsilon, rounded_up
-from dpalgos.margins import is_measured
+from dpalgos.measured import ENDS, Metrics
 from dpalgos.metrics import safe_name
 from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunIdentity, RunPlan
-from tasks.release.metrics import Evaluation
+from tasks.release.metrics import ByGroup, Evaluation
 from tasks.runtime.settings import current_layout
 
 # Cards say what an attack finds that accuses this share of those who were not there.
@@ -215,7 +215,7 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         delta_spent=proved.delta if proved else None,
         mu_spent=proved.mu if proved else None,
         epsilon_charged=charged_of(plan),
-        accuracy=measured_metrics(evaluation.metrics, dataset).get("accuracy"),
+        accuracy=evaluation.metrics.known().get("accuracy"),
         split=plan.split,
         sound_counterpart=plan.sound_counterpart,
         run_key=plan.run_key,
@@ -241,10 +241,10 @@ def shown_metric(result: RunResult, name: str, form: str = ".3f") -> str:
     metrics = result.metrics
     if name not in metrics:
         return "–"
-    if not was_measured(result, name):
+    if not metrics.is_known(name):
         return f"{NOT_MEASURED} {at_this_budget(result)}"
-    low, high = (metrics.get(f"{name}_{end}") for end in ("low", "high"))
-    return f"{metrics[name]:{form}}" + ("" if low is None or high is None else f" ({low:{form}} to {high:{form}})")
+    limits = metrics.limits(name)
+    return f"{metrics[name]:{form}}" + ("" if limits is None else f" ({limits[0]:{form}} to {limits[1]:{form}})")
 
 
 def at_this_budget(result: RunResult) -> str:
@@ -262,8 +262,8 @@ def margins_are(result: RunResult) -> str:
     if not any(map(is_limit, result.metrics)):
         return ""
     several = result.identity.dataset.unit.several
-    of_margins = {name.removesuffix("_low").removesuffix("_high") for name in result.metrics if is_limit(name)}
-    if not any(was_measured(result, name) for name in of_margins):
+    of_margins = [name for name in result.metrics.names() if result.metrics.limits(name) is not None]
+    if not any(map(result.metrics.is_known, of_margins)):
         return (
             f"{_held_out(result)} are too few to measure the model on: a larger --test-fraction holds out more, and "
             "at a larger --epsilon there is less noise."
@@ -297,7 +297,7 @@ def about_people(result: RunResult) -> str:
 def guessing(results: Sequence[RunResult]) -> list[str]:
     """Return a sentence on how often guessing the most frequent class is right, by what each run has measured of it."""
     measured = [one for one in results if "majority_rate" in one.metrics]
-    known = {shown_metric(one, "majority_rate") for one in measured if was_measured(one, "majority_rate")}
+    known = {shown_metric(one, "majority_rate") for one in measured if one.metrics.is_known("majority_rate")}
     if known:
         return [
             f"Guessing the most frequent class gives an accuracy{by_person(measured[0])} of {_either(sorted(known))}."
@@ -311,7 +311,7 @@ def at_threshold(result: RunResult) -> list[str]:
     if result.identity.aim is None or "aim_probability" not in result.metrics:
         return []
     names = {"recall": "recall", "precision": "precision", "f1": "F1", "balanced_accuracy": "balanced"}
-    measured = [what for what in names if f"aim_{what}" in result.metrics and was_measured(result, f"aim_{what}")]
+    measured = [what for what in names if f"aim_{what}" in result.metrics and result.metrics.is_known(f"aim_{what}")]
     numbers = [f"{names[what]} {shown_metric(result, f'aim_{what}')}" for what in measured]
     unknown = [names[what] for what in names if what not in measured]
     numbers += [f"{_listed(unknown)} {NOT_MEASURED} {at_this_budget(result)}"] if unknown else []
@@ -335,43 +335,9 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _largest(dataset: DatasetRef, name: str) -> float:
-    """Return the largest value that a number can have, in its own unit."""
-    label_range = dataset.label_range
-    return label_range[1] - label_range[0] if name == "mae" and label_range is not None else 1.0
-
-
-_OF_ERRORS = ("mse", "r2")
-_ENDS = ("_low", "_high", "_noise")
-
-
-def was_measured(result: RunResult, name: str, metrics: Mapping[str, float] | None = None) -> bool:
-    """Whether a number of a run, or of a part of it, was measured: see :func:`dpalgos.margins.is_measured`."""
-    return _was_measured(result.metrics if metrics is None else metrics, name, result.identity.dataset)
-
-
-def _was_measured(metrics: Mapping[str, float], name: str, dataset: DatasetRef) -> bool:
-    # These have no margins of their own, and come from the same sums.
-    name = "mae" if name in _OF_ERRORS and "mae" in metrics else name
-    return is_measured(metrics, name, largest=_largest(dataset, name))
-
-
-def measured_metrics(metrics: Mapping[str, float], dataset: DatasetRef) -> dict[str, float]:
-    """Return numbers that were measured, with their margins and noise; of what the noise leaves unknown, nothing."""
-    # The number of rows of a group lies between its ends, whether or not one of them is 0.
-    ends = {f"{name}{end}": name for name in metrics if name != "rows" for end in _ENDS}
-    return {name: value for name, value in metrics.items() if _was_measured(metrics, ends.get(name, name), dataset)}
-
-
-def unmeasured(metrics: Mapping[str, float], dataset: DatasetRef) -> list[str]:
-    """Return the names of the numbers that the noise leaves unknown."""
-    kept = measured_metrics(metrics, dataset)
-    return [name for name in metrics if name not in kept and not name.endswith(_ENDS)]
-
-
 def is_limit(name: str) -> bool:
     """Whether a number is an end of another one's margin."""
-    return name.endswith(("_low", "_high"))
+    return name.endswith(ENDS)
 
 
 def by_class(result: RunResult, most: int) -> list[str]:
@@ -381,7 +347,7 @@ def by_class(result: RunResult, most: int) -> list[str]:
     names = [name for name in names if not is_limit(f"_{name}")]
     more = [f"{len(names) - most} more with the run in MLflow"] if len(names) > most else []
     names = names[:most]
-    known = [name for name in names if was_measured(result, f"recall_{name}")]
+    known = [name for name in names if result.metrics.is_known(f"recall_{name}")]
     unknown = [f"`{name}`" for name in names if name not in known]
     recalls = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in known]
     if known and unknown:
@@ -436,16 +402,17 @@ def rates_by_group(result: RunResult) -> dict[str, str]:
     return shown
 
 
-def shown_rate(metrics: Mapping[str, float], name: str, form: str = ".3f") -> str:
+def shown_rate(metrics: Metrics, name: str, form: str = ".3f") -> str:
     """Return a group's rate with its margin, or that it cannot be measured; a dash of a group without rows."""
     if name not in metrics:
         return "–"
-    low, high = (metrics.get(f"{name}_{end}") for end in ("low", "high"))
-    if low is None or high is None:
+    if not metrics.is_known(name):
+        return NOT_MEASURED
+    limits = metrics.limits(name)
+    if limits is None:
         return f"{metrics[name]:{form}}"
-    if name == "rows":
-        return f"{low:{form}} to {high:{form}}"
-    return f"{metrics[name]:{form}} ({low:{form}} to {high:{form}})" if is_measured(metrics, name) else NOT_MEASURED
+    margin = f"{limits[0]:{form}} to {limits[1]:{form}}"
+    return margin if name == "rows" else f"{metrics[name]:{form}} ({margin})"
 
 
 def about_groups(result: RunResult) -> str:
@@ -474,10 +441,26 @@ def group_metrics(result: RunResult) -> dict[str, float]:
     if of is None:
         return {}
     return {
-        f"{safe_name(f'by_{of.column}')}/{group}/{name}": value
-        for group, metrics in zip(_distinct([safe_name(one) for one in of.metrics]), of.metrics.values(), strict=True)
-        for name, value in measured_metrics(metrics, result.identity.dataset).items()
+        f"{prefix}/{name}": value
+        for prefix, metrics in _groups_for_mlflow(of)
+        for name, value in metrics.known().items()
     }
+
+
+def _groups_for_mlflow(of: ByGroup) -> list[tuple[str, Metrics]]:
+    """Return what the names of each group's metrics begin with in MLflow, and these metrics."""
+    groups = _distinct([safe_name(one) for one in of.metrics])
+    return [
+        (f"{safe_name(f'by_{of.column}')}/{group}", own) for group, own in zip(groups, of.metrics.values(), strict=True)
+    ]
+
+
+def not_measured(result: RunResult) -> dict[str, str]:
+    """Return why each metric of a run that cannot be measured cannot be, under the names that MLflow would have."""
+    reasons = dict(result.metrics.reasons)
+    for prefix, metrics in [] if result.by_group is None else _groups_for_mlflow(result.by_group):
+        reasons |= {f"{prefix}/{name}": why for name, why in metrics.reasons.items()}
+    return reasons
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -501,7 +484,8 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
     setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
     weigh = result.identity.dataset.unit.several if result.metrics else None
     margin = {f"accuracy_{end}": result.metrics.get(f"accuracy_{end}") for end in ("low", "high")}
-    row |= {"accuracy": result.accuracy, **margin, "metrics_weigh": weigh}
+    why = {"accuracy_reason": result.metrics.reasons.get("accuracy")}
+    row |= {"accuracy": result.accuracy, **margin, **why, "metrics_weigh": weigh}
     append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)
     measured = [("all", "", result.metrics), *((party, "", of) for party, of in result.by_party.items())]
     if result.by_group is not None:
@@ -515,14 +499,14 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
             "by": result.by_group.column if result.by_group is not None and group else "",
             "group": group,
             "metric": name,
-            "value": value if was_measured(result, name, metrics) else None,
+            "value": metrics[name] if metrics.is_known(name) else None,
             "weighs": weigh,
             "low": metrics.get(f"{name}_low"),
             "high": metrics.get(f"{name}_high"),
+            "reason": metrics.reasons.get(name),
         }
         for party, group, metrics in measured
-        for name, value in metrics.items()
-        if not is_limit(name)
+        for name in metrics.names()
     ]
     if records:
         append(layout, records, table="metrics", run=result.run_key)

@@ -279,7 +279,7 @@ class RunReport(Entries):
     note : str
         Markdown, shown at the top of the run's page.
     decisive : mapping of str to float
-        Of :data:`DECISIVE`, with what the noise leaves unknown.
+        Of :data:`DECISIVE`, as far as they were measured.
     """
 
     experiment: str

@@ -11,9 +11,9 @@ from rich.console import Console
 from deployments.cli.training import _measurements, results_table, shown_results
 from storage.refs import Visibility
 from tasks.tracking import reporting
-from tasks.tracking.results import RunResult, measured_metrics, shown_metric
+from tasks.tracking.results import RunResult, shown_metric
 from tests.support.command_line import CommandLine
-from tests.tasks.tracking.test_figures import a_result
+from tests.tasks.tracking.test_figures import a_result, decided
 
 
 def test_a_noisy_measure_leaves_room_for_what_is_proved() -> None:
@@ -44,7 +44,7 @@ def test_a_noisy_measure_leaves_room_for_what_is_proved() -> None:
     assert "(0.518" in text
     assert "0.683" not in text, "a number whose margin covers everything is not printed"
     assert shown_metric(result, "balanced_accuracy") == "cannot be measured at this budget (3,921 rows, ε = 0.1)"
-    assert "balanced_accuracy" not in measured_metrics(result.metrics, result.identity.dataset)
+    assert "balanced_accuracy" not in result.metrics.known()
     assert "secagg-output-perturbation" in out.getvalue()
 
 
@@ -53,12 +53,11 @@ def test_an_error_is_measured_in_the_unit_of_its_label(
     label_range: tuple[float, float], high: float, says: bool
 ) -> None:
     """An error of at most 1.5 years in 100 is known; one of at most half of a range of a half is not."""
-    result = a_result(metrics={"mae": 0.4, "mae_low": 0.0, "mae_high": high, "held_out_rows": 50.0})
-    dataset = result.identity.dataset.model_copy(update={"label_range": label_range})
-    result = result.model_copy(update={"identity": result.identity.model_copy(update={"dataset": dataset})})
+    numbers = {"mae": 0.4, "mae_low": 0.0, "mae_high": high, "held_out_rows": 50.0}
+    result = a_result().model_copy(update={"metrics": decided(numbers, label_range[1] - label_range[0])})
     assert (shown_metric(result, "mae", "g") == f"0.4 (0 to {high:g})") is says
     assert ("cannot be measured" in shown_metric(result, "mae")) is not says
-    assert ("mae" in measured_metrics(result.metrics, result.identity.dataset)) is says
+    assert ("mae" in result.metrics.known()) is says
 
 
 @pytest.mark.parametrize(("high", "rate", "says"), [(0.58, 0.96, True), (0.84, 0.97, False), (0.58, 0.6, False)])

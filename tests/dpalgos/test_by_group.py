@@ -19,7 +19,7 @@ from dpalgos.evaluators.noisy_sums import ConfusionMatrix
 from dpalgos.features.column_groups import ColumnGroups
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, PureEpsilon, Setting
 from dpalgos.integer_sums import portions
-from dpalgos.margins import is_measured, metrics_of_noisy_confusion, metrics_of_noisy_group, of_sum, simulated
+from dpalgos.margins import metrics_of_noisy_confusion, metrics_of_noisy_group, of_sum, simulated
 from dpalgos.mechanisms.distributions import RoundedGaussian
 from dpalgos.metrics import rates_of_group
 from dpalgos.normalisation import Clip, UnitNorm
@@ -266,7 +266,7 @@ def held(
         for name in population:
             true = own[name] if name == "rows" or name.startswith("predicted_") else population[name]
             right[name] += found[f"{name}_low"] - 1e-9 <= true <= found[f"{name}_high"] + 1e-9
-            measured[name] += is_measured(found, name)
+            measured[name] += found.is_known(name)
     return right, measured
 
 
@@ -320,7 +320,5 @@ def test_whether_a_group_is_measured_is_decided_by_noise_and_noisy_counts_alone(
     assert "held_out_rows" not in small
     assert small["rows_low"] == 0.0
     assert not any(
-        is_measured(small, name)
-        for name in small
-        if name.startswith(("predicted", "recall", "accuracy")) and not name.endswith(("low", "high"))
+        small.is_known(name) for name in small.names() if name.startswith(("predicted", "recall", "accuracy"))
     )

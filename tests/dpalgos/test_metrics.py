@@ -123,7 +123,7 @@ def gaussian(sigma: float) -> Noise:
 
 def test_the_accuracy_of_noisy_counts_is_unbiased_and_says_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """400 draws: the mean within six standard errors, the spread within 20 % of what is stated (false alarm < 1e-8)."""
-    exact = np.array([[60.0, 10.0, 0.0], [5.0, 20.0, 5.0], [0.0, 1.0, 9.0]])
+    exact = 4.0 * np.array([[60.0, 10.0, 0.0], [5.0, 20.0, 5.0], [0.0, 1.0, 9.0]])
     rows, sigma = int(exact.sum()), 8.0
     random = np.random.default_rng(3)
     law = gaussian(sigma)
@@ -131,13 +131,13 @@ def test_the_accuracy_of_noisy_counts_is_unbiased_and_says_its_noise(monkeypatch
     found = [metrics_of_noisy_confusion(exact + law(random, exact.shape), rows, sigma, law) for _ in range(400)]
     accuracies = np.array([one["accuracy"] for one in found])
     noise = np.sqrt(3) * sigma / rows
-    assert accuracies.mean() == pytest.approx(89 / rows, abs=6 * noise / 20)
+    assert accuracies.mean() == pytest.approx(356 / rows, abs=6 * noise / 20)
     assert found[0]["accuracy_noise"] == pytest.approx(noise)
     assert accuracies.std() == pytest.approx(noise, rel=0.2)
     assert all(one["accuracy_low"] <= one["accuracy"] <= one["accuracy_high"] for one in found)
     # Cutting negative counts first, as for the other metrics, is biased: what this must tell apart.
     cut = [metrics_of_confusion(exact + random.normal(0, sigma, exact.shape))["accuracy"] for _ in range(400)]
-    assert abs(np.mean(cut) - 89 / rows) > 6 * noise / 20
+    assert abs(np.mean(cut) - 356 / rows) > 6 * noise / 20
 
 
 def test_null_records_are_not_taken_for_wrong_answers() -> None:

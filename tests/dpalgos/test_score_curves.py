@@ -133,7 +133,8 @@ def test_pure_noise_gives_a_finite_rising_curve(random: np.random.Generator) -> 
         assert np.isfinite([found.slope, found.offset]).all()
         assert found.slope >= 0
         _, numbers = choose(scores, "balanced")
-        assert np.isfinite(list(numbers.values())).all()
+        assert np.isfinite(list(numbers.known().values())).all()
+        assert np.isnan([numbers[name] for name in numbers.reasons]).all()
 
 
 @pytest.mark.parametrize("aim", ["balanced", "f1", "recall=0.9", "cost=1:20"])

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from dpalgos.evaluators.by_group import PairsByGroup
-from dpalgos.margins import is_measured
 from dpalgos.parameters import ParameterError
 from flows.federated_training import chain_inline
 from storage.errors import InputError, RefusedError
@@ -216,7 +215,7 @@ def test_a_private_table_with_a_tiny_group_is_measured_at_the_price_of_one_matri
         assert abs(found - whole[group]) < 11.0 * 2.0 * noise
         assert metrics["rows_high"] - max(found, 0.0) == pytest.approx(1.96 * 2.0 * noise, abs=0.01) or found < 0
         line = next(line for line in group_lines(result) if line[0] == group)
-        assert (line[2] == NOT_MEASURED) is not is_measured(metrics, "accuracy")
+        assert (line[2] == NOT_MEASURED) is not metrics.is_known("accuracy")
     # The matrix of all rows is the groups' sum, and its accuracy is said to have the noise of four.
     together = np.sum(list(result.by_group.confusion.values()), axis=0)
     assert np.allclose(result.confusion, together, atol=0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import BytesIO
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from dpalgos.measured import SHARE, Metrics, Scale
 from storage.refs import DatasetRef
 from tasks.planning.plans import RunIdentity
 from tasks.runtime.plots import draw_measured
@@ -27,7 +29,22 @@ def a_result(**more: Any) -> RunResult:
     known |= {"algorithm": "noisy-gd", "dataset": "clinic", "trust": "central", "run_key": "x", "releases": ()}
     known |= {"identity": cast(Any, RunIdentity).model_construct(dataset=cast(Any, DatasetRef).model_construct())}
     known |= {"metrics": {}, "by_party": {}, "split": {}}
-    return RunResult(**{**known, **more})
+    return RunResult(**{**known, **more, "metrics": decided(more.get("metrics", {}))})
+
+
+def decided(numbers: Mapping[str, float], largest: float = 1.0) -> Metrics:
+    """Return numbers with margins as what measures them makes them; an error's largest value is given."""
+    found = Metrics()
+    for name, value in numbers.items():
+        low, high = numbers.get(f"{name}_low"), numbers.get(f"{name}_high")
+        if low is not None and high is not None:
+            error = Scale(guess=largest, perfect=0.0, most=largest, whole=largest)
+            found.measure(name, value, (low, high), error if name == "mae" else SHARE)
+        elif name in ("r2", "mse") and "mae" in found.reasons:
+            found.refuse(name, found.reasons["mae"], (-np.inf, 1.0))
+        elif name not in found:
+            found[name] = value
+    return found
 
 
 def test_files_are_those_of_what_was_measured() -> None:

@@ -1,0 +1,98 @@
+"""What cannot be measured: decided once, by the margin alone."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+
+import pytest
+
+from dpalgos.measured import HOLDS_ALL, HOLDS_BOTH, NO_VALUE, SHARE, Metrics, Scale, mean, why_unknown
+
+ERROR = Scale(guess=10.0, perfect=0.0, most=40.0, whole=10.0)
+R2 = Scale(least=-math.inf)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "scale", "why"),
+    [
+        (0.8, 0.7, 0.9, Scale(guess=0.6), ""),
+        (0.8, 0.6, 0.99, Scale(guess=0.6), HOLDS_BOTH),
+        (0.8, 0.6, 0.98, Scale(guess=0.6), ""),
+        # Guessing is nearly perfect, and the margin is narrow.
+        (0.97, 0.94, 1.0, Scale(guess=0.95), ""),
+        (0.97, 0.75, 1.0, Scale(guess=0.95), HOLDS_BOTH),
+        (0.5, 0.0, 1.0, SHARE, HOLDS_ALL),
+        (0.5, 0.0, 0.98, SHARE, ""),
+        (0.0, -1.0, 1.0, Scale(least=-1.0), HOLDS_BOTH),
+        # Less is better.
+        (5.0, 0.05, 12.0, ERROR, HOLDS_BOTH),
+        (5.0, 1.0, 12.0, ERROR, ""),
+        (5.0, 0.0, 9.0, ERROR, ""),
+        (0.2, -3.0, 1.0, R2, HOLDS_BOTH),
+        (-0.2, -3.0, 0.5, R2, ""),
+        (math.nan, 0.2, 0.3, SHARE, NO_VALUE),
+        (0.2, math.nan, 0.3, SHARE, NO_VALUE),
+    ],
+)
+def test_a_margin_that_holds_guessing_and_a_perfect_model_says_nothing(
+    value: float, low: float, high: float, scale: Scale, why: str
+) -> None:
+    assert why_unknown(value, low, high, scale) == why
+
+
+def some() -> Metrics:
+    found = Metrics({"held_out_rows": 50.0})
+    found.measure("accuracy", 0.95, (0.7, 0.9), Scale(guess=0.6))
+    found.measure("mcc", 0.1, (-0.9, 1.0), Scale(least=-1.0))
+    found["mcc_noise"] = 3.0
+    found.refuse("r2", "no counts of the label", (-math.inf, 1.0))
+    return found
+
+
+def test_what_cannot_be_measured_is_nan_with_its_margin_and_a_reason() -> None:
+    found = some()
+    assert found["accuracy"] == 0.9, "moved into its margin"
+    assert math.isnan(found["mcc"])
+    assert found.limits("mcc") == (-1.0, 1.0), "all that is possible"
+    assert found.reasons == {"mcc": HOLDS_BOTH, "r2": "no counts of the label"}
+    assert found.known() == {"held_out_rows": 50.0, "accuracy": 0.9, "accuracy_low": 0.7, "accuracy_high": 0.9}
+    assert [name for name in found.names() if found.is_known(name)] == ["held_out_rows", "accuracy"]
+
+
+@pytest.mark.parametrize("travel", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])  # noqa: S301
+def test_reasons_travel_with_the_numbers(travel: object) -> None:
+    assert callable(travel)
+    there = travel(some())
+    assert there == some()
+    assert there.reasons == some().reasons
+    back = Metrics.from_json(some().to_json())
+    assert back == some()
+    assert back.limits("r2") == (-math.inf, 1.0)
+    assert some() != Metrics({**some(), "accuracy": 0.8}, some().reasons)
+
+
+def test_json_has_null_and_a_reason() -> None:
+    written = some().to_json()
+    assert written["mcc"] is None
+    assert written["mcc_reason"] == HOLDS_BOTH
+    assert written["r2_low"] is None, "JSON has no infinity"
+    assert "accuracy_reason" not in written
+
+
+def test_a_mean_over_models_is_unknown_where_one_of_them_is() -> None:
+    known = Metrics({"accuracy": 0.5, "accuracy_low": 0.4, "accuracy_high": 0.6, "accuracy_noise": 0.3})
+    other = Metrics({**known, "accuracy": 0.7, "accuracy_noise": 0.4})
+    assert mean([known, other]) == {
+        "accuracy": 0.6, "accuracy_low": 0.4, "accuracy_high": 0.6, "accuracy_noise": 0.25
+    }  # fmt: skip
+    other.refuse("accuracy", "why", (0.0, 1.0))
+    assert mean([known, other]).reasons == {"accuracy": "why"}
+    assert mean([known, other])["accuracy_high"] == 0.8
+
+
+def test_merged_numbers_take_the_reasons_of_the_later() -> None:
+    later = Metrics({"mcc": 0.5})
+    assert some().merged(later).reasons == {"r2": "no counts of the label"}
+    assert later.merged(some()).reasons == some().reasons
