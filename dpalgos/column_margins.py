@@ -8,6 +8,10 @@ at once. All deviations are those that are stated and half a row in 1.96 more, f
 refuted for which |p − r q| is at most 1.96 times its deviation, which lie between the roots of a quadratic (Fieller
 1954). Where q itself is within its noise there are no such ends, and nothing is said.
 
+*At an end of what is possible* a noisy number is first moved there, and its margin begins from it. A noisy count of −40
+with ± 30 is 0 with a margin of 0 to 30: cut at both ends it would be 0 to 0, which is narrower than the noise. Margins
+made so hold those that are only cut, so that they hold at least as often.
+
 *Some declared values together*, those whose noisy counts are small: which these are the noise decides, so that
 ± 1.96 σ √m of m of them would hold less often. Of M declared values with noise σ z the noise of any subset, however it
 was chosen, lies between −σ Σ z⁻ and σ Σ z⁺, so ± b σ holds, b the 97.5 % point of Σ z⁺ over all M (:func:`_of_any`):
@@ -90,8 +94,9 @@ def _wider(counts: ColumnCounts) -> float:
 def _of_counts(values: Floats, deviation: Floats | float, rows: int) -> Margins:
     """Return counts between 0 and all rows."""
     half = TWO_SIDED * np.broadcast_to(np.asarray(deviation, dtype=np.float64), values.shape)
+    values = np.clip(values, 0.0, rows)
     low, high = np.clip(values - half, 0.0, rows), np.clip(values + half, 0.0, rows)
-    return Margins(np.clip(values, 0.0, rows), low, high, 2.0 * half <= WIDEST * rows)
+    return Margins(values, low, high, 2.0 * half <= WIDEST * rows)
 
 
 def bars(counts: ColumnCounts) -> Margins:
@@ -181,6 +186,7 @@ def ratios(
     safe = np.where(known, leading, 1.0)
     middle = (part * whole - squared * of_both) / safe
     reach = np.sqrt(np.maximum(middle**2 - (part**2 - squared * of_part) / safe, 0.0))
+    middle = np.clip(middle, *ends)
     low, high = np.clip(middle - reach, *ends), np.clip(middle + reach, *ends)
     low, high = np.where(known, low, ends[0]), np.where(known, high, ends[1])
     values = np.clip(np.where(known, part / np.where(known, whole, 1.0), np.mean(ends)), low, high)

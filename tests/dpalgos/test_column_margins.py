@@ -139,6 +139,39 @@ def test_each_margin_holds_in_904_of_1000_runs(mu: float, running: bool, mean_we
     _check(1000, mu, running, mean_weight)
 
 
+def narrowest(runs: int = 60) -> float:
+    """Return the least width of a margin of a count or share that is measured, in the half margin that noise makes."""
+    least_of_all = math.inf
+    for counts in noisy(runs, 0.12):
+        found, half = said(counts), 1.96 * counts.deviation
+        # Of a cell of many the noise of the ratio is that of the cell, to first order.
+        by_noise = {
+            "bars": np.broadcast_to(1.96 * counts.count_deviations(), found["bars"].values.shape),
+            "category": np.full(5, half),
+            "classes": np.full(2, 0.5 * half / ROWS),
+        }
+        for name, noise in by_noise.items():
+            width = (found[name].high - found[name].low) / noise
+            least_of_all = min(least_of_all, float(width[found[name].measured].min(initial=math.inf)))
+    return least_of_all
+
+
+def test_no_margin_is_narrower_than_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.000000 [0, 0] was said of 15.9 people: a count far below 0 was cut, and its margin with it.
+
+    Exact: the same in each of 60 releases. The mutant is the margin as it was, cut at both ends.
+    """
+    assert narrowest() >= 1.0
+
+    def cut(values: Floats, deviation: Floats | float, rows: int) -> Margins:
+        half = 1.96 * np.broadcast_to(np.asarray(deviation, dtype=np.float64), values.shape)
+        low, high = np.clip(values - half, 0.0, rows), np.clip(values + half, 0.0, rows)
+        return Margins(np.clip(values, 0.0, rows), low, high, 2.0 * half <= column_margins.WIDEST * rows)
+
+    monkeypatch.setattr(column_margins, "_of_counts", cut)
+    assert narrowest() < 0.5
+
+
 def test_q_of_the_cases_is_below_and_above_a_tenth() -> None:
     found = [rank_error(ROWS, 10, mu, 64) for mu in (0.6, 0.2, 0.12, 0.03)]
     assert found == pytest.approx([0.03, 0.09, 0.15, 0.59], abs=0.01)
