@@ -101,12 +101,67 @@ def metrics_of_noisy_confusion(
         margins["predicted" + name.removeprefix("recall")] = (limits[0], limits[1])
         metrics["predicted" + name.removeprefix("recall")] = share
     scales["accuracy"] = Scale(guess=float(np.clip(metrics["majority_rate"], *margins["majority_rate"])))
+    of_noise = _deviations(counts, deviation, list(named))
+    of_noise["accuracy"] = math.sqrt(cells) * deviation / counted
     found = Metrics()
     for name, value in metrics.items():
+        limits = no_narrower(margins[name], value, TWO_SIDED * of_noise.get(name, 0.0))
         # The accuracy's margin is left as it is, for comparisons.
-        found.measure(name, value, margins[name], scales.get(name, SHARE), widen=name != "accuracy")
-    found["accuracy_noise"] = math.sqrt(cells) * deviation / counted
+        found.measure(name, value, limits, scales.get(name, SHARE), widen=name != "accuracy")
+    found["accuracy_noise"] = of_noise["accuracy"]
     return found if rows is None else found.merged({"held_out_rows": float(rows)})
+
+
+def no_narrower(limits: tuple[float, float], value: float, reach: float) -> tuple[float, float]:
+    """Return a margin of a share that is at least as wide as the noise reaches.
+
+    Draws of counts are cut at 0: where a noisy count is far below 0, no draw of it is above, and the drawing of rows
+    alone is left of the margin. It is then widened to ``value`` less and plus ``reach``, as far as shares go; it holds
+    what it held, so that its coverage does not fall.
+
+    Parameters
+    ----------
+    limits : (float, float)
+    value : float
+    reach : float
+        1.96 standard deviations that the noise gives the share.
+    """
+    low, high = limits
+    if high - low >= min(reach, 1.0):
+        return limits
+    value = min(max(value, 0.0), 1.0)
+    return min(low, max(value - reach, 0.0)), max(high, min(value + reach, 1.0))
+
+
+def _deviations(counts: Floats, deviation: float, named: Sequence[str]) -> dict[str, float]:
+    """Return to first order the standard deviations that noise gives shares of a matrix's counts.
+
+    A share A/(A + B), of sums of a and of b counts, has sigma sqrt(a (1 - s)^2 + b s^2) / (A + B).
+    """
+    size, hits = len(counts), np.maximum(np.diagonal(counts), 0.0)
+
+    def of_share(whole: Floats, others: int) -> tuple[Floats, Floats]:
+        whole = np.maximum(np.maximum(whole, hits), 1.0)
+        share = hits / whole
+        return share, deviation * np.sqrt((1.0 - share) ** 2 + others * share**2) / whole
+
+    true, wrong = counts.sum(axis=1), counts.sum(axis=0)
+    _, recall = of_share(true, size - 1)
+    _, precision = of_share(wrong, size - 1)
+    overlap, of_overlap = of_share(true + wrong - np.diagonal(counts), 2 * size - 2)
+    # F1 is 2 s / (1 + s).
+    f1 = of_overlap * 2.0 / (1.0 + overlap) ** 2
+    chosen = slice(1, 2) if size == 2 else slice(None)
+    means = {"precision": precision[chosen], "recall": recall[chosen], "f1": f1[chosen], "balanced_accuracy": recall}
+    found = {name: float(np.sqrt(np.square(of).sum()) / len(of)) for name, of in means.items()}
+    found |= {name: float(of) for name, of in zip(named, recall, strict=True)}
+    # Of a class that is predicted for a share p of the rows: at least the noise of its own counts but for p.
+    total = max(float(counts.sum()), 1.0)
+    shares_of = np.clip(wrong / total, 0.0, 1.0)
+    predicted = deviation * np.sqrt(size * (1.0 - shares_of) ** 2 + (size**2 - size) * shares_of**2) / total
+    return found | {
+        f"predicted{name.removeprefix('recall')}": float(of) for name, of in zip(named, predicted, strict=True)
+    }
 
 
 def metrics_of_noisy_group(counts: Floats, deviation: float, noise: Noise, classes: Sequence[str]) -> Metrics:

@@ -282,3 +282,39 @@ def test_a_number_that_may_be_anything_is_said_not_to_be_measured() -> None:
     assert found.reasons["precision"] == HOLDS_BOTH
     assert found.is_known("accuracy"), "all between guessing and a perfect model, but that is little"
     assert 0.02 < found["predicted_fraud_high"] < 0.1
+
+
+def narrowest(cells: Floats, sigma: float, runs: int = 100) -> dict[str, float]:
+    """Return the least width of each share's margin in units of 1.96 standard deviations of its estimates."""
+    random = np.random.default_rng([int(cells.sum()), runs])
+    names = ("accuracy", "balanced_accuracy", "recall_a", "recall_b", "predicted_a", "predicted_b")
+    widths: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(runs):
+        noisy = cells + random.normal(0, sigma, cells.shape)
+        found = metrics_of_noisy_confusion(noisy, round(cells.sum()), sigma, gaussian(sigma), ("a", "b"))
+        for name in names:
+            widths[name].append(found[f"{name}_high"] - found[f"{name}_low"])
+    by_row = 1.96 * sigma / np.maximum(cells.sum(axis=1), 1.0)
+    total = cells.sum()
+    # Recalls of 0 or 1 have the deviation of one count; a share of all rows that of one or two.
+    noise = {"recall_a": by_row[0], "recall_b": by_row[1], "balanced_accuracy": np.hypot(*by_row) / 2}
+    noise |= dict.fromkeys(("accuracy", "predicted_a", "predicted_b"), 1.96 * np.sqrt(2) * sigma / total)
+    return {name: float(np.min(width) / noise[name]) for name, width in widths.items()}
+
+
+def gaussian(sigma: float) -> Noise:
+    return lambda random, shape: random.normal(0, sigma, shape)
+
+
+def test_no_margin_of_a_perfect_or_blind_model_is_narrower_than_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A count far below 0 left nothing but the drawing of rows: here 0.93 of the noise at least, and 0.3 without.
+
+    The first-order deviation is of the noisy counts and not of the exact ones, which differ by less than a fifth here:
+    0.8 of the noise is what must be reached in each of 100 runs.
+    """
+    monkeypatch.setattr(margins, "_MOST", 400)
+    blind, perfect = np.array([[900.0, 0.0], [400.0, 0.0]]), np.diag([900.0, 400.0])
+    for cells in (blind, perfect):
+        assert min(narrowest(cells, 20.0).values()) > 0.8, narrowest(cells, 20.0)
+    monkeypatch.setattr(margins, "no_narrower", lambda limits, value, reach: limits)
+    assert min(min(narrowest(cells, 20.0).values()) for cells in (blind, perfect)) < 0.5
