@@ -183,7 +183,7 @@ def metrics_of_noisy_group(counts: Floats, deviation: float, noise: Noise, class
     found = metrics_of_noisy_confusion(counts, None, deviation, noise, classes)
     names = rates_of_group(counts, classes)
     rows, margin = float(counts.sum()), TWO_SIDED * len(counts) * deviation
-    # Of fewer rows than none there is no margin: it is never narrower than the noise.
+    # A noisy number below 0 has a margin that begins at 0: it is never narrower than the noise.
     ends = {"rows_low": max(rows - margin, 0.0), "rows_high": max(rows, 0.0) + margin}
     if ends["rows_low"] <= 0:
         for name in (name for name in names if name.startswith("predicted_") and name in found):

@@ -93,11 +93,14 @@ class Metrics(dict[str, float]):
     """
 
     reasons: dict[str, str]
+    estimates: dict[str, float]
+    """Noisy values of what cannot be measured. No output has them; a comparison of two models takes them with their
+    noise, for a difference may be known where neither number is."""
 
     def __init__(self, values: Mapping[str, float] | None = None, reasons: Mapping[str, str] | None = None) -> None:
         super().__init__(values or {})
         known = reasons if reasons is not None else getattr(values, "reasons", {})
-        self.reasons = dict(known)
+        self.reasons, self.estimates = dict(known), dict(getattr(values, "estimates", {}))
 
     def measure(
         self, name: str, value: float, limits: tuple[float, float], scale: Scale = SHARE, *, widen: bool = True
@@ -118,6 +121,7 @@ class Metrics(dict[str, float]):
         low, high = map(float, limits)
         if why := why_unknown(value, low, high, scale):
             self.refuse(name, why, (scale.least, scale.most) if widen else (low, high))
+            self.estimates[name] = float(value)
         else:
             self.update({name: min(max(float(value), low), high), f"{name}_low": low, f"{name}_high": high})
 
@@ -146,7 +150,9 @@ class Metrics(dict[str, float]):
     def merged(self, other: Mapping[str, float]) -> Self:
         """Return these metrics and those of ``other``, which come first where a name is in both."""
         own = {name: why for name, why in self.reasons.items() if name not in other}
-        return type(self)({**self, **other}, {**own, **getattr(other, "reasons", {})})
+        found = type(self)({**self, **other}, {**own, **getattr(other, "reasons", {})})
+        found.estimates = {**self.estimates, **getattr(other, "estimates", {})}
+        return found
 
     def to_json(self) -> dict[str, float | str | None]:
         """Return them for JSON: null and ``<name>_reason`` for what cannot be measured, null for an open end."""
@@ -199,4 +205,10 @@ def mean(of: Sequence[Metrics]) -> Metrics:
             values[name] = math.hypot(*several) / count
         else:
             values[name] = math.fsum(several) / len(several)
-    return Metrics(values, reasons)
+    found = Metrics(values, reasons)
+    found.estimates = {
+        name: math.fsum(one.estimates.get(name, one[name]) for one in of) / count
+        for name in reasons
+        if all(name in one for one in of)
+    }
+    return found

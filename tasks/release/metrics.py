@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, PlainSerializer, PlainValidator
 
+from dpalgos.confusions import FEW, extremes, largest_confusions, recalls_at_once
 from dpalgos.evaluators.by_group import PairsByGroup
 from dpalgos.evaluators.noisy_sums import (
     CountedPairs,
@@ -80,6 +81,49 @@ class ByGroup(BaseModel, frozen=True):
     confusion: dict[str, tuple[tuple[float, ...], ...]]
 
 
+class Confused(BaseModel, frozen=True):
+    """How many held-out rows of one class are taken for another; of a noisy count with a margin."""
+
+    true: str
+    predicted: str
+    rows: float
+    low: float | None = None
+    high: float | None = None
+
+
+class RecallOf(BaseModel, frozen=True):
+    """The recall of one class; of noisy counts with a margin."""
+
+    name: str
+    recall: float
+    low: float | None = None
+    high: float | None = None
+
+
+class ManyClasses(BaseModel, frozen=True):
+    """What stands out in the confusion matrix of more than five classes; see :mod:`dpalgos.confusions`.
+
+    Attributes
+    ----------
+    confusions : tuple of Confused
+        The largest first, at most ten. Margins hold for all pairs of classes at once.
+    others_at_most : float
+        How many rows any other pair of classes has at most, at once with these margins.
+    lowest, highest : tuple of RecallOf
+        At most three each. Margins hold for all classes at once.
+    not_measured : int
+        Classes whose recall cannot be measured.
+    noisy : bool
+    """
+
+    confusions: tuple[Confused, ...]
+    others_at_most: float
+    lowest: tuple[RecallOf, ...]
+    highest: tuple[RecallOf, ...]
+    not_measured: int
+    noisy: bool
+
+
 class Evaluation(BaseModel, frozen=True):
     """Measured numbers of a run: of the model, or the mean over the parties' models, and of each; or released ones."""
 
@@ -93,6 +137,8 @@ class Evaluation(BaseModel, frozen=True):
     """Slope, offset and threshold of the scores, of one model of two classes of which running sums were released."""
     roc: tuple[tuple[tuple[float, float], ...], ...] = ()
     """(False, true positive rate) of each class against the others, of the second where there are two; of one model."""
+    many_classes: ManyClasses | None = None
+    """What stands out in the confusion matrix of one model of more than five classes."""
     by_group: ByGroup | None = None
     """Where the run was measured by group; the mean over models of several."""
 
@@ -107,6 +153,7 @@ class Measured:
     calibration: Calibration | None = None
     groups: Mapping[str, tuple[Floats, Metrics]] = field(default_factory=dict)
     """Of each group of rows its counts and its rates."""
+    many: ManyClasses | None = None
 
     def __or__(self, other: Self) -> Self:
         confusion = other.confusion if self.confusion is None else self.confusion
@@ -117,6 +164,7 @@ class Measured:
             [*self.roc, *other.roc],
             calibration,
             {**self.groups, **other.groups},
+            other.many if self.many is None else self.many,
         )
 
 
@@ -143,7 +191,36 @@ def measure_rows(rows: Rows, dataset: DatasetRef) -> Measured:
     weights = None if weights is None else weights[kept]
     counts = confusion_matrix(truth, predicted_classes(known), max(classes, 2), weights)
     metrics = classification_metrics(truth, known, classes, weights) | recalls(counts, dataset.classes)
-    return Measured(Metrics(metrics), counts, _curves(truth, known, weights))
+    return Measured(
+        Metrics(metrics), counts, _curves(truth, known, weights), many=_of_many(counts, dataset.classes, None, 0.0)
+    )
+
+
+def _of_many(counts: Floats, classes: Sequence[str], noise: Noise | None, deviation: float) -> ManyClasses | None:
+    """Return what stands out in a matrix of more than five classes; nothing of fewer."""
+    if len(classes) <= FEW:
+        return None
+    confusions, others = largest_confusions(counts, noise)
+    recalls = recalls_at_once(counts, noise, deviation)
+
+    def recall_of(place: int) -> RecallOf:
+        low, high = recalls.limits(f"recall_{place}") or (None, None)
+        return RecallOf(name=classes[place], recall=recalls[f"recall_{place}"], low=low, high=high)
+
+    lowest, highest = extremes(recalls)
+    return ManyClasses(
+        confusions=tuple(
+            Confused(
+                true=classes[one.true], predicted=classes[one.predicted], rows=one.count, low=one.low, high=one.high
+            )
+            for one in confusions
+        ),
+        others_at_most=others,
+        lowest=tuple(map(recall_of, lowest)),
+        highest=tuple(map(recall_of, highest)),
+        not_measured=len(recalls.reasons),
+        noisy=noise is not None,
+    )
 
 
 def _curves(truth: Ints, scores: Floats, weights: Floats | None) -> list[Floats]:
@@ -210,6 +287,8 @@ def _evaluation(
             curves, calibration = of[0].roc, of[0].calibration
             figures["roc"] = tuple(tuple((round(float(x), 4), round(float(y), 4)) for x, y in one) for one in curves)
             figures["calibration"] = None if calibration is None else astuple(calibration)
+    if len(of) == 1:
+        figures["many_classes"] = of[0].many
     if groups is not None:
         figures["by_group"] = _by_group(of, groups.column)
     by_party = {name: one.metrics for name, one in measured.items()} if len(of) > 1 else {}
@@ -339,7 +418,7 @@ def _of_releases(
         elif isinstance(algorithm, CountedPairs):
             noise = simulated(algorithm, setting)
             metrics = metrics_of_noisy_confusion(values, setting.rows, deviation, noise, classes)
-            measured |= Measured(metrics, values)
+            measured |= Measured(metrics, values, many=_of_many(values, classes, noise, deviation))
     if scores := _sums(released):
         measured |= _of_scores(scores, aim)
     return measured
@@ -357,7 +436,9 @@ def _of_groups(
         name: (counts, metrics_of_noisy_group(counts, deviation, noise, classes))
         for name, counts in zip(names, values, strict=True)
     }
-    return Measured(metrics, values.sum(axis=0), groups=groups)
+    together, noise_of_all = values.sum(axis=0), of_sum(noise, parts)
+    many = _of_many(together, classes, noise_of_all, math.sqrt(parts) * deviation)
+    return Measured(metrics, together, groups=groups, many=many)
 
 
 def _of_scores(scores: Sequence[ScoreSums], aim: str | None) -> Measured:
@@ -412,4 +493,5 @@ def _of_training(of: Sequence[Measured], rows: Sequence[int]) -> Measured:
         Metrics(mean_of | {f"train_{name}": value for name, value in mean_of.items()}),
         np.sum(counts, axis=0) if counts else None,
         of[0].roc if len(of) == 1 else (),
+        many=of[0].many if len(of) == 1 else None,
     )

@@ -948,13 +948,6 @@ def _from_evaluations(root: Path, model_comparison: ModelComparison) -> Comparis
         )
     records = (record_of(root, model_comparison.challenger), model_comparison.champion)
     runs = [record.facts["metrics"] for record in records]
-    versions = (model_comparison.challenger.version, model_comparison.champion.version)
-    if unknown := [version for version, run in zip(versions, runs, strict=True) if "accuracy" not in run]:
-        raise InputError(
-            f"{model_comparison.challenger.name}: the accuracy of version {unknown[0]} cannot be measured at its run's "
-            "budget, so there is nothing to compare; another measurement is charged: say how much with --epsilon, or "
-            "unitball schedule … --compare-epsilon"
-        )
     better, worse = (run["accuracy"] for run in runs)
     noise = math.hypot(*(run["accuracy_noise"] for run in runs))
     discordant = min(max(2.0 - better - worse + QUANTILE * noise, 0.0), 1.0)

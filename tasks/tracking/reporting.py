@@ -356,6 +356,7 @@ def describe(
             told = len(value) if name == "columns" and value is not None else value
             params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", told)
     known, unknown = result.metrics.known(), not_measured(result)
+    noisy = {**result.metrics, **result.metrics.estimates}
     spent = {"epsilon_spent": result.epsilon_spent, "delta_spent": result.delta_spent, "mu_spent": result.mu_spent}
     numbers: dict[str, float | None] = {
         # MLflow's page that compares runs opens on the first metric that all of them have.
@@ -388,7 +389,7 @@ def describe(
         metrics={name: float(value) for name, value in numbers.items() if value is not None},
         # The step is the type I error in thousandths.
         curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
-        decisive={name: known[name] for name in DECISIVE if name in known},
+        decisive={name: noisy[name] for name in DECISIVE if name in noisy},
         tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None), **said},
         trained_on=dataset,
         note=model_card(config, dataset, plan, result, elsewhere=elsewhere, effects=effects)

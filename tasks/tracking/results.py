@@ -15,7 +15,7 @@ from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunIdentity, RunPlan
-from tasks.release.metrics import ByGroup, Evaluation
+from tasks.release.metrics import ByGroup, Evaluation, ManyClasses, RecallOf
 from tasks.runtime.settings import current_layout
 
 # Cards say what an attack finds that accuses this share of those who were not there.
@@ -341,7 +341,12 @@ def is_limit(name: str) -> bool:
 
 
 def by_class(result: RunResult, most: int) -> list[str]:
-    """Return sentences on each class: its recall, and for how many rows it is predicted at most."""
+    """Return sentences on each class: its recall, and for how many rows it is predicted at most.
+
+    Of more than five classes what stands out, with margins that hold for all of them at once.
+    """
+    if result.many_classes is not None:
+        return _what_stands_out(result, result.many_classes)
     metrics = result.metrics
     names = [name.removeprefix("recall_") for name in metrics if name.startswith("recall_")]
     names = [name for name in names if not is_limit(f"_{name}")]
@@ -365,6 +370,41 @@ def by_class(result: RunResult, most: int) -> list[str]:
         sentences.append(f"Predicts {', '.join(limits)} of the held-out {several} (95 %).")
     elif most_often:
         sentences.append(f"For how many of the held-out {several} each class is predicted cannot be told.")
+    return sentences
+
+
+def _what_stands_out(result: RunResult, many: ManyClasses) -> list[str]:
+    """Return sentences on the largest confusions and on the lowest and highest recalls of many classes."""
+    several, of_person = result.identity.dataset.unit.several, by_person(result)
+
+    def margin(low: float | None, high: float | None, form: str) -> str:
+        return "" if low is None or high is None else f" ({low:{form}} to {high:{form}})"
+
+    named = [
+        f"`{one.true}` as `{one.predicted}` {one.rows:,.0f}{margin(one.low, one.high, ',.0f')}"
+        for one in many.confusions
+    ]
+    most = math.ceil(many.others_at_most)
+    pairs = len(result.classes) * (len(result.classes) - 1)
+    rest = f"Any other of the {pairs} pairs of classes has at most {most:,} {several}."
+    if named:
+        confused = f"Largest confusions, in held-out {several}: {'; '.join(named)}. {rest}"
+    else:
+        confused = f"No confusion of two classes can be told from none: each of {pairs} has at most {most:,} {several}."
+    if many.noisy and named:
+        confused += " These margins are of the noise, and hold for all pairs at once and so for the largest."
+
+    def listed(of: Sequence[RecallOf]) -> str:
+        return "; ".join(f"{one.name} {one.recall:.3f}{margin(one.low, one.high, '.3f')}" for one in of)
+
+    recalls = [f"{what} {listed(of)}" for what, of in (("lowest", many.lowest), ("highest", many.highest)) if of]
+    sentences = [confused]
+    if recalls:
+        at_once = " These margins hold for all classes at once." if many.noisy else ""
+        sentences.append(f"Recall by class{of_person}: {', '.join(recalls)}.{at_once}")
+    if many.not_measured:
+        classes = "1 class" if many.not_measured == 1 else f"{many.not_measured} classes"
+        sentences.append(f"The recall of {classes} {NOT_MEASURED} {at_this_budget(result)}.")
     return sentences
 
 

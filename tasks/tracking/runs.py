@@ -279,7 +279,7 @@ class RunReport(Entries):
     note : str
         Markdown, shown at the top of the run's page.
     decisive : mapping of str to float
-        Of :data:`DECISIVE`, as far as they were measured.
+        Of :data:`DECISIVE`, noisy estimates of what cannot be measured among them.
     """
 
     experiment: str
