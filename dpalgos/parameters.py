@@ -3,11 +3,32 @@
 import math
 import sys
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import Field, dataclass
+from typing import Self
 
 
 class ParameterError(ValueError):
-    """A public parameter is outside its range; the message names the value, the bound and the way out."""
+    """A public parameter is outside its range; the message names the value, the bound and the way out.
+
+    Parameters
+    ----------
+    message : str
+    value : object, optional
+        The value that is refused, where a :class:`Bound` refuses it.
+    bound : Bound, optional
+        The bound that refuses it.
+    """
+
+    def __init__(self, message: str = "", *, value: object = None, bound: "Bound | None" = None) -> None:
+        super().__init__(message)
+        self.value, self.bound = value, bound
+
+    def saying(self, message: str) -> Self:
+        """Return an error of the same class and fields with another message."""
+        other = copy(self)
+        other.args = (message,)
+        return other
 
 
 class UnknownNameError(ParameterError):
@@ -48,7 +69,7 @@ class Bound:
                 return
         least = f"{'above' if self.open_low else 'of at least'} {self.low:g}"
         most = "" if self.high == math.inf else f" and {'below' if self.open_high else 'at most'} {self.high:g}"
-        raise ParameterError(f"{name} is {value!r}; it must be a {word} number {least}{most}")
+        raise ParameterError(f"{name} is {value!r}; it must be a {word} number {least}{most}", value=value, bound=self)
 
 
 def declared(bound: Bound) -> Mapping[str, Bound]:

@@ -29,7 +29,9 @@ def writing(place: Path) -> Iterator[None]:
         what = error.strerror or type(error).__name__
         raise StorageError(
             f"cannot write {error.filename or place}: {what}; make the folder writable (and not full) "
-            "or choose another one with --root"
+            "or choose another one with --root",
+            value=error.errno,
+            way_out="--root",
         ) from error
 
 

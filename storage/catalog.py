@@ -310,7 +310,9 @@ class Catalog:
         registrations = self.registrations(name)
         if not registrations:
             known = ", ".join(one.name for one in self.datasets()) or "none"
-            raise InputError(f"there is no data set {name!r} (data sets: {known}); ingest it first")
+            raise InputError(
+                f"there is no data set {name!r} (data sets: {known}); ingest it first", value=name, way_out="ingest"
+            )
         return registrations[-1]
 
     def datasets(self) -> list[Registration]:
@@ -349,7 +351,9 @@ def _require_visibility(
                 "what was private stays private"
                 if other is Visibility.PRIVATE
                 else "whoever could read it has read it: give private rows a name of their own"
-            )
+            ),
+            value=visibility,
+            bound=other,
         )
 
 

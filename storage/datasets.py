@@ -676,12 +676,14 @@ def staged_dataset(
         written = {part: rows[0] for part, rows in ingested.items() if rows[0].rows or part == "train" or passing}
         _, trained_on, labels_seen = ingested["train"]
         if not written["train"].rows:
-            raise InputError(f"{source.place} holds no rows to train on; it must hold at least one")
+            raise InputError(f"{source.place} holds no rows to train on; it must hold at least one", value=0, bound=1)
         if not private and labels is Labels.CLASSES and len(labels_seen) < 2:
             only = source.classes[next(iter(labels_seen))]
             raise InputError(
                 f"{source.place} holds rows of one class only ({only!r}); a classifier needs at least two: "
-                "add rows of another class"
+                "add rows of another class",
+                value=1,
+                bound=2,
             )
         body: dict[str, Any] = {
             "name": name,

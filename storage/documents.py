@@ -358,7 +358,7 @@ def read_stored(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise StorageError(f"{path} does not exist") from None
+        raise StorageError(f"{path} does not exist", value=path.name, bound="present") from None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
 
@@ -389,6 +389,8 @@ def verify_file(path: Path, digest: str, way_out: str = "restore it from a back-
     try:
         intact = file_digest(path) == digest
     except OSError as error:
-        raise DamagedError(f"{path} is missing or cannot be read: {error.strerror}; {way_out}") from error
+        raise DamagedError(
+            f"{path} is missing or cannot be read: {error.strerror}; {way_out}", value=path.name, bound="present"
+        ) from error
     if not intact:
-        raise DamagedError(f"{path} is damaged: its digest does not match; {way_out}")
+        raise DamagedError(f"{path} is damaged: its digest does not match; {way_out}", value=path.name, bound="digest")

@@ -1,15 +1,43 @@
 """Errors of storage, sorted by what the caller can do about them."""
 
+from copy import copy
+from typing import Self
 
-class StorageError(Exception):
+
+class StatedError(Exception):
+    """An error whose most used checks also state in fields what the message says in words.
+
+    Parameters
+    ----------
+    message : str
+    value : object, optional
+        The value that is refused; None where the check states none.
+    bound : object, optional
+        What the value must be, or what it differs from.
+    way_out : str, optional
+        The option or command that is the way out, such as ``--replicate``.
+    """
+
+    def __init__(self, message: str = "", *, value: object = None, bound: object = None, way_out: str = "") -> None:
+        super().__init__(message)
+        self.value, self.bound, self.way_out = value, bound, way_out
+
+    def saying(self, message: str) -> Self:
+        """Return an error of the same class and fields with another message."""
+        other = copy(self)
+        other.args = (message,)
+        return other
+
+
+class StorageError(StatedError):
     """Something stored is missing, damaged or cannot be written; the message says what and the way out."""
 
 
-class InputError(ValueError):
+class InputError(StatedError, ValueError):
     """Bad input data or a bad argument; the message names the place, the value, the bound and the way out."""
 
 
-class RefusedError(Exception):
+class RefusedError(StatedError):
     """Refused for privacy: a cap would be exceeded, or something unproved would read private rows."""
 
 
@@ -55,7 +83,9 @@ def require_format(place: object, found: int, reads: int, way_out: str = "use th
     FormatVersionError
     """
     if found != reads:
-        raise FormatVersionError(f"{place} has format version {found}, this Unitball reads {reads}; {way_out}")
+        raise FormatVersionError(
+            f"{place} has format version {found}, this Unitball reads {reads}; {way_out}", value=found, bound=reads
+        )
 
 
 class SecretError(StorageError):

@@ -46,7 +46,9 @@ def path_component(value: str, what: str) -> str:
     if not _COMPONENT.fullmatch(value):
         raise InputError(
             f"{what} {value!r} cannot be used as a name: take 1 to 100 letters, digits, '.', '_' or '-', "
-            "beginning with a letter or digit"
+            "beginning with a letter or digit",
+            value=value,
+            bound=_COMPONENT.pattern,
         )
     return value
 

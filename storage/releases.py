@@ -138,7 +138,10 @@ class ReleaseStore:
         if body["release"] != digest:
             raise StorageError(
                 f"release {key} is stored with other values (digest {body['release'][:12]}, now {digest[:12]}); a "
-                "release is never overwritten: ask for a new one with --replicate"
+                "release is never overwritten: ask for a new one with --replicate",
+                value=digest,
+                bound=body["release"],
+                way_out="--replicate",
             )
         return digest
 

@@ -451,7 +451,9 @@ class Schema:
             row, column = min(first, key=lambda fault: fault[0])
             raise InputError(
                 f"{table.place}, {table.unit} {table.lines[row]}, column {column.column.name}: "
-                f"{self.fault(column, row)}"
+                f"{self.fault(column, row)}",
+                bound="present" if column.missing[row] else column.column.bound,
+                way_out="missing" if column.missing[row] else "--on-violation",
             )
         tally.update(
             read=len(alive),
@@ -575,7 +577,7 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None, there: S
             ),
         )
     except InputError as error:
-        raise InputError(f"{str(error) if str(error).startswith(place) else f'{place}: {error}'}") from None
+        raise error.saying(str(error) if str(error).startswith(place) else f"{place}: {error}") from None
 
 
 def _missing_cells(cells: Any, decimal: str, place: str) -> tuple[frozenset[str], MissingRows]:

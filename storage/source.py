@@ -307,7 +307,10 @@ def undeclared(names: Iterable[str], place: str) -> RefusedError:
     missing = sorted(names)
     return RefusedError(
         f"{place} is private and its {' and '.join(missing)} would be learnt from the rows; "
-        f"declare {' and '.join(ways[name] for name in missing)}"
+        f"declare {' and '.join(ways[name] for name in missing)}",
+        value=tuple(missing),
+        bound="declared",
+        way_out=ways[missing[0]].split()[0],
     )
 
 
@@ -436,7 +439,11 @@ def read_source(format_name: str, path: str | Path, options: ReadOptions | None 
     for name in _OPTIONAL:
         value = getattr(options, name)
         if name not in takes and value != getattr(plain, name):
-            raise InputError(f"format {format_name} takes no {name.replace('_', ' ')} (given: {value}); leave it out")
+            raise InputError(
+                f"format {format_name} takes no {name.replace('_', ' ')} (given: {value}); leave it out",
+                value=name,
+                bound=format_name,
+            )
     source = read(path, options)
     if options.image_shape in (None, source.image_shape):
         return source

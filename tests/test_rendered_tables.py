@@ -53,15 +53,15 @@ def test_a_number_that_was_changed_is_found(render: Any, tmp_path: Path) -> None
     assert render.rendered(page, tmp_path) == page
     assert render.rendered(page.replace("1.50", "1.40"), tmp_path) == page
     (tmp_path / "some.json").write_text(json.dumps(found | {"command": "not recorded"}))
-    with pytest.raises(ValueError, match=r"some\.json names no command"):
+    with pytest.raises(ValueError, match=r"some\.json.*command"):
         render.rendered(page, tmp_path)
     (tmp_path / "some.json").write_text(json.dumps(found | {"rows": [["a", 1.6]]}))
     assert render.rendered(page, tmp_path) != page
     (tmp_path / "some.json").write_text(json.dumps(found | {"rows": [["a"]]}))
-    with pytest.raises(ValueError, match="a row of 1 cells under 2 columns"):
+    with pytest.raises(ValueError, match=r"1 cells.*2 columns"):
         render.rendered(page, tmp_path)
     (tmp_path / "some.json").write_text(json.dumps({key: value for key, value in found.items() if key != "seeds"}))
-    with pytest.raises(ValueError, match="does not say: seeds"):
+    with pytest.raises(ValueError, match="seeds"):
         render.rendered(page, tmp_path)
 
 

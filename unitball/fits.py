@@ -322,7 +322,7 @@ def fit_through_the_door(
     except RefusedError as refusal:
         raise BudgetError(in_python(str(refusal))) from None
     except (ParameterError, InputError) as error:
-        raise type(error)(in_python(str(error))) from None
+        raise error.saying(in_python(str(error))) from None
     return Fitted(
         plan=chained.plan,
         maps=maps,

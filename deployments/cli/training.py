@@ -96,7 +96,7 @@ def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
         bring_in(request)
     except (InputError, RefusedError) as error:
         # What is advised are options of that command; it declares more than there is room for here.
-        raise type(error)(f"unitball ingest {name}: {error}") from None
+        raise error.saying(f"unitball ingest {name}: {error}") from None
 
 
 def _explained(config: TrainingConfig) -> Answer:

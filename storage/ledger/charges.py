@@ -258,9 +258,17 @@ class Account(AccountTerms):
 def require_cap(cap: Cap) -> None:
     """Refuse a cap that bounds nothing, and one beyond what is accounted for."""
     if not 0 < cap.epsilon <= LARGEST_CAP:
-        raise InputError(f"the cap's epsilon is {cap.epsilon!r}; give a number above 0 and at most {LARGEST_CAP:g}")
+        raise InputError(
+            f"the cap's epsilon is {cap.epsilon!r}; give a number above 0 and at most {LARGEST_CAP:g}",
+            value=cap.epsilon,
+            bound=LARGEST_CAP,
+        )
     if not 0 <= cap.delta < 1:
-        raise InputError(f"the cap's delta is {cap.delta!r}; give a number from 0 to below 1, well below 1 / rows")
+        raise InputError(
+            f"the cap's delta is {cap.delta!r}; give a number from 0 to below 1, well below 1 / rows",
+            value=cap.delta,
+            bound=1,
+        )
 
 
 def require_small_delta(delta: float, rows: int) -> None:

@@ -161,7 +161,9 @@ _FOUND = {
 def require_name(what: str, name: str) -> None:
     """Refuse a name that would not survive a database, a path or a line on a screen."""
     if not (0 < len(name) <= 200 and name.isprintable() and name == name.strip()):
-        raise InputError(f"{what} is {name!r}; give 1 to 200 printable characters without spaces around them")
+        raise InputError(
+            f"{what} is {name!r}; give 1 to 200 printable characters without spaces around them", value=name, bound=200
+        )
 
 
 class Entries:
@@ -298,7 +300,8 @@ class Entries:
                 self.kept.setdefault(row["kind"], []).append(_entry(row))
 
 
-_NOTHING_CHARGED = "Nothing was charged. Put back the newest back-up of the ledger, and see: unitball ledger restore"
+_RESTORE = "unitball ledger restore"
+_NOTHING_CHARGED = f"Nothing was charged. Put back the newest back-up of the ledger, and see: {_RESTORE}"
 
 
 @contextmanager
@@ -343,7 +346,9 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         # Read under the write lock: whoever wrote a mark had committed before, so an honest ledger is not behind it.
         seen = marks_of(database) if not restoring else []
         if problems := entries.check(known):
-            raise StorageError(f"ledger {database.place}: {problems[0]}. {_NOTHING_CHARGED}")
+            raise StorageError(
+                f"ledger {database.place}: {problems[0]}. {_NOTHING_CHARGED}", bound="chain", way_out=_RESTORE
+            )
         require_not_behind(entries, seen, database.place)
         entries.uncounted = known is not None and not database.is_file
         database.guard(entries)
@@ -382,7 +387,7 @@ def require_not_behind(entries: Entries, seen: Iterable[HighWaterMark | None], p
         Saying in what way, and the way out.
     """
     for problem in filter(None, (behind_mark(entries, mark) for mark in seen)):
-        raise StorageError(f"ledger {place}: {problem}. {_NOTHING_CHARGED}")
+        raise StorageError(f"ledger {place}: {problem}. {_NOTHING_CHARGED}", bound="high-water mark", way_out=_RESTORE)
 
 
 def _remembered(database: Database) -> Known | None:

@@ -192,11 +192,15 @@ def _overlapping(catalog: Catalog, request: IngestRequest, account: str, staged:
         return others
     catalog.record_refusal(request.name, account, request.visibility)
     if staged.private:
-        raise RefusedError(overlap_refusal(request.name, undeclared))
+        raise RefusedError(
+            overlap_refusal(request.name, undeclared), value=account, bound=tuple(undeclared), way_out="--account"
+        )
     # Yes or no, never how much nor whose: the share of a set of one row is whether that row is there.
     raise RefusedError(
         f"rows of {request.name} are private rows of this root: what was private cannot be registered as public; "
-        "use the private set"
+        "use the private set",
+        value=request.visibility,
+        bound=Visibility.PRIVATE,
     )
 
 

@@ -282,7 +282,11 @@ def _require_stored(shards: Sequence[ShardRef], *, whole: bool = True) -> None:
         _require_said(dataset, dataset_ref(layout, dataset.version))
     for shard in shards:
         if (open_shard(layout, shard).count if whole else shard_records(layout, shard)) != shard.rows:
-            raise RefusedError(f"the reference to the rows of party {shard.party} gives another number than is stored")
+            raise RefusedError(
+                f"the reference to the rows of party {shard.party} gives another number than is stored",
+                value=shard.rows,
+                bound="stored",
+            )
 
 
 def _require_said(dataset: DatasetRef, stored: DatasetRef) -> None:
@@ -295,7 +299,9 @@ def _require_said(dataset: DatasetRef, stored: DatasetRef) -> None:
         of = f", at most {stored.rows_per_person} of each {stored.person}" if stored.person else ""
         raise RefusedError(
             f"the reference to {dataset.name} does not say what is stored: version {dataset.version} holds "
-            f"{stored.visibility} rows of account {stored.account}{of}"
+            f"{stored.visibility} rows of account {stored.account}{of}",
+            value=dataset.version,
+            bound="registered",
         )
 
 
@@ -316,7 +322,9 @@ def _require_bound(release: PlannedRelease, shards: Mapping[str, ShardRef]) -> N
             if planned != bound:
                 raise RefusedError(
                     f"{release.label} is planned for a shard of party {party} with {what} {planned}, and is given one "
-                    f"with {what} {bound}; plan and charge what is to be released of these rows"
+                    f"with {what} {bound}; plan and charge what is to be released of these rows",
+                    value=bound,
+                    bound=planned,
                 )
     if not shards.keys() & set(release.parties) and shards:
         raise RefusedError(
@@ -339,7 +347,10 @@ def _require_private(
             cap = ledger.account(dataset.account).cap
             raise RefusedError(
                 f"delta {release.delta:g} is 1/n or more for a release of n = {most} rows: that protects nobody; "
-                f"choose --delta {tenth(1 / most if cap is None else min(cap.delta, 1 / most)):g}"
+                f"choose --delta {tenth(1 / most if cap is None else min(cap.delta, 1 / most)):g}",
+                value=release.delta,
+                bound=1 / most,
+                way_out="--delta",
             )
         guarantee = release.guarantee()
         if not guarantee.proved:
@@ -350,7 +361,10 @@ def _require_private(
                 else "only proved algorithms run on private rows: unitball algorithms --proved"
             )
             raise RefusedError(
-                f"{dataset.name} is private and {run} is not proved; {way_out}. The reason: {guarantee.reason}"
+                f"{dataset.name} is private and {run} is not proved; {way_out}. The reason: {guarantee.reason}",
+                value=run,
+                bound="proved",
+                way_out=counterpart or "unitball algorithms --proved",
             )
         if guarantee.numerics is Numerics.IDEALISED and not ledger.account(dataset.account).idealised_allowed:
             raise RefusedError(

@@ -102,7 +102,7 @@ def require(check: Callable[[], None]) -> None:
     try:
         check()
     except (StorageError, InputError) as error:
-        raise type(error)(f"{error}. Nothing was charged") from error
+        raise error.saying(f"{error}. Nothing was charged") from error
 
 
 def try_folder(folder: Path) -> None:

@@ -862,7 +862,7 @@ def test_a_secret_that_is_no_secret(commands: CommandLine, monkeypatch: pytest.M
     from flows.federated_training import chain_inline
     from storage.errors import SecretError
 
-    with pytest.raises(SecretError, match="64 hexadecimal digits") as caught:
+    with pytest.raises(SecretError, match=r"UNITBALL_SECRET_ALL.*64") as caught:
         chain_inline(TrainingConfig(dataset="clinic", parties=2, epsilon=1.0))
     assert "not hexadecimal" not in str(caught.value)
 

@@ -136,7 +136,7 @@ def test_two_fields_of_one_name_are_a_programming_error() -> None:
         losses: int = 1
         inner: _Inner = _Inner()
 
-    with pytest.raises(ValueError, match="--losses twice"):
+    with pytest.raises(ValueError, match="--losses"):
         options_of(Outer)
 
 
@@ -188,5 +188,5 @@ def test_only_relations_that_can_be_in_force_are_offered() -> None:
         shown = re.sub(r"[│\s]+", " ", _help(request))
         assert "replace-one|replace-special" in shown
         assert "add-remove-one" not in shown
-    with pytest.raises(ValueError, match="'add-remove' is none of replace-one, replace-special "):
+    with pytest.raises(ValueError, match="'add-remove'"):
         TrainingConfig(dataset="digits", neighbours="add-remove")

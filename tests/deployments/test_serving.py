@@ -272,11 +272,11 @@ def test_a_port_in_use_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"prefect_port": 0}, "prefect port is 0"),
-        ({"mlflow_port": 70000}, "mlflow port is 70000"),
-        ({"prefect_port": 5000, "mlflow_port": 5000}, "cannot share port 5000"),
-        ({"runs": 0}, "runs is 0"),
-        ({"prefect_file": Path("/nowhere/prefect.yaml")}, "no file /nowhere/prefect.yaml"),
+        ({"prefect_port": 0}, "prefect port.*0"),
+        ({"mlflow_port": 70000}, "port.*70000"),
+        ({"prefect_port": 5000, "mlflow_port": 5000}, "5000"),
+        ({"runs": 0}, "runs.*0"),
+        ({"prefect_file": Path("/nowhere/prefect.yaml")}, "file /nowhere/prefect.yaml"),
     ],
 )
 def test_what_cannot_be_served(changes: dict[str, Any], message: str) -> None:

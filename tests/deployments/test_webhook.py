@@ -33,7 +33,7 @@ def test_where_alerts_may_go(address: str, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("address", ["http://hooks.example/token", "ftp://127.0.0.1/token", "token", "https:///token"])
 def test_where_they_may_not(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WEBHOOK_VARIABLE, address)
-    with pytest.raises(InputError, match=f"{WEBHOOK_VARIABLE} must begin with https://") as error:
+    with pytest.raises(InputError, match=f"{WEBHOOK_VARIABLE}.*https://") as error:
         webhook_address()
     assert "token" not in str(error.value)
 
@@ -47,7 +47,7 @@ def test_what_is_no_address_is_refused_before_it_is_kept(
 ) -> None:
     """It was kept, and no alert was ever sent."""
     monkeypatch.setenv(WEBHOOK_VARIABLE, address)
-    with pytest.raises(InputError, match=f"{WEBHOOK_VARIABLE} is no address") as error:
+    with pytest.raises(InputError, match=f"{WEBHOOK_VARIABLE}.*https://HOST/PATH") as error:
         serving.keep_webhook(root)
     assert "tok" not in str(error.value)
     assert serving.read_webhook(root) is None

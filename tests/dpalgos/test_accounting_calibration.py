@@ -28,7 +28,7 @@ KINDS: list[type[Loss]] = [GaussianMu, PureEpsilon, ZeroConcentrated]
         (GaussianMu, 0.0, DELTA, "epsilon"),
         (GaussianMu, math.inf, DELTA, "epsilon"),
         (PureEpsilon, 1.0, 1.0, "delta"),
-        (NoGuarantee, 1.0, DELTA, "cannot be calibrated"),
+        (NoGuarantee, 1.0, DELTA, "NoGuarantee"),
     ],
 )
 def test_an_impossible_target_is_refused(kind: type[Loss], epsilon: float, delta: float, message: str) -> None:
@@ -135,12 +135,12 @@ def test_proved_stages_share_delta_too(kind: type[Loss]) -> None:
 @pytest.mark.parametrize(
     ("kinds", "shares", "message"),
     [
-        ([], [], "0 stages"),
-        ([GaussianMu], [0.5, 0.5], "1 stages and 2 shares"),
-        ([GaussianMu, GaussianMu], [1.0, 0.0], "above 0"),
-        ([GaussianMu, GaussianMu], [1.0, math.nan], "above 0"),
-        ([NoGuarantee], [1.0], "cannot be calibrated"),
-        ([NoGuarantee, GaussianMu], [0.5, 0.5], "cannot be calibrated"),
+        ([], [], "^0 stages"),
+        ([GaussianMu], [0.5, 0.5], "1 stages.*2 shares"),
+        ([GaussianMu, GaussianMu], [1.0, 0.0], "^shares.*above 0"),
+        ([GaussianMu, GaussianMu], [1.0, math.nan], "^shares.*above 0"),
+        ([NoGuarantee], [1.0], "NoGuarantee"),
+        ([NoGuarantee, GaussianMu], [0.5, 0.5], "NoGuarantee"),
     ],
 )
 def test_a_malformed_split_is_refused(kinds: list[type[Loss]], shares: list[float], message: str) -> None:
@@ -149,7 +149,7 @@ def test_a_malformed_split_is_refused(kinds: list[type[Loss]], shares: list[floa
 
 
 def test_without_delta_there_is_no_gaussian_stage() -> None:
-    with pytest.raises(ParameterError, match="pure"):
+    with pytest.raises(ParameterError, match="pure-epsilon"):
         allocate([GaussianMu, PureEpsilon], [0.5, 0.5], 1.0, 0.0)
 
 
@@ -187,7 +187,7 @@ def test_a_group_that_is_too_large_has_no_guarantee() -> None:
 
 @pytest.mark.parametrize("rows", [0, -1, 1.5, "2"])
 def test_a_group_has_a_whole_number_of_rows(rows: Any) -> None:
-    with pytest.raises(ParameterError, match="whole number"):
+    with pytest.raises(ParameterError, match=r"^rows"):
         group_loss(PureEpsilon(0.1), rows)
 
 
@@ -199,5 +199,5 @@ def test_a_groups_gaussian_is_the_shifted_gaussian_itself() -> None:
 
 @pytest.mark.parametrize("act", [lambda: group_loss(0.5, 2), lambda: scaled(0.5, 2.0)])  # type: ignore[arg-type]  # no loss
 def test_unknown_losses_are_refused(act: Any) -> None:
-    with pytest.raises(ParameterError, match="no known loss type"):
+    with pytest.raises(ParameterError, match="loss type"):
         act()

@@ -105,7 +105,7 @@ def test_where_float64_proves_nothing_the_noise_is_that_without_sampling() -> No
 
 
 def test_the_slack_lies_below_delta() -> None:
-    with pytest.raises(ParameterError, match="it must lie between 0 and delta, which is 1e-05"):
+    with pytest.raises(ParameterError, match=r"0.*delta.*1e-05"):
         gaussian_part(1.0, 1e-5, 1e-5)
 
 

@@ -436,7 +436,7 @@ def test_what_is_not_a_cost_is_refused(change: dict[str, Any]) -> None:
 def test_a_missing_quantity_is_refused() -> None:
     data = PlanCost.of([GaussianMu(0.1)], 1e-6).to_json()
     for key in list(data):
-        with pytest.raises(ParameterError, match="keys"):
+        with pytest.raises(ParameterError, match="'losses'"):
             PlanCost.from_json({name: value for name, value in data.items() if name != key})
 
 

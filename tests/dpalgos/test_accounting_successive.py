@@ -63,7 +63,7 @@ def test_lowered_caps_open_no_filter() -> None:
     assert (raised.promised, raised.earlier_epsilon, raised.changes) == (4.0, 3.0, 2)
     assert raised.earlier[0].epsilon == 3.0
     assert raised.delta == D / 32
-    with pytest.raises(ParameterError, match="cap at opening"):
+    with pytest.raises(ParameterError, match="without a cap"):
         filter_in_force([], D)
 
 

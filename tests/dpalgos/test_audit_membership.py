@@ -71,7 +71,7 @@ def test_the_bound_is_the_trade_off_curve_seen_from_above() -> None:
 
 def test_too_few_models_are_refused(random: np.random.Generator) -> None:
     scores, members = shadow_models(1.0, 7, 10, random)
-    with pytest.raises(ParameterError, match="at least 8"):
+    with pytest.raises(ParameterError, match="7 shadow"):
         likelihood_ratios(scores, members)
-    with pytest.raises(ParameterError, match="fewer than three"):
+    with pytest.raises(ParameterError, match=r"held.*shadow"):
         likelihood_ratios(np.zeros((8, 2)), np.zeros((8, 2), dtype=bool))

@@ -89,7 +89,7 @@ def test_too_little_noise_beside_the_release_is_caught(random: np.random.Generat
 
 def test_unequal_or_few_runs_are_refused(random: np.random.Generator) -> None:
     few = runs(True, 1, random, lambda _: {})
-    with pytest.raises(ParameterError, match="at least two"):
+    with pytest.raises(ParameterError, match=r"^1.*1 runs"):
         compare(few, few, delta=0.0, confidence=0.9)
-    with pytest.raises(ParameterError, match="equally many"):
+    with pytest.raises(ParameterError, match=r"^2.*1 runs"):
         compare([*few, *few], few, delta=0.0, confidence=0.9)

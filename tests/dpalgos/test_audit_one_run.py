@@ -33,7 +33,7 @@ def test_guesses_are_as_many_as_asked_half_of_either_kind() -> None:
     assert guess(np.array([0.3, -2.0, 5.0, 0.1, -0.2]), 4).tolist() == [1, -1, 1, 0, -1]
     assert guess(np.array([1.0, 1.0, 1.0]), 3).tolist() == [1, 1, -1]
     for guesses in (0, 4):
-        with pytest.raises(ParameterError, match="guesses of 3 coins"):
+        with pytest.raises(ParameterError, match="3 coins"):
             guess(np.zeros(3), guesses)
 
 
@@ -95,9 +95,9 @@ def test_a_tenth_of_the_noise_is_caught(stated: list[GaussianMu], random: np.ran
 
 
 def test_what_is_not_proved_has_no_curve() -> None:
-    with pytest.raises(ParameterError, match="nothing is proved"):
+    with pytest.raises(ParameterError, match="curve"):
         curve_of([NoGuarantee("made up")])
-    with pytest.raises(ParameterError, match="must not decrease"):
+    with pytest.raises(ParameterError, match=r"5.*4.*10 canaries"):
         tail_under_curve(5, 4, 10, gaussian_curve(1.0))
     with pytest.raises(ParameterError, match="confidence"):
         mu_lower_bound_of_guesses(5, 10, 10, confidence=1.0)

@@ -74,7 +74,7 @@ def test_what_is_proved_is_not_refuted(kind: str, name: str) -> None:
 
 
 def test_what_draws_no_noise_has_nothing_to_audit() -> None:
-    with pytest.raises(ParameterError, match="nothing to audit"):
+    with pytest.raises(ParameterError, match=r"audit$"):
         audit_release("trainers", "erm")
-    with pytest.raises(ParameterError, match="trials is 3"):
+    with pytest.raises(ParameterError, match=r"trials.*3"):
         audit_release("trainers", "class-means", AuditOptions(trials=3))

@@ -169,7 +169,7 @@ def test_the_contract_catches_a_persons_rows_that_each_count_whole(monkeypatch: 
     case = testing._Case("evaluators", "confusion-by-group", PARAMETERS["evaluators", "confusion-by-group"][0])
     testing._moves_by_people_as_by_records(case)
     monkeypatch.setattr("dpalgos.evaluators.noisy_sums.portions", lambda unit, _, count: portions(unit, None, count))
-    with pytest.raises(AssertionError, match="a person's rows move the statistic"):
+    with pytest.raises(AssertionError, match="statistic"):
         testing._moves_by_people_as_by_records(case)
 
 
@@ -226,14 +226,14 @@ def test_a_number_is_told_by_its_ratio_to_the_constant_feature(normalise: Any) -
 
 def test_columns_that_do_not_fit_are_refused() -> None:
     for column, told in (
-        ({"names": ["a"], "edges": [0.5]}, "names are 1"),
-        ({"names": ["a", "b"], "edges": [0.5], "values": 2}, "are of a number"),
-        ({"names": ["a", "b", "c"], "edges": [0.5, 0.5]}, "must be finite numbers that rise"),
-        ({"names": ["a", "b"], "values": 0}, "at least 1"),
+        ({"names": ["a"], "edges": [0.5]}, "^names.*1"),
+        ({"names": ["a", "b"], "edges": [0.5], "values": 2}, "edges, missing.*scale"),
+        ({"names": ["a", "b", "c"], "edges": [0.5, 0.5]}, r"edges.*\[0\.5, 0\.5\]"),
+        ({"names": ["a", "b"], "values": 0}, "^values.*1"),
     ):
         with pytest.raises(ParameterError, match=told):
             ColumnGroups(**column)  # type: ignore[arg-type]  # as parameters come
-    with pytest.raises(ParameterError, match="reaches to feature 4"):
+    with pytest.raises(ParameterError, match="feature 4"):
         ColumnGroups(at=3, values=2, names=("a", "b")).map_for(4)
 
 

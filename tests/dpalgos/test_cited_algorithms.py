@@ -195,9 +195,9 @@ def test_admm_steps_are_told_apart_no_better_than_their_mu() -> None:
 
 
 def test_admm_refuses_a_loss_without_bound_and_weights_off_the_grid() -> None:
-    with pytest.raises(ParameterError, match="no bounded slope"):
+    with pytest.raises(ParameterError, match="'squared'"):
         ConsensusAdmm(budget=GaussianMu(1.0), loss="squared")
-    with pytest.raises(ParameterError, match="could leave the grid"):
+    with pytest.raises(ParameterError, match=r"1e-20.*grid"):
         ConsensusAdmm(budget=GaussianMu(1.0), regularisation=1e-20).guarantee(setting((10**7,), 5))
 
 

@@ -239,9 +239,9 @@ def test_it_is_made_again_from_its_arrays(level: str) -> None:
         assert isinstance(again, ColumnFunctions)
         assert np.array_equal(again.transform(rows), made.transform(rows))
         assert again.terms() == made.terms()
-    with pytest.raises(ParameterError, match="weights"):
+    with pytest.raises(ParameterError, match=r"^13 weights|^[0-9]* weights|^weights"):
         opened(kind, {**arrays, "weights": made.weights[1:]})
-    with pytest.raises(ParameterError, match="make the map anew"):
+    with pytest.raises(ParameterError, match="arrays"):
         opened(kind, {**arrays, "level": np.array([99, 1])})
 
 
@@ -294,11 +294,11 @@ def test_pairs_of_values_stand_beside_where_nothing_is_counted() -> None:
 
 def test_levels_and_counts_that_do_not_fit_are_refused() -> None:
     counts = counts_of(rows_of())
-    with pytest.raises(ParameterError, match="choose one of scores"):
+    with pytest.raises(ParameterError, match="'quartic'"):
         column_functions(COLUMNS, "quartic", counts)
-    with pytest.raises(ParameterError, match="give such counts"):
+    with pytest.raises(ParameterError, match=r"^3 numbers"):
         column_functions(COLUMNS, "scores")
-    with pytest.raises(ParameterError, match="other columns"):
+    with pytest.raises(ParameterError, match=r"^the counts"):
         column_functions(COLUMNS[1:], "scores", counts)
 
 
@@ -328,7 +328,7 @@ def test_a_label_is_clipped_where_the_released_distribution_says() -> None:
     # One in two hundred labels holds nearly all of the variance: no tail is cut.
     assert clipping_range(counts_of(*label_rows()[:1], labels=label_rows()[1], bins=1024))[1] == 100.0
     assert clipping_range(counts_of(rows, mu=0.001, labels=labels)) == (0.0, 100.0), "noise is all there is"
-    with pytest.raises(ParameterError, match="no real label"):
+    with pytest.raises(ParameterError, match="real label"):
         clipping_range(counts_of(rows))
 
 

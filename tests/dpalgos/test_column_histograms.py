@@ -241,26 +241,26 @@ def test_descriptions_are_json_and_wrong_ones_are_refused() -> None:
     assert spec.build() == histograms(bins=64, label_range=None)
     assert columns_of(None, 3) == (Column(at=0), Column(at=1), Column(at=2))
     for columns, said in (
-        ([], "describe at least one column"),
-        ([{"at": 6}], "reach to feature 6, and rows have 6"),
-        ([{"at": 5, "values": 2}], "reach to feature 6"),
-        ([{"at": 0, "values": 0}], "values is 0"),
-        ([{"at": 0, "values": 2, "missing": 3}], "missing is 3"),
-        ([{"at": 0, "kind": 1}], "a column has no 'kind'"),
-        ([{"values": 2}], "say at which feature"),
-        ([{"at": -1}], "at is -1"),
+        ([], "^0 columns.*5"),
+        ([{"at": 6}], "feature 6.*6"),
+        ([{"at": 5, "values": 2}], "feature 6"),
+        ([{"at": 0, "values": 0}], "^values.*0"),
+        ([{"at": 0, "values": 2, "missing": 3}], "^missing.*3"),
+        ([{"at": 0, "kind": 1}], "'kind'"),
+        ([{"values": 2}], r"\{'values': 2\}"),
+        ([{"at": -1}], "^at.*-1"),
     ):
         with pytest.raises(ParameterError, match=said):
             histograms(columns=columns).guarantee(setting_of())
     for changed, said in (
-        ({"bins": 48}, "bins is 48; it must be a power of two"),
-        ({"bins": 2048}, "up to 1024"),
-        ({"mean_weight": 0.3}, "multiple of 1/64"),
+        ({"bins": 48}, "bins.*48"),
+        ({"bins": 2048}, "1024"),
+        ({"mean_weight": 0.3}, "1/64"),
         ({"label_range": (1.0, 1.0)}, "label_range"),
     ):
         with pytest.raises(ParameterError, match=said):
             histograms(**changed)
-    with pytest.raises(ParameterError, match="leave 64-bit integers"):
+    with pytest.raises(ParameterError, match="64-bit"):
         histograms(mean_weight=64.0).guarantee(setting_of(rows=2**30, per_person=1024))
 
 
@@ -486,7 +486,7 @@ def test_coarser_bins_are_part_of_finer_ones() -> None:
     assert exact.layout == same.layout
     errors = whitened([released(fine, rows, setting, run).coarser(4) for run in range(200)], exact)
     assert not rejected(errors)
-    with pytest.raises(ParameterError, match="bins is 3"):
+    with pytest.raises(ParameterError, match=r"^bins.*3"):
         exact.coarser(3)
 
 
@@ -525,9 +525,9 @@ def test_releases_of_equal_shape_are_weighed_by_one_over_sigma_squared() -> None
     assert both.covariance == pytest.approx(loud.covariance * weights[0] / weights.sum(), rel=1e-9)
     alone = combined([loud])
     assert alone.sums == pytest.approx(loud.sums)
-    with pytest.raises(ParameterError, match="other columns, classes or rows"):
+    with pytest.raises(ParameterError, match=r"300 rows.*7 rows"):
         combined([loud, replace(quiet, rows=7)])
-    with pytest.raises(ParameterError, match="no release"):
+    with pytest.raises(ParameterError, match=r"^no release"):
         combined([])
 
 

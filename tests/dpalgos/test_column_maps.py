@@ -122,20 +122,20 @@ def test_what_comes_out_is_public(level: str) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     statistic, algorithm, setting = released(0.5)
     how = how_counted(algorithm, setting)
-    with pytest.raises(ParameterError, match="choose one of scores"):
+    with pytest.raises(ParameterError, match="'linear'"):
         spec_of("linear").build()
-    with pytest.raises(ParameterError, match="reach to feature 7, and rows have 7"):
+    with pytest.raises(ParameterError, match=r"feature 7.*7"):
         spec_of("scores", dimension=7).build()
-    with pytest.raises(ParameterError, match="0 releases are given and 0 described"):
+    with pytest.raises(ParameterError, match=r"^0 releases.*how_counted"):
         spec_of("scores").build().combine([], NONE)
-    with pytest.raises(ParameterError, match=r"1 releases are given and 1 described.*none"):
+    with pytest.raises(ParameterError, match=r"^1 releases.*how_counted"):
         spec_of("categories", releases=[how]).build().combine([statistic], np.ones(1))
-    with pytest.raises(ParameterError, match="1 releases are given and 2 described"):
+    with pytest.raises(ParameterError, match=r"^1 releases.*2 described"):
         spec_of("scores", releases=[how, how]).build().combine([statistic], np.ones(1))
-    with pytest.raises(ParameterError, match="these columns have"):
+    with pytest.raises(ParameterError, match=r"\(200,\).*201"):
         spec_of("scores", releases=[how]).build().combine([Statistic(values=statistic.values[1:])], np.ones(1))
     other = {**how, "budget": {"kind": "pure-epsilon", "epsilon": 1.0}}
-    with pytest.raises(ParameterError, match="Gaussian noise"):
+    with pytest.raises(ParameterError, match="Gaussian"):
         spec_of("scores", releases=[other]).build().combine([statistic], np.ones(1))
 
 
@@ -152,7 +152,7 @@ def test_unit_rows_are_those_of_the_normalisation() -> None:
     again = decode("unit-rows", made.arrays())
     assert isinstance(again, UnitRows)
     assert again.dimension == UnitNormRows(dimension=8).output_dimension(8) == 8
-    with pytest.raises(ParameterError, match="without any"):
+    with pytest.raises(ParameterError, match=r"^1 releases.*norm"):
         UnitNormRows(dimension=8).combine([Statistic(values=NONE)], np.ones(1))
 
 

@@ -216,7 +216,7 @@ def test_quartiles_in_end_bins_are_open_to_that_side() -> None:
     assert np.all((found.low <= found.values) & (found.values <= found.high))
     (real,) = noisy(1, 50.0, bins=256)
     assert column_margins.quartiles(real, [0.5]).values[0] == pytest.approx(truth()["quartiles"][0, 1], abs=0.02)
-    with pytest.raises(ParameterError, match="ranks are"):
+    with pytest.raises(ParameterError, match=r"^ranks.*\[1\.0\]"):
         column_margins.quartiles(counts, [1.0])
 
 
@@ -264,7 +264,7 @@ def test_differences_of_two_versions_hold(runs: int, mu: float) -> None:
 def test_versions_of_other_columns_are_refused() -> None:
     (one,) = noisy(1, 1.0)
     other = replace(one, sums=one.sums[:2])
-    with pytest.raises(ParameterError, match="7 numbers are counted in one version and 2"):
+    with pytest.raises(ParameterError, match=r"^7 numbers.*2"):
         column_margins.share_differences(one, other)
 
 

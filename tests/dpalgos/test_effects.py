@@ -39,9 +39,9 @@ def test_the_reference_is_at_released_medians_and_most_frequent_values() -> None
 def test_without_counts_the_reference_is_the_middle_of_what_is_declared() -> None:
     constant = np.append(MISSING, 0.1)
     assert reference_row(COLUMNS, constant).tolist() == [0.0, 0.5, 0.125, 0.0, 0.5, 0.0, 0.0, 1.0, 0.1]
-    with pytest.raises(ParameterError, match="columns reach to feature 7, and rows have 7"):
+    with pytest.raises(ParameterError, match=r"feature 7.*7"):
         reference_row(COLUMNS, MISSING[:7])
-    with pytest.raises(ParameterError, match="counts are of other columns"):
+    with pytest.raises(ParameterError, match=r"counts.*model's"):
         reference_row(COLUMNS[1:], MISSING, made())
 
 

@@ -136,11 +136,11 @@ def test_contrast_and_brightness_do_not_matter(random: np.random.Generator) -> N
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda: SignedRoot(power=0.0), "power is 0.0"),
+        (lambda: SignedRoot(power=0.0), "power.*0.0"),
         (lambda: SignedLogarithm(scale=-1.0), "scale"),
         (lambda: RandomPatches(filters=0), "filters"),
-        (lambda: RandomPatches(side=8).output_dimension(64), "choose fewer cells or smaller patches"),
-        (lambda: RandomPatches().output_dimension(65), "no square images"),
+        (lambda: RandomPatches(side=8).output_dimension(64), "cells.*patches"),
+        (lambda: RandomPatches().output_dimension(65), r"shape=\[height, width\]"),
     ],
 )
 def test_what_cannot_be(made: Any, message: str) -> None:

@@ -189,14 +189,14 @@ def test_scale_does_not_matter_and_mirror_images_are_alike(random: np.random.Gen
 
 
 def test_weights_that_were_changed_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="net is 'huge'; known: big, small"):
+    with pytest.raises(ParameterError, match=r"net.*'huge'.*big"):
         load("huge")
     monkeypatch.setattr(resources, "files", lambda package: tmp_path)
-    with pytest.raises(ParameterError, match=r"big\.npz is missing; expected is 239ca9.*install unitball again"):
+    with pytest.raises(ParameterError, match=r"big\.npz.*expected.*239ca9"):
         load("big")
     content = (Path(network.__file__).with_name("big.npz")).read_bytes()
     (tmp_path / "big.npz").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(ParameterError, match=r"big\.npz has SHA-256 .*; expected is 239ca9"):
+    with pytest.raises(ParameterError, match=r"big\.npz.*SHA-256.*expected.*239ca9"):
         load("big")
     (tmp_path / "big.npz").write_bytes(content)
     assert load("big").kernels.size == 4_357_920 - load("big").biases.size
@@ -234,10 +234,10 @@ def test_the_map_is_the_network_in_the_directions_of_synthetic_images(random: np
 @pytest.mark.parametrize(
     ("given", "dimension", "message"),
     [
-        ({"net": "huge"}, 3072, "net is 'huge'"),
-        ({"shape": [2, 4, 4]}, 32, "one channel or three; these have 2"),
-        ({"components": 2000, "net": "small"}, 3072, "2000 directions were asked"),
-        ({}, 3071, "no square images"),
+        ({"net": "huge"}, 3072, "net.*'huge'"),
+        ({"shape": [2, 4, 4]}, 32, "one channel.*2$"),
+        ({"components": 2000, "net": "small"}, 3072, "2000 directions"),
+        ({}, 3071, r"shape=\[height, width\]"),
     ],
 )
 def test_what_cannot_be(given: dict[str, Any], dimension: int, message: str) -> None:
@@ -267,9 +267,9 @@ def test_maps_side_by_side_have_weights(random: np.random.Generator) -> None:
     np.testing.assert_array_equal(algorithm.part_of(stored).transform(images), made.transform(images))
     plain = AlgorithmSpec("projections", "side-by-side", {"maps": {"hog": {"shape": [12, 12]}}})
     assert plain.build().stored_as(plain, 144) is plain
-    with pytest.raises(ParameterError, match="weights are of hog; give one for each of hog, public-whitening"):
+    with pytest.raises(ParameterError, match=r"^weights.*hog, public-whitening"):
         SideBySide(maps=maps, weights={"hog": 1.0})
-    with pytest.raises(ParameterError, match="weight of hog"):
+    with pytest.raises(ParameterError, match=r"weight.*hog.*0\.0"):
         SideBySide(maps=maps, weights={"hog": 0.0, "public-whitening": 1.0})
 
 

@@ -102,5 +102,5 @@ def test_null_records_are_not_taken_for_exact_predictions() -> None:
 
 @pytest.mark.parametrize("label_range", [(1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (math.nan, 1.0), (1.0,)])
 def test_a_range_that_is_none_is_refused(label_range: tuple[float, ...]) -> None:
-    with pytest.raises(ParameterError, match="label_range is"):
+    with pytest.raises(ParameterError, match="label_range"):
         GaussianErrorSums(budget=GaussianMu(1.0), label_range=label_range)

@@ -116,7 +116,7 @@ def test_ten_years_in_bands_are_as_noisy_as_said_and_no_factor_of_so_many_bands_
     ("given", "named"),
     [
         ({"nights": 0}, "nights"),
-        ({"nights": LONGEST + 1}, "begin another"),
+        ({"nights": LONGEST + 1}, "3654.*3653"),
         ({"nights": 5, "bands": 6}, "bands"),
         ({"nights": 5, "participations": 3, "separation": 3}, "participations"),
         ({"nights": 5, "separation": 0}, "separation"),
@@ -129,7 +129,7 @@ def test_bad_numbers_are_named(given: dict[str, int], named: str) -> None:
 
 @pytest.mark.parametrize("night", [0, 8])
 def test_nights_outside_the_horizon_are_refused(night: int) -> None:
-    with pytest.raises(ParameterError, match="nights 1 to 7"):
+    with pytest.raises(ParameterError, match=r"nights 1.*7"):
         ToeplitzFactor(nights=7).error_of(night)
 
 

@@ -116,7 +116,7 @@ def test_slope_norm_counts_the_classes() -> None:
 def test_wrong_names_and_widths_are_told() -> None:
     with pytest.raises(UnknownNameError, match="huber-hinge"):
         make_loss("huber-hing")
-    with pytest.raises(ParameterError, match="no width"):
+    with pytest.raises(ParameterError, match="'logistic'"):
         make_loss("logistic", 0.5)
     for width in (0.0, -1.0, math.nan):
         with pytest.raises(ParameterError, match="width"):

@@ -153,7 +153,7 @@ class TestDiscreteGaussian:
 
     @pytest.mark.parametrize("sigma", [0.0, -1.0, 2.0**-21, 2.0**45, math.inf, math.nan])
     def test_sigma_out_of_range_is_refused(self, sigma: float) -> None:
-        with pytest.raises(ParameterError, match=r"sigma is .*finer grid"):
+        with pytest.raises(ParameterError, match=r"sigma.*2\^-20"):
             DiscreteGaussian(sigma)
 
     def test_draws_are_independent(self) -> None:
@@ -237,7 +237,7 @@ class TestDiscreteLaplace:
 
     @pytest.mark.parametrize("scale", [0.0, -1.0, 2.0**33, math.nan, math.inf])
     def test_scale_out_of_range_is_refused(self, scale: float) -> None:
-        with pytest.raises(ParameterError, match=r"scale is .*finer grid"):
+        with pytest.raises(ParameterError, match=r"scale.*2\^-10"):
             DiscreteLaplace(scale)
         with pytest.raises(ParameterError):
             DiscreteLaplace.calibrated(0.0, 1.0)

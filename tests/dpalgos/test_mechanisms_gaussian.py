@@ -154,7 +154,7 @@ def test_dp_accounting_agrees() -> None:
     ],
 )
 def test_parameters_out_of_range_are_refused(call: Any, message: str) -> None:
-    with pytest.raises(ParameterError, match=f"{message} is"):
+    with pytest.raises(ParameterError, match=f"^{message}"):
         call()
 
 

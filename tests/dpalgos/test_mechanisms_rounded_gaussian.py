@@ -211,7 +211,7 @@ class TestStatements:
 
     @pytest.mark.parametrize("sigma", [0.0, -1.0, 2.0**-21, 2.0**44 + 2.0**10, math.inf, math.nan])
     def test_sigma_out_of_range_is_refused(self, sigma: float) -> None:
-        with pytest.raises(ParameterError, match=r"sigma is .*2\^-20 and 2\^44.*finer grid"):
+        with pytest.raises(ParameterError, match=r"2\^-20.*2\^44"):
             RoundedGaussian(sigma)
 
 

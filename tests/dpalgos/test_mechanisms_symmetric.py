@@ -104,11 +104,11 @@ def test_statements_and_refusals() -> None:
     assert RoundedGaussian(1e8).total_variation() <= rounded.total_variation() < 2.0**-101
     assert DiscreteGaussian(1e8).total_variation() <= discrete.total_variation() < 2.0**-100
     for law in (SymmetricRoundedGaussian, SymmetricDiscreteGaussian):
-        with pytest.raises(ParameterError, match="sigma is"):
+        with pytest.raises(ParameterError, match=r"^sigma"):
             law(0.0, 5)
-        with pytest.raises(ParameterError, match="dimension is"):
+        with pytest.raises(ParameterError, match=r"^dimension"):
             law(1.0, 0)
-        with pytest.raises(ParameterError, match="packed upper triangle has 15"):
+        with pytest.raises(ParameterError, match=r"packed.*15"):
             law(1.0, 5).sample(25, seeded(7))
-    with pytest.raises(ParameterError, match="no packed symmetric matrix"):
+    with pytest.raises(ParameterError, match=r"^4 entries"):
         unpack(np.zeros(4))

@@ -194,7 +194,7 @@ def test_every_trainer_weighs_classes_within_its_contract_or_has_no_weights(
     """All of it that has three classes, as the weights have: the relations, people, null records, bad rows."""
     monkeypatch.setattr(testing, "_PEOPLE", (1, 3, 100, 128))
     if name in WITHOUT_WEIGHTS:
-        with pytest.raises(ParameterError, match="has no parameter 'class_weight'"):
+        with pytest.raises(ParameterError, match="'class_weight'"):
             weighing(name, WEIGHED[1:]).build()
         return
     given = [[0.05, 1.0, 0.3], *(["balanced"] if name in COUNTING else [])]
@@ -208,11 +208,14 @@ def test_every_trainer_weighs_classes_within_its_contract_or_has_no_weights(
         ):
             if testing._CHECKS[check](case):
                 check(case)
-    for wrong, says in (([2.0, 1.0, 1.0], "divide all by 2"), ("balance", "declare one number a class")):
+    for wrong, says in (
+        ([2.0, 1.0, 1.0], r"\[2\.0, 1\.0, 1\.0\].*2|\(2\.0, 1\.0, 1\.0\).*2"),
+        ("balance", "'balance'"),
+    ):
         with pytest.raises(ParameterError, match=says):
             weighing(name, wrong).build().guarantee(testing._Case("trainers", name, {}).setting)
     if name not in COUNTING:
-        with pytest.raises(ParameterError, match="noisy-gd or discriminant-gd, which count the classes with noise"):
+        with pytest.raises(ParameterError, match=r"'balanced'.*noisy-gd.*discriminant-gd"):
             weighing(name, "balanced").build().guarantee(testing._Case("trainers", name, {}).setting)
 
 
@@ -345,7 +348,7 @@ def test_the_discriminants_counts_balance_for_nothing() -> None:
     state = balanced.update(state, balanced.contribution(state, rows, setting), setting)
     counts = np.bincount(rows.labels)
     assert state.class_weight == pytest.approx(tuple(counts.min() / counts), rel=0.02)
-    with pytest.raises(ParameterError, match="no class is counted"):
+    with pytest.raises(ParameterError, match=r"'balanced'.*count_weight 0"):
         DiscriminantDescent(budget=budget, class_weight="balanced", count_weight=0.0).guarantee(setting)
 
 
@@ -369,13 +372,13 @@ def test_balanced_models_find_a_rare_class(name: str) -> None:
 def test_weights_that_no_sensitivity_covers_are_refused() -> None:
     setting = setting_of([blobs(20, 5, 3, 1)], 3)
     refused: tuple[tuple[Any, str], ...] = (
-        ((2.0, 1.0, 1.0), "divide all by 2"),
-        ((0.5, 0.5, 0.2), "divide all by 0.5"),
-        ((0.0, 1.0, 1.0), "above 0"),
-        ((math.nan, 1.0, 1.0), "above 0"),
-        ((0.5, 1.0), "one a class"),
-        (0.5, "one number a class"),
-        ((10**400, 1.0, 1.0), "must be a finite number"),
+        ((2.0, 1.0, 1.0), r"\[2\.0, 1\.0, 1\.0\].*2|\(2\.0, 1\.0, 1\.0\).*2"),
+        ((0.5, 0.5, 0.2), r"\(0\.5, 0\.5, 0\.2\).*0\.5"),
+        ((0.0, 1.0, 1.0), "^class_weight.*above 0"),
+        ((math.nan, 1.0, 1.0), "^class_weight.*above 0"),
+        ((0.5, 1.0), "^class_weight.*2 numbers.*3"),
+        (0.5, r"^class_weight.*0\.5.*--class-weight"),
+        ((10**400, 1.0, 1.0), "^class_weight.*1000.*finite"),
     )
     for weights, says in refused:
         for trainer in (NoisyGradientDescent, DiscriminantDescent):
@@ -621,5 +624,5 @@ def test_with_hardly_any_budget_a_public_start_is_what_the_public_head_says(clas
     )
     model = fit(trainer, [rows], setting_of([rows], classes), noise(1))
     assert np.array_equal(model.predict(rows.features), rows.features[:, -classes:].argmax(axis=1))
-    with pytest.raises(ParameterError, match="public_start is 4; rows have 1 features"):
+    with pytest.raises(ParameterError, match=r"public_start.*4.*1"):
         trainer.check(Setting(sizes=(40,), dimension=1, classes=classes))

@@ -98,34 +98,34 @@ TWO_OUTPUTS = model(
     {"y": (FLOAT, ["rows", 6]), "z": (FLOAT, ["rows", 6])},
 )
 BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
-    "no model": (b"GIF89a, surely", {}, r"no ONNX model that onnxruntime can read"),
+    "no model": (b"GIF89a, surely", {}, "no ONNX model"),
     "nothing": (b"", {}, r"no ONNX model"),
     "cut short": (linear_model(WEIGHTS)[:60], {}, r"no ONNX model"),
-    "two inputs": (TWO_INPUTS, {}, r"2 inputs \(x, z\); an encoder of rows has one"),
-    "two outputs": (TWO_OUTPUTS, {}, r"several outputs; name one by features.output: y, z"),
-    "unknown output": (TWO_OUTPUTS, {"output": "w"}, r"no output 'w'"),
-    "other rows": (linear_model(np.ones((5, 2))), {}, r"5 a row and rows have 6 features"),
+    "two inputs": (TWO_INPUTS, {}, r"2 inputs \(x, z\)"),
+    "two outputs": (TWO_OUTPUTS, {}, r"features\.output: y, z"),
+    "unknown output": (TWO_OUTPUTS, {"output": "w"}, "output 'w'"),
+    "other rows": (linear_model(np.ones((5, 2))), {}, "input x.*5.*6 features"),
     "open sizes": (
         model([("Relu", ["x"], ["y"], {})], {"x": (FLOAT, ["n", 1, "h", "w"])}, {"y": (FLOAT, ["n", 1, "h", "w"])}),
         {},
-        r"1 x \? x \? a row and rows have 6 features: give features.shape",
+        "1.*6.*features.shape",
     ),
-    "shape that does not fit": (linear_model(WEIGHTS), {"shape": [2, 3]}, r"shape=\[2, 3\] does not fit both"),
-    "several rows at once": (linear_model(WEIGHTS, batch=8), {}, r"takes 8 rows at once"),
+    "shape that does not fit": (linear_model(WEIGHTS), {"shape": [2, 3]}, r"shape=\[2, 3\]"),
+    "several rows at once": (linear_model(WEIGHTS, batch=8), {}, "input x.*8 rows"),
     "whole numbers": (
         model([("Cast", ["x"], ["y"], {"to": FLOAT})], {"x": (INTEGER, ["n", 6])}, {"y": (FLOAT, ["n", 6])}),
         {},
-        r"tensor\(int64\).*put a Cast in front",
+        r"tensor\(int64\).*Cast",
     ),
     "whole numbers out": (
         model([("Cast", ["x"], ["y"], {"to": INTEGER})], PLAIN, {"y": (INTEGER, ["rows", 6])}),
         {},
-        r"holds no floating-point numbers",
+        "output y.*floating-point",
     ),
     "one number": (
         model([("ReduceSum", ["x"], ["y"], {"keepdims": 0})], PLAIN, {"y": (FLOAT, [])}),
         {},
-        r"shape \[\] for one row",
+        r"output y.*shape \[\]",
     ),
     "too many features": (
         model(
@@ -135,14 +135,14 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
             {"size": np.array([20000, 1, 6])},
         ),
         {},
-        r"wanted is one row of 1 to 65536 features",
+        r"shape \[20000, 1, 6\].*65536",
     ),
     "randomness": (
         model([("RandomNormalLike", ["x"], ["y"], {})], PLAIN, {"y": (FLOAT, ["rows", 6])}),
         {},
-        r"different features for the same row",
+        "randomness",
     ),
-    "external data": (with_external_data(linear_model(WEIGHTS)), {}, r"weights in other files \(external data\)"),
+    "external data": (with_external_data(linear_model(WEIGHTS)), {}, "external data"),
 }
 
 
@@ -157,7 +157,7 @@ def test_models_that_do_not_fit(name: str) -> None:
 def test_channels_last_are_not_taken_for_channels_first() -> None:
     shape: Ports = {"x": (FLOAT, ["n", 2, 2, 3])}
     last = model([("Relu", ["x"], ["y"], {})], shape, {"y": (FLOAT, ["n", 2, 2, 3])})
-    with pytest.raises(ParameterError, match="channels last"):
+    with pytest.raises(ParameterError, match=r"2 x 2 x 3.*channels last"):
         encoder(last, dimension=12)
 
 
@@ -172,5 +172,5 @@ def test_external_data_is_not_read_even_where_it_is(tmp_path: Any, monkeypatch: 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     module._session.cache_clear()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ParameterError, match=r"pip install 'unitball\[onnx\]'"):
+    with pytest.raises(ParameterError, match=r"'unitball\[onnx\]'"):
         encoder(linear_model(WEIGHTS))

@@ -143,13 +143,13 @@ def test_frequent_keys_are_released_and_rare_ones_are_not() -> None:
 
 def test_what_cannot_be_drawn_is_refused() -> None:
     setting = Setting(sizes=(50,), dimension=2, classes=2, trust=Trust.CENTRAL)
-    with pytest.raises(ParameterError, match="cannot be 3 columns of equal width"):
+    with pytest.raises(ParameterError, match=r"^2 features.*3 columns"):
         KeySelection(budget=ApproximateDP(1.0, 1e-6), columns=3).guarantee(setting)
-    with pytest.raises(ParameterError, match="cannot be 1 columns of equal width from feature 2 on"):
+    with pytest.raises(ParameterError, match=r"1.*feature 2"):
         KeySelection(budget=ApproximateDP(1.0, 1e-6), first=2).guarantee(setting)
-    with pytest.raises(ParameterError, match="epsilon for one key is 5e-05"):
+    with pytest.raises(ParameterError, match=r"epsilon.*key.*5e-05"):
         KeySelection(budget=ApproximateDP(1e-4, 1e-6)).guarantee(setting)
-    with pytest.raises(ParameterError, match="delta for one key"):
+    with pytest.raises(ParameterError, match="delta"):
         KeySelection(budget=ApproximateDP(1.0, 1e-40)).guarantee(setting)
-    with pytest.raises(ParameterError, match="first is -1"):
+    with pytest.raises(ParameterError, match=r"^first.*-1"):
         KeySelection(budget=ApproximateDP(1.0, 1e-6), first=-1)

@@ -70,7 +70,7 @@ def test_hardly_any_rows(count: int) -> None:
 
 
 def test_more_directions_than_there_are() -> None:
-    with pytest.raises(ParameterError, match="12 public rows of 40 features have at most 11"):
+    with pytest.raises(ParameterError, match=r"12.*40.*11"):
         PublicRowsWhitening(components=12).output_dimension(40, 12, 3)
     assert PublicRowsWhitening().output_dimension(400, 10_000, 3) == 200
 
@@ -88,5 +88,5 @@ def test_a_public_head_stands_beside_the_features(random: np.random.Generator) -
     assert (found[:, 4:].argmax(axis=1) == nearest).all()
     again = decode(made.kind, made.arrays())
     assert np.array_equal(again.transform(features), found)
-    with pytest.raises(ParameterError, match="have no classes"):
+    with pytest.raises(ParameterError, match=r"^head.*classes"):
         PublicRowsWhitening(head=0.5).output_dimension(4, 10, 1)

@@ -140,13 +140,13 @@ def test_classes_are_weighed_by_name() -> None:
     for given in ({"algorithm": "unitball"}, {"algorithm": None, "trainer": "noisy-gd"}):
         (trainer,) = planned(shards, class_weight={"0": 0.04}, **given).models
         assert trainer.algorithm.parameters["class_weight"] == [0.04, 1.0]
-    with pytest.raises(ParameterError, match="names 'honest', which is no class here; there are: 0, 1"):
+    with pytest.raises(ParameterError, match=r"'honest'.*0, 1"):
         planned(shards, class_weight={"honest": 0.04})
-    with pytest.raises(ParameterError, match="class-means has no weights of classes"):
+    with pytest.raises(ParameterError, match="class-means"):
         planned(shards, class_weight={"0": 0.04}, algorithm=None, trainer="class-means")
     (trainer,) = planned(shards, class_weight="balanced", algorithm="unitball").models
     assert trainer.algorithm.parameters["class_weight"] == "balanced"
-    with pytest.raises(ParameterError, match=r"declare one number a class .*or choose noisy-gd or discriminant-gd"):
+    with pytest.raises(ParameterError, match=r"'balanced'.*--class-weight.*noisy-gd.*discriminant-gd"):
         planned(shards, class_weight="balanced", algorithm=None, trainer="gradient-perturbation")
 
 
@@ -156,11 +156,11 @@ def test_mirror_images_are_declared_where_something_averages_over_them() -> None
     assert own.projections[0].algorithm.parameters["mirror"]
     refused: list[dict[str, Any]] = [{"algorithm": "noisy-gd"}, {"algorithm": "unitball", "projection": "hog"}]
     for given in refused:
-        with pytest.raises(ParameterError, match=r"mirror is declared.*--image-shape.*leave it out"):
+        with pytest.raises(ParameterError, match="--image-shape"):
             planned(shards, **given, mirror=False)
-    with pytest.raises(ParameterError, match=r"mirror is declared"):
+    with pytest.raises(ParameterError, match=r"^mirror"):
         planned(shards_of(dataset_of()), algorithm="unitball", mirror=True)
-    with pytest.raises(ValidationError, match="`mirror` is among the parameters too"):
+    with pytest.raises(ValidationError, match="`mirror`"):
         TrainingConfig(mirror=True, parameters={"projection.mirror": False})
 
 
@@ -273,7 +273,7 @@ def _digits() -> tuple[Any, Any]:
 
 
 def test_a_delta_of_0_is_refused_with_what_it_would_take() -> None:
-    with pytest.raises(ParameterError, match=r"no delta of 0.*--algorithm dpml"):
+    with pytest.raises(ParameterError, match=r"delta.*0.*--algorithm"):
         recommend(dataclasses.replace(FACTS, delta=0.0))
 
 
@@ -288,5 +288,5 @@ def test_under_local_trust_each_party_noises_its_own_sum() -> None:
     total = summation.release("sum-0", zero, law)
     # 4000 draws: the standard deviation is known to 1.1 %; one party's noise alone would be 100.
     assert 190 < total.std() < 210
-    with pytest.raises(ParameterError, match="all parties' rows together"):
+    with pytest.raises(ParameterError, match=r"^Smo.*--trust central"):
         trust.require(lookup("trainers", "smo")(), Setting(sizes=(5, 5), dimension=2, classes=2))

@@ -229,7 +229,7 @@ def test_a_score_on_an_edge_lies_below_it_as_it_is_predicted() -> None:
     matrix = ConfusionMatrix(budget=HALF).statistic(ArrayRows(scores[:, None], np.ones(5, dtype=np.int64)), setting)
     assert matrix[1].tolist() == [2.0, 2.0]
     assert known == pytest.approx(-known[::-1])
-    with pytest.raises(ParameterError, match="bins is 5; it must be even"):
+    with pytest.raises(ParameterError, match=r"^bins.*5.*even"):
         ScoreDistribution(budget=HALF, bins=5)
     assert NULL_LABEL < 0
 

@@ -110,7 +110,7 @@ def test_learns_and_releases_nothing_but_a_model(random: np.random.Generator) ->
 
 
 def test_replace_one_is_refused_with_the_reason() -> None:
-    with pytest.raises(ParameterError, match=r"replace-special alone.*Lebeda, Regehr, Kamath, Steinke 2024.*noisy-gd"):
+    with pytest.raises(ParameterError, match="Lebeda, Regehr, Kamath, Steinke 2024"):
         trainer().guarantee(setting(neighbours=Neighbours.REPLACE_ONE))
 
 
@@ -119,7 +119,7 @@ def test_replace_one_is_refused_with_the_reason() -> None:
     [
         ({"sampling_rate": 0.0}, "sampling_rate"),
         ({"sampling_rate": 1.5}, "sampling_rate"),
-        ({"slack_share": 1.0}, "slack_share is 1.0"),
+        ({"slack_share": 1.0}, "slack_share.*1.0"),
         ({"budget": ApproximateDP(1.0, 0.0)}, "delta"),
         ({"budget": GaussianMu(1.0)}, "budget"),
         ({"iterations": 0}, "iterations"),

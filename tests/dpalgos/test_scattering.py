@@ -249,18 +249,18 @@ def test_maps_side_by_side_are_each_of_them(random: np.random.Generator) -> None
     np.testing.assert_allclose(np.linalg.norm(white.transform(images), axis=1), 1.0)
     code = {cls.__name__ for cls in AlgorithmSpec("projections", "public-whitening", asdict(whitening)).classes()}
     assert code == {"PublicWhitening", "SideBySide", "Scattering", "Dictionary", "DeadLeaves", "Strokes"}
-    with pytest.raises(ParameterError, match="maps is empty"):
+    with pytest.raises(ParameterError, match=r"^maps"):
         SideBySide(maps={})
 
 
 def test_a_map_that_reads_rows_cannot_be_whitened() -> None:
-    with pytest.raises(ParameterError, match="reads rows"):
+    with pytest.raises(ParameterError, match="'pca'"):
         PublicWhitening(features="pca", components=2).fit([], SETTING, noise())
 
 
 def test_rows_that_are_no_images_are_refused_from_their_dimension_alone() -> None:
     """When a run is planned, before anything is charged."""
-    with pytest.raises(ParameterError, match="no square images"):
+    with pytest.raises(ParameterError, match=r"shape=\[height, width\]"):
         PublicWhitening(components=2).output_dimension(7)
-    with pytest.raises(ParameterError, match="directions were asked"):
+    with pytest.raises(ParameterError, match=r"^10000 directions.*1296"):
         PublicWhitening(features="hog", components=10_000).output_dimension(784)

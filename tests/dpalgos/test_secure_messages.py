@@ -157,12 +157,12 @@ def test_noise_is_no_message(data: bytes, kind: type[Wire]) -> None:
 @given(_messages(), st.sampled_from(KINDS))
 def test_one_kind_is_not_taken_for_another(message: Wire, kind: type[Wire]) -> None:
     if kind is not type(message):
-        with pytest.raises(MessageError, match="belongs"):
+        with pytest.raises(MessageError, match=r"version.*--replicate"):
             kind.decode(message.encode())
 
 
 def test_a_message_of_another_version_is_refused() -> None:
-    with pytest.raises(MessageError, match="of this protocol's version"):
+    with pytest.raises(MessageError, match="SurvivorSet"):
         SurvivorSet.decode(b"usa1" + (11).to_bytes(8, "big") + b"SurvivorSet" + (32).to_bytes(8, "big") + bytes(32))
 
 
@@ -195,10 +195,10 @@ def test_fields_of_the_wrong_type_make_no_message(fields: dict[str, Any]) -> Non
 def test_parties_come_in_order_and_once() -> None:
     for wrong in ({1: bytes(32), 0: bytes(32)}, {-1: bytes(32)}):
         introduction = messages.Introduction(session=bytes(32), recipient=3, public_keys=wrong)
-        with pytest.raises(MessageError, match=r"public_keys.*(increasing order|greater than or equal)"):
+        with pytest.raises(MessageError, match="public_keys"):
             messages.Introduction.decode(introduction.encode())
     request = dataclasses.replace(at_server.request_unmasking(AGREEMENT, SURVIVORS, 0), survivors=(1, 1))
-    with pytest.raises(MessageError, match=r"survivors.*increasing order"):
+    with pytest.raises(MessageError, match=r"UnmaskRequest.*survivors"):
         messages.UnmaskRequest.decode(request.encode())
 
 
@@ -237,7 +237,7 @@ def test_a_party_meets_any_message_with_an_error_of_the_protocol(message: Wire) 
 
 
 def test_a_party_masks_nothing_before_shares_were_delivered() -> None:
-    with pytest.raises(SecureAggregationError, match="before shares were delivered"):
+    with pytest.raises(SecureAggregationError, match=r"server.*vector.*shares"):
         mask(join(PARAMETERS, 0, bytes(32)), 0, np.zeros(3, dtype=np.int64))
 
 

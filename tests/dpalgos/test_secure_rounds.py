@@ -248,7 +248,7 @@ def test_a_party_refuses_a_second_survivor_set_also_after_a_restart() -> None:
     for party in second.survivors:
         stored = PartyState.decode(session.states[party].encode())
         request = at_server.request_unmasking(session.agreement, second, party)
-        with pytest.raises(RepeatedUseError, match=rf"party {party} refuses.*step 0.*new identity"):
+        with pytest.raises(RepeatedUseError, match=rf"party {party}.*unmasked step 0"):
             at_party.unmask(stored, request)
         # The first question may be asked again: same answer, same state.
         repeated = at_party.unmask(stored, at_server.request_unmasking(session.agreement, first, party))
@@ -259,7 +259,7 @@ def test_the_server_refuses_to_fix_a_second_survivor_set() -> None:
     session, vectors, block = ready()
     fixed = at_server.fix_survivors(session.agreement, block)
     assert at_server.fix_survivors(session.agreement, block, stored=fixed) == fixed
-    with pytest.raises(RepeatedUseError, match="fixed already"):
+    with pytest.raises(RepeatedUseError, match=r"survivors.*step 0.*'test'"):
         at_server.fix_survivors(session.agreement, smaller(session, vectors, 4), stored=fixed)
 
 
@@ -269,7 +269,7 @@ def test_a_survivor_set_binds_the_very_vectors() -> None:
     answers = responses(session, fixed)
     others = (dict.fromkeys(block.digests, bytes(32)), dict(list(block.digests.items())[:-1]))
     for wrong in (*(replace(block, digests=other) for other in others), replace(block, step=1)):
-        with pytest.raises(RepeatedUseError, match="not those"):
+        with pytest.raises(RepeatedUseError, match="masked vectors"):
             at_server.unmask_sum(session.agreement, fixed, wrong, answers.values())
 
 
@@ -291,7 +291,7 @@ def test_a_party_refuses_to_mask_two_vectors_in_one_step() -> None:
     same, message = at_party.mask(state, 0, vectors[0])
     assert same == state
     assert message == at_party.mask(session.states[0], 0, vectors[0])[1]
-    with pytest.raises(RepeatedUseError, match="party 0 has already used its masks of step 0"):
+    with pytest.raises(RepeatedUseError, match=r"party 0.*masks.*step 0"):
         at_party.mask(state, 0, vectors[0] + 1)
     at_party.mask(state, 1, vectors[0] + 1)
 
@@ -304,7 +304,7 @@ def test_a_repeated_round_has_new_masks_and_refuses_the_old_rounds_messages() ->
     first, second = masked(old, 0, vectors), masked(new, 0, vectors)
     for mine, theirs in zip(first, second, strict=True):
         assert not np.any(np.frombuffer(mine.words, "<u8") == np.frombuffer(theirs.words, "<u8"))
-    with pytest.raises(ViolationError, match=r"party 0: .*another session: replayed"):
+    with pytest.raises(ViolationError, match=r"^party 0:.*session"):
         at_server.add_masked(new.agreement, 0, first)
 
 
@@ -362,34 +362,34 @@ def changed(owner: int, share: bytes) -> dict[str, object]:
 def test_the_other_kind_of_share_is_detected_and_named(owner: int, other: int) -> None:
     """An answer has one share an owner: that of both kinds, which would show an input, nobody can send."""
     share = held_share(unmasking()[0], 2, owner, other)
-    expect_named(2, f"wrong {'escrow' if other == SELF else 'self-mask'} share of party {owner}", changed(owner, share))
+    expect_named(2, f"{'escrow' if other == SELF else 'self-mask'} share.*party {owner}", changed(owner, share))
 
 
 @pytest.mark.parametrize("owner", [0, 2, 4])
 def test_a_wrong_share_is_detected_and_named(owner: int) -> None:
     share = unmasking()[3][2].shares[owner]
-    expect_named(2, f"wrong .* share of party {owner}", changed(owner, share[:-1] + bytes([share[-1] ^ 1])))
+    expect_named(2, f"share of party {owner}", changed(owner, share[:-1] + bytes([share[-1] ^ 1])))
 
 
 def test_a_share_outside_the_field_is_detected_and_named() -> None:
-    expect_named(2, "not a field element", changed(1, b"\xff" * 32))
+    expect_named(2, "field element", changed(1, b"\xff" * 32))
 
 
 def test_a_share_it_cannot_hold_is_detected_and_named() -> None:
-    expect_named(2, "cannot hold", changed(9, bytes(32)))
+    expect_named(2, "share.*party 9", changed(9, bytes(32)))
 
 
 def test_answers_for_another_step_set_or_session_are_detected_and_named() -> None:
-    expect_named(2, "replayed or reordered", {"step": 1})
-    expect_named(2, "replayed or reordered", {"survivor_set": bytes(32)})
-    expect_named(2, "another session: replayed", {"session": bytes(32)})
+    expect_named(2, "reordered", {"step": 1})
+    expect_named(2, "reordered", {"survivor_set": bytes(32)})
+    expect_named(2, "session", {"session": bytes(32)})
 
 
 def test_two_answers_or_an_answer_of_a_lost_party_are_detected_and_named() -> None:
     session, survivors, block, answers = unmasking()
-    with pytest.raises(ViolationError, match="party 3: sent two messages"):
+    with pytest.raises(ViolationError, match=r"party 3:.*messages"):
         at_server.unmask_sum(session.agreement, survivors, block, [*answers.values(), answers[3]])
-    with pytest.raises(ViolationError, match="party 4: sent a UnmaskResponse although"):
+    with pytest.raises(ViolationError, match=r"party 4:.*UnmaskResponse"):
         at_server.unmask_sum(session.agreement, survivors, block, [replace(answers[3], sender=4)])
 
 
@@ -412,11 +412,11 @@ def test_the_named_party_can_be_left_out_like_a_lost_one() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"words": bytes(8 * 3)}, "24 bytes; a vector of 4 numbers has 32"),
-        ({"words": bytes(8 * 5)}, "40 bytes; a vector of 4 numbers has 32"),
-        ({"words": bytes(4 * 4)}, "16 bytes"),
-        ({"step": 1}, "step 1 in step 0: replayed or reordered"),
-        ({"session": bytes(32)}, "another session: replayed"),
+        ({"words": bytes(8 * 3)}, "24.*4.*32"),
+        ({"words": bytes(8 * 5)}, "40.*4.*32"),
+        ({"words": bytes(4 * 4)}, "16"),
+        ({"step": 1}, "step 1.*step 0"),
+        ({"session": bytes(32)}, "session"),
     ],
 )
 def test_a_wrong_masked_vector_is_detected_and_named(change: dict[str, object], words: str) -> None:
@@ -430,7 +430,7 @@ def test_a_wrong_masked_vector_is_detected_and_named(change: dict[str, object], 
 def test_a_vector_sent_twice_is_detected() -> None:
     session, vectors, _ = ready()
     messages = masked(session, 0, vectors)
-    with pytest.raises(ViolationError, match="party 2: sent two messages"):
+    with pytest.raises(ViolationError, match=r"party 2:.*messages"):
         at_server.add_masked(session.agreement, 0, [*messages, messages[2]])
 
 
@@ -444,11 +444,11 @@ def test_vectors_add_up_in_any_order() -> None:
 def test_parties_that_advertise_anothers_key_or_twice_are_named() -> None:
     public = parameters(3, 0)
     sent = [at_party.advertise(at_party.join(public, party, bytes([party]) * 32)) for party in range(3)]
-    with pytest.raises(ViolationError, match="party 2: advertised the public key of party 1"):
+    with pytest.raises(ViolationError, match=r"party 2: advertised.*party 1"):
         at_server.collect_advertisements(public, [*sent[:2], replace(sent[1], sender=2)])
-    with pytest.raises(ViolationError, match="party 1: sent two"):
+    with pytest.raises(ViolationError, match=r"party 1.*messages"):
         at_server.collect_advertisements(public, [*sent, sent[1]])
-    with pytest.raises(ViolationError, match=r"party 3: .*not in this round"):
+    with pytest.raises(ViolationError, match=r"^party 3:.*round"):
         at_server.collect_advertisements(public, [*sent, replace(sent[1], sender=3)])
 
 
@@ -466,14 +466,14 @@ def sharing() -> tuple[RoundParameters, dict[int, PartyState], at_server.Adverti
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"ciphertexts": {0: b"", 1: b""}}, "other parties than its neighbours"),
-        ({"commitments": dict.fromkeys(range(3), b"")}, "other parties than its neighbours"),
-        ({"escrow": {}}, "other parties than its neighbours"),
-        ({"escrow": dict.fromkeys((0, 1, 3), b"")}, "wrong length"),
-        ({"ciphertexts": dict.fromkeys((0, 1, 3), b"x")}, "wrong length"),
-        ({"commitments": dict.fromkeys(range(4), b"x")}, "wrong length"),
-        ({"secrets": b"x"}, "wrong length"),
-        ({"session": bytes(32)}, "another session"),
+        ({"ciphertexts": {0: b"", 1: b""}}, "parties"),
+        ({"commitments": dict.fromkeys(range(3), b"")}, "parties"),
+        ({"escrow": {}}, "parties"),
+        ({"escrow": dict.fromkeys((0, 1, 3), b"")}, "length"),
+        ({"ciphertexts": dict.fromkeys((0, 1, 3), b"x")}, "length"),
+        ({"commitments": dict.fromkeys(range(4), b"x")}, "length"),
+        ({"secrets": b"x"}, "length"),
+        ({"session": bytes(32)}, "session"),
     ],
 )
 def test_a_bundle_of_the_wrong_form_is_named(change: dict[str, object], words: str) -> None:
@@ -490,22 +490,22 @@ def test_altered_swapped_or_replayed_shares_are_noticed_by_their_recipient() -> 
     flipped = {**sent, 2: bytes([sent[2][0] ^ 1]) + sent[2][1:]}
     swapped = {**sent, 1: sent[2], 2: sent[1]}
     for ciphertexts, owner in ((flipped, 2), (swapped, 1)):
-        with pytest.raises(ViolationError, match=f"party {owner}: .*do not decrypt: altered or replayed"):
+        with pytest.raises(ViolationError, match=f"party {owner}: .*decrypt"):
             at_party.receive(states[0], replace(delivery, ciphertexts=ciphertexts))
     false = {owner: bytes(len(digests)) for owner, digests in delivery.commitments.items()}
-    with pytest.raises(ViolationError, match=r"party 1: .*do not match its commitments"):
+    with pytest.raises(ViolationError, match=r"party 1:.*commitments"):
         at_party.receive(states[0], replace(delivery, commitments=false))
-    with pytest.raises(ViolationError, match=r"server: .*not introduced"):
+    with pytest.raises(ViolationError, match=r"server:.*shares.*introduced"):
         at_party.receive(states[0], replace(delivery, ciphertexts={1: sent[1], 2: sent[2], 7: sent[3]}))
     for wrong in ({1: sent[1], 2: sent[2]}, {**sent, 3: sent[3][:-1]}):
-        with pytest.raises(ViolationError, match=r"server: .*wrong length"):
+        with pytest.raises(ViolationError, match=r"server:.*length"):
             at_party.receive(states[0], replace(delivery, ciphertexts=wrong))
     with pytest.raises(TooFewPartiesError):
         at_party.receive(states[0], replace(delivery, ciphertexts={1: sent[1]}))
     whole = at_party.receive(states[0], delivery)
     assert at_party.receive(whole, delivery) == whole
     fewer = at_server.deliver(at_server.collect_shares(advertised_keys, [bundles[party] for party in range(3)]), 0)
-    with pytest.raises(RepeatedUseError, match="party 0 already received"):
+    with pytest.raises(RepeatedUseError, match=r"party 0.*received"):
         at_party.receive(whole, fewer)
 
 
@@ -515,7 +515,7 @@ def test_a_dealer_whose_commitments_do_not_fit_its_secret_is_named_when_it_is_op
     public = parameters(4, 1)
     joined = [at_party.join(public, party, generator.randbytes(32)) for party in range(4)]
     advertised_keys = at_server.collect_advertisements(public, [at_party.advertise(state) for state in joined])
-    for kind, lost, words in ((SELF, set(), "self-mask shares"), (ESCROW, {1}, "escrow shares")):
+    for kind, lost, words in ((SELF, set(), "self-mask"), (ESCROW, {1}, "escrow")):
         states, bundles = {}, []
         for party, state in enumerate(joined):
             states[party], bundle = at_party.share(state, at_server.introduce(advertised_keys, party))
@@ -540,22 +540,22 @@ def test_a_damaged_escrow_is_named_when_it_is_needed() -> None:
     session.agreement = Agreement(advertised_keys=session.agreement.advertised_keys, bundles=tuple(bundles))
     vectors = draw(generator, public)
     assert np.array_equal(run_step(session, 0, vectors), plain_sum(vectors, range(4)))
-    with pytest.raises(ViolationError, match="party 1: locked away another key"):
+    with pytest.raises(ViolationError, match=r"party 1:.*mask.*party 0"):
         run_step(session, 1, vectors, mask={1})
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"survivors": (0, 1, 2, 3), "dropped": ()}, "does not divide"),
-        ({"survivors": (0, 1, 2, 3, 4), "dropped": (4,)}, "does not divide"),
-        ({"survivors": (1, 2, 3, 4), "dropped": (0,)}, "does not divide"),
-        ({"recipient": 3}, "for party 3"),
-        ({"session": bytes(32)}, "another session"),
-        ({"step": 1}, "has not masked"),
-        ({"step": 9}, "has not masked"),
-        ({"count": 4}, "more survivors than it announced"),
-        ({"numbers": bytes(32)}, "digest of other survivors"),
+        ({"survivors": (0, 1, 2, 3), "dropped": ()}, "divide"),
+        ({"survivors": (0, 1, 2, 3, 4), "dropped": (4,)}, "divide"),
+        ({"survivors": (1, 2, 3, 4), "dropped": (0,)}, "divide"),
+        ({"recipient": 3}, "message.*party 3"),
+        ({"session": bytes(32)}, "session"),
+        ({"step": 1}, "unmask.*masked"),
+        ({"step": 9}, "unmask.*masked"),
+        ({"count": 4}, "announced"),
+        ({"numbers": bytes(32)}, "digest"),
     ],
 )
 def test_a_party_refuses_requests_that_do_not_fit(change: dict[str, object], words: str) -> None:
@@ -582,11 +582,11 @@ def test_a_party_refuses_introductions_that_do_not_fit() -> None:
     good = at_server.introduce(advertised_keys, 0)
     publics = good.public_keys
     for change, words in (
-        ({"public_keys": {0: publics[1], 2: publics[2], 3: publics[3]}}, "to itself"),
-        ({"public_keys": {1: publics[1], 2: publics[2], 4: publics[3]}}, "does not exist"),
-        ({"public_keys": dict.fromkeys(publics, publics[1])}, "same public key"),
-        ({"recipient": 1}, "for party 1"),
-        ({"session": bytes(32)}, "another session"),
+        ({"public_keys": {0: publics[1], 2: publics[2], 3: publics[3]}}, "itself"),
+        ({"public_keys": {1: publics[1], 2: publics[2], 4: publics[3]}}, "exist"),
+        ({"public_keys": dict.fromkeys(publics, publics[1])}, "public key"),
+        ({"recipient": 1}, "message.*party 1"),
+        ({"session": bytes(32)}, "session"),
     ):
         with pytest.raises(ViolationError, match=f"server: .*{words}"):
             at_party.share(states[0], replace(good, **change))
@@ -595,7 +595,7 @@ def test_a_party_refuses_introductions_that_do_not_fit() -> None:
     introduced, bundle = at_party.share(states[0], good)
     assert at_party.share(introduced, good) == (introduced, bundle)
     fewer = replace(good, public_keys={1: publics[1], 2: publics[2]})
-    with pytest.raises(RepeatedUseError, match="party 0 was already introduced"):
+    with pytest.raises(RepeatedUseError, match=r"party 0.*introduced"):
         at_party.share(introduced, fewer)
 
 
@@ -626,8 +626,8 @@ def test_masking_validates_step_length_and_type() -> None:
     session, vectors, _ = ready()
     state = session.states[0]
     for step, vector, named in (
-        (2, vectors[0], "step is 2"),
-        (-1, vectors[0], "step is -1"),
+        (2, vectors[0], "step.*2"),
+        (-1, vectors[0], "step.*-1"),
         (0, vectors[0][:3], "3 numbers"),
         (0, vectors[0].astype(np.float64), "float64"),
     ):
@@ -637,7 +637,7 @@ def test_masking_validates_step_length_and_type() -> None:
 
 def test_joining_validates_number_and_seed() -> None:
     public = parameters(3, 0)
-    with pytest.raises(ParameterError, match="party is 3"):
+    with pytest.raises(ParameterError, match=r"^party.*3"):
         at_party.join(public, 3, bytes(32))
-    with pytest.raises(ParameterError, match="32 fresh random bytes"):
+    with pytest.raises(ParameterError, match=r"seed.*32"):
         at_party.join(public, 0, bytes(16))

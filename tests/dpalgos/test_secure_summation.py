@@ -99,7 +99,7 @@ def test_the_masks_cancel_to_the_last_bit(parties: int, stage: str) -> None:
 @pytest.mark.parametrize("stage", ["advertise", "share", "mask", "unmask"])
 def test_more_dropouts_than_tolerated_fail_clearly(stage: str) -> None:
     secure = make(5, 1, absences={stage: frozenset({0, 3})})
-    with pytest.raises(TooFewPartiesError, match=r"3 parties remain after .*, 4 are needed"):
+    with pytest.raises(TooFewPartiesError, match=r"^3 parties.*4"):
         secure.release("a", vectors(5), LAW)
 
 
@@ -129,13 +129,13 @@ def test_many_sums_use_one_key_agreement_and_then_another(monkeypatch: pytest.Mo
 def test_a_sum_has_one_name() -> None:
     secure = make(3)
     secure.release("a", vectors(3), LAW)
-    with pytest.raises(ParameterError, match=r"'a'.*has been formed"):
+    with pytest.raises(ParameterError, match="sum 'a' of 'release'"):
         secure.release("a", vectors(3), LAW)
 
 
 @pytest.mark.parametrize(
     ("contributions", "named"),
-    [(vectors(2), "2 contributions of 3"), ([*vectors(2), np.zeros(5, dtype=np.int64)], "different shapes")],
+    [(vectors(2), "2 contributions.*3"), ([*vectors(2), np.zeros(5, dtype=np.int64)], "shapes")],
 )
 def test_contributions_are_validated(contributions: list[Ints], named: str) -> None:
     with pytest.raises(ParameterError, match=named):
@@ -184,7 +184,7 @@ def test_each_vector_is_formed_once_and_gone_when_it_is_added(trust: Trust) -> N
 
 def test_sizes_and_noises_are_one_a_party() -> None:
     for changes in ({"sizes": (1, 2)}, {"noises": noises(4)}):
-        with pytest.raises(ParameterError, match="one of each a party"):
+        with pytest.raises(ParameterError, match=r"sizes.*noise sources"):
             make(3, **changes)
 
 
@@ -215,7 +215,7 @@ def test_allotments_leave_no_overflow(sizes: tuple[int, ...]) -> None:
 
 
 def test_noise_that_could_overflow_is_refused_from_public_quantities() -> None:
-    with pytest.raises(ParameterError, match=r"could overflow a sum modulo 2\^64.*coarser grid"):
+    with pytest.raises(ParameterError, match=r"2\^64"):
         allotments((1,) * 20_000, DiscreteGaussian(2.0**44))
 
 

@@ -213,16 +213,16 @@ def test_what_a_candidate_may_cost() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"enters": 1.0}, "enters is 1.0"),
+        ({"enters": 1.0}, "enters.*1.0"),
         ({"held_out": 0.6}, "held_out"),
-        ({"grid": {}}, "name a parameter"),
-        ({"grid": {"count_weight": 0.5}}, "a list of values"),
-        ({"grid": {"count_weight": [2.0]}}, "count_weight is 2.0"),
-        ({"grid": {"weight": [1.0]}}, "class-means has no parameter 'weight'"),
-        ({"grid": {"count_weight": [0.5] * 65}}, "65 candidates"),
-        ({"parameters": {"count_weight": 0.5}}, "both given and tuned"),
-        ({"trainer": "tuned"}, "cannot be tuned"),
-        ({"trainer": "dpwss"}, "cannot be tuned"),
+        ({"grid": {}}, r"^grid.*\{\}"),
+        ({"grid": {"count_weight": 0.5}}, r"grid of count_weight.*0\.5"),
+        ({"grid": {"count_weight": [2.0]}}, "count_weight.*2.0"),
+        ({"grid": {"weight": [1.0]}}, "class-means.*'weight'"),
+        ({"grid": {"count_weight": [0.5] * 65}}, "65 candidates.*64"),
+        ({"parameters": {"count_weight": 0.5}}, "^count_weight.*tuned"),
+        ({"trainer": "tuned"}, "budget.*class-means"),
+        ({"trainer": "dpwss"}, "budget.*class-means"),
     ],
 )
 def test_parameters_are_refused_by_name(given: dict[str, object], message: str) -> None:
@@ -241,7 +241,7 @@ def test_a_candidate_that_costs_more_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(loss, PrivateSelection)
     assert loss.selected == BUDGET
     monkeypatch.setattr(ClassMeansDiscriminant, "guarantee", doubled)
-    with pytest.raises(ParameterError, match="costs a delta of"):
+    with pytest.raises(ParameterError, match="delta"):
         Tuned(budget=BUDGET).guarantee(SETTING)
 
 
@@ -404,7 +404,7 @@ def test_other_ways_to_hold_people_out_cost_more(mutant: str, monkeypatch: pytes
 
 def test_rows_of_people_say_whose_they_are() -> None:
     rows = dataclasses.replace(together(of_others(3)), places=None)
-    with pytest.raises(ParameterError, match="do not say whose they are"):
+    with pytest.raises(ParameterError, match=r"^tuned.*people"):
         parted(rows)
 
 
@@ -421,7 +421,7 @@ def test_people_are_tuned_among_candidates_that_take_them() -> None:
     given = Tuned(budget=BUDGET).guarantee(OF_PEOPLE)
     assert given.losses == Tuned(budget=BUDGET).guarantee(dataclasses.replace(OF_PEOPLE, rows_per_person=1)).losses
     spec = AlgorithmSpec("trainers", "tuned", {"trainer": "smo-output-perturbation", "grid": {"regularisation": [0.1]}})
-    with pytest.raises(ParameterError, match="SmoOutputPerturbation takes no people"):
+    with pytest.raises(ParameterError, match="SmoOutputPerturbation"):
         require_people(*spec.classes())
     require_people(*AlgorithmSpec("trainers", "tuned", {"trainer": "noisy-gd"}).classes())
 

@@ -165,7 +165,7 @@ def test_no_neighbours_move_the_statistic_by_more_and_its_own_pair_nearly_by_as_
 ) -> None:
     algorithm, setting = AlgorithmSpec(kind, name, given).build(), setting_of(name, classes, relation)
     if relation not in algorithm.relations:
-        with pytest.raises(ParameterError, match=f"not derived for {relation}; use replace-one|replace-special alone"):
+        with pytest.raises(ParameterError, match=f"{relation}; use replace-one|replace-special alone"):
             algorithm.guarantee(setting)
         return
     assert isinstance(algorithm, Calibrated), "a proved algorithm says what its noise is calibrated to"
@@ -360,19 +360,19 @@ def test_objective_perturbation_draws_half_the_noise_against_a_null_record(relat
 
 
 def test_add_remove_is_no_relation_of_a_setting() -> None:
-    with pytest.raises(ParameterError, match=r"number of rows is public.*40 of 40.*replace-special.*or replace-one"):
+    with pytest.raises(ParameterError, match=r"^add-remove-one.*40 of 40"):
         Setting(sizes=(10,), dimension=2, classes=2, neighbours=Neighbours.ADD_REMOVE_ONE)
-    with pytest.raises(ParameterError, match="number of rows is public"):
+    with pytest.raises(ParameterError, match=r"^add-remove-one"):
         dataclasses.replace(Setting(sizes=(10,), dimension=2, classes=2), neighbours=Neighbours.ADD_REMOVE_ONE)
 
 
 def test_no_guarantee_is_stated_or_read_under_add_remove() -> None:
-    with pytest.raises(ParameterError, match="number of rows is public"):
+    with pytest.raises(ParameterError, match=r"^add-remove-one"):
         Guarantee(losses=(), neighbours=Neighbours.ADD_REMOVE_ONE)
     forged = {**Guarantee(losses=()).to_json(), "neighbours": "add-remove-one"}
-    with pytest.raises(ParameterError, match="number of rows is public"):
+    with pytest.raises(ParameterError, match=r"^add-remove-one"):
         Guarantee.from_json(forged)
-    with pytest.raises(ParameterError, match="number of rows is public"):
+    with pytest.raises(ParameterError, match=r"^add-remove-one"):
         _ = Neighbours.ADD_REMOVE_ONE.records
 
 
@@ -398,11 +398,11 @@ def test_a_relation_in_force_costs_what_was_proved(relation: Neighbours) -> None
 
 
 def test_nothing_is_converted_to_replace_special() -> None:
-    with pytest.raises(ParameterError, match=r"nothing is proved under replace-special.*neighbours=replace-special"):
+    with pytest.raises(ParameterError, match="neighbours=replace-special"):
         losses_under(Guarantee(losses=(GaussianMu(0.1),)), Neighbours.REPLACE_SPECIAL)
 
 
 @pytest.mark.parametrize("proved", RELATIONS)
 def test_add_remove_is_no_relation_to_account_under(proved: Neighbours) -> None:
-    with pytest.raises(ParameterError, match=r"number of rows is public.*choose replace-special"):
+    with pytest.raises(ParameterError, match=r"add-remove-one.*replace-special"):
         losses_under(Guarantee(losses=(GaussianMu(0.1),), neighbours=proved), Neighbours.ADD_REMOVE_ONE)

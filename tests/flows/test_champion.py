@@ -87,16 +87,16 @@ def defended(contested: Path) -> Path:
 
 
 def test_who_may_become_champion(contested: Path) -> None:
-    with pytest.raises(RefusedError, match="noisy-gd was not audited"):
+    with pytest.raises(RefusedError, match=r"noisy-gd.*audited"):
         promote(contested, MODEL, "1")
     note_audit(contested, "noisy-gd", "consistent", "fine")
     promote(contested, MODEL, "1")
     assert find_model(contested, f"{MODEL}@champion").version == "1"
-    with pytest.raises(RefusedError, match="not compared with the champion, version 1"):
+    with pytest.raises(RefusedError, match="version 1"):
         promote(contested, MODEL, "2")
-    with pytest.raises(InputError, match="was champion before the present one"):
+    with pytest.raises(InputError, match="champion before"):
         roll_back(contested, MODEL)
-    with pytest.raises(InputError, match="is the champion itself"):
+    with pytest.raises(InputError, match=r"^version 1.*champion"):
         open_comparison(contested, f"{MODEL}/1")
 
 
@@ -111,7 +111,7 @@ def test_measurements_that_were_paid_for_cost_nothing_more(defended: Path) -> No
     assert compared.margin > QUANTILE * np.hypot(new["accuracy_noise"], old["accuracy_noise"]) > 0.1
     assert compared.epsilon is None
     other = model_comparison.lineages[1].model_copy(update={"measured": None})
-    with pytest.raises(InputError, match="not measured on the same held-out rows"):
+    with pytest.raises(InputError, match="held-out rows"):
         compare_models(
             defended,
             model_comparison.model_copy(update={"lineages": (model_comparison.lineages[0], other)}),

@@ -165,15 +165,15 @@ def test_rows_that_come_back_or_were_edited_are_refused_where_their_owner_looks(
     tonight()
     known = open_catalog().registrations("clinic")
     edited = [rows[0].replace(":0.", ":0.9"), *rows[1:60]]
-    with pytest.raises(RefusedError, match="missing or were edited"):
+    with pytest.raises(RefusedError, match=r"missing.*edited"):
         arrive(edited, tmp_path)
     assert open_catalog().registrations("clinic") == known
     # Rows alone may go; they are still in the frozen sums, and may not come back.
     arrive(rows[10:40], tmp_path)
     assert tonight()[0].stream.night == 1
-    with pytest.raises(RefusedError, match="there in an earlier night"):
+    with pytest.raises(RefusedError, match="earlier night"):
         arrive(rows[:41], tmp_path)
-    with pytest.raises(RefusedError, match="there in an earlier night"):
+    with pytest.raises(RefusedError, match="earlier night"):
         arrive(rows[10:40] + rows[10:40], tmp_path)
     arrive(rows[10:60], tmp_path)
     release, _ = tonight()
@@ -194,7 +194,7 @@ def test_declared_participations_are_priced(root: Path, tmp_path: Path) -> None:
     assert sigma / _sigma_of_one(release) == pytest.approx(twice / once, rel=1e-9)
     arrive([rows[0].replace(":0.", ":0.9"), *rows[1:60]], tmp_path)
     assert tonight(participations=2, separation=2)[0].stream.arrived == (11, 10)
-    with pytest.raises(InputError, match="ask for that one"):
+    with pytest.raises(InputError, match="night"):
         tonight()
 
 
@@ -233,7 +233,7 @@ def test_the_next_horizon_reads_new_rows_and_costs_a_maximum(root: Path, tmp_pat
         tonight(horizon=2)
     price = spent()
     arrive(rows[:60][::-1], tmp_path)
-    with pytest.raises(InputError, match="no row has come since"):
+    with pytest.raises(InputError, match=r"row.*since"):
         tonight(horizon=2)
     arrive(rows[:150], tmp_path)
     release, _ = tonight(horizon=2)
@@ -283,22 +283,22 @@ def test_a_horizon_above_the_cap_opens_nothing(root: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"trust": "local"}, "secagg or --trust central"),
+        ({"trust": "local"}, "--trust"),
         ({"trainer": "noisy-gd"}, "class-means"),
-        ({"trainer": "output-perturbation"}, "other noise for 2 rows than for 160.*class-means"),
-        ({"trainer": "output-perturbation", "expected_rows": 40}, "other noise for 2 rows than for 40"),
-        ({"trainer": None, "algorithm": "fed-dpdr-dpml"}, "class-means|rows that have not come"),
-        ({"projection": "analyze-gauss"}, "have not come yet"),
-        ({"partition": "sized", "sizes": [10, 30]}, "in turn"),
+        ({"trainer": "output-perturbation"}, "2.*160.*class-means"),
+        ({"trainer": "output-perturbation", "expected_rows": 40}, "^OutputPerturbation.*2 rows.*40"),
+        ({"trainer": None, "algorithm": "fed-dpdr-dpml"}, "class-means|--projection"),
+        ({"projection": "analyze-gauss"}, "--projection"),
+        ({"partition": "sized", "sizes": [10, 30]}, "--partition"),
         ({"horizon": 5000}, "3653"),
-        ({"participations": 9}, "do not fit"),
+        ({"participations": 9}, "participations"),
         ({"bands": 9}, "bands"),
         ({"epsilon": None}, "--epsilon"),
         ({"deadline": 3.0}, "deadline"),
-        ({"test_fraction": 0.2}, "kept back"),
+        ({"test_fraction": 0.2}, "test_rows|TrainingConfig|kept"),
         ({"expected_rows": 10**17}, "2\\^62"),
-        ({"trainer": None, "class_weight": "balanced"}, "sufficient-statistics has no weights of classes"),
-        ({"trainer": None, "parameters": {"clip": 0.3}}, "no part of this system has a parameter 'clip'"),
+        ({"trainer": None, "class_weight": "balanced"}, "sufficient-statistics.*weights"),
+        ({"trainer": None, "parameters": {"clip": 0.3}}, "'clip'"),
     ],
 )
 def test_what_cannot_be_released_night_after_night_opens_nothing(
@@ -382,14 +382,14 @@ def test_a_row_equal_to_an_older_one_moves_no_other(
         tonight(dataset=name, **given)
         version = [*new, *old] if newest_first else [*old, *new]
         if not admitted:
-            with pytest.raises(RefusedError, match="after those of the version before"):
+            with pytest.raises(RefusedError, match="version before"):
                 arrive(version, tmp_path, name, **request)
             assert len(open_catalog().registrations(name)) == 1
             # The night itself is refused too, where nobody asked for it when its rows came.
             monkeypatch.setattr(horizons, "_needs_appended", lambda *_: False)
             arrive(version, tmp_path, name, **request)
             before = charges(name)
-            with pytest.raises(RefusedError, match="after those of the version before"):
+            with pytest.raises(RefusedError, match="version before"):
                 tonight(dataset=name, **given)
             assert charges(name) == before
             # The sum over all of them is another release, at a price of its own.
@@ -486,7 +486,7 @@ def test_where_sums_of_all_nights_have_no_room_the_factor_has_as_many_bands_as_f
     )
     assert 0.5 < np.std((released(release)[-1] - exact) / law.sigma) < 1.6
     monkeypatch.setattr(planning, "_LARGEST_STATE", one - 1)
-    with pytest.raises(ParameterError, match="fewer features"):
+    with pytest.raises(ParameterError, match="--bands"):
         tonight(replicate=1)
 
 
@@ -583,7 +583,7 @@ def test_sums_that_were_removed_for_good_end_the_horizon_and_the_next_one_begins
     release, _ = tonight(**given)
     arrive(rows[:60], tmp_path)
     shutil.rmtree(current_layout().party_round("0", release.stream_key))
-    with pytest.raises(StorageError, match="the horizon ends here"):
+    with pytest.raises(StorageError, match="horizon ends"):
         tonight(**given)
     price, known = spent(), charges()
     arrive(rows, tmp_path)
@@ -650,7 +650,7 @@ def test_parties_bring_files_of_their_own_and_one_may_bring_nothing(root: Path, 
         )
 
     bring(rows[:20], rows[40:50])
-    with pytest.raises(InputError, match="has 2 parties of its own, 3 are asked for"):
+    with pytest.raises(InputError, match=r"2 parties.*3"):
         tonight(parties=3)
     assert tonight()[0].parties == ("north", "south")
     # A row that is equal to one of the other party's is its own party's all the same.

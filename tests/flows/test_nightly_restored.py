@@ -121,7 +121,7 @@ def test_a_horizon_that_begins_again_takes_no_sum_of_other_rows(root: Path, tmp_
     begin(rows, tmp_path)
     put_back(tmp_path / "back-up")
     before = spent()
-    with pytest.raises(RefusedError, match=r"no charge of this horizon.*notes of nights 1, 2.*--replicate 1"):
+    with pytest.raises(RefusedError, match=r"nights 1, 2.*--replicate 1"):
         in_another_order(rows, tmp_path)
     # Nothing was opened, and nothing charged, and it stays so.
     assert open_catalog().horizons("clinic") == []
@@ -178,7 +178,7 @@ def test_whatever_is_left_of_a_lost_horizon_tells(
         again, _ = tonight(**GIVEN)
         assert not set(again.night_keys) & set(release.night_keys)
         return
-    with pytest.raises(RefusedError, match="the ledger has no charge of this horizon, and it has been"):
+    with pytest.raises(RefusedError, match=r"charge.*notes"):
         tonight(**GIVEN)
     tonight(**GIVEN, replicate=1)
 
@@ -192,11 +192,11 @@ def test_a_horizon_that_is_charged_goes_on_with_its_own_rows_alone(
     put_back(tmp_path / "back-up", marks=marks)
     more = [line for part in again for line in rows[part]]
     arrive([*rows[A], *more], tmp_path)
-    with pytest.raises(RefusedError, match=r"night 2 is stored as a sum of rows of version.*--replicate 1"):
+    with pytest.raises(RefusedError, match=r"^night 2.*sum.*version.*--replicate 1"):
         tonight(**GIVEN)
     # Nor where the release is gone.
     shutil.rmtree(current_layout().release(lost_one.key))
-    with pytest.raises(RefusedError, match="an older ledger was put back" if marks else "party 0 holds other rows"):
+    with pytest.raises(RefusedError, match="^an older ledger" if marks else "party 0.*as night 2"):
         tonight(**GIVEN)
     release, _ = tonight(**GIVEN, replicate=1)
     assert counts(release) == [30, len(more)]
@@ -216,7 +216,7 @@ def test_nothing_goes_on_after_a_whole_root_was_put_back(root: Path, tmp_path: P
     # What is stored is served.
     assert tonight(**GIVEN)[0].key == first.key
     arrive([*rows[A], *rows[C]], tmp_path)
-    with pytest.raises(RefusedError, match=r"put back since this horizon began.*--replicate 1"):
+    with pytest.raises(RefusedError, match=r"^an older ledger.*--replicate 1"):
         tonight(**GIVEN)
     release, _ = tonight(**GIVEN, replicate=1)
     assert counts(release) == [30, 10]
@@ -254,7 +254,7 @@ def test_people_keep_their_separation(
     people.night(**given)
     put_back(tmp_path / "back-up")
     if bound:
-        with pytest.raises(RefusedError, match=r"no charge of this horizon.*--replicate 1"):
+        with pytest.raises(RefusedError, match=r"charge.*notes.*--replicate 1"):
             people.night(**given)
         given["replicate"] = 1
     people.night(**given)
@@ -305,11 +305,11 @@ def _other_positions_of_a_night_that_was_missed(release: PlannedNight) -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (_exchange_sums, "a sum of night 1 that was formed of other rows"),
-        (_exchange_notes, "holds other rows as night 1"),
-        pytest.param(_other_positions, "a sum of night 1 that was formed of other rows", marks=pytest.mark.nightly),
-        pytest.param(_other_epoch, "holds other rows as night 1", marks=pytest.mark.nightly),
-        (_other_positions_of_a_night_that_was_missed, "holds other rows as night 1.*at other positions"),
+        (_exchange_sums, "sum of night 1"),
+        (_exchange_notes, "rows as night 1"),
+        pytest.param(_other_positions, "sum of night 1", marks=pytest.mark.nightly),
+        pytest.param(_other_epoch, "rows as night 1", marks=pytest.mark.nightly),
+        (_other_positions_of_a_night_that_was_missed, "night 1.*positions"),
     ],
 )
 def test_a_sum_of_other_rows_is_not_taken(
@@ -350,9 +350,7 @@ def test_other_code_of_sums_is_not_taken_under_the_same_keys(
     # A night that is stored is what it was.
     assert tonight(**GIVEN)[0].key == release.key
     arrive(rows, tmp_path)
-    with pytest.raises(
-        RefusedError, match=r"of the code of its noise and sums, and this is version f{16}.*replicate 1"
-    ):
+    with pytest.raises(RefusedError, match=r"version f{16}.*1"):
         tonight(**GIVEN)
     before = spent()
     again, _ = tonight(**GIVEN, replicate=1)
@@ -369,7 +367,7 @@ def test_rows_that_would_be_seen_through_another_map_are_not_added(
     tonight(**given)
     monkeypatch.setattr(public_maps, "code_version", lambda *classes: "e" * 16)
     arrive(rows, tmp_path)
-    with pytest.raises(RefusedError, match=r"would be seen through other features.*--replicate 1"):
+    with pytest.raises(RefusedError, match=r"features.*--replicate 1"):
         tonight(**given)
     assert tonight(**given, replicate=1)[0].stream.night == 2
 

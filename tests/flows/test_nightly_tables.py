@@ -211,12 +211,12 @@ def test_an_earlier_version_is_taken_where_it_is_named(root: Path, tmp_path: Pat
     named = planned(counts_of=earlier)
     assert named.before == (counts,)
     assert tonight(counts_of=earlier).plan.models[0].key == named.models[0].key
-    with pytest.raises(InputError, match="holds no histograms of these columns"):
+    with pytest.raises(InputError, match="histograms"):
         planned(counts_of="0" * 32)
-    with pytest.raises(InputError, match="proved under replace-special"):
+    with pytest.raises(InputError, match="replace-special"):
         planned(counts_of=earlier, neighbours="replace-special")
     for linear in ({"normalisation": "unit-norm"}, {"trainer": "class-means"}, {"algorithm": "noisy-gd"}):
-        with pytest.raises(ParameterError, match="no map of columns is made here"):
+        with pytest.raises(ParameterError, match="map of columns"):
             planned(counts_of=earlier, **linear)
 
 

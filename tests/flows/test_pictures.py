@@ -62,7 +62,7 @@ def test_forty_three_classes_from_a_folder_to_predictions(
     for given in (tests, contents, contents["picture"].tolist()):
         assert unitball.predict("signs.noisy-gd", given).tolist() == found.tolist()
     assert trained.predict(contents).tolist() == found.tolist()
-    with pytest.raises(InputError, match=r"99999_0\.png: the picture is no PNG"):
+    with pytest.raises(InputError, match=r"99999_0\.png:.*PNG"):
         unitball.predict("signs.noisy-gd", [folder / "train" / SIGNS[3] / "99999_0.png"])
     # By command: a folder of any folders, with one that is no picture.
     (folder / "test" / "bad.png").write_bytes(b"no picture")
@@ -91,7 +91,7 @@ def test_forty_three_classes_from_a_folder_to_predictions(
     asked = {"dataframe_split": {"columns": ["picture"], "data": rows}}
     parsed = infer_and_parse_data(asked, model.metadata.get_input_schema())
     assert model.predict(parsed)["prediction"].tolist() == found.tolist()[:3]
-    with pytest.raises(Exception, match=r"str and not the bytes|incompatible"):
+    with pytest.raises(Exception, match=r"str|incompatible"):
         model.predict(pd.DataFrame({"picture": [str(tests[0])]}))
 
 
@@ -134,5 +134,5 @@ def test_a_schedule_scores_pictures(
     config = TrainingConfig(dataset="signs", epsilon=1.0)
     require_scorable(Schedule(config=config, cron="0 3 * * *", scoring_input=str(tmp_path / "signs" / "train")))
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match="no column 'path'"):
+    with pytest.raises(InputError, match="column 'path'"):
         require_scorable(Schedule(config=config, cron="0 3 * * *", scoring_input=str(tmp_path / "rows.csv")))

@@ -100,5 +100,5 @@ def test_the_refusal_names_the_root(root: Path) -> None:
     (layout.datasets / "v").mkdir()
     (layout.datasets / "v" / "fingerprints.npy").touch()
     root.chmod(0o701)
-    with pytest.raises(InputError, match=r"mode 0701.*private rows"):
+    with pytest.raises(InputError, match="mode 0701"):
         current_layout()

@@ -24,6 +24,7 @@ from tasks.runtime.settings import current_layout, current_root, marks_folder
 from tasks.runtime.stores import open_catalog, open_ledger_database
 from tests.security.conftest import request_for
 from tests.support.command_line import CommandLine
+from tests.support.stating import stating
 
 
 def charge(
@@ -64,10 +65,10 @@ def _change_fingerprints() -> None:
 @pytest.mark.parametrize(
     ("lose", "told"),
     [
-        (_lose_root_key, "root.key is missing"),
-        (_change_root_key, "not the key"),
-        (_lose_fingerprints, "fingerprints of private rows are lost"),
-        (_change_fingerprints, "fingerprints of private rows are lost"),
+        (_lose_root_key, "root.key.*missing"),
+        (_change_root_key, "the key"),
+        (_lose_fingerprints, "fingerprints"),
+        (_change_fingerprints, "fingerprints"),
     ],
 )
 def test_lost_key_material_stops_ingestion_and_charging(
@@ -96,7 +97,7 @@ def test_a_ledger_that_is_gone_is_not_begun_anew_over_private_rows(clinic: Path)
     charge("before")
     for name in ("ledger.sqlite", "ledger.head"):
         (current_root() / name).unlink()
-    with pytest.raises(StorageError, match=r"private rows are stored .* their ledger is missing"):
+    with pytest.raises(StorageError, match=r"private rows.*ledger.*missing"):
         charge("after")
 
 
@@ -108,7 +109,11 @@ def test_fingerprints_are_made_again_from_the_rows(clinic: Path, commands: Comma
     assert any("again from its rows" in done for done in commands.succeeds("doctor", "--clean")["cleaned"])
     assert (folder / PATTERNS).exists()
     charge("after")
-    with pytest.raises(RefusedError, match="private rows of account 'clinic'"):
+    with pytest.raises(
+        RefusedError,
+        match=r"account 'clinic'.*--disjoint-people",
+        check=stating(bound=("clinic",), way_out="--account"),
+    ):
         ingest(request_for(clinic, "twins"))
     # Those of a table are made again up to rounding, and that is on record.
     if (folder / FINGERPRINTS).read_bytes() != before:
@@ -140,7 +145,7 @@ def test_an_older_state_is_refused_and_restored_at_its_price(
     before = spent()
     _put_back(tmp_path / "back-up", *names)
     for attempt in (lambda: charge("fourth"), lambda: ingest(request_for(clinic, "more", account="clinic"))):
-        with pytest.raises(StorageError, match="older back-up was restored"):
+        with pytest.raises(StorageError, check=stating(bound="high-water mark", way_out="unitball ledger restore")):
             attempt()
     assert commands("doctor").code == 1
     with pytest.raises(InputError, match="why"):
@@ -154,7 +159,7 @@ def test_an_older_state_is_refused_and_restored_at_its_price(
     assert restored.content["why"] == "the disk was lost"
     assert charge("fourth", 0.05).charged == ("fourth",)
     assert spent() > before
-    with pytest.raises(InputError, match="nothing to restore"):
+    with pytest.raises(InputError, match=r"marks.*--epsilon"):
         restore_ledger("again", None, None)
 
 
@@ -232,9 +237,9 @@ def test_without_any_mark_only_the_owners_statement_is_booked(clinic: Path, tmp_
     before = spent()
     shutil.rmtree(marks_folder())
     (current_root() / "ledger.head").unlink()
-    with pytest.raises(InputError, match="--epsilon and --delta"):
+    with pytest.raises(InputError, match=r"--epsilon.*--delta"):
         restore_ledger("marks are lost as well", None, None)
-    with pytest.raises(InputError, match="both"):
+    with pytest.raises(InputError, match=r"two numbers.*--epsilon.*--delta"):
         restore_ledger("marks are lost as well", 0.5, None)
     assert restore_ledger("marks are lost as well", 0.5, 1e-5) == ("clinic",)
     assert spent() >= before + 0.4
@@ -244,7 +249,7 @@ def test_an_edited_mark_is_told(clinic: Path) -> None:
     charge("first")
     (mark,) = marks_folder().iterdir()
     mark.write_text(mark.read_text().replace('"sequence":', '"sequence": 0, "was":'))
-    with pytest.raises(StorageError, match=r"high-water mark .* was changed"):
+    with pytest.raises(StorageError, match=r"high-water mark.*changed"):
         charge("second")
 
 
@@ -255,7 +260,7 @@ def test_two_copies_of_one_root_do_not_both_spend(
     _back_up(tmp_path / "copy")
     charge("second")
     monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / "copy"))
-    with pytest.raises(StorageError, match="older back-up was restored"):
+    with pytest.raises(StorageError, check=stating(bound="high-water mark", way_out="unitball ledger restore")):
         charge("third")
 
 

@@ -510,7 +510,7 @@ def test_a_work_pool_has_nobody_to_run_its_command(served: Served, tmp_path: Pat
         ("deployments: [{name: a, entrypoint: flows.federated_training.train, pull: []}]", "pull"),
         ("deployments: [{name: a}]", "entrypoint"),
         ("deployments: 7", "deployments"),
-        ("[", "is not YAML"),
+        ("[", "not YAML"),
         ("deployments: [{name: a, entrypoint: flows.federated_training.train, schedules: [{cron: never}]}]", "cron"),
         ("deployments: [{name: a, entrypoint: flows.federated_training.train, triggers: [7]}]", "'a'"),
     ],

@@ -18,6 +18,7 @@ from storage.people import People
 from storage.refs import Visibility
 from tests.support.forks import race
 from tests.support.ledgers import SumOfEpsilons, opened, release, request, spent
+from tests.support.stating import stating
 
 CAP = Cap(3, 1e-6)
 
@@ -54,7 +55,7 @@ class TestRegistering:
         assert catalog.account_of("digits").cap is None
 
     def test_a_private_set_needs_a_cap_once(self, catalog: Catalog) -> None:
-        with pytest.raises(RefusedError, match="give it a cap in epsilon and delta"):
+        with pytest.raises(RefusedError, match=r"'clinic'.*cap.*epsilon.*delta"):
             _private(catalog, "clinic", "v1")
         assert not catalog.registrations("clinic")
         _private(catalog, "clinic", "v1", cap=CAP, account="clinic-2026")
@@ -76,21 +77,21 @@ class TestRegistering:
 
     def test_another_cap_is_not_taken_silently(self, catalog: Catalog) -> None:
         _private(catalog, "clinic", "v1", cap=CAP)
-        with pytest.raises(InputError, match="its cap is epsilon 3 at delta 1e-06"):
+        with pytest.raises(InputError, match=r"cap is epsilon 3.*delta 1e-06"):
             _private(catalog, "clinic", "v2", cap=Cap(9, 1e-6))
         assert catalog.get("clinic").version == "v1"
         assert catalog.account_of("clinic").cap == CAP
 
     def test_a_public_set_takes_no_cap(self, catalog: Catalog) -> None:
-        with pytest.raises(InputError, match="takes no cap"):
+        with pytest.raises(InputError, match=r"'digits'.*public.*cap"):
             _public(catalog, "digits", "v1", cap=CAP)
         _public(catalog, "digits", "v1")
-        with pytest.raises(InputError, match="its cap is none"):
+        with pytest.raises(InputError, match=r"'digits'.*cap.*none"):
             _public(catalog, "digits", "v2", cap=CAP)
 
     def test_group_size_is_fixed_and_consent_is_not(self, catalog: Catalog, ledger: Ledger) -> None:
         _private(catalog, "clinic", "v1", cap=CAP, group_size=3)
-        with pytest.raises(InputError, match="3 rows a person, which is fixed"):
+        with pytest.raises(InputError, match="3 rows a person"):
             _private(catalog, "clinic", "v2", group_size=1)
         account = ledger.account("clinic")
         assert (account.group_size, account.idealised_allowed) == (3, False)
@@ -100,7 +101,7 @@ class TestRegistering:
 
     def test_unknown_names_are_answered_with_the_known(self, catalog: Catalog) -> None:
         _public(catalog, "digits", "v1")
-        with pytest.raises(InputError, match=r"no data set 'digit' \(data sets: digits\)"):
+        with pytest.raises(InputError, match="'digit'", check=stating(value="digit", way_out="ingest")):
             catalog.get("digit")
         assert catalog.registrations("digit") == []
 
@@ -132,21 +133,21 @@ class TestRegistering:
 class TestVisibility:
     def test_what_was_private_is_never_public(self, catalog: Catalog) -> None:
         _private(catalog, "clinic", "v1", cap=CAP, account="patients")
-        with pytest.raises(RefusedError, match="what was private stays private"):
+        with pytest.raises(RefusedError, check=stating(value="public", bound="private")):
             _public(catalog, "clinic", "v2")
-        with pytest.raises(RefusedError, match="what was private stays private"):
+        with pytest.raises(RefusedError, check=stating(value="public", bound="private")):
             _public(catalog, "clinic", "v2", account="fresh", disjoint_people="another clinic")
-        with pytest.raises(RefusedError, match="account 'patients' is private"):
+        with pytest.raises(RefusedError, match="account 'patients'"):
             _public(catalog, "another name", "v2", account="patients")
-        with pytest.raises(RefusedError, match="what was private stays private"):
+        with pytest.raises(RefusedError, check=stating(value="public", bound="private")):
             _public(catalog, "another name", "v1", account="fresh")
         assert [found.visibility for found in catalog.registrations()] == [Visibility.PRIVATE]
 
     def test_what_was_public_is_not_made_private(self, catalog: Catalog) -> None:
         _public(catalog, "digits", "v1")
-        with pytest.raises(RefusedError, match="whoever could read it has read it"):
+        with pytest.raises(RefusedError, check=stating(value="private", bound="public")):
             _private(catalog, "digits", "v2", cap=CAP)
-        with pytest.raises(RefusedError, match="account 'digits' is public"):
+        with pytest.raises(RefusedError, match="account 'digits'"):
             _private(catalog, "clinic", "v2", cap=CAP, account="digits")
 
     def test_a_race_of_private_and_public_has_one_winner(self, path: Path) -> None:
@@ -166,9 +167,9 @@ class TestVisibility:
 class TestAccounts:
     def test_a_name_does_not_move_to_another_account(self, catalog: Catalog) -> None:
         _private(catalog, "clinic", "v1", cap=CAP)
-        with pytest.raises(RefusedError, match="cannot move to 'fresh'"):
+        with pytest.raises(RefusedError, match=r"'clinic'.*'fresh'"):
             _private(catalog, "clinic", "v2", cap=CAP, account="fresh")
-        with pytest.raises(RefusedError, match="cannot move to 'fresh'"):
+        with pytest.raises(RefusedError, match=r"'clinic'.*'fresh'"):
             _private(catalog, "clinic", "v1", cap=CAP, account="fresh")
         assert catalog.get("clinic").account == "clinic"
 
@@ -185,15 +186,15 @@ class TestAccounts:
     def test_disjoint_people_need_an_account_of_their_own(self, catalog: Catalog) -> None:
         _private(catalog, "clinic", "v1", cap=CAP)
         _private(catalog, "hospital", "h1", cap=CAP)
-        with pytest.raises(InputError, match="need a new account of their own"):
+        with pytest.raises(InputError, match="disjoint people"):
             _private(catalog, "clinic", "v2", cap=CAP, disjoint_people="another clinic")
         for taken in ("clinic", "hospital"):
-            with pytest.raises(InputError, match="need a new account of their own"):
+            with pytest.raises(InputError, match="disjoint people"):
                 _private(catalog, "clinic", "v2", account=taken, disjoint_people="another clinic")
-        with pytest.raises(RefusedError, match="give it a cap"):
+        with pytest.raises(RefusedError, match=r"'fresh'.*cap"):
             _private(catalog, "clinic", "v2", account="fresh", disjoint_people="another clinic")
         assert [found.version for found in catalog.registrations("clinic")] == ["v1"]
-        with pytest.raises(InputError, match=r"stored under another account.*leave --disjoint-people out"):
+        with pytest.raises(InputError, match="--disjoint-people"):
             _private(catalog, "elsewhere", "e1", cap=CAP, account="new", disjoint_people="another clinic")
 
     def test_nothing_refills_an_account(self, catalog: Catalog, ledger: Ledger) -> None:
@@ -220,15 +221,15 @@ class TestPeople:
         _private(catalog, "visits", "v1", cap=CAP, people=PATIENTS)
         assert catalog.account_of("visits").unit == "person"
         assert catalog.get("visits").people == PATIENTS
-        with pytest.raises(RefusedError, match=r"account 'visits' is of people and visits does not say whose"):
+        with pytest.raises(RefusedError, match=r"account 'visits'.*--person"):
             _private(catalog, "visits", "v2")
-        with pytest.raises(RefusedError, match=r"is of people and claims does not say whose"):
+        with pytest.raises(RefusedError, match=r"claims.*--person"):
             _private(catalog, "claims", "c1", account="visits")
-        with pytest.raises(InputError, match=r"was opened for people, .*leave the group size 3 out"):
+        with pytest.raises(InputError, match=r"people.*group size 3"):
             _private(catalog, "visits", "v2", people=PATIENTS, group_size=3)
-        with pytest.raises(InputError, match=r"unit 'person' and group size 3; .*counts once"):
+        with pytest.raises(InputError, match=r"'person'.*3"):
             _private(catalog, "claims", "c1", cap=CAP, people=People("Member"), group_size=3)
-        with pytest.raises(InputError, match=r"exists with other properties .*, people, idealised"):
+        with pytest.raises(InputError, match=r"'visits'.*, people, idealised"):
             ledger.open_account("visits", CAP)
         assert [one.version for one in catalog.registrations()] == ["v1"]
         assert [one.name for one in ledger.accounts()] == ["visits"]
@@ -238,7 +239,7 @@ class TestPeople:
         _private(catalog, "visits", "v1", cap=CAP, group_size=5)
         ledger.charge(request(release("model", 0.1), account="visits"), {"0": "key"})
         for name in ("visits", "claims"):
-            with pytest.raises(RefusedError, match=r"account 'visits' is of rows, which is fixed: .*of type ignore"):
+            with pytest.raises(RefusedError, match=r"account 'visits'.*type ignore"):
                 _private(catalog, name, "v2", account="visits", people=PATIENTS)
         assert spent(ledger, "visits") == 0.5
         assert [one.version for one in catalog.registrations()] == ["v1"]
@@ -248,7 +249,7 @@ class TestPeople:
     )
     def test_people_are_declared_once(self, catalog: Catalog, now: People) -> None:
         _private(catalog, "visits", "v1", cap=CAP, people=PATIENTS)
-        with pytest.raises(RefusedError, match=r"were declared as column Patient of namespace hospital-mrn, at most 8"):
+        with pytest.raises(RefusedError, match=r"column Patient.*8"):
             _private(catalog, "visits", "v2", people=now)
         assert _private(catalog, "visits", "v2", people=PATIENTS).account == "visits"
         # Another table of the account may name them by another column.
@@ -257,11 +258,9 @@ class TestPeople:
     def test_people_of_a_namespace_have_one_account(self, catalog: Catalog, ledger: Ledger) -> None:
         _private(catalog, "visits", "v1", cap=CAP, people=PATIENTS)
         for options in ({}, {"disjoint_people": "others", "overlapping": ["visits"]}):
-            with pytest.raises(
-                RefusedError, match=r"namespace 'hospital-mrn' belong to account 'visits', .*--account vis"
-            ):
+            with pytest.raises(RefusedError, match=r"namespace 'hospital-mrn'.*account 'visits'.*--account vis"):
                 _private(catalog, "claims", "c1", cap=CAP, people=People("Member", 64, "hospital-mrn"), **options)
-        with pytest.raises(RefusedError, match="belong to account 'visits'"):
+        with pytest.raises(RefusedError, match=r"'hospital-mrn'.*account 'visits'"):
             _private(catalog, "visits", "v2", cap=CAP, account="new", disjoint_people="others", people=PATIENTS)
         assert [one.name for one in ledger.accounts()] == ["visits"]
         # Public rows are in no account that is kept.
@@ -295,5 +294,5 @@ class TestPeople:
         assert again.account("visits").unit == "person"
         assert spent(again, "visits") == 0.5
         assert again.verify() == []
-        with pytest.raises(RefusedError, match="is of people and visits does not say whose"):
+        with pytest.raises(RefusedError, match=r"visits.*--person"):
             _private(Catalog(opened(path)), "visits", "v2")

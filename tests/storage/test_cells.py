@@ -289,7 +289,7 @@ def test_columns_named_by_numbers(tmp_path: Path) -> None:
     assert encoder.feature_names_in_.tolist() == ["0"]
     assert encoder.transform(frame).tobytes() == np.asarray(block.features).tobytes()
     assert encoder.transform({0: [5, 7]}).tobytes() == np.asarray(block.features).tobytes()
-    with pytest.raises(InputError, match="column '0' is there twice; the rows have: 0, 1"):
+    with pytest.raises(InputError, match=r"column '0'.*0, 1"):
         encoder.transform(pd.DataFrame([[1, 2, 3]], columns=[0, "0", 1]))
 
 

@@ -27,6 +27,7 @@ from tests.support.ledgers import (
     request,
     spent,
 )
+from tests.support.stating import stating
 
 
 def _execute(path: Path, statement: str) -> None:
@@ -96,11 +97,11 @@ def test_another_format_is_refused_on_opening_and_under_way(tmp_path: Path, vers
     path = tmp_path / "ledger.sqlite"
     ledger = open_ledger(path, cap=5)
     _execute(path, f"UPDATE ledger_meta SET value = '{version}' WHERE name = 'format_version'")
-    told = f"format version {version}, this Unitball reads {FORMAT_VERSION}; use the Unitball that wrote it"
+    told = stating(value=version, bound=FORMAT_VERSION)
     before = path.read_bytes()
-    with pytest.raises(FormatVersionError, match=told):
+    with pytest.raises(FormatVersionError, check=told):
         opened(path)
-    with pytest.raises(FormatVersionError, match=told):
+    with pytest.raises(FormatVersionError, check=told):
         ledger.charge(request(release("k")), {})
     assert path.read_bytes() == before
 
@@ -136,10 +137,10 @@ def test_what_is_remembered_of_an_opening_ends_with_the_file(tmp_path: Path, mon
     other = opened(tmp_path / "other.sqlite")
     (tmp_path / "other.sqlite").replace(path)
     assert opened_again() == (other.chain.ledger_id, 1)
-    with pytest.raises(SecretError, match="not the key"):
+    with pytest.raises(SecretError, match=r"key given.*ledger.sqlite"):
         open_database(path, key=Secret(b"another key of ledgers in tests!"), memory=memory)
     path.unlink()
-    with pytest.raises(StorageError, match="is missing"):
+    with pytest.raises(StorageError, match=r"ledger.sqlite.*ledger.head"):
         opened_again()
 
 
@@ -149,11 +150,11 @@ def test_another_key_or_none_is_refused(tmp_path: Path) -> None:
     key = tmp_path / "private" / "root.key"
     kept = key.read_bytes()
     key.unlink()
-    with pytest.raises(SecretError, match=r"root.key is missing.*back-up"):
+    with pytest.raises(SecretError, match=r"root.key.*missing"):
         open_database(path)
     key.write_bytes(b"x" * 32)
     key.chmod(0o600)
-    with pytest.raises(SecretError, match="not the key that ledger"):
+    with pytest.raises(SecretError, match=r"root.key.*ledger.sqlite"):
         open_database(path)
     key.write_bytes(kept)
     open_database(path)
@@ -184,7 +185,7 @@ def test_damaged_pages_are_an_error_in_one_line(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[4096 : len(content)] = b"\xff" * (len(content) - 4096)
     path.write_bytes(content)
-    with pytest.raises(StorageError, match="is damaged; nothing was charged") as caught:
+    with pytest.raises(StorageError, match=r"damaged.*charged") as caught:
         ledger.charge(request(release("new")), {})
     assert "\n" not in str(caught.value)
 
@@ -193,15 +194,15 @@ def test_a_ledger_that_was_removed_is_not_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = open_ledger(path, cap=5)
     path.unlink()
-    with pytest.raises(StorageError, match=r"is missing but ledger\.head is there"):
+    with pytest.raises(StorageError, match=r"ledger\.sqlite.*ledger\.head"):
         opened(path)
-    with pytest.raises(StorageError, match="cannot be opened; nothing was charged"):
+    with pytest.raises(StorageError, match=r"opened.*charged"):
         ledger.charge(request(release("k")), {})
     assert not path.exists()
 
 
 def test_a_root_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"cannot be made .*directory exists"):
+    with pytest.raises(StorageError, match=r"ledger\.sqlite cannot.*directory"):
         opened(tmp_path / "nowhere" / "ledger.sqlite")
 
 

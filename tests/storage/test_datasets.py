@@ -40,6 +40,7 @@ from storage.rowfiles import RowFormat, RowWriter, StoredRows
 from storage.secrets import root_secret
 from storage.source import Block, Source
 from tests.support.data import files_of, flip, gathered, source_of, stored, synthetic, temporaries
+from tests.support.stating import stating
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_the_same_private_rows_under_one_name_are_one_version(layout: Layout) ->
 def test_nothing_private_is_learnt_from_rows(layout: Layout) -> None:
     train = synthetic(20, 4, seed=12)
     for found in ("dimension", "classes"):
-        with pytest.raises(RefusedError, match=f"its {found} would be learnt from the rows; declare --{found}"):
+        with pytest.raises(RefusedError, check=stating(value=(found,), bound="declared", way_out=f"--{found}")):
             stored(layout, source_of(train, found=frozenset({found})), private=True)
     assert list(layout.datasets.iterdir()) == []
 
@@ -206,9 +207,9 @@ def test_nothing_private_is_learnt_from_rows(layout: Layout) -> None:
 @pytest.mark.parametrize("name", ["", "a b", "../a"])
 def test_names_are_checked(layout: Layout, name: str) -> None:
     source = source_of(synthetic(4, 2, seed=13))
-    with pytest.raises(InputError, match="data set name"):
+    with pytest.raises(InputError, match=r"^data set name"):
         write_dataset(layout, source, name=name, account="a", visibility=Visibility.PUBLIC)
-    with pytest.raises(InputError, match="account"):
+    with pytest.raises(InputError, match=r"^account"):
         write_dataset(layout, source, name="a", account=name, visibility=Visibility.PUBLIC)
 
 
@@ -221,20 +222,20 @@ def test_a_number_that_is_not_finite_is_refused_by_its_place(
     features, labels = synthetic(30, 4, seed=14)
     features[17, 2] = value
     given: Any = sparse.csr_matrix(features) if wide else features
-    with pytest.raises(InputError, match=r"synthetic, train row 18: feature 3 is .*must be finite .*remove or correct"):
+    with pytest.raises(InputError, match="row 18: feature 3"):
         stored(layout, source_of((given, labels), sparse=wide), private=private)
     assert list(layout.datasets.iterdir()) == []
 
 
 def test_bad_labels_are_refused_by_their_place(layout: Layout) -> None:
     features, _ = synthetic(30, 4, seed=15)
-    with pytest.raises(InputError, match=r"train row 30: label '7' is not among the classes 0, 1"):
+    with pytest.raises(InputError, match=r"row 30: label '7'.*0, 1"):
         stored(layout, source_of((features, [0, 1] * 14 + [0, 7])))
-    with pytest.raises(InputError, match=r"test row 1: label 'x' is not among"):
+    with pytest.raises(InputError, match="row 1: label 'x'"):
         stored(layout, source_of((features, [0, 1] * 15), (features, ["x"] * 30)))
     for bad in (math.nan, math.inf, 2.5, "x"):
         labels = np.array([0.0] * 29 + [bad], dtype=object)
-        with pytest.raises(InputError, match=rf"train row 30: label {bad} is outside the declared range \[-1, 2\]"):
+        with pytest.raises(InputError, match=rf"train row 30: label {bad}.*\[-1, 2\]"):
             stored(layout, source_of((features, labels), label_range=(-1.0, 2.0)))
 
 
@@ -254,7 +255,7 @@ def test_what_is_refused_is_refused_first_although_the_next_rows_are_read_beside
                 yield Block(np.full((5, 3), math.nan if number == 1 else 0.5), np.arange(5) % 2)
 
     failing = Source(format="synthetic", place="here", dimension=3, classes=("0", "1"), parts={"train": Failing()})
-    with pytest.raises(InputError, match="here, train row 6: feature 1 is nan"):
+    with pytest.raises(InputError, match="row 6: feature 1"):
         stored(layout, failing, private=private)
     assert read == [0, 1, 2]
     assert list(layout.datasets.iterdir()) == []
@@ -262,9 +263,9 @@ def test_what_is_refused_is_refused_first_although_the_next_rows_are_read_beside
 
 def test_empty_and_one_class_sets_are_refused(layout: Layout) -> None:
     features, _ = synthetic(30, 4, seed=16)
-    with pytest.raises(InputError, match="holds no rows to train on"):
+    with pytest.raises(InputError, check=stating(value=0, bound=1)):
         stored(layout, source_of((features[:0], [])))
-    with pytest.raises(InputError, match=r"one class only \('1'\)"):
+    with pytest.raises(InputError, check=stating(value=1, bound=2)):
         stored(layout, source_of((features, [1] * 30), (features, [0, 1] * 15)))
     # How many classes private rows hold is theirs to keep.
     assert stored(layout, source_of((features, [0, 1] * 15), (features[:0], []))).test_rows == 0
@@ -274,15 +275,15 @@ def test_empty_and_one_class_sets_are_refused(layout: Layout) -> None:
 def test_blocks_of_another_width_are_refused(layout: Layout) -> None:
     source = source_of(synthetic(30, 4, seed=17))
     object.__setattr__(source, "dimension", 5)
-    with pytest.raises(InputError, match=r"expected 5 features a row"):
+    with pytest.raises(InputError, match="5 features"):
         stored(layout, source)
 
 
 def test_a_part_that_is_not_there_is_named(layout: Layout) -> None:
     ref = stored(layout, source_of(synthetic(30, 4, seed=18)))
-    with pytest.raises(InputError, match="has no test rows of its own; it has: train"):
+    with pytest.raises(InputError, match=r"data set rows.*: train"):
         open_dataset(layout, ref, "test")
-    with pytest.raises(StorageError, match="does not exist"):
+    with pytest.raises(StorageError, check=stating(value="dataset.json", bound="present")):
         open_dataset(layout, ref.model_copy(update={"version": "none"}))
 
 
@@ -331,7 +332,7 @@ def test_every_flipped_byte_of_a_part_is_found(layout: Layout) -> None:
     whole = path.read_bytes()
     for place in np.linspace(0, 1, 23):
         flip(path, place)
-        with pytest.raises(DamagedError, match=r"part-00000.parquet is damaged"):
+        with pytest.raises(DamagedError, check=stating(value="part-00000.parquet", bound="digest")):
             open_dataset(layout, ref)
         path.write_bytes(whole)
 
@@ -341,7 +342,7 @@ def test_a_newer_format_is_refused(layout: Layout) -> None:
     path = layout.dataset(ref.version) / MANIFEST
     body = {key: value for key, value in json.loads(path.read_text()).items() if key != "digest"}
     path.write_bytes(documents.dump_manifest(body, version=datasets.FORMAT_VERSION + 1))
-    with pytest.raises(FormatVersionError, match="format version 2, this Unitball reads 1"):
+    with pytest.raises(FormatVersionError, match=r"version 2.*Unitball.*1", check=stating(value=2, bound=1)):
         open_dataset(layout, ref)
 
 
@@ -365,7 +366,7 @@ def test_digests_are_verified_once_a_state_of_the_file(layout: Layout, monkeypat
     open_dataset(layout, ref)
     assert len(read) == 1
     flip(path)
-    with pytest.raises(DamagedError, match="digest does not match"):
+    with pytest.raises(DamagedError, match="digest", check=stating(value="part-00000.parquet", bound="digest")):
         open_dataset(layout, ref)
     flip(path)
     other = path.with_name("other")
@@ -373,7 +374,7 @@ def test_digests_are_verified_once_a_state_of_the_file(layout: Layout, monkeypat
     flip(other)
     os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
     other.replace(path)
-    with pytest.raises(DamagedError, match="digest does not match"):
+    with pytest.raises(DamagedError, match="digest", check=stating(value="part-00000.parquet", bound="digest")):
         open_dataset(layout, ref)
 
 
@@ -437,7 +438,7 @@ def test_what_was_private_cannot_become_public(layout: Layout) -> None:
         np.concatenate([features[:20]] * 5),
         np.concatenate([fresh[:500], features]),
     ):
-        with pytest.raises(RefusedError, match=r"what was private cannot be registered") as caught:
+        with pytest.raises(RefusedError, match=r"synthetic.*public") as caught:
             stored(layout, source_of((rows, np.arange(len(rows)) % 2)))
         # Yes or no, never how much.
         assert "%" not in str(caught.value)
@@ -602,7 +603,7 @@ def test_a_map_may_misbehave(layout: Layout) -> None:
         assert not got[0][[3, 4]].any()
         assert np.isfinite(got[0]).all()
         assert np.array_equal(got[1], labels)
-    with pytest.raises(StorageError, match=r"row map 'wrong' gives an array of shape \(60, 3\), expected \(60, 4\)"):
+    with pytest.raises(StorageError, match=r"'wrong'.*shape \(60, 3\).*\(60, 4\)"):
         transform_dataset(layout, ref, lambda rows: rows[:, :3], normalisation="wrong")
     assert not temporaries(layout.root)
 
@@ -630,6 +631,6 @@ def test_a_failed_write_leaves_the_root_as_it_was(layout: Layout, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(rowfiles.RowWriter, "_write_group", full)
-    with pytest.raises(StorageError, match="No space left on device"):
+    with pytest.raises(StorageError, match="No space", check=stating(way_out="--root")):
         stored(layout, source_of(synthetic(60, 4, seed=41)), private=True)
     assert files_of(layout.root) == before

@@ -27,6 +27,7 @@ from storage.refs import OnViolation, Scaling
 from storage.schema import Schema, Table, load_schema, parse_schema
 from storage.source import ReadOptions, read_source
 from tests.support.data import gathered, real_data, stored
+from tests.support.stating import stating
 
 LABEL = {"name": "y", "type": "label", "classes": ["no", "yes"]}
 
@@ -182,7 +183,7 @@ def test_days_between_two_dates_are_a_number() -> None:
     assert found.encoded.unclippable.tolist() == [False] * 5 + [True]
     assert found.missing.tolist() == [False] * 4 + [True, False]
     np.testing.assert_allclose(found.column.place(found.encoded.values[:4])[:, 0], [0, -0.2, 1, 0.4])
-    with pytest.raises(InputError, match="column stay is between 'y', which is no column of type date or ignore"):
+    with pytest.raises(InputError, match=r"column stay.*between 'y'.*date.*ignore"):
         schema_of({**stay, "between": ["admitted", "y"]}, day)
     encoder = TableEncoder(dict(schema.document), "clip")
     assert encoder.feature_names_in_.tolist() == ["admitted", "discharged"]
@@ -235,7 +236,7 @@ def test_german_sums_and_marks_that_are_one() -> None:
     )
     np.testing.assert_allclose(found.encoded.values[:3, 0], [0.12345, 0.1234, 0.00015])
     assert found.encoded.unclippable.tolist() == [False, False, False, True]
-    with pytest.raises(InputError, match="they must differ"):
+    with pytest.raises(InputError, match=r"decimal.*'\.'.*thousands"):
         parse_schema({**document, "decimal": "."}, "schema")
 
 
@@ -244,40 +245,40 @@ def test_german_sums_and_marks_that_are_one() -> None:
     [
         (
             {"name": "x", "type": "numeric", "range": [0, 1], "centre": 2},
-            r"centre is 2; it must be a number in the range",
+            "centre.*2",
         ),
         (
             {"name": "x", "type": "numeric", "range": [0, 1], "scale": "root"},
-            "scale is 'root'; it must be linear or log",
+            "scale.*'root'",
         ),
-        ({"name": "x", "type": "numeric", "range": [0, 1], "thousands": "_"}, "thousands is '_'; it must be one of"),
-        ({"name": "x", "type": "numeric", "range": [0, 1], "currency": []}, "currency must be a list of at least one"),
-        ({"name": "x", "type": "numeric", "range": [0, 1], "missing": "mean"}, "missing is 'mean'; it must be one of"),
-        ({"name": "x", "type": "category", "hash": 1}, "hash is 1; it must be a number of bins from 2 to 4096"),
-        ({"name": "x", "type": "category", "hash": 8, "values": ["a"]}, "hash is 8; .* instead of values"),
-        ({"name": "x", "type": "days", "between": "y", "range": [0, 9]}, "between is 'y'; it must name two columns"),
-        ({"name": "x", "type": "boolean", "values": ["a"]}, "declare two, what means no first"),
-        ({"name": "x", "type": "date", "range": ["2020-01-01"]}, "it must be two days"),
-        ({"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "parts": ["hour"]}, "some of days, year"),
-        ({"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "format": 3}, "it must be text such as"),
+        ({"name": "x", "type": "numeric", "range": [0, 1], "thousands": "_"}, "thousands.*'_'"),
+        ({"name": "x", "type": "numeric", "range": [0, 1], "currency": []}, "currency"),
+        ({"name": "x", "type": "numeric", "range": [0, 1], "missing": "mean"}, "missing.*'mean'"),
+        ({"name": "x", "type": "category", "hash": 1}, "hash.*1.*2.*4096"),
+        ({"name": "x", "type": "category", "hash": 8, "values": ["a"]}, "hash.*8"),
+        ({"name": "x", "type": "days", "between": "y", "range": [0, 9]}, "between.*'y'"),
+        ({"name": "x", "type": "boolean", "values": ["a"]}, r"values.*\['a'\]"),
+        ({"name": "x", "type": "date", "range": ["2020-01-01"]}, r"range.*\['2020-01-01'\]"),
+        ({"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "parts": ["hour"]}, r"parts.*\['hour'\]"),
+        ({"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "format": 3}, r"format.*3.*%d\.%m\.%Y"),
         *(
             (
                 {"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "format": form},
-                "it must name a year, a month and a day",
+                "format.*a year, a month",
             )
             for form in ("%d.%m.", "%Y-%m", "%Y", "%H:%M", "%d.%Y", "day", "%Q", "", ["%Y-%m-%d", "%m/%d"])
         ),
         (
             {"name": "x", "type": "days", "between": ["y", "y"], "range": [0, 9], "format": "%d.%m."},
-            "it must name a year, a month and a day",
+            "format.*a year, a month",
         ),
         (
             {"name": "x", "type": "label", "classes": ["a", "b"], "missing": "indicator"},
-            "can only be refused or dropped",
+            "missing is indicator",
         ),
         (
             {"name": "x", "type": "label", "classes": 3},
-            "classes is 3; it must be a list of at least one value, or a mapping",
+            "classes.*3",
         ),
     ],
 )
@@ -289,12 +290,12 @@ def test_a_wrong_column_says_what_is_right(column: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"decimal": ";"}, "decimal is ';'; it must be"),
-        ({"decimal": ",", "delimiter": ","}, "not the delimiter"),
-        ({"encoding": "utf-9"}, "encoding is 'utf-9', which is not known"),
-        ({"encoding": "hex"}, "encoding is 'hex', which is not known"),
-        ({"header": "no"}, "header is 'no'; it must be true or false"),
-        ({"scaling": "minmax"}, "scaling is 'minmax'; it must be one of centred, unit-interval"),
+        ({"decimal": ";"}, "decimal.*';'"),
+        ({"decimal": ",", "delimiter": ","}, "decimal.*','.*delimiter"),
+        ({"encoding": "utf-9"}, "encoding.*'utf-9'"),
+        ({"encoding": "hex"}, "encoding.*'hex'"),
+        ({"header": "no"}, "header.*'no'"),
+        ({"scaling": "minmax"}, "scaling.*'minmax'.*unit-interval"),
     ],
 )
 def test_a_wrong_key_says_what_is_right(given: dict[str, Any], message: str) -> None:
@@ -352,11 +353,11 @@ def test_columns_may_have_a_rule_of_their_own_and_labels_names(tmp_path: Path) -
         "read": 3, "kept": 2, "incomplete": 2, "outside": 0, "clipped": 0, "dropped": 0, "null": 1,
     }  # fmt: skip
     path, schema = _file(tmp_path, "x,z,y\n1,2,\n", GAPS)
-    with pytest.raises(InputError, match=r"line 2, column y: the value is missing; fill it.*'missing: drop'"):
+    with pytest.raises(InputError, match=r"line 2.*'missing: drop'"):
         stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
     # A marker is one in every column, and then the cell does not look missing.
     path, schema = _file(tmp_path, "x,z,y\n1,2,9\n", GAPS.replace('marker: ""', 'marker: ["", "9"]'))
-    with pytest.raises(InputError, match=r"line 2, column y: '9' marks a missing value; .*'missing: drop'"):
+    with pytest.raises(InputError, match=r"line 2.*'9'.*'missing: drop'"):
         stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
 
 
@@ -388,7 +389,7 @@ def test_other_encodings_and_decimal_commas(encoding: str, gap: str, tmp_path: P
 def test_a_point_beside_a_decimal_comma_is_no_number(tmp_path: Path) -> None:
     path, schema = _file(tmp_path, "größe;ort;y\n1.500;Bonn;0\n", TABLE.format(more='decimal: ","\ndelimiter: ";"'))
     layout = Layout(tmp_path / "root").prepare()
-    with pytest.raises(InputError, match=r"line 2, column größe: '1\.500' is outside"):
+    with pytest.raises(InputError, match=r"line 2.*'1\.500'"):
         stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
 
 
@@ -396,21 +397,21 @@ def test_text_in_another_encoding_says_so(tmp_path: Path) -> None:
     path, schema = _file(tmp_path, "", TABLE.format(more=""))
     layout = Layout(tmp_path / "root").prepare()
     path.write_bytes("größe,ort,y\n1,Köln,0\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"line 1: byte 0xf6 is not UTF-8; let the schema declare .*latin-1"):
+    with pytest.raises(InputError, match=r"line 1: byte 0xf6.*UTF-8.*latin-1"):
         stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
     schema.write_text(TABLE.format(more="encoding: utf-16"))
-    with pytest.raises(InputError, match=r"rows.csv is not in the declared encoding: .*declare another one"):
+    with pytest.raises(InputError, match=r"rows\.csv is not"):
         stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
 
 
 def test_a_file_without_names_says_what_was_seen(tmp_path: Path) -> None:
     path, schema = _file(tmp_path, "1,2,0\n", GAPS)
     layout = Layout(tmp_path / "root").prepare()
-    with pytest.raises(InputError, match=r"line 1 should name the columns and holds '1', '2', '0'; .*'header: false'"):
+    with pytest.raises(InputError, match=r"line 1.*'1', '2', '0'.*'header: false'"):
         stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
     path, schema = _file(tmp_path, "x,z,y\n1,2,0\n", "header: false\n" + GAPS)
     for rule in OnViolation:
-        with pytest.raises(InputError, match=r"line 1 holds the columns' names.*'header: true'"):
+        with pytest.raises(InputError, match=r"line 1.*'header: true'"):
             stored(layout, read_source("csv", path, ReadOptions(schema=schema, on_violation=rule)), private=True)
 
 
@@ -486,12 +487,12 @@ def test_a_column_that_is_always_missing_follows_its_rule(private: bool, tmp_pat
     ref = stored(layout, read_source("csv", path, options), private=private, name="indicator")
     assert ref.rows == 2
     schema.write_text(GAPS.replace("indicator", "refuse"))
-    with pytest.raises(InputError, match="line 2, column x: the value is missing"):
+    with pytest.raises(InputError, match="line 2"):
         stored(layout, read_source("csv", path, options), private=private)
     schema.write_text(GAPS.replace("indicator", "drop"))
     if private:
         ref = stored(layout, read_source("csv", path, options), private=True)
         assert ingestion_report(layout, ref).counts["train"]["null"] == ref.rows == 2
     else:
-        with pytest.raises(InputError, match="holds no rows to train on"):
+        with pytest.raises(InputError, check=stating(value=0, bound=1)):
             stored(layout, read_source("csv", path, options))

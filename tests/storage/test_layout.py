@@ -11,6 +11,7 @@ import pytest
 from storage.errors import FormatVersionError, InputError, StorageError
 from storage.layout import FORMAT_VERSION, Layout
 from tests.support.forks import in_child
+from tests.support.stating import stating
 
 
 def test_all_paths_lie_under_the_root(tmp_path: Path) -> None:
@@ -67,14 +68,14 @@ def test_prepare_closes_a_private_folder_that_stands_open(tmp_path: Path) -> Non
 def test_an_unwritable_root_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for root in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(StorageError, match=r"cannot write .*--root") as caught:
+        with pytest.raises(StorageError, check=stating(way_out="--root")) as caught:
             Layout(root).prepare()
         assert "\n" not in str(caught.value)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs to change the user")
 def test_a_root_of_another_user_is_one_clear_line() -> None:
-    with pytest.raises(StorageError, match="Permission denied"):
+    with pytest.raises(StorageError, match="Permission"):
         in_child(lambda: Layout(Path("/root-of-nobody")).prepare(), user=65534)
 
 
@@ -82,12 +83,11 @@ def test_a_root_of_another_format_is_refused_and_a_damaged_marker_named(tmp_path
     layout = Layout(tmp_path).prepare()
     for other in (FORMAT_VERSION - 1, FORMAT_VERSION + 1):
         layout.marker.write_text(json.dumps({"format_version": other}))
-        told = f"format version {other}, this Unitball reads {FORMAT_VERSION}; use the Unitball that made it.*--root"
-        with pytest.raises(FormatVersionError, match=told):
+        with pytest.raises(FormatVersionError, match="--root", check=stating(value=other, bound=FORMAT_VERSION)):
             layout.prepare()
     for text in ("", "{", "[]", "{}", '{"format_version": 1}'):
         layout.marker.write_text(text)
-        with pytest.raises(StorageError, match=r"unitball.json is damaged"):
+        with pytest.raises(StorageError, match=r"unitball.json"):
             layout.prepare()
 
 
@@ -95,7 +95,7 @@ def test_a_root_of_another_format_is_refused_and_a_damaged_marker_named(tmp_path
 def test_names_cannot_leave_their_folder(tmp_path: Path, name: str) -> None:
     layout = Layout(tmp_path)
     for ask in (layout.dataset, layout.party, layout.release, layout.party_secret):
-        with pytest.raises(InputError, match="cannot be used as a name"):
+        with pytest.raises(InputError, check=stating(value=name)):
             ask(name)
     with pytest.raises(InputError):
         layout.shard("0", name, "v")

@@ -18,6 +18,7 @@ from storage.ledger.database import Chain, HighWaterMark, Link, advance_mark
 from storage.ledger.ledger import Ledger
 from storage.ledger.restoring import restore
 from tests.support.ledgers import SumOfEpsilons, database_of, open_ledger, release, request, spent
+from tests.support.stating import stating
 
 pytestmark = pytest.mark.usefixtures("with_and_without_memory")
 
@@ -111,7 +112,7 @@ def test_every_edit_is_told(path: Path, statements: list[str], told: str) -> Non
 def test_another_identity_is_told(path: Path) -> None:
     """The key is derived from the identity too, so that no entry can be taken from another ledger of the root."""
     _edit(path, "UPDATE ledger_meta SET value = 'another' WHERE name = 'ledger_id'")
-    with pytest.raises(SecretError, match="not the key"):
+    with pytest.raises(SecretError, match=r"key given.*ledger.sqlite"):
         open_ledger(path)
 
 
@@ -121,10 +122,10 @@ def test_another_ledger_in_its_place_is_told(path: Path) -> None:
     shutil.copy(other, path)
     ledger = open_ledger(path)
     assert any("belongs to another ledger" in problem for problem in ledger.verify())
-    with pytest.raises(StorageError, match="belongs to another ledger"):
+    with pytest.raises(StorageError, check=stating(bound="high-water mark", way_out="unitball ledger restore")):
         ledger.charge(request(release("more")), {})
     # Of that other ledger's accounts the mark cannot say what they had spent here.
-    with pytest.raises(InputError, match="does not say what this ledger had spent"):
+    with pytest.raises(InputError, match=r"^the high-water mark.*--epsilon.*--delta"):
         restore(database_of(ledger), SumOfEpsilons(), by="owner", why="the wrong file was put back")
 
 
@@ -145,7 +146,11 @@ def test_every_edit_is_refused_at_charging(path: Path, statements: list[str], fr
     if fresh:
         ledger = open_ledger(path)
     _edit(path, *statements)
-    with pytest.raises(StorageError, match=r"entr.* (changed|removed|follow).*Nothing was charged"):
+    with pytest.raises(
+        StorageError,
+        match=r"entr(y|ies) .*(changed|removed|follow)",
+        check=stating(bound="chain", way_out="unitball ledger restore"),
+    ):
         ledger.charge(request(release("new")), {})
 
 
@@ -159,7 +164,7 @@ def test_a_recomputed_entry_needs_the_key(path: Path) -> None:
     digest = forged.digest({**row, "content": "{}"})
     connection.close()
     _edit(path, f"UPDATE ledger_entries SET content = '{{}}', digest = '{digest}' WHERE sequence = 14")
-    with pytest.raises(StorageError, match=r"entry 14 .* was changed"):
+    with pytest.raises(StorageError, check=stating(bound="chain", way_out="unitball ledger restore")):
         open_ledger(path).charge(request(release("new")), {})
 
 
@@ -194,7 +199,7 @@ def test_an_older_back_up_is_told_and_spends_nothing(path: Path, tmp_path: Path)
         lambda: ledger.raise_cap("clinic", Cap(90, 1e-5), by="owner", why="because"),
         lambda: ledger.open_account("new", None),
     ):
-        with pytest.raises(StorageError, match=r"older back-up was restored.*Nothing was charged"):
+        with pytest.raises(StorageError, check=stating(bound="high-water mark", way_out="unitball ledger restore")):
             attempt()
     assert spent(open_ledger(path)) == 4
 
@@ -259,7 +264,7 @@ def test_a_mark_never_goes_back(path: Path) -> None:
 def test_a_damaged_mark_is_an_error_in_one_line(path: Path, content: str) -> None:
     path.with_suffix(".head").write_text(content)
     ledger = open_ledger(path)
-    with pytest.raises(StorageError, match=r"high-water mark .* is damaged"):
+    with pytest.raises(StorageError, match=r"high-water mark.*damaged"):
         ledger.charge(request(release("more")), {})
     assert any("is damaged" in problem for problem in ledger.verify())
 
@@ -269,7 +274,7 @@ def test_a_mark_that_cannot_be_read_is_an_error_in_one_line(path: Path) -> None:
     head.unlink()
     head.mkdir()
     ledger = open_ledger(path)
-    with pytest.raises(StorageError, match=r"high-water mark .* cannot be read \(Is a directory\); make it readable"):
+    with pytest.raises(StorageError, match=r"high-water mark.*\(Is a directory\)"):
         ledger.charge(request(release("more")), {})
     assert any("cannot be read" in problem for problem in ledger.verify())
 

@@ -200,7 +200,7 @@ def test_a_read_only_ledger_is_read_and_charges_nothing(open_place: Path) -> Non
 
 def test_a_read_only_root_without_a_ledger_is_an_error(open_place: Path) -> None:
     open_place.chmod(0o555)
-    with pytest.raises(StorageError, match="cannot be made"):
+    with pytest.raises(StorageError, match=r"ledger.sqlite.*Permission denied"):
         in_child(lambda: open_ledger(open_place / "ledger.sqlite"), user=_ordinary_user())
     assert list(open_place.iterdir()) == []
 
@@ -209,7 +209,7 @@ def test_a_ledger_that_may_not_be_read_is_an_error(open_place: Path) -> None:
     path = open_place / "ledger.sqlite"
     open_ledger(path)
     path.chmod(0o000)
-    with pytest.raises(StorageError, match="cannot be opened"):
+    with pytest.raises(StorageError, match=r"ledger.sqlite.*opened"):
         in_child(lambda: open_ledger(path), user=_ordinary_user())
 
 
@@ -223,7 +223,7 @@ def test_a_full_database_charges_nothing(tmp_path: Path) -> None:
     def _no_more_pages(connection: Any, record: Any) -> None:
         connection.execute(f"PRAGMA max_page_count = {pages}")
 
-    with pytest.raises(StorageError, match="the disk is full; nothing was charged"):
+    with pytest.raises(StorageError, match="disk is full"):
         ledger.charge(request(release("new"), run="long words " * 4000), {})
     healed = open_ledger(path)
     assert not healed.is_charged("new")
@@ -274,7 +274,7 @@ def test_a_full_disk_charges_nothing(small_disk: Path) -> None:
             ledger.charge(request(release(f"k{number}"), run="words " * 200), {})
             charged.append(f"k{number}")
 
-    with pytest.raises(StorageError, match="nothing was charged") as caught:
+    with pytest.raises(StorageError, match="disk is full") as caught:
         fill()
     assert "\n" not in str(caught.value)
     assert len(charged) > 3
@@ -288,7 +288,7 @@ def test_a_full_disk_charges_nothing(small_disk: Path) -> None:
 
 def test_a_full_disk_makes_no_half_ledger(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space"):
         ballast.write_bytes(b"x" * 200_000)
     with pytest.raises(StorageError):
         open_ledger(small_disk / "ledger.sqlite")
@@ -301,6 +301,6 @@ def test_a_lock_that_is_never_released_is_an_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("storage.ledger.database.BUSY_SECONDS", 0.2)
     path = tmp_path / "ledger.sqlite"
     ledger = open_ledger(path, cap=5)
-    with chain.writing(database_of(ledger)), pytest.raises(StorageError, match="another process has held it"):
+    with chain.writing(database_of(ledger)), pytest.raises(StorageError, match="300 s"):
         open_ledger(path).charge(request(release("a")), {})
     assert not ledger.is_charged("a")

@@ -24,6 +24,7 @@ from storage.refs import Visibility
 from tests.support.forks import die, killed, race
 from tests.support.ledgers import SumOfEpsilons, database_of, open_ledger, opened, release, request, spent
 from tests.support.postgresql import running_postgresql
+from tests.support.stating import stating
 
 pytestmark = pytest.mark.postgresql
 
@@ -53,7 +54,7 @@ def test_the_rules_are_those_of_sqlite(url: str) -> None:
     assert ledger.charge(request(release("a"), release("b", 0.5)), {"0": "s0"}).charged == ("a", "b")
     assert ledger.charge(request(release("a")), {"0": "other"}).already_charged == ("a",)
     assert ledger.charge_of("a").plan.key_ids == {"0": "s0"}
-    with pytest.raises(OverspendError, match=r"1\.5 is left"):
+    with pytest.raises(OverspendError, match=r"^1\.5 is left"):
         ledger.charge(request(release("c", 1.6)), {})
     assert ledger.record_output("a", "d1") is OutputOutcome.RECORDED
     assert ledger.record_output("a", "d2") is OutputOutcome.RECHARGED
@@ -186,12 +187,14 @@ def test_a_decision_rests_on_what_was_once_in_order(url: str, statement: str, mo
     ledger.charge(request(release("a")), {})
     ledger.charge(request(release("b", 0.5)), {})
     _edit(url, statement)
-    with pytest.raises(OverspendError, match=r"0\.5 is left"):
+    with pytest.raises(OverspendError, match=r"^0\.5 is left"):
         ledger.charge(request(release("c", 0.6)), {})
     ledger.charge(request(release("d", 0.25)), {})
     assert ledger.verify() != []
     monkeypatch.setattr(entries_module, "_RELIED_ON_SECONDS", 0.0)
-    with pytest.raises(StorageError, match=r"entry .*(changed|removed).*Nothing was charged"):
+    with pytest.raises(
+        StorageError, match=r"entry.*(changed|removed)", check=stating(bound="chain", way_out="unitball ledger restore")
+    ):
         ledger.charge(request(release("e", 0.25)), {})
 
 
@@ -200,7 +203,9 @@ def test_an_edit_is_refused_by_a_process_that_has_just_begun(url: str, statement
     ledger = open_ledger(url, cap=2)
     ledger.charge(request(release("a")), {})
     _edit(url, statement)
-    with pytest.raises(StorageError, match=r"entry .*(changed|removed).*Nothing was charged"):
+    with pytest.raises(
+        StorageError, match=r"entry.*(changed|removed)", check=stating(bound="chain", way_out="unitball ledger restore")
+    ):
         open_ledger(url).charge(request(release("b", 0.25)), {})
 
 
@@ -210,7 +215,7 @@ def test_what_others_appended_has_to_follow(url: str) -> None:
     ledger.charge(request(release("a")), {})
     columns = "kind, account, 'x', recorded_at, content"
     _edit(url, f"INSERT INTO ledger_entries SELECT 4, {columns}, digest, digest FROM ledger_entries WHERE sequence = 3")
-    with pytest.raises(StorageError, match=r"entry 4 .*changed"):
+    with pytest.raises(StorageError, check=stating(bound="chain", way_out="unitball ledger restore")):
         ledger.charge(request(release("b")), {})
 
 
@@ -242,11 +247,13 @@ def test_what_was_removed_is_missed_or_was_not_needed(url: str) -> None:
     ledger.charge(request(release("a")), {})
     ledger.record_output("a", "digest")
     _edit(url, "DELETE FROM ledger_entries WHERE kind = 'plan' AND account = 'other'")
-    with pytest.raises(OverspendError, match="1 is left"):
+    with pytest.raises(OverspendError, match=r"^1 is left"):
         ledger.charge(request(release("c", 1.5), account="other"), {})
-    with pytest.raises(StorageError, match=r"entries were removed.*Nothing was charged"):
+    with pytest.raises(StorageError, match=r"entries.*removed"):
         ledger.record_output("a", "another digest")
-    with pytest.raises(StorageError, match=r"entry .* was removed"):
+    with pytest.raises(
+        StorageError, match=r"entry.*removed", check=stating(bound="chain", way_out="unitball ledger restore")
+    ):
         open_ledger(url).charge(request(release("c"), account="other"), {})
 
 
@@ -264,7 +271,7 @@ def test_an_older_back_up_is_told_by_a_mark_on_this_machine(url: str, tmp_path: 
         "DELETE FROM ledger_entries WHERE sequence > 1",
         "ALTER TABLE ledger_entries ENABLE TRIGGER ALL",
     )
-    with pytest.raises(StorageError, match="older back-up was restored"):
+    with pytest.raises(StorageError, check=stating(bound="high-water mark", way_out="unitball ledger restore")):
         ledger.charge(request(release("b")), {})
     assert "older back-up was restored" in ledger.verify()[0]
 
@@ -290,7 +297,7 @@ def test_a_reader_without_the_right_to_write_charges_nothing(url: str) -> None:
     )
     reader = open_ledger(url.replace("unitball@", "looker@"))
     assert reader.account("clinic").cap == Cap(3, 1e-5)
-    with pytest.raises(StorageError, match="permission denied") as caught:
+    with pytest.raises(StorageError, match="ledger_meta") as caught:
         reader.charge(request(release("a")), {})
     assert "\n" not in str(caught.value)
     assert not reader.is_charged("a")

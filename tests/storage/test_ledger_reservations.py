@@ -44,16 +44,16 @@ def test_only_what_was_never_committed_comes_back(ledger: Ledger) -> None:
     ledger.give_back("clinic", "run", why="another party refused")
     ledger.give_back("clinic", "run", why="another party refused")
     assert spent(ledger) == 0.0
-    with pytest.raises(RefusedError, match="returned"):
+    with pytest.raises(RefusedError, match=r"'run'.*returned"):
         ledger.commit("clinic", "run", KEYS)
     # The same run may be asked for again: a fresh reservation.
     ledger.reserve("run", request(release("a", 0.6)))
     ledger.commit("clinic", "run", KEYS)
-    with pytest.raises(RefusedError, match="messages may have left"):
+    with pytest.raises(RefusedError, match=r"'run'.*charged"):
         ledger.give_back("clinic", "run", why="too late")
     assert spent(ledger) == pytest.approx(0.6)
     for act in (lambda: ledger.commit("clinic", "none", KEYS), lambda: ledger.give_back("clinic", "none", why="-")):
-        with pytest.raises(InputError, match="reserved nothing"):
+        with pytest.raises(InputError, match=r"'clinic'.*'none'"):
             act()
 
 

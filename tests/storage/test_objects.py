@@ -29,6 +29,7 @@ from tests.support.data import gathered, source_of, stored, synthetic
 from tests.support.forks import die, killed, race
 from tests.support.ledgers import opened
 from tests.support.object_store import running_object_store, use_object_store
+from tests.support.stating import stating
 
 ROWS = synthetic(300, 6, seed=171)
 ARRAYS = {"weights": np.arange(500.0)}
@@ -63,7 +64,7 @@ def releases(layout: Layout) -> ReleaseStore:
 def test_a_release_comes_back_from_the_store(layout: Layout) -> None:
     store = releases(layout)
     assert not store.exists("k")
-    with pytest.raises(StorageError, match="does not exist"):
+    with pytest.raises(StorageError, match="releases/k"):
         store.read("k")
     digest = store.write("k", {"kind": "model"}, ARRAYS)
     assert bucket(layout).names("releases") == [f"releases/k/{digest}"], "named by its content"
@@ -72,7 +73,7 @@ def test_a_release_comes_back_from_the_store(layout: Layout) -> None:
     assert np.array_equal(arrays["weights"], ARRAYS["weights"])
     assert store.write("k", {"kind": "model"}, ARRAYS) == digest
     assert store.keys() == ("k",)
-    with pytest.raises(StorageError, match="never overwritten"):
+    with pytest.raises(StorageError, check=stating(way_out="--replicate")):
         store.write("k", {"kind": "model"}, {"weights": np.zeros(3)})
     assert store.manifest("k") == manifest
     assert list(layout.releases.iterdir()) == []
@@ -93,7 +94,7 @@ def test_the_ledgers_row_decides_which_copy_is_the_release(layout: Layout, monke
     with monkeypatch.context() as patch:
         patch.setattr(ObjectReleases, "_publish", overtaken)
         monkeypatch = patch
-        with pytest.raises(StorageError, match="stored with other values"):
+        with pytest.raises(StorageError, check=stating(way_out="--replicate")):
             slower.write("k", {"kind": "slower"}, ARRAYS)
     assert len(bucket(layout).names("releases/k")) == 2
     assert releases(layout).read("k")[0]["kind"] == "faster"
@@ -204,10 +205,10 @@ def test_damaged_rows_are_noticed_at_reading(layout: Layout) -> None:
     assert data is not None
     rows = open_dataset(layout, ref)
     put(layout, name, data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(DamagedError, match="its digest does not match"):
+    with pytest.raises(DamagedError, match=r"parquet.*digest"):
         gathered(rows)
     bucket(layout).remove(name)
-    with pytest.raises(DamagedError, match="is missing"):
+    with pytest.raises(DamagedError, match="parquet is missing"):
         open_dataset(layout, ref)
 
 
@@ -291,5 +292,5 @@ def test_a_store_that_refuses_is_one_line_without_secrets(layout: Layout, monkey
         bucket(layout).get("releases/x/y")
     assert "\n" not in str(caught.value)
     assert "a-secret-of-tests" not in str(caught.value)
-    with pytest.raises(StorageError, match="the object store refuses"):
+    with pytest.raises(StorageError, match="object store"):
         stored(layout, source_of(ROWS), private=True)

@@ -26,6 +26,7 @@ from storage.people import (
 )
 from storage.refs import DatasetRef, Visibility
 from storage.source import ReadOptions, read_source
+from tests.support.stating import stating
 
 KEY = b"k" * 32
 
@@ -168,13 +169,13 @@ def test_what_is_stored_comes_back_and_damage_is_named(tmp_path: Path) -> None:
     assert np.array_equal(found.digest, register.digest)
     assert {part: places.tolist() for part, places in rows.items()} == {"train": [1, 0, -1], "test": [0]}
     path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(DamagedError, match=r"people\.npz is damaged"):
+    with pytest.raises(DamagedError, check=stating(value="people.npz", bound="digest")):
         load_people(path, digest)
 
 
 @pytest.mark.parametrize("most", [0, -1, True, 1.5, 2**17])
 def test_the_cap_on_rows_is_a_whole_number(most: object) -> None:
-    with pytest.raises(InputError, match="rows_per_person is"):
+    with pytest.raises(InputError, match="rows_per_person"):
         People("Patient", most)  # type: ignore[arg-type]
 
 
@@ -244,11 +245,11 @@ def test_typed_and_line_by_line_reading_name_the_same_people(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("type: numeric, range: [0, 100]", "type: person"), "columns Patient and age are both of type person"),
-        (("missing: drop}\n  - {name: age", "missing: indicator}\n  - {name: age"), "nobody's can only be refused"),
+        (("type: numeric, range: [0, 100]", "type: person"), "columns Patient"),
+        (("missing: drop}\n  - {name: age", "missing: indicator}\n  - {name: age"), "Patient: missing.*indicator"),
         (("rows_per_person: 2", "rows_per_person: 0"), "rows_per_person is 0"),
-        (("hospital-mrn", "[1]"), "namespace is"),
-        (("name: age", "name: Patient"), "column 'Patient' is declared twice"),
+        (("hospital-mrn", "[1]"), r"namespace.*\[1\]"),
+        (("name: age", "name: Patient"), "column 'Patient'"),
     ],
 )
 def test_faulty_declarations_are_named(tmp_path: Path, change: tuple[str, str], told: str) -> None:
@@ -257,5 +258,5 @@ def test_faulty_declarations_are_named(tmp_path: Path, change: tuple[str, str], 
 
 
 def test_unsafe_identifiers_stop_the_ingestion_with_their_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"line 3, column Patient: '1\.5' is outside the schema, which admits"):
+    with pytest.raises(InputError, match=r"line 3, column Patient: '1\.5'"):
         _ingested(tmp_path, "Patient,age,sick\n7,50,no\n1.5,60,yes\n")

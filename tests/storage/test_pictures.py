@@ -90,22 +90,22 @@ def test_formats(kind: str) -> None:
         pytest.param(png(2, 2, 16, 4, (b"\0" + b"\xff\xfe" * 4) * 2), DEEP, "16 bits a channel", id="png-grey-alpha"),
         pytest.param(b"P6 2 2 65535\n" + b"\xff\xfe" * 12, COLOUR, "16 bits a channel", id="ppm"),
         pytest.param(b"P3 1 1 65535\n65535 1 2", COLOUR, "16 bits a channel", id="ppm-plain"),
-        pytest.param(encoded(np.full((2, 2), 9, np.uint16)), GREY, "16 bits, and pixels are declared grey", id="deep"),
-        pytest.param(encoded(np.full((2, 2), 9, np.uint8)), DEEP, "8 bits, and pixels are declared grey-16", id="flat"),
-        pytest.param(encoded(np.full((2, 2), 70_000, np.int32), "TIFF"), DEEP, "no unsigned integers", id="signed"),
-        pytest.param(encoded(np.full((2, 2), 0.5, np.float32), "TIFF"), GREY, "no unsigned integers", id="float"),
+        pytest.param(encoded(np.full((2, 2), 9, np.uint16)), GREY, "16 bits.*declared grey", id="deep"),
+        pytest.param(encoded(np.full((2, 2), 9, np.uint8)), DEEP, "8.*grey-16", id="flat"),
+        pytest.param(encoded(np.full((2, 2), 70_000, np.int32), "TIFF"), DEEP, "unsigned integers", id="signed"),
+        pytest.param(encoded(np.full((2, 2), 0.5, np.float32), "TIFF"), GREY, "unsigned integers", id="float"),
         pytest.param(b"Pf\n2 1\n-1.0\n" + b"\0" * 8, GREY, "mode F", id="pfm"),
         pytest.param(encoded(Image.new("CMYK", (4, 4)), "JPEG"), COLOUR, "mode CMYK", id="cmyk"),
         pytest.param(encoded(Image.new("LAB", (4, 4)), "TIFF"), COLOUR, "mode LAB", id="lab"),
-        pytest.param(encoded(Image.new("RGB", (4, 4)), "GIF"), COLOUR, "is no PNG", id="gif"),
+        pytest.param(encoded(Image.new("RGB", (4, 4)), "GIF"), COLOUR, "PNG", id="gif"),
         pytest.param(
             encoded(Image.new("RGB", (4, 4)), "GIF", save_all=True, append_images=[Image.new("RGB", (4, 4), 9)]),
             COLOUR,
-            "is no PNG",
+            "PNG",
             id="animation",
         ),
-        pytest.param(b"", GREY, "is no PNG", id="empty"),
-        pytest.param(b"label,1\n", GREY, "is no PNG", id="text"),
+        pytest.param(b"", GREY, "PNG", id="empty"),
+        pytest.param(b"label,1\n", GREY, "PNG", id="text"),
         pytest.param(encoded(np.zeros((40, 40), np.uint8), "BMP")[:1500], GREY, "cannot be read", id="truncated-bmp"),
         pytest.param(encoded(np.arange(1600, dtype=np.uint8).reshape(40, 40))[:90], GREY, "cannot be read", id="cut"),
     ],
@@ -118,7 +118,7 @@ def test_what_cannot_be_taken_says_why(content: bytes, declared: Pictures, messa
 def test_white_that_is_nought_is_refused_in_16_bits() -> None:
     """The attack: Pillow turns 8 bits round and leaves 16 as they are: such a picture came out as its negative."""
     deep = encoded(np.full((2, 2), 9, np.uint16), "TIFF", tiffinfo={262: 0})
-    with pytest.raises(PictureError, match="of which 0 is white"):
+    with pytest.raises(PictureError, match="0 is white"):
         read(deep, DEEP)
 
 
@@ -142,7 +142,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(size: tuple[int, int], monkeypa
         encoded(np.zeros((2, 2), np.uint8), "BMP").replace(struct.pack("<ii", 2, 2), struct.pack("<ii", *size)),
     ]
     for content in claimed:
-        with pytest.raises(PictureError, match=r"pixels|claims more"):
+        with pytest.raises(PictureError, match=r"pixels|claims"):
             read(content, GREY)
 
 
@@ -209,7 +209,7 @@ def test_palettes_are_as_declared() -> None:
     image = Image.new("P", (2, 2), 1)
     image.putpalette([0, 0, 0, 255, 102, 0])
     for content in (encoded(image), encoded(image, "BMP")):
-        with pytest.raises(PictureError, match="--palettes colours"):
+        with pytest.raises(PictureError, match="--palettes"):
             read(content, COLOUR)
         found = read(content, Pictures(side=2, pixels=Pixels.COLOUR, palettes=Palettes.COLOURS))
         np.testing.assert_allclose(found, np.repeat([1.0, 0.4, 0.0], 4))
@@ -234,8 +234,8 @@ def test_only_files_are_opened(make: Callable[[Path], object], tmp_path: Path) -
 def test_a_declaration_says_itself_whole() -> None:
     declared = Pictures(side=28, pixels=Pixels.COLOUR, fit=Fit.PAD, alpha=Alpha.WHITE, palettes=Palettes.COLOURS)
     assert Pictures.from_document(declared.document) == declared
-    with pytest.raises(InputError, match="does not say how pictures are read"):
+    with pytest.raises(InputError, match="pictures"):
         Pictures.from_document({"side": 28})
     for side in (0, 1025):
-        with pytest.raises(InputError, match=f"side is {side}"):
+        with pytest.raises(InputError, match=f"^side is {side}"):
             Pictures(side=side)

@@ -57,7 +57,7 @@ def test_a_folder_without_test_files_has_no_test_part(tmp_path: Path) -> None:
 def test_a_shape_that_is_declared_must_be_the_headers(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     assert read_source("idx", folder, ReadOptions(discover=True, image_shape=(4, 3))).image_shape == (4, 3)
-    with pytest.raises(InputError, match=r"declared \[3, 4\] and .* says \[4, 3\]"):
+    with pytest.raises(InputError, match=r"\[3, 4\].*\[4, 3\]"):
         read_source("idx", folder, ReadOptions(discover=True, image_shape=(3, 4)))
 
 
@@ -96,14 +96,14 @@ def _fewer(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_cut, r"images-idx3-ubyte is truncated: its header promises 360 bytes, 355 are there; fetch"),
-        (_header_only, "truncated in its header"),
-        (_longer, "goes on after the 360 bytes"),
-        (_empty, "truncated: 0 bytes"),
-        (_magic, "not an IDX file: it begins with 504b0803"),
-        (_floats, "IDX type 0x0d; only unsigned bytes"),
-        (_huge, "claims 4611686018427387904 pixels an image"),
-        (_fewer, "29 images and .* 30 labels"),
+        (_cut, "images-idx3-ubyte.*360.*355"),
+        (_header_only, "truncated in"),
+        (_longer, "after the 360 bytes"),
+        (_empty, "0 bytes.*4"),
+        (_magic, "IDX.*504b0803"),
+        (_floats, "IDX.*0x0d"),
+        (_huge, "4611686018427387904"),
+        (_fewer, "29 images.*30 labels"),
     ],
 )
 def test_damaged_images_are_refused_and_leave_nothing(
@@ -123,48 +123,48 @@ def test_a_cut_or_damaged_gzip_is_refused(tmp_path: Path, layout: Layout) -> Non
     path = folder / "train-images-idx3-ubyte.gz"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"images-idx3-ubyte.gz is truncated"):
+    with pytest.raises(InputError, match=r"images-idx3-ubyte.gz.*truncated"):
         stored(layout, read_source("idx", folder, PUBLIC))
     path.write_bytes(b"no gzip at all")
-    with pytest.raises(InputError, match="truncated or damaged: Not a gzipped file"):
+    with pytest.raises(InputError, match="Not a gzipped file"):
         read_source("idx", folder, PUBLIC)
     path.write_bytes(whole)
     flip(path)
     with pytest.raises(InputError, match=r"images-idx3-ubyte.gz"):
         stored(layout, read_source("idx", folder, PUBLIC))
     path.write_bytes(gzip.compress(gzip.decompress(whole)[:-5]))
-    with pytest.raises(InputError, match="promises 360 bytes, 355 are there"):
+    with pytest.raises(InputError, match=r"360 bytes.*355"):
         stored(layout, read_source("idx", folder, PUBLIC))
     assert list(layout.datasets.iterdir()) == []
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a folder"):
+    with pytest.raises(InputError, match=r"folder.*train-images-idx3-ubyte"):
         read_source("idx", tmp_path / "none", PUBLIC)
     folder = _folder(tmp_path)
     (folder / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(InputError, match=r"t10k-labels-idx1-ubyte.* does not exist"):
+    with pytest.raises(InputError, match="t10k-labels-idx1-ubyte"):
         read_source("idx", folder, PUBLIC)
     (folder / "train-images-idx3-ubyte").unlink()
-    with pytest.raises(InputError, match=r"train-images-idx3-ubyte.* does not exist"):
+    with pytest.raises(InputError, match=r"train-images-idx3-ubyte.*exist"):
         read_source("idx", folder, PUBLIC)
 
 
 def test_train_and_test_images_must_be_of_one_size(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     write_idx(folder, "t10k", np.zeros((3, 5, 5), dtype=np.uint8), np.zeros(3, dtype=np.uint8), zipped=False)
-    with pytest.raises(InputError, match="differ in size"):
+    with pytest.raises(InputError, match="size"):
         read_source("idx", folder, PUBLIC)
 
 
 def test_what_is_declared_must_be_right(tmp_path: Path, layout: Layout) -> None:
     folder = _folder(tmp_path)
-    with pytest.raises(RefusedError, match=r"declare --classes .* and --dimension"):
+    with pytest.raises(RefusedError, match=r"--classes.*--dimension"):
         read_source("idx", folder)
-    with pytest.raises(InputError, match="has 12 features a row, 13 are declared"):
+    with pytest.raises(InputError, match=r"12 features.*13"):
         read_source("idx", folder, ReadOptions(dimension=13, classes=("0", "1", "2")))
     declared = read_source("idx", folder, ReadOptions(dimension=12, classes=("0", "1")))
     assert not declared.found
-    with pytest.raises(InputError, match=r"train row 3: label '2' is not among the classes 0, 1"):
+    with pytest.raises(InputError, match=r"row 3: label '2'.*0, 1"):
         stored(layout, declared, private=True)
     assert list(layout.datasets.iterdir()) == []

@@ -22,6 +22,7 @@ from storage.layout import Layout
 from storage.readers import libsvm
 from storage.source import ReadOptions, read_source
 from tests.support.data import gathered, stored, temporaries
+from tests.support.stating import stating
 
 PUBLIC = ReadOptions(discover=True)
 GOOD = "+1 1:0.5 3:-2\n-1 2:1e-3 # a comment\n\n# a whole line\n1.0 1:1 2:2 3:3\n-1.0\n"
@@ -61,7 +62,7 @@ def test_declared_rows_are_not_scanned(tmp_path: Path, layout: Layout) -> None:
     source = read_source("libsvm", _write(tmp_path, GOOD), ReadOptions(dimension=7, classes=("-1", "+1")))
     assert (source.dimension, source.classes, source.found) == (7, ("-1", "1"), frozenset())
     assert stored(layout, source, private=True).dimension == 7
-    with pytest.raises(RefusedError, match="is private and its classes and dimension would be learnt from the rows"):
+    with pytest.raises(RefusedError, check=stating(value=("classes", "dimension"), bound="declared")):
         read_source("libsvm", _write(tmp_path, GOOD))
 
 
@@ -69,7 +70,7 @@ def test_real_labels_need_a_range(tmp_path: Path, layout: Layout) -> None:
     path = _write(tmp_path, "0.25 1:1\n-3.5 2:1\n")
     ref = stored(layout, read_source("libsvm", path, ReadOptions(dimension=2, label_range=(-4, 1))), private=True)
     assert gathered(open_dataset(layout, ref))[1].tolist() == [0.25, -3.5]
-    with pytest.raises(InputError, match=r"line 2: label -3.5 is outside the declared range \[-1, 1\]"):
+    with pytest.raises(InputError, match=r"line 2: label -3.5.*range \[-1, 1\]"):
         stored(layout, read_source("libsvm", path, ReadOptions(dimension=2, label_range=(-1, 1))))
 
 
@@ -122,28 +123,28 @@ def test_a_malformed_line_is_named_by_its_number(
 
 def test_a_value_beyond_float32_is_named(tmp_path: Path, layout: Layout) -> None:
     path = _write(tmp_path, "0 1:1\n1 1:1 2:1e39\n")
-    with pytest.raises(InputError, match=r"line 2: feature 2 is inf; features must be finite \(at most 3.4e38\)"):
+    with pytest.raises(InputError, match=r"line 2: feature 2.*inf.*3.4e38\)"):
         stored(layout, read_source("libsvm", path, PUBLIC))
 
 
 def test_what_is_outside_the_declaration_is_named(tmp_path: Path, layout: Layout) -> None:
     path = _write(tmp_path, "0 1:1\n1 2:1\n2 3:1 4:1\n")
-    with pytest.raises(InputError, match=r"line 3: index 3 is beyond the 2 declared features; .*--dimension"):
+    with pytest.raises(InputError, match=r"line 3: index 3.*2.*--dimension"):
         stored(layout, read_source("libsvm", path, ReadOptions(dimension=2, classes=("0", "1", "2"))))
-    with pytest.raises(InputError, match=r"line 3: label '2' is not among the classes 0, 1; .*--classes"):
+    with pytest.raises(InputError, match=r"line 3: label '2'.*0, 1.*--classes"):
         stored(layout, read_source("libsvm", path, ReadOptions(dimension=4, classes=("0", "1"))))
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n"])
 def test_an_empty_file_is_refused(tmp_path: Path, layout: Layout, text: str) -> None:
     path = _write(tmp_path, text)
-    with pytest.raises(InputError, match=r"is empty|holds no rows|no features"):
+    with pytest.raises(InputError, match=r"is empty|no rows|no features"):
         stored(layout, read_source("libsvm", path, ReadOptions(discover=True, dimension=2)))
 
 
 def test_one_class_only_is_refused_for_public_sets_alone(tmp_path: Path, layout: Layout) -> None:
     path = _write(tmp_path, "1 1:1\n1 2:1\n")
-    with pytest.raises(InputError, match=r"one class only \('1'\).*at least two"):
+    with pytest.raises(InputError, check=stating(value=1, bound=2)):
         stored(layout, read_source("libsvm", path, PUBLIC))
     declared = ReadOptions(dimension=2, classes=("-1", "1"))
     assert stored(layout, read_source("libsvm", path, declared), private=True).rows == 2
@@ -151,14 +152,14 @@ def test_one_class_only_is_refused_for_public_sets_alone(tmp_path: Path, layout:
 
 def test_many_labels_are_no_classes(tmp_path: Path) -> None:
     path = _write(tmp_path, "".join(f"{row / 7:.6f} 1:1\n" for row in range(1200)))
-    with pytest.raises(InputError, match=r"1200 different labels.*--label-range"):
+    with pytest.raises(InputError, match=r"1200.*--label-range"):
         read_source("libsvm", path, PUBLIC)
 
 
 def test_a_cut_bz2_is_refused(tmp_path: Path, layout: Layout) -> None:
     path = _write(tmp_path, GOOD * 5000, "rows.bz2")
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(InputError, match="truncated or damaged"):
+    with pytest.raises(InputError, match=r"rows\.bz2.*truncated"):
         read_source("libsvm", path, PUBLIC)
     path.write_bytes(b"not bz2")
     with pytest.raises(InputError, match=r"rows.bz2"):
@@ -241,7 +242,7 @@ def test_a_declared_image_shape_stays_with_the_rows(tmp_path: Path, layout: Layo
     assert mapped.image_shape == (2, 3)
     # Features of images are no images.
     assert ref.seen_through(["a-map"], 6).image_shape is None
-    with pytest.raises(InputError, match=r"shape is \[2, 2\] and rows have 6 features"):
+    with pytest.raises(InputError, match=r"shape.*\[2, 2\].*6"):
         read_source("libsvm", path, replace(options, image_shape=(2, 2)))
 
 
@@ -317,6 +318,6 @@ def test_blocks_are_whole_lines_with_their_numbers(tmp_path: Path, monkeypatch: 
         with pytest.raises(InputError, match="line 41: index 8"):
             list(read_source("libsvm", path, options).parts["train"])
         path.write_text("\n".join([*lines, "0 2:x"]))
-        with pytest.raises(InputError, match="line 41: malformed value"):
+        with pytest.raises(InputError, match="line 41: malformed"):
             list(read_source("libsvm", path, options).parts["train"])
         path.write_text("\n".join(lines))

@@ -26,6 +26,7 @@ from storage.readers.images import CLASSES
 from storage.refs import Labels, OnViolation
 from storage.source import ReadOptions, concatenate, read_source
 from tests.support.data import flip, gathered, source_of, stored, synthetic, temporaries
+from tests.support.stating import stating
 
 PUBLIC = ReadOptions(discover=True)
 SCHEMA = """
@@ -49,28 +50,28 @@ def _declared(tmp_path: Path, **more: Any) -> ReadOptions:
 
 
 def test_an_unknown_format_meets_the_nearest_names() -> None:
-    with pytest.raises(InputError, match=r"no format is called 'libsmv'; nearest: libsvm"):
+    with pytest.raises(InputError, match="'libsmv'"):
         read_source("libsmv", "x")
 
 
 def test_an_option_that_a_format_has_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="format idx takes no schema"):
+    with pytest.raises(InputError, check=stating(value="schema", bound="idx")):
         read_source("idx", tmp_path, ReadOptions(schema=Path("adult")))
-    with pytest.raises(InputError, match="format sklearn takes no test"):
+    with pytest.raises(InputError, check=stating(value="test", bound="sklearn")):
         read_source("sklearn", "digits", ReadOptions(test=tmp_path))
-    with pytest.raises(InputError, match="format libsvm takes no on violation"):
+    with pytest.raises(InputError, check=stating(value="on_violation", bound="libsvm")):
         read_source("libsvm", tmp_path, ReadOptions(on_violation=OnViolation.DROP))
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"dimension": 0}, "dimension is 0: declare at least 1"),
-        ({"classes": ("1",)}, "at least two"),
-        ({"classes": ("1", "+1")}, "all different"),
-        ({"classes": ("0", "1"), "label_range": (0.0, 1.0)}, "declare one of them"),
-        ({"label_range": (1.0, 1.0)}, "smaller first"),
-        ({"label_range": (0.0, float("inf"))}, "two finite numbers"),
+        ({"dimension": 0}, "dimension.*0:.*1"),
+        ({"classes": ("1",)}, r"classes.*\['1'\]"),
+        ({"classes": ("1", "+1")}, r"classes.*\['1', '\+1'\]"),
+        ({"classes": ("0", "1"), "label_range": (0.0, 1.0)}, "classes.*label range"),
+        ({"label_range": (1.0, 1.0)}, r"label range.*\[1\.0, 1\.0\]"),
+        ({"label_range": (0.0, float("inf"))}, r"label range.*\[0\.0, inf\]"),
     ],
 )
 def test_wrong_declarations_are_refused(given: dict[str, Any], message: str) -> None:
@@ -89,7 +90,7 @@ def test_bundled_sets_equal_the_peer(layout: Layout) -> None:
     assert (real.labels, real.label_range, real.classes) == (Labels.REAL, (25.0, 346.0), ())
     assert np.array_equal(gathered(open_dataset(layout, real))[1], load_diabetes().target)
     assert read_source("sklearn", "breast-cancer").classes == ("malignant", "benign")
-    with pytest.raises(InputError, match="'mnist' along; it has: breast_cancer, diabetes, digits, iris, wine"):
+    with pytest.raises(InputError, match=r"'mnist'.*breast_cancer, diabetes.*iris, wine"):
         read_source("sklearn", "mnist")
 
 
@@ -126,21 +127,21 @@ def test_a_folder_of_parquet_files_is_one_set(tmp_path: Path, layout: Layout) ->
     features, labels = gathered(open_dataset(layout, stored(layout, read_source("parquet", folder, PUBLIC))))
     assert features[:, 0].tolist() == [0, 1, 2]
     assert labels.tolist() == [0, 1, 0]
-    with pytest.raises(InputError, match=r"holds no .parquet file"):
+    with pytest.raises(InputError, match=r"root.*\.parquet file"):
         read_source("parquet", tmp_path / "root", PUBLIC)
 
 
 @pytest.mark.parametrize(
     ("features", "labels", "message"),
     [
-        ([[1.0, 2.0], [1.0]], [0, 1], "row 2: 1 features, expected 2"),
-        ([[1.0, 2.0], None], [0, 1], "row 2, column features: the value is missing"),
-        ([[1.0, 2.0], [1.0, None]], [0, 1], "row 2: feature 2 is missing"),
-        ([[1.0, 2.0], [1.0, 2.0]], [0, None], "row 2, column label: the value is missing"),
-        ([[1.0, float("nan")], [1.0, 2.0]], [0, 1], "row 1: feature 2 is nan; features must be finite"),
-        ([[1.0, 2.0], [float("-inf"), 2.0]], [0, 1], "row 2: feature 1 is -inf"),
-        (["ab", "cd"], [0, 1], "column features: type is string; it must be a list of numbers"),
-        ([[1.0, 2.0], [1.0, 2.0]], [0, 0], "one class only"),
+        ([[1.0, 2.0], [1.0]], [0, 1], "row 2: 1.*2"),
+        ([[1.0, 2.0], None], [0, 1], "row 2, column features"),
+        ([[1.0, 2.0], [1.0, None]], [0, 1], "row 2: feature 2"),
+        ([[1.0, 2.0], [1.0, 2.0]], [0, None], "row 2, column label"),
+        ([[1.0, float("nan")], [1.0, 2.0]], [0, 1], "row 1: feature 2"),
+        ([[1.0, 2.0], [float("-inf"), 2.0]], [0, 1], "row 2: feature 1.*-inf"),
+        (["ab", "cd"], [0, 1], "column features: type.*string"),
+        ([[1.0, 2.0], [1.0, 2.0]], [0, 0], "one class"),
     ],
 )
 def test_bad_parquet_rows_are_named(tmp_path: Path, layout: Layout, features: Any, labels: Any, message: str) -> None:
@@ -157,15 +158,15 @@ def test_damaged_parquet_is_refused(tmp_path: Path, layout: Layout) -> None:
     whole = path.read_bytes()
     for data in (whole[: len(whole) // 2], b"PAR1", b"no parquet at all, but long enough to look", whole[4:]):
         path.write_bytes(data)
-        with pytest.raises(InputError, match=r"rows.parquet is damaged or .*fetch the file again"):
+        with pytest.raises(InputError, match=r"rows.parquet.*damaged"):
             stored(layout, read_source("parquet", path, ReadOptions(dimension=4, classes=("0", "1"))))
     path.write_bytes(b"")
     with pytest.raises(InputError, match="is empty"):
         read_source("parquet", path, PUBLIC)
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match=r"none\.parquet.*--path"):
         read_source("parquet", tmp_path / "none.parquet", PUBLIC)
     pq.write_table(pa.table({"x": [1]}), path)
-    with pytest.raises(InputError, match="no column 'features', it has: x"):
+    with pytest.raises(InputError, match="column 'features'"):
         read_source("parquet", path, PUBLIC)
     assert list(layout.datasets.iterdir()) == []
 
@@ -174,7 +175,7 @@ def test_parquet_columns_by_schema(tmp_path: Path, layout: Layout) -> None:
     path = tmp_path / "table.parquet"
     table = pa.table({"more": ["x", "y", "z"], "y": [0, 1, 1], "kind": ["1", "b", "1"], "age": [5, 10, None]})
     pq.write_table(table, path)
-    with pytest.raises(InputError, match="row 3, column age: the value is missing"):
+    with pytest.raises(InputError, match="row 3, column age"):
         stored(layout, read_source("parquet", path, _declared(tmp_path)), private=True)
     pq.write_table(table.slice(0, 2), path)
     features, labels = gathered(
@@ -183,13 +184,13 @@ def test_parquet_columns_by_schema(tmp_path: Path, layout: Layout) -> None:
     assert features.tolist() == [[0.5, 1, 0], [1, 0, 1]]
     assert labels.tolist() == [0, 1]
     pq.write_table(pa.table({"y": [0, 1], "kind": [1, 2], "age": [5.0, 70.0]}), path)
-    with pytest.raises(InputError, match=r"row 2, column age: '70.0' is outside the schema"):
+    with pytest.raises(InputError, match=r"row 2.*'70.0'"):
         stored(layout, read_source("parquet", path, _declared(tmp_path)), private=True)
     ref = stored(layout, read_source("parquet", path, _declared(tmp_path, on_violation=OnViolation.CLIP)), private=True)
     assert gathered(open_dataset(layout, ref))[0].tolist() == [[0.5, 1, 0], [1, 0, 0]]
     assert ingestion_report(layout, ref).counts["train"]["clipped"] == 1
     pq.write_table(pa.table({"y": [0, 1], "age": [5.0, 70.0]}), path)
-    with pytest.raises(InputError, match="no column 'kind'"):
+    with pytest.raises(InputError, match="column 'kind'"):
         stored(layout, read_source("parquet", path, _declared(tmp_path)), private=True)
 
 
@@ -244,7 +245,7 @@ def test_a_pickle_that_calls_something_is_refused(
         {b"data": np.array([_Evil()], dtype=object), b"labels": [1]},
     ):
         path.write_bytes(pickle.dumps(payload, protocol=2))
-        with pytest.raises(InputError, match=r"data_batch_2 is no CIFAR-10 batch: .*system"):
+        with pytest.raises(InputError, match=r"data_batch_2.*CIFAR-10"):
             stored(layout, read_source("cifar10", tmp_path / "cifar"))
     assert not (tmp_path / "evil-was-here").exists()
     # The peer is not so careful: the payload is real.
@@ -259,15 +260,15 @@ def test_broken_cifar_batches_are_named(tmp_path: Path, layout: Layout) -> None:
     path = folder / "data_batch_2.bin"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    with pytest.raises(InputError, match=r"data_batch_2.bin is truncated: 61459 bytes are no multiple of the 3073"):
+    with pytest.raises(InputError, match=r"data_batch_2.bin.*61459.*3073"):
         stored(layout, read_source("cifar10", folder))
     path.write_bytes(whole[: 3073 * 2] + b"\x0a" + whole[3073 * 2 + 1 :])
-    with pytest.raises(InputError, match=r"data_batch_2.bin, row 3: label 10; expected 0 to 9"):
+    with pytest.raises(InputError, match=r"data_batch_2.bin, row 3: label 10.*0.*9"):
         stored(layout, read_source("cifar10", folder))
     path.rename(folder / "data_batch_3.bin")
-    with pytest.raises(InputError, match=r"data_batch_2.bin does not exist; fetch all batches"):
+    with pytest.raises(InputError, match=r"data_batch_2.bin.*batches"):
         read_source("cifar10", folder)
-    with pytest.raises(InputError, match="neither"):
+    with pytest.raises(InputError, match=r"neither data_batch_1\.bin nor data_batch_1"):
         read_source("cifar10", tmp_path / "root")
     python = tmp_path / "python"
     _cifar(python, "python")
@@ -275,10 +276,10 @@ def test_broken_cifar_batches_are_named(tmp_path: Path, layout: Layout) -> None:
     whole = path.read_bytes()
     for data in (whole[:500], b"\x80\x02}.", pickle.dumps({b"data": [1], b"labels": [1]}), b"garbage"):
         path.write_bytes(data)
-        with pytest.raises(InputError, match=r"data_batch_1 is (no CIFAR-10 batch|truncated)"):
+        with pytest.raises(InputError, match="data_batch_1 is"):
             stored(layout, read_source("cifar10", python))
     path.write_bytes(pickle.dumps({b"data": np.zeros((2, 5), np.uint8), b"labels": [1, 2]}))
-    with pytest.raises(InputError, match=r"shape \(2, 5\) for 2 labels"):
+    with pytest.raises(InputError, match=r"shape \(2, 5\).*2"):
         stored(layout, read_source("cifar10", python))
     assert list(layout.datasets.iterdir()) == []
 
@@ -360,19 +361,19 @@ def test_a_set_of_openml_by_name(layout: Layout, web: _OpenML) -> None:
     assert labels.tolist() == [0, 0, 1]
     assert ingestion_report(layout, ref).counts["train"]["incomplete"] == 1
     assert ingestion_report(layout, ref).publishable
-    with pytest.raises(InputError, match=r"line 11, column colour: '\?' marks a missing value"):
+    with pytest.raises(InputError, match=r"line 11.*'\?'"):
         stored(layout, read_source("openml", "61", PUBLIC))
-    with pytest.raises(InputError, match=r"no version 2; it has: \[1, 3\]"):
+    with pytest.raises(InputError, match=r"version 2.*\[1, 3\]"):
         read_source("openml", "flowers@2", PUBLIC)
     with pytest.raises(InputError, match="answers 412"):
         read_source("openml", "weeds", PUBLIC)
-    with pytest.raises(InputError, match="no name of an OpenML set"):
+    with pytest.raises(InputError, match=r"'a/b'.*OpenML"):
         read_source("openml", "a/b", PUBLIC)
 
 
 def test_openml_checksums_are_verified(layout: Layout, web: _OpenML) -> None:
     web.answers["data/61"]["data_set_description"]["md5_checksum"] = "0" * 32
-    with pytest.raises(InputError, match="does not match the checksum"):
+    with pytest.raises(InputError, match=r"flowers\.arff.*checksum"):
         read_source("openml", "61", PUBLIC)
 
 
@@ -402,11 +403,11 @@ def test_odd_answers_of_openml_are_no_tracebacks(web: _OpenML) -> None:
         odd: list[Any] = [{}, [], {"data": 1}, {"data_set_description": {}}, {"data_features": {"feature": [{}]}}, None]
         for answer in odd:
             web.answers[path] = answer
-            with pytest.raises(InputError, match="not as expected"):
+            with pytest.raises(InputError, match=r"OpenML.*--format csv"):
                 read_source("openml", "flowers", PUBLIC)
         web.answers[path] = whole
     web.files[ARFF_ADDRESS] = b"@data\n{0 1.5}\n"
-    with pytest.raises(InputError, match="line 2: sparse ARFF is not read"):
+    with pytest.raises(InputError, match=r"line 2:.*ARFF"):
         list(read_source("openml", "61", PUBLIC).parts["train"])
 
 
@@ -415,7 +416,7 @@ def test_openml_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
         raise urllib.error.URLError(OSError(101, "Network is unreachable"))
 
     monkeypatch.setattr(urllib.request, "urlopen", offline)
-    with pytest.raises(StorageError, match=r"OpenML cannot be reached .*Network is unreachable.*--format csv"):
+    with pytest.raises(StorageError, match=r"OpenML.*Network.*--format"):
         read_source("openml", "iris", PUBLIC)
 
     def absent(address: str, **_options: object) -> None:
@@ -424,7 +425,7 @@ def test_openml_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(urllib.request, "urlopen", absent)
     with pytest.raises(InputError, match="answers 412"):
         read_source("openml", "weeds", PUBLIC)
-    with pytest.raises(InputError, match="https only"):
+    with pytest.raises(InputError, match=r"file:///etc/hostname.*https"):
         openml.fetch("file:///etc/hostname")
 
 
@@ -449,14 +450,14 @@ def test_parties_must_agree_and_none_may_be_empty(tmp_path: Path, layout: Layout
     def read(name: str, dimension: int = 2) -> Any:
         return read_source("libsvm", tmp_path / name, ReadOptions(dimension=dimension, classes=("0", "1")))
 
-    with pytest.raises(InputError, match="'a' and 'b' differ in dimension: 2 and 3; declare one for all"):
+    with pytest.raises(InputError, match=r"'a'.*'b'.*2.*3"):
         concatenate({"a": read("a"), "b": read("a", 3)})
-    with pytest.raises(InputError, match=r"party 'b' is empty: .*empty holds no rows"):
+    with pytest.raises(InputError, match="party 'b'"):
         stored(layout, concatenate({"a": read("a"), "b": read("empty")}), private=True)
     for name in ("test", "all", "server", "../a"):
         with pytest.raises(InputError, match="name"):
             concatenate({name: read("a")})
-    with pytest.raises(InputError, match="no party"):
+    with pytest.raises(InputError, match="NAME=PATH"):
         concatenate({})
     assert list(layout.datasets.iterdir()) == []
 

@@ -18,6 +18,7 @@ from storage.refs import OnViolation
 from storage.source import ReadOptions, Source, concatenate, limited, read_source
 from tests.support.data import write_idx
 from tests.support.pictures import GREY, encoded, flat, write_pictures
+from tests.support.stating import stating
 
 PRIVATE = ReadOptions(classes=("cat", "dog"), pictures=GREY)
 PUBLIC = ReadOptions(discover=True, pictures=Pictures(side=4))
@@ -89,9 +90,7 @@ def test_names_that_were_there_come_first_in_their_order(tmp_path: Path) -> None
 
 def test_equal_paths_below_class_folders_are_refused_and_the_table_is_the_way_out(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path, {**ANIMALS, "dog/b.png": 11})
-    with pytest.raises(
-        InputError, match=r"cat/b\.png and dog/b\.png have the same path .* give a table of path, label"
-    ):
+    with pytest.raises(InputError, match=r"cat/b\.png.*dog/b\.png"):
         read(folder)
     assert values(read(folder, PUBLIC)) == [1, 3, 10, 11, 12], "on public sets whole paths decide"
     table = write_table(tmp_path, "dog/b.png,dog", "cat/b.png,cat", "dog/a.png,dog")
@@ -113,7 +112,7 @@ def test_a_table_s_line_is_the_place(tmp_path: Path) -> None:
         semicolons.write_bytes("path;label\nKätze/ä.png;cat\ncat/b.png;dog\n".encode(encoding))
         assert values(read(semicolons)) == [99, 1]
     semicolons.write_bytes("path;label\nKätze/ä.png;cat\n".encode("cp1252"))
-    with pytest.raises(InputError, match="line 2: byte 0xe4 is not UTF-8"):
+    with pytest.raises(InputError, match=r"line 2: byte 0xe4.*UTF-8"):
         read(semicolons)
 
 
@@ -126,9 +125,9 @@ def test_train_and_test(tmp_path: Path) -> None:
     source = read(table)
     assert (values(source), values(source, "test")) == ([1], [3])
     write_pictures(folder, {"other/x.png": 9})
-    with pytest.raises(InputError, match=r"has train/ and beside it other"):
+    with pytest.raises(InputError, match=r"train/.*other;"):
         read(folder)
-    with pytest.raises(InputError, match=r"line 2: other/x.png is neither in train/ nor in test/"):
+    with pytest.raises(InputError, match=r"line 2: other/x.png.*train/.*test/"):
         read(write_table(folder, "other/x.png,cat"))
     vehicles = write_pictures(tmp_path / "vehicles", {"train/a.png": 1, "bus/b.png": 2})
     assert labels(read(vehicles, classes=("bus", "train"))) == ["train", "bus"], "a class may be called train"
@@ -141,17 +140,17 @@ def test_classes_and_pixels_of_private_pictures_are_declared(tmp_path: Path) -> 
     folder = write_pictures(tmp_path, ANIMALS)
     with pytest.raises(RefusedError, match="--classes"):
         read(folder, classes=None)
-    with pytest.raises(RefusedError, match="its pixels would be learnt from the rows; declare --pixels"):
+    with pytest.raises(RefusedError, match="--pixels"):
         read(folder, pictures=Pictures(side=4))
-    with pytest.raises(InputError, match="dimension 16, declared is 17"):
+    with pytest.raises(InputError, match=r"dimension 16, declared.*17"):
         read(folder, dimension=17)
-    with pytest.raises(InputError, match="--on-violation is refuse or drop"):
+    with pytest.raises(InputError, match="clipped; --on-violation"):
         read(folder, on_violation=OnViolation.CLIP)
-    with pytest.raises(InputError, match="a label range is declared"):
+    with pytest.raises(InputError, match=r"classes.*label range"):
         read(folder, classes=None, label_range=(0.0, 1.0))
-    with pytest.raises(InputError, match=r"format idx takes no pictures \(given: side 4, pixels grey, fit middle"):
+    with pytest.raises(InputError, match="side 4", check=stating(value="pictures", bound="idx")):
         read_source("idx", folder, PRIVATE)
-    with pytest.raises(InputError, match=r"format csv takes no people"):
+    with pytest.raises(InputError, check=stating(value="people", bound="csv")):
         read_source("csv", folder, ReadOptions(people=People("x")))
 
 
@@ -161,7 +160,7 @@ def test_pixels_of_public_pictures_are_found_in_all_of_them(tmp_path: Path) -> N
     (folder / "dog" / "z.png").write_bytes(encoded(np.zeros((3, 3, 3), np.uint8)))
     assert read(folder, PUBLIC).image_shape == (3, 4, 4)
     (folder / "dog" / "deep.png").write_bytes(encoded(np.zeros((3, 3), np.uint16)))
-    with pytest.raises(InputError, match="8 and of 16 bits; declare --pixels"):
+    with pytest.raises(InputError, match=r"8.*16.*--pixels"):
         read(folder, PUBLIC)
 
 
@@ -169,7 +168,7 @@ def test_names_of_folders_are_classes_in_one_spelling(tmp_path: Path) -> None:
     """As macOS spells an umlaut, with blanks, and numbers with noughts before them: 00014 is not 14."""
     folder = write_pictures(tmp_path, {"Ku\u0308he/a.png": 1, "00014/b.png": 2})
     assert labels(read(folder, classes=("K\u00fche", "00014"))) == ["K\u00fche", "00014"]
-    with pytest.raises(InputError, match="class '00014', which is not declared"):
+    with pytest.raises(InputError, match="class '00014'"):
         values(read(folder, classes=("K\u00fche", "14")))
 
 
@@ -194,7 +193,7 @@ def test_bad_pictures_are_named_all_at_once(tmp_path: Path) -> None:
     ):
         assert words in str(refusal.value)
     many = write_pictures(tmp_path / "many", {f"cow/{place:03d}.png": 1 for place in range(30)})
-    with pytest.raises(InputError, match=r"at least 30 pictures cannot be taken.*cow/019\.png is of"):
+    with pytest.raises(InputError, match=r"30.*cow/019\.png"):
         list(read(many).parts["train"])
 
 
@@ -216,7 +215,7 @@ def test_files_that_are_passed_over_are_counted_by_their_endings(tmp_path: Path)
 def test_a_bound_of_bytes_is_not_for_pictures(tmp_path: Path) -> None:
     """It was taken and ignored."""
     folder = write_pictures(tmp_path, {"cat/a.png": 1, "dog/b.png": 2})
-    with limited(size=5), pytest.raises(InputError, match=r"--max-bytes 5 bounds a file of rows.*leave it out"):
+    with limited(size=5), pytest.raises(InputError, match="--max-bytes 5"):
         read(folder)
 
 
@@ -243,7 +242,7 @@ def test_the_end_of_a_name_alone_makes_a_picture(tmp_path: Path) -> None:
         (folder / name).write_bytes(flat(200))
     assert values(read(folder)) == [10, 1, 12, 3]
     (folder / "cat" / "._b.png").write_bytes(b"not one")
-    with pytest.raises(InputError, match=r"cat/\._b\.png is no PNG"):
+    with pytest.raises(InputError, match=r"cat/\._b\.png.*PNG"):
         values(read(folder))
 
 
@@ -260,37 +259,37 @@ DROPPED = ReadOptions(classes=("cat", "dog"), pictures=GREY, on_violation=OnViol
 def test_links_are_refused(link: str, target: str, tmp_path: Path) -> None:
     folder = write_pictures(tmp_path, ANIMALS)
     (folder / link).symlink_to(target)
-    with pytest.raises(InputError, match=f"{link} is a link; links are not followed"):
+    with pytest.raises(InputError, match=f"{link} is a link"):
         read(folder, DROPPED)
 
 
 def test_a_part_that_is_a_link_is_refused(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "set", {"train/cat/a.png": 1})
     (folder / "test").symlink_to(write_pictures(tmp_path / "else", {"cat/b.png": 2}))
-    with pytest.raises(InputError, match="is a link"):
+    with pytest.raises(InputError, match="test is a"):
         read(folder, DROPPED)
 
 
 def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path, ANIMALS)
     os.mkfifo(folder / "cat" / "p.png")
-    with pytest.raises(InputError, match=r"cat/p\.png is no file"):
+    with pytest.raises(InputError, match=r"cat/p\.png"):
         read(folder, DROPPED)
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["../secret.png,cat"], r"line 2: '../secret.png' is no path below"),
-        (["cat/../../secret.png,cat"], "is no path below"),
-        (["/etc/secret.png,cat"], "is no path below"),
-        (["cat\\b.png,cat"], "is no path below"),
-        (["cat/b.png,cat", "cat//./b.png,dog"], r"line 3: cat//./b.png stands in line 2 as well"),
-        (["out/b.png,cat"], "out is a link"),
-        (["cat/l.png,cat"], "cat/l.png is a link"),
-        (["table.csv,cat"], "does not end as a picture's name does"),
-        ([",cat"], "line 2: the path is missing"),
-        (["cat/b.png"], "line 2: .*cells"),
+        (["../secret.png,cat"], "line 2: '../secret.png'"),
+        (["cat/../../secret.png,cat"], "line 2:.*path below"),
+        (["/etc/secret.png,cat"], "line 2:.*path below"),
+        (["cat\\b.png,cat"], "line 2:.*path below"),
+        (["cat/b.png,cat", "cat//./b.png,dog"], "line 3: cat//./b.png.*line 2"),
+        (["out/b.png,cat"], "line 2: out is a link"),
+        (["cat/l.png,cat"], "cat/l.png"),
+        (["table.csv,cat"], r"'table\.csv'.*\.png"),
+        ([",cat"], "line 2: the path"),
+        (["cat/b.png"], "line 2:.*cells"),
     ],
 )
 def test_lines_that_are_refused(lines: list[str], message: str, tmp_path: Path) -> None:
@@ -302,7 +301,7 @@ def test_lines_that_are_refused(lines: list[str], message: str, tmp_path: Path) 
         read(write_table(folder, *lines), DROPPED)
 
 
-@pytest.mark.parametrize(("head", "message"), [("file,label", "no column 'path'"), ("path,class", "no column 'label'")])
+@pytest.mark.parametrize(("head", "message"), [("file,label", "column 'path'"), ("path,class", "column 'label'")])
 def test_a_table_s_columns_are_named(head: str, message: str, tmp_path: Path) -> None:
     write_pictures(tmp_path, ANIMALS)
     with pytest.raises(InputError, match=message):
@@ -311,13 +310,13 @@ def test_a_table_s_columns_are_named(head: str, message: str, tmp_path: Path) ->
 
 def test_empty_folders(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
-    with pytest.raises(InputError, match="holds no pictures to train on"):
+    with pytest.raises(InputError, match=r"no pictures.*\.png"):
         read(tmp_path)
-    with pytest.raises(InputError, match="is not a folder"):
+    with pytest.raises(InputError, match=r"nowhere.*path, label"):
         read(tmp_path / "nowhere")
     write_pictures(tmp_path, {"dog/a.png": 1})
     assert values(read(tmp_path)) == [1], "a class of which there is none is a class"
-    with limited(rows=1), pytest.raises(InputError, match="more than 1 pictures"):
+    with limited(rows=1), pytest.raises(InputError, match=r"1 pictures.*--max-rows"):
         read(write_pictures(tmp_path, ANIMALS))
 
 
@@ -332,7 +331,7 @@ def test_names_that_are_no_text_are_pictures_and_are_shown(tmp_path: Path) -> No
     Path(odd).unlink()
     (folder / "dog").rename(os.fsdecode(os.fsencode(folder) + b"/d\xf6g"))
     for options in (PUBLIC, ReadOptions(classes=("cat", "d\udcf6g"), pictures=GREY)):
-        with pytest.raises(InputError, match=r"the class folder d\\udcf6g has a name that is no text"):
+        with pytest.raises(InputError, match=r"d\\udcf6g"):
             read(folder, options)
 
 
@@ -350,14 +349,14 @@ def test_a_rule_finds_people_in_the_names_of_files(tmp_path: Path) -> None:
     assert source.people == People(r"file name, by (\d+)_\d+\.png"), "another rule names other people"
     assert source.places == {}
     write_pictures(folder, {"dog/12_3_copy.png": 4})
-    with pytest.raises(InputError, match=r"12_3_copy\.png: --person-from '\(\\d\+\)_.* finds nobody in its name"):
+    with pytest.raises(InputError, match=r"12_3_copy\.png: --person-from '\(\\d\+\)_"):
         read(folder, DROPPED, person_from=r"(\d+)_\d+\.png")
-    for rule, message in ((r"(", "no regular expression"), (r"\d+", "0 groups"), (r"(\d)(\d)", "2 groups")):
+    for rule, message in ((r"(", r"--person-from '\('"), (r"\d+", "0 groups"), (r"(\d)(\d)", "2 groups")):
         with pytest.raises(InputError, match=message):
             read(folder, person_from=rule)
-    with pytest.raises(InputError, match="is no table"):
+    with pytest.raises(InputError, match=r"no table.*'person'"):
         read(folder, people=People("person"))
-    with pytest.raises(InputError, match="nothing says whose pictures"):
+    with pytest.raises(InputError, match=r"pictures.*--person-from.*--person"):
         read(folder, people=People(""))
 
 
@@ -369,16 +368,16 @@ def test_a_table_says_whose_pictures_they_are(tmp_path: Path) -> None:
     assert read(table).people == People("person")
     other = write_table(tmp_path, *lines, name="other.csv", head="path,label,Patient")
     assert read(other).people is None
-    with pytest.raises(InputError, match=r"has a column 'Person', .* give --person Person"):
+    with pytest.raises(InputError, match=r"column 'Person'.*--person Person"):
         read(write_table(tmp_path, *lines, name="capital.csv", head="path,label,Person"))
     source = read(other, people=People("Patient", 3, "hospital"))
     assert people(source) == ["7", "P-1", "7"]
     assert source.people == People("Patient", 3, "hospital")
-    with pytest.raises(InputError, match="no column 'person'"):
+    with pytest.raises(InputError, match=r"no column 'person'.*Patient"):
         read(other, people=People("person"))
-    with pytest.raises(InputError, match="leave one out"):
+    with pytest.raises(InputError, match=r"has a column 'person'.*--person-from"):
         read(table, person_from=r"(.)\.png")
-    with pytest.raises(InputError, match=r"line 2, cat/b\.png is nobody's: '' in person"):
+    with pytest.raises(InputError, match=r"line 2, cat/b\.png.*''"):
         read(write_table(tmp_path, "cat/b.png,cat,", "dog/a.png,dog,1", head="path,label,person"), DROPPED)
 
 
@@ -388,9 +387,9 @@ def test_lists_in_parquet_name_people_by_a_column(tmp_path: Path) -> None:
     options: dict[str, Any] = {"dimension": 1, "classes": ("a", "b")}
     source = read_source("parquet", path, ReadOptions(people=People("who"), **options))
     assert people(source) == ["7", "8"]
-    with pytest.raises(InputError, match="nothing says whose rows they are; name the column with --person"):
+    with pytest.raises(InputError, match=r"nothing.*rows.*--person"):
         read_source("parquet", path, ReadOptions(people=People(""), **options))
-    with pytest.raises(InputError, match="a schema says itself whose rows they are"):
+    with pytest.raises(InputError, match=r"type: person.*--person"):
         read_source("parquet", path, ReadOptions(people=People("who"), schema=Path("adult")))
 
 
@@ -416,7 +415,7 @@ def test_idx_takes_names_of_classes(tmp_path: Path, random: np.random.Generator)
     assert labels(read_source("idx", tmp_path, ReadOptions(dimension=4, classes=SIGNS))) == list(SIGNS)
     numbers = tuple(str(number) for number in range(43))
     assert labels(read_source("idx", tmp_path, ReadOptions(dimension=4, classes=numbers))) == list(numbers)
-    with pytest.raises(InputError, match=r"row 11: label 10, and 10 classes are declared"):
+    with pytest.raises(InputError, match=r"row 11: label 10.*10"):
         labels(read_source("idx", tmp_path, ReadOptions(dimension=4, classes=SIGNS[:10])))
 
 
@@ -437,9 +436,9 @@ def test_cifar_s_form_takes_any_classes(tmp_path: Path, random: np.random.Genera
     (tmp_path / "data_batch_1.bin").write_bytes(np.concatenate([numbers, pixels], axis=1).tobytes())
     source = read_source("cifar10", tmp_path, ReadOptions(classes=SIGNS))
     assert (source.classes, labels(source)) == (SIGNS, list(SIGNS))
-    with pytest.raises(InputError, match=r"row 11: label 10; expected 0 to 9; declare as many names"):
+    with pytest.raises(InputError, match=r"row 11: label 10.*0.*9"):
         labels(read_source("cifar10", tmp_path))
-    with pytest.raises(InputError, match="300 classes are declared; a label is one byte"):
+    with pytest.raises(InputError, match=r"^.*300 classes"):
         read_source("cifar10", tmp_path, ReadOptions(classes=tuple(map(str, range(300)))))
 
 
@@ -449,7 +448,7 @@ def test_fine_labels(tmp_path: Path, random: np.random.Generator) -> None:
     content = np.concatenate([coarse[:, None], fine[:, None], pixels], axis=1).tobytes()
     for name in ("train.bin", "test.bin"):
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=r"fine_label_names\.txt does not exist"):
+    with pytest.raises(InputError, match=r"fine_label_names\.txt"):
         read_source("cifar100", tmp_path)
     (tmp_path / "fine_label_names.txt").write_text("apple\naquarium_fish\nbaby\n")
     source = read_source("cifar100", tmp_path)

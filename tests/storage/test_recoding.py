@@ -152,45 +152,45 @@ def test_codes_of_no_and_yes() -> None:
 
 
 WRONG = [
-    ({"type": "category", "values": {}}, r"values is \{\}; it must be a list of at least one value, or a mapping"),
-    ({"type": "category", "values": "white"}, "values is 'white'; it must be a list of at least one value"),
-    ({"type": "category", "values": {True: "x"}}, "values holds True, which YAML does not read as text; put it in"),
-    ({"type": "category", "values": {"a": None}}, "values holds None, which YAML does not read as text"),
-    ({"type": "category", "values": {"a": ["x"]}}, r"values holds \['x'\]"),
-    ({"type": "category", "values": {"1": "x", "1.0": "y"}}, "values holds the same value twice"),
-    ({"type": "category", "values": {"25*": "x", "250*": "y"}}, r"values: '25\*' and '250\*' overlap; leave one of"),
-    ({"type": "category", "values": {"250": "x", "25*": "y"}}, r"values: '25\*' and '250' overlap"),
-    ({"type": "category", "values": {"25*": "x", "25": "x"}}, r"values: '25\*' and '25' overlap"),
-    ({"type": "category", "values": {"a *": "x", "a*": "y"}}, r"values: 'a\*' and 'a\*' overlap"),
-    ({"type": "category", "values": {"*": "x"}}, r"values: '\*' would take every code; name the codes"),
-    ({"type": "category", "values": {"250.0*": "x"}}, r"no code begins with '250.0', .*\(250.00 is 250\); say '250\*'"),
-    ({"type": "category", "values": {"250.*": "x"}}, r"no code begins with '250\.'"),
-    ({"type": "category", "values": {"+25*": "x"}}, r"no code begins with '\+25', .*say '25\*'"),
-    ({"type": "category", "first": 0, "values": ["a"]}, "first is 0; it must be a whole number of characters from 1"),
-    ({"type": "category", "first": -3, "values": ["a"]}, "first is -3; it must be"),
-    ({"type": "category", "first": True, "values": ["a"]}, "first is True; it must be"),
-    ({"type": "category", "first": 2.0, "values": ["a"]}, r"first is 2\.0; it must be"),
-    ({"type": "category", "first": "3", "values": ["a"]}, "first is '3'; it must be"),
-    ({"type": "category", "first": [3], "hash": 8}, r"first is \[3\]; it must be"),
-    ({"type": "category", "first": 3, "values": ["2500"]}, "values: '2500' has 4 characters and 'first: 3' leaves 3"),
-    ({"type": "category", "first": 3, "values": {"2500*": "x"}}, "values: '2500' has 4 characters"),
-    ({"type": "category", "first": 3}, "values is None; it must be a list"),
-    ({"type": "numeric", "first": 3, "range": [0, 1]}, "has no key 'first'"),
-    ({"type": "boolean", "first": 3}, "has no key 'first'"),
-    ({"type": "numeric", "ordered": []}, "ordered must be a list of at least one value"),
-    ({"type": "numeric", "ordered": ["a"]}, r"ordered is \['a'\]; declare at least two values, from low to high"),
-    ({"type": "numeric", "ordered": {"a": 1, "b": 2}}, "ordered must be a list"),
-    ({"type": "numeric", "ordered": ["a", "b", "a"]}, "ordered holds the same value twice"),
-    ({"type": "numeric", "ordered": ["a", None]}, "ordered holds None, which YAML does not read as text"),
-    ({"type": "numeric", "ordered": ["a", "b"], "range": [0, 1]}, "has ordered and range; values in an order have no"),
-    ({"type": "numeric", "ordered": ["a", "b"], "centre": 1}, "has ordered and centre"),
-    ({"type": "category", "ordered": ["a", "b"]}, "has no key 'ordered'"),
-    ({"type": "boolean", "values": {"No": "no", "Up": "yes"}}, "values: 'No' means 'no'; it must be true or false"),
-    ({"type": "boolean", "values": {"Up": True, "Down": True}}, "declare codes of true and of false"),
-    ({"type": "boolean", "values": {"N*": False, "No": True}}, r"values: 'N\*' and 'No' overlap"),
-    ({"type": "boolean", "values": ["No", "Up", "Down"]}, r'declare two, .*or what each code means: \{"No": false'),
-    ({"type": "boolean", "values": {}}, r"values are \{\}; declare codes"),
-    ({"type": "days", "between": ["a", "b"], "range": [0, 1], "ordered": ["a", "b"]}, "has no key 'ordered'"),
+    ({"type": "category", "values": {}}, r"values is \{\}"),
+    ({"type": "category", "values": "white"}, "values.*'white'"),
+    ({"type": "category", "values": {True: "x"}}, "True.*YAML"),
+    ({"type": "category", "values": {"a": None}}, "values holds None"),
+    ({"type": "category", "values": {"a": ["x"]}}, r"values.*\['x'\]"),
+    ({"type": "category", "values": {"1": "x", "1.0": "y"}}, r"values.*\['1', '1\.0'\]"),
+    ({"type": "category", "values": {"25*": "x", "250*": "y"}}, r"'25\*'.*'250\*'"),
+    ({"type": "category", "values": {"250": "x", "25*": "y"}}, r"'25\*'.*'250'"),
+    ({"type": "category", "values": {"25*": "x", "25": "x"}}, r"'25\*'.*'25'"),
+    ({"type": "category", "values": {"a *": "x", "a*": "y"}}, r"'a\*'.*'a\*'"),
+    ({"type": "category", "values": {"*": "x"}}, r"'\*'"),
+    ({"type": "category", "values": {"250.0*": "x"}}, r"'250.0'.*\(250.00.*250\).*'250\*'"),
+    ({"type": "category", "values": {"250.*": "x"}}, r"'250\.'"),
+    ({"type": "category", "values": {"+25*": "x"}}, r"'\+25'.*'25\*'"),
+    ({"type": "category", "first": 0, "values": ["a"]}, "first is 0"),
+    ({"type": "category", "first": -3, "values": ["a"]}, "first is -3"),
+    ({"type": "category", "first": True, "values": ["a"]}, "first is True"),
+    ({"type": "category", "first": 2.0, "values": ["a"]}, r"2\.0"),
+    ({"type": "category", "first": "3", "values": ["a"]}, "first is '3'"),
+    ({"type": "category", "first": [3], "hash": 8}, r"\[3\]"),
+    ({"type": "category", "first": 3, "values": ["2500"]}, "'2500'.*4.*'first: 3'.*3"),
+    ({"type": "category", "first": 3, "values": {"2500*": "x"}}, "'2500'.*4"),
+    ({"type": "category", "first": 3}, "values is None"),
+    ({"type": "numeric", "first": 3, "range": [0, 1]}, "'first'"),
+    ({"type": "boolean", "first": 3}, "'first'"),
+    ({"type": "numeric", "ordered": []}, "ordered.*list"),
+    ({"type": "numeric", "ordered": ["a"]}, r"ordered.*\['a'\]"),
+    ({"type": "numeric", "ordered": {"a": 1, "b": 2}}, "ordered.*list"),
+    ({"type": "numeric", "ordered": ["a", "b", "a"]}, r"ordered.*\['a', 'b', 'a'\]"),
+    ({"type": "numeric", "ordered": ["a", None]}, "ordered holds None"),
+    ({"type": "numeric", "ordered": ["a", "b"], "range": [0, 1]}, "ordered and range"),
+    ({"type": "numeric", "ordered": ["a", "b"], "centre": 1}, "ordered and centre"),
+    ({"type": "category", "ordered": ["a", "b"]}, "'ordered'"),
+    ({"type": "boolean", "values": {"No": "no", "Up": "yes"}}, "'No'.*'no'"),
+    ({"type": "boolean", "values": {"Up": True, "Down": True}}, r"values are \{'Up': True, 'Down': True\}"),
+    ({"type": "boolean", "values": {"N*": False, "No": True}}, r"'N\*'.*'No'"),
+    ({"type": "boolean", "values": ["No", "Up", "Down"]}, r'\{"No"'),
+    ({"type": "boolean", "values": {}}, r"values are \{\}"),
+    ({"type": "days", "between": ["a", "b"], "range": [0, 1], "ordered": ["a", "b"]}, "'ordered'"),
 ]
 
 
@@ -203,11 +203,11 @@ def test_a_wrong_recoding_says_what_is_right(column: dict[str, Any], message: st
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        ({"classes": {"a": "x", "b": "x"}}, r"classes are \['x'\]; declare at least two"),
-        ({"classes": {}}, r"classes is \{\}; it must be a list"),
-        ({"classes": {"a*": "x", "ab": "z"}}, r"classes: 'a\*' and 'ab' overlap"),
-        ({"classes": {"a": "x", "b": False}}, "classes holds False, which YAML does not read as text"),
-        ({"range": [0, 1], "first": 2}, "first counts characters of classes, and a number has none"),
+        ({"classes": {"a": "x", "b": "x"}}, r"classes.*\['x'\]"),
+        ({"classes": {}}, r"classes is \{\}"),
+        ({"classes": {"a*": "x", "ab": "z"}}, r"'a\*'.*'ab'"),
+        ({"classes": {"a": "x", "b": False}}, "classes holds False"),
+        ({"range": [0, 1], "first": 2}, "first.*number"),
     ],
 )
 def test_wrong_classes_say_what_is_right(label: dict[str, Any], message: str) -> None:
@@ -219,7 +219,7 @@ def test_wrong_classes_say_what_is_right(label: dict[str, Any], message: str) ->
 @pytest.mark.parametrize("text", ["values: {a: x, b: y, a: z}", "columns:\n  - {name: x, name: z}", "a: 1\na: 2\n"])
 def test_a_key_that_stands_twice_is_refused(text: str) -> None:
     """YAML takes the last one without a word."""
-    with pytest.raises(InputError, match=r"line \d: key '(a|name)' stands there twice; leave one out"):
+    with pytest.raises(InputError, match=r"line \d: key '(a|name)'"):
         parse_yaml(text, "schema")
     assert parse_yaml("- {a: b, b: a}\n- {a: {a: a}, b: [a, a]}\n", "schema") == [
         {"a": "b", "b": "a"},
@@ -297,7 +297,7 @@ def test_a_stored_table_gives_its_model_the_order_of_its_features(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("on_violation", "message"),
-    [("refuse", "column race: 'Martian' is outside the schema, which admits one of Caucasian, "), ("clip", None)],
+    [("refuse", "column race: 'Martian'.*Caucasian"), ("clip", None)],
 )
 def test_codes_that_nobody_named_follow_the_rule(on_violation: str, message: str | None, tmp_path: Path) -> None:
     (tmp_path / "schema.yaml").write_text(yaml.safe_dump({"columns": COLUMNS}, sort_keys=False))
@@ -319,9 +319,7 @@ def test_a_number_that_is_no_bracket_is_not_clipped(on_violation: str, refused: 
     options = ReadOptions(schema=tmp_path / "schema.yaml", on_violation=OnViolation(on_violation), discover=True)
     source = read_source("csv", tmp_path / "rows.csv", options)
     if refused:
-        with pytest.raises(
-            InputError, match=r"line 3, column age: '75' is outside the schema, which admits one of \[0"
-        ):
+        with pytest.raises(InputError, match=r"line 3.*'75'.*\[0"):
             list(source.parts["train"])
     else:
         assert sum(len(block.labels) for block in source.parts["train"]) == 2

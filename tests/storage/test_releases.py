@@ -21,6 +21,7 @@ from storage.layout import Layout
 from storage.releases import ReleaseStore
 from tests.support.data import files_of, flip, temporaries
 from tests.support.forks import race
+from tests.support.stating import stating
 
 MANIFEST: dict[str, Any] = {
     "kind": "linear-model",
@@ -103,9 +104,9 @@ def test_a_release_is_never_overwritten(store: ReleaseStore, layout: Layout) -> 
     digest = store.write("k1", MANIFEST, _arrays())
     before = files_of(layout.releases)
     assert store.write("k1", MANIFEST, _arrays()) == digest
-    with pytest.raises(StorageError, match=r"k1 is stored with other values .*never overwritten.*--replicate"):
+    with pytest.raises(StorageError, match=r"k1.*--replicate", check=stating(way_out="--replicate")):
         store.write("k1", MANIFEST, _arrays(132))
-    with pytest.raises(StorageError, match="other values"):
+    with pytest.raises(StorageError, check=stating(way_out="--replicate")):
         store.write("k1", {**MANIFEST, "text": "x"}, _arrays())
     assert files_of(layout.releases) == before
 
@@ -119,7 +120,7 @@ def test_a_slower_writer_of_other_values_is_refused(store: ReleaseStore, monkeyp
         return publish(self, target, *more)
 
     monkeypatch.setattr(atomic.Staging, "publish", slow)
-    with pytest.raises(StorageError, match="other values"):
+    with pytest.raises(StorageError, check=stating(way_out="--replicate")):
         store.write("k1", MANIFEST, _arrays())
     assert np.array_equal(store.read("k1")[1]["weights"], _arrays(132)["weights"])
 
@@ -178,14 +179,14 @@ def test_a_release_without_arrays_is_damaged_and_one_without_manifest_is_none(
 ) -> None:
     store.write("k1", MANIFEST, _arrays())
     (layout.release("k1") / "arrays.npz").unlink()
-    with pytest.raises(DamagedError, match=r"arrays.npz is missing"):
+    with pytest.raises(DamagedError, match=r"arrays\.npz is missing"):
         store.read("k1")
     assert store.remove_damaged("k1") == ("k1",)
     store.write("k2", MANIFEST, _arrays())
     (layout.release("k2") / "manifest.json").unlink()
     assert not store.exists("k2")
     assert store.keys() == ()
-    with pytest.raises(StorageError, match=r"manifest.json does not exist"):
+    with pytest.raises(StorageError, match=r"manifest.json", check=stating(value="manifest.json", bound="present")):
         store.read("k2")
     assert store.write("k2", MANIFEST, _arrays())
     assert store.read("k2")
@@ -206,7 +207,7 @@ def test_a_sound_release_is_not_removed(store: ReleaseStore) -> None:
 
 
 def test_python_objects_and_odd_manifests_are_refused(store: ReleaseStore) -> None:
-    with pytest.raises(StorageError, match="array 'x' holds Python objects"):
+    with pytest.raises(StorageError, match=r"'x'.*Python"):
         store.write("k", MANIFEST, {"x": np.array([{}], dtype=object)})
     for odd in ({"x": float("nan")}, {"x": np.float64("inf")}, {"x": {1, 2}}, {"x": Path("a")}):
         with pytest.raises(StorageError, match="plain JSON"):
@@ -237,7 +238,7 @@ def test_a_newer_release_is_refused_and_not_removed(store: ReleaseStore, layout:
     path = layout.release("k") / "manifest.json"
     body = documents.load_manifest(path, version=1)
     path.write_bytes(documents.dump_manifest(body, version=2))
-    with pytest.raises(FormatVersionError, match="format version 2, this Unitball reads 1"):
+    with pytest.raises(FormatVersionError, match=r"version 2.*Unitball.*1", check=stating(value=2, bound=1)):
         store.read("k")
     with pytest.raises(FormatVersionError):
         store.remove_damaged()

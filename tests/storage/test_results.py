@@ -63,7 +63,7 @@ def test_columns_that_changed_their_kind_are_text(layout: Layout) -> None:
     append(layout, [{"k": 5, "only": 1}])
     append(layout, [{"k": "all"}])
     assert sorted(row["k"] for row in _rows(query(layout, "SELECT k FROM runs"))) == ["5", "all"]
-    with pytest.raises(InputError, match="different kinds of values"):
+    with pytest.raises(InputError, match="result records"):
         append(layout, [{"k": 5}, {"k": "all"}])
 
 
@@ -76,7 +76,7 @@ def test_any_name_of_a_root_will_do(tmp_path: Path) -> None:
 
 
 def test_tables_are_named(layout: Layout) -> None:
-    with pytest.raises(InputError, match="no table of results is called 'x'; there are: runs, metrics"):
+    with pytest.raises(InputError, match=r"'x'.*runs, metrics"):
         append(layout, [{"a": 1}], table="x")
     with pytest.raises(InputError):
         append(layout, [{"a": 1}], run="../x")
@@ -148,11 +148,11 @@ def test_sql_reads_its_views_and_nothing_else(layout: Layout) -> None:
     assert result.is_file()
     assert outside.is_file()
     for sql in [*_forbidden(rows), *_reads(outside), *_writes(outside), *_writes(result)]:
-        with pytest.raises(InputError, match="the views are: runs, metrics") as caught:
+        with pytest.raises(InputError, match=r"views.*: runs, metrics") as caught:
             query(layout, sql)
         assert "\n" not in str(caught.value)
     for sql in [*_forbidden(rows), *_reads(result), *_writes(result)]:
-        with pytest.raises(InputError, match="the views are: train"):
+        with pytest.raises(InputError, match=r"views.*: train"):
             query_dataset(layout, ref, sql)
     assert set(layout.root.rglob("*")) == before
     assert hidden_local is HIDDEN
@@ -183,7 +183,7 @@ def test_a_damaged_result_is_named(layout: Layout) -> None:
     whole = path.read_bytes()
     for data in (b"", whole[:40], b"nothing"):
         path.write_bytes(data)
-        with pytest.raises(DamagedError, match=r"abc.parquet is damaged .*remove it to go on"):
+        with pytest.raises(DamagedError, match=r"abc.parquet"):
             query(layout, "SELECT * FROM runs")
     # In the footer, and in a page.
     for place in (0.99, 0.05):
@@ -198,7 +198,7 @@ def test_a_newer_or_strange_result_is_refused(layout: Layout) -> None:
     table = pa.table({"a": [1]})
     for metadata in ({b"unitball.format_version": b"2"}, {}):
         pq.write_table(table.replace_schema_metadata(metadata), layout.results / "runs" / "abc.parquet")
-        with pytest.raises(FormatVersionError, match=r"abc.parquet has format version"):
+        with pytest.raises(FormatVersionError, match=r"abc.parquet"):
             query(layout, "SELECT * FROM runs")
 
 
@@ -227,7 +227,7 @@ def test_sql_over_sparse_and_real_sets(layout: Layout) -> None:
 
 def test_sql_over_private_rows_is_refused(layout: Layout) -> None:
     ref = stored(layout, source_of(synthetic(10, 3, seed=145)), private=True)
-    with pytest.raises(RefusedError, match="is private"):
+    with pytest.raises(RefusedError, match="data set rows is private"):
         query_dataset(layout, ref, "SELECT count(*) FROM train")
 
 
@@ -237,7 +237,7 @@ def test_a_query_holds_what_it_may_and_no_more(tmp_path: Path) -> None:
         "SELECT count(*) AS n FROM (SELECT DISTINCT range || repeat('x', 30) FROM range({}))",
     )
     assert query(layout, sql.format(1000), memory=0).to_pylist() == [{"n": 1000}]
-    with pytest.raises(InputError, match=r"needs more memory than it may hold: .*UNITBALL_MEMORY"):
+    with pytest.raises(InputError, match="UNITBALL_MEMORY"):
         query(layout, sql.format(6_000_000), memory=0)
 
 
@@ -279,6 +279,6 @@ def test_an_interrupt_before_a_query_begins_ends_it() -> None:
 
 def test_a_query_has_a_limit_of_time(tmp_path: Path) -> None:
     endless = "SELECT count(*) FROM range(10000000000) a, range(10000) b"
-    with pytest.raises(InputError, match=r"longer than 0\.5 s .*UNITBALL_SQL_SECONDS"):
+    with pytest.raises(InputError, match=r"0\.5.*UNITBALL_SQL_SECONDS"):
         query(Layout(tmp_path).prepare(), endless, seconds=0.5)
     assert query(Layout(tmp_path), "SELECT 1 AS one", seconds=20).to_pylist() == [{"one": 1}]

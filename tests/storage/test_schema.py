@@ -17,6 +17,7 @@ from storage.rowfiles import NULL_CLASS
 from storage.schema import load_schema
 from storage.source import ReadOptions, read_source
 from tests.support.data import gathered, real_data, stored, temporaries
+from tests.support.stating import stating
 
 SCHEMA = """
 scaling: unit-interval
@@ -112,7 +113,7 @@ def test_rows_outside_are_refused_clipped_or_dropped(
     assert ingestion_report(layout, dropped).counts["train"] == counts(3, outside=1, null=1)
     source = read_source("csv", path, _options(tmp_path, OnViolation.CLIP))
     if clipped is None:
-        with pytest.raises(InputError, match=rf"line 3, column {column}: .*use --on-violation drop"):
+        with pytest.raises(InputError, match=rf"line 3, column {column}: .*--on-violation drop"):
             stored(layout, source, private=True)
     else:
         ref = stored(layout, source, private=True)
@@ -127,7 +128,7 @@ def test_rows_outside_are_refused_clipped_or_dropped(
 
 def test_a_line_of_other_width_is_named(tmp_path: Path, layout: Layout) -> None:
     path = _csv(tmp_path, "50;x;red;no\n\n50;x;no\n")
-    with pytest.raises(InputError, match=r"line 3: 3 cells, there are 4 columns"):
+    with pytest.raises(InputError, match=r"line 3: 3.*4"):
         stored(layout, read_source("csv", path, _options(tmp_path)), private=True)
     ref = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.DROP)), private=True)
     assert (ref.rows, ingestion_report(layout, ref).counts["train"]) == (2, counts(2, outside=1, null=1))
@@ -159,7 +160,7 @@ def test_a_missing_value_is_refused_where_the_schema_says_so(tmp_path: Path, lay
         SCHEMA.replace('missing: {marker: "?", rows: drop}', ""),
     ):
         source = read_source("csv", _csv(tmp_path), _options(tmp_path, text=text))
-        with pytest.raises(InputError, match=r"line 6, column age: ('\?' marks a missing value|'\?' is outside)"):
+        with pytest.raises(InputError, match=r"line 6, column age: '\?'"):
             stored(layout, source, private=True)
 
 
@@ -172,13 +173,13 @@ def test_quoted_cells_may_span_lines_and_lines_still_count(tmp_path: Path, layou
 def test_text_that_is_not_utf8_is_named(tmp_path: Path, layout: Layout) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(b"\xef\xbb\xbf50;x;red;no\n50;\xff;red;no\n")
-    with pytest.raises(InputError, match=r"line 2: byte 0xff is not UTF-8"):
+    with pytest.raises(InputError, match=r"line 2: byte 0xff.*UTF-8"):
         stored(layout, read_source("csv", path, _options(tmp_path)), private=True)
 
 
 def test_a_cell_without_end_is_named(tmp_path: Path, layout: Layout) -> None:
     path = _csv(tmp_path, '50;x;red;no\n50;"' + "x\n" * 70_000)
-    with pytest.raises(InputError, match=r"rows.csv, line \d+: field larger than field limit"):
+    with pytest.raises(InputError, match=r"rows.csv, line \d+: field"):
         stored(layout, read_source("csv", path, _options(tmp_path)), private=True)
 
 
@@ -189,14 +190,14 @@ def test_names_in_the_file_give_the_order(tmp_path: Path, layout: Layout) -> Non
     assert features.tolist() == [[0.5, 1, 0, 0], [0, 0, 1, 0]]
     assert labels.tolist() == [0, 1]
     for header, message in [
-        ("colour;sick;age;id;x", "line 1: column 'x' is not in the schema; add it"),
+        ("colour;sick;age;id;x", "line 1: column 'x'"),
         ("colour;sick;age", "line 1: column 'id' is missing"),
-        ("colour;sick;age;id;id", "line 1: column 'id' is named twice"),
+        ("colour;sick;age;id;id", "line 1: column 'id' is named"),
     ]:
         path = _csv(tmp_path, f"{header}\nred;no;50;x\n")
         with pytest.raises(InputError, match=message):
             stored(layout, read_source("csv", path, options))
-    with pytest.raises(InputError, match="no line of column names"):
+    with pytest.raises(InputError, match=r"rows\.csv.*column names"):
         stored(layout, read_source("csv", _csv(tmp_path, "# only a comment\n"), options))
 
 
@@ -205,14 +206,14 @@ def test_an_empty_table_is_refused(tmp_path: Path, layout: Layout) -> None:
         read_source("csv", _csv(tmp_path, ""), _options(tmp_path))
     for text, public in (("# a\n", False), ("?;x;red;no\n", True)):
         source = read_source("csv", _csv(tmp_path, text), _options(tmp_path, public=public))
-        with pytest.raises(InputError, match="holds no rows"):
+        with pytest.raises(InputError, check=stating(value=0, bound=1)):
             stored(layout, source, private=not public)
 
 
 def test_real_labels_are_held_to_their_range(tmp_path: Path, layout: Layout) -> None:
     text = SCHEMA.replace('classes: ["no", "yes"], suffix: "."', "range: [-1, 1]")
     path = _csv(tmp_path, "50;x;red;0.5\n20;x;red;3\n")
-    with pytest.raises(InputError, match=r"line 2, column sick: '3' is outside .* a number in \[-1, 1\]"):
+    with pytest.raises(InputError, match=r"line 2, column sick: '3'.*\[-1, 1\]"):
         stored(layout, read_source("csv", path, _options(tmp_path, text=text)), private=True)
     ref = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.CLIP, text)), private=True)
     assert ref.label_range == (-1.0, 1.0)
@@ -228,36 +229,36 @@ def test_a_declaration_beside_the_schema_must_agree(tmp_path: Path) -> None:
     schema = _schema(tmp_path)
     agreed = ReadOptions(schema=schema, dimension=4, classes=("no", "yes"))
     assert read_source("csv", _csv(tmp_path), agreed).dimension == 4
-    with pytest.raises(InputError, match="has dimension 4, declared is 5"):
+    with pytest.raises(InputError, match=r"dimension 4, declared.*5"):
         read_source("csv", _csv(tmp_path), ReadOptions(schema=schema, dimension=5))
-    with pytest.raises(InputError, match="has classes"):
+    with pytest.raises(InputError, match=r"\('no', 'yes'\).*\('yes', 'no'\)"):
         read_source("csv", _csv(tmp_path), ReadOptions(schema=schema, classes=("yes", "no")))
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("columns:", "colums:", "must be a mapping with a list of columns"),
-        ("delimiter:", "delimeter:", "no key 'delimeter'; nearest: delimiter"),
-        ('delimiter: ";"', 'delimiter: "; "', "it must be one character"),
-        ('delimiter: ";"', 'delimiter: "§"', "it must be an ASCII character"),
-        ('delimiter: ";"', "delimiter: '\"'", "no quotation mark and no line end"),
-        ("range: [0, 100]", "range: [100, 0]", r"column age: range is \[100, 0\]; it must be two finite numbers"),
-        ("range: [0, 100]", "range: [0, .inf]", "column age: range is"),
-        (", range: [0, 100]", "", "column age: range is None"),
-        ("type: numeric", "type: number", "column age: type is 'number'; it must be one of"),
-        ("type: ignore", "type: ignore, range: [0, 1]", "column id has no key 'range'"),
-        ("values: [red, green", "values: [red, red", "holds the same value twice"),
-        ('"no", "yes"', "no, yes", "holds False, which YAML does not read as text; put it in quotes"),
-        ('"no", "yes"', '"no"', "declare at least two"),
-        ("name: id", "name: age", "column 'age' is declared twice"),
-        ("type: ignore", 'type: label, classes: ["a", "b"]', "exactly one column of type label"),
-        ("rows: drop", "rows: fill", "missing: rows is 'fill'; it must be one of constant, drop, indicator, refuse"),
-        ('{marker: "?", rows: drop}', "drop", "missing must be such as"),
-        ('marker: "?"', "marker: yes", "marker is True; it must be text in quotes"),
-        ("- {name: id, type: ignore}", "- id", "each column is a mapping with a name and a type"),
-        ('classes: ["no", "yes"]', 'classes: ["no", "yes"], range: [0, 1]', "either classes or a range"),
-        ("columns:", "columns: [", "is not YAML"),
+        ("columns:", "colums:", "mapping.*columns"),
+        ("delimiter:", "delimeter:", "'delimeter'"),
+        ('delimiter: ";"', 'delimiter: "; "', "delimiter.*'; '"),
+        ('delimiter: ";"', 'delimiter: "§"', "ASCII"),
+        ('delimiter: ";"', "delimiter: '\"'", "delimiter.*'\"'"),
+        ("range: [0, 100]", "range: [100, 0]", r"range.*\[100, 0\]"),
+        ("range: [0, 100]", "range: [0, .inf]", "column age: range"),
+        (", range: [0, 100]", "", "range.*None"),
+        ("type: numeric", "type: number", "type.*'number'"),
+        ("type: ignore", "type: ignore, range: [0, 1]", "'range'"),
+        ("values: [red, green", "values: [red, red", "column colour.*'red'"),
+        ('"no", "yes"', "no, yes", "False.*YAML"),
+        ('"no", "yes"', '"no"', r"column sick: classes.*\['no'\]"),
+        ("name: id", "name: age", "column 'age'"),
+        ("type: ignore", 'type: label, classes: ["a", "b"]', "type label"),
+        ("rows: drop", "rows: fill", "rows.*'fill'"),
+        ('{marker: "?", rows: drop}', "drop", r"missing.*\{marker: \"\", rows: indicator\}"),
+        ('marker: "?"', "marker: yes", "marker.*True"),
+        ("- {name: id, type: ignore}", "- id", "column 2:"),
+        ('classes: ["no", "yes"]', 'classes: ["no", "yes"], range: [0, 1]', "column sick.*classes.*range"),
+        ("columns:", "columns: [", "not YAML"),
     ],
 )
 def test_a_wrong_schema_says_where(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -269,9 +270,9 @@ def test_a_wrong_schema_says_where(tmp_path: Path, old: str, new: str, message: 
 
 
 def test_a_newer_schema_and_a_missing_one_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FormatVersionError, match="format version 2"):
+    with pytest.raises(FormatVersionError, match="version 2", check=stating(value=2, bound=1)):
         load_schema(_schema(tmp_path, "format_version: 2" + SCHEMA))
-    with pytest.raises(InputError, match=r"does not exist; .*: adult"):
+    with pytest.raises(InputError, match=r"adlut.*: adult"):
         load_schema("adlut")
 
 
@@ -302,7 +303,7 @@ def test_adult_comes_out_with_its_complete_rows(layout: Layout) -> None:
     assert int(labels.sum()) == 7508
     text = (Path(__file__).parents[2] / "storage/readers/schemas/adult.yaml").read_text()
     strict = ReadOptions(schema=_schema(layout.root, text.replace("rows: drop", "rows: refuse")))
-    with pytest.raises(InputError, match=r"adult.data, line 15, column native-country: .* marks a missing value"):
+    with pytest.raises(InputError, match=r"adult.data, line 15, column native-country"):
         stored(layout, read_source("csv", folder, strict), private=True, name="adult")
 
 

@@ -51,7 +51,7 @@ def test_a_bad_environment_is_refused_without_showing_it(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("UNITBALL_SECRET_0", value)
-    with pytest.raises(SecretError, match="UNITBALL_SECRET_0 must hold 64 hexadecimal digits") as caught:
+    with pytest.raises(SecretError, match=r"UNITBALL_SECRET_0.*64") as caught:
         party_secret(layout, "0")
     assert not value or value not in str(caught.value)
 
@@ -69,7 +69,7 @@ def test_a_secret_that_others_reach_is_refused_with_its_mode(layout: Layout, mod
 
 
 def test_a_missing_secret_is_not_made_where_one_is_required(layout: Layout) -> None:
-    with pytest.raises(SecretError, match=r"missing.*UNITBALL_SECRET_0.*restore"):
+    with pytest.raises(SecretError, match=r"secret\.key.*UNITBALL_SECRET_0"):
         require_secret(layout, "0")
     assert not layout.party_secret("0").exists()
 
@@ -79,7 +79,7 @@ def test_a_cut_secret_is_refused_and_not_replaced(layout: Layout, size: int) -> 
     party_secret(layout, "0")
     path = layout.party_secret("0")
     path.write_bytes(b"x" * size)
-    with pytest.raises(SecretError, match="must hold 32 bytes; restore"):
+    with pytest.raises(SecretError, match=r"secret\.key.*32 bytes"):
         party_secret(layout, "0")
     assert path.read_bytes() == b"x" * size
 
@@ -93,7 +93,7 @@ def test_a_secret_does_not_show_itself(layout: Layout, caplog: pytest.LogCapture
         assert "secret of 32 bytes" in text
         assert repr(bytes(secret))[2:-1] not in text
         assert secret.hex() not in text
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="secret"):
         pickle.dumps(secret)
     assert isinstance(secret, Secret)
 

@@ -24,6 +24,7 @@ from storage.refs import DatasetRef, Labels, ShardRef
 from storage.rowfiles import RowFormat, StoredRows, ahead
 from storage.shards import MANIFEST, open_shard, write_shards
 from tests.support.data import files_of, flip, gathered, source_of, stored, synthetic, temporaries
+from tests.support.stating import stating
 
 
 @pytest.fixture
@@ -165,12 +166,12 @@ def _refused(layout: Layout, ref: DatasetRef, assignment: Mapping[str, Any], mes
 
 def test_what_is_no_partition_is_refused(layout: Layout) -> None:
     ref = stored(layout, source_of(synthetic(50, 3, seed=112)))
-    _refused(layout, ref, {"0": [1, 2], "1": []}, "party '1' is empty")
-    _refused(layout, ref, {"0": [1, 50]}, "party '0' is given row 50, rows has 50 rows; ask for fewer rows")
+    _refused(layout, ref, {"0": [1, 2], "1": []}, "party '1'")
+    _refused(layout, ref, {"0": [1, 50]}, "party '0'.*row 50.*50")
     _refused(layout, ref, {"0": [-1, 3]}, "party '0' is given row")
-    _refused(layout, ref, {"0": [1, 2], "b": [3, 2]}, "parties '0' and 'b' are given the same row")
-    _refused(layout, ref, {"0": [1, 2, 1]}, "party '0' is given a row twice")
-    _refused(layout, ref, {"../0": [1, 2]}, "cannot be used as a name")
+    _refused(layout, ref, {"0": [1, 2], "b": [3, 2]}, "parties '0'.*'b'")
+    _refused(layout, ref, {"0": [1, 2, 1]}, "party '0'.*twice")
+    _refused(layout, ref, {"../0": [1, 2]}, r"'\.\./0'")
 
 
 def test_sound_shards_are_kept_and_missing_ones_made(layout: Layout) -> None:
@@ -207,7 +208,7 @@ def test_damage_is_named_and_dealing_again_mends_it(layout: Layout, name: str) -
 def test_one_partition_does_not_change_its_rows(layout: Layout) -> None:
     ref = stored(layout, source_of(synthetic(100, 4, seed=119)))
     write_shards(layout, ref, {"0": np.arange(50), "1": np.arange(50, 100)}, "even")
-    with pytest.raises(StorageError, match=r"party '1' already holds other rows .* partition even"):
+    with pytest.raises(StorageError, match="party '1'"):
         write_shards(layout, ref, {"0": np.arange(50), "1": np.arange(51, 100)}, "even")
 
 
@@ -220,7 +221,7 @@ def test_versions_under_one_partition_stand_side_by_side(layout: Layout) -> None
 
 def test_a_shard_that_is_not_there_is_named(layout: Layout) -> None:
     ref = stored(layout, source_of(synthetic(20, 4, seed=122)))
-    with pytest.raises(StorageError, match="does not exist"):
+    with pytest.raises(StorageError, check=stating(value="shard.json", bound="present")):
         open_shard(layout, ShardRef(dataset=ref, partition="even", party="0", rows=10))
 
 

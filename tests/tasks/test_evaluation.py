@@ -160,18 +160,18 @@ def test_an_aim_is_post_processing_of_the_histogram_that_was_paid_for(root: Path
 
 
 def test_an_aim_without_histograms_or_of_three_classes_is_refused(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="give `roc` too"):
+    with pytest.raises(ValueError, match="`roc`"):
         TrainingConfig(algorithm="noisy-gd", aim="f1")
     for aim in ("best", "recall=2", "cost=1:0.5", ""):
-        with pytest.raises(ValueError, match=r"give balanced, f1, recall=R .* or cost=A:B"):
+        with pytest.raises(ValueError, match=r"f1, recall=R.*cost=A:B"):
             TrainingConfig(algorithm="noisy-gd", aim=aim, roc=True)
     shards = shards_of(dataset_of(classes=3, visibility=Visibility.PRIVATE))
-    with pytest.raises(ParameterError, match="aim is f1; a threshold is of two classes, and here are 3"):
+    with pytest.raises(ParameterError, match=r"aim.*f1.*3"):
         planned(shards[:2], shards[2], algorithm="noisy-gd", epsilon=1.0, roc=True, aim="f1")
-    with pytest.raises(ParameterError, match="a release of private held-out rows; leave it out"):
+    with pytest.raises(ParameterError, match=r"^aim is f1"):
         planned(shards_of(dataset_of(classes=2)), algorithm="noisy-gd", epsilon=1.0, roc=True, aim="f1")
     shards = shards_of(dataset_of(classes=2, visibility=Visibility.PRIVATE))
-    with pytest.raises(ParameterError, match="a threshold is of one model, and here are 2"):
+    with pytest.raises(ParameterError, match=r"^aim is f1.*2"):
         planned(shards[:2], shards[2], algorithm="dpml", trust="local", roc=True, aim="f1")
 
 
@@ -238,6 +238,6 @@ def test_a_regression_is_measured_by_charged_sums_of_errors(root: Path, tmp_path
 
 def test_a_curve_of_numbers_is_refused_before_anything_is_charged(root: Path, tmp_path: Path) -> None:
     ingest_targets(tmp_path / "input", count=300)
-    with pytest.raises(ParameterError, match="a ROC is of classes"):
+    with pytest.raises(ParameterError, match=r"ROC.*--roc"):
         prepare(algorithm="sufficient-statistics", trust="central", evaluation=True, roc=True, epsilon=1.0, delta=1e-6)
     assert charges() == []

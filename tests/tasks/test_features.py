@@ -144,7 +144,7 @@ def test_a_model_behind_any_named_map_is_logged_and_scores_as_it_was_measured(
 
 
 def test_what_is_declared_of_mirror_images_reaches_a_named_map(clinic: None) -> None:
-    with pytest.raises(ParameterError, match="random-fourier has no parameter 'mirror'"):
+    with pytest.raises(ParameterError, match=r"random-fourier.*'mirror'"):
         run(features="random-fourier", mirror=True)
 
 
@@ -220,19 +220,19 @@ def test_a_release_reads_its_rows_through_the_maps_it_is_planned_for(clinic: Non
             make_release(release, shards)
     # No release of rows stands in for a public map.
     forged = prepared.shards.training[0].dataset.model_copy(update={"maps": (chained.plan.models[0].key,)})
-    with pytest.raises(RefusedError, match="no public map"):
+    with pytest.raises(RefusedError, match=r"^[0-9a-f]{64} "):
         encoding(forged.maps)
 
 
 @pytest.mark.parametrize(
     ("words", "error", "message"),
     [
-        ({"features": "onnx:nowhere.onnx"}, InputError, "there is no file nowhere.onnx"),
-        ({"features": "onnx:."}, InputError, "there is no file ."),
-        ({"parameters": {"features.gamma": 1.0}}, ParameterError, "choose --features"),
-        ({"parameters": {"public.power": 0.0}}, ParameterError, "choose --public-dataset"),
+        ({"features": "onnx:nowhere.onnx"}, InputError, "file nowhere.onnx"),
+        ({"features": "onnx:."}, InputError, "--features"),
+        ({"parameters": {"features.gamma": 1.0}}, ParameterError, "--features"),
+        ({"parameters": {"public.power": 0.0}}, ParameterError, "--public-dataset"),
         ({"features": "random-fourier", "parameters": {"features.gama": 1.0}}, ParameterError, "gama.*gamma"),
-        ({"features": "scattering"}, ParameterError, "no square images"),
+        ({"features": "scattering"}, ParameterError, r"shape=\[height, width\]"),
         ({"public_dataset": "nobody"}, InputError, "nobody"),
         ({"public_dataset": "clinic"}, RefusedError, "clinic is private"),
     ],
@@ -247,10 +247,10 @@ def test_what_does_not_fit_is_told_before_anything_starts(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("onnx", "say which file, for example onnx:encoder.onnx"),
-        ("onnx:", "say which file"),
-        ("hog:file", "hog takes no file"),
-        ("analyze-gauss", "no public map is called 'analyze-gauss'"),
+        ("onnx", "onnx:encoder.onnx"),
+        ("onnx:", "file"),
+        ("hog:file", "file"),
+        ("analyze-gauss", "'analyze-gauss'"),
     ],
 )
 def test_words_that_name_no_public_map(words: str, message: str) -> None:
@@ -260,7 +260,7 @@ def test_words_that_name_no_public_map(words: str, message: str) -> None:
 
 def test_files_beyond_reason_are_not_read(clinic: None, encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FileMap, "largest", 10)
-    with pytest.raises(InputError, match="an encoder's file has at most 10"):
+    with pytest.raises(InputError, match=r"336 bytes.*10$"):
         require_feasible(TrainingConfig(**SMALL, features=f"onnx:{encoder}"))
 
 
@@ -294,9 +294,9 @@ def test_public_rows_see_what_the_encoder_gives(clinic: None, encoder: Path, tmp
 
 def test_rows_that_are_trained_on_are_no_public_rows(root: Path, tmp_path: Path) -> None:
     ingest_public(tmp_path / "public")
-    with pytest.raises(RefusedError, match="holds the rows that are trained on"):
+    with pytest.raises(RefusedError, match=r"^others"):
         require_feasible(TrainingConfig(**{**SMALL, "dataset": "others"}, public_dataset="others"))
-    with pytest.raises(InputError, match=r"digits has 64 features a row and others \d+"):
+    with pytest.raises(InputError, match=r"^digits.*64 features"):
         require_feasible(TrainingConfig(**{**SMALL, "dataset": "others"}, public_dataset="digits"))
 
 

@@ -21,6 +21,7 @@ from tasks.runtime.stores import open_catalog
 from tests.support.chains import ingest_private, prepare
 from tests.support.data import gathered, temporaries
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
+from tests.support.stating import stating
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_private_versions_have_random_names(rows: PrivateRows, tmp_path: Path, m
         ({"delta_cap": 1 / 60}, RefusedError, "1/n"),
         ({"epsilon_cap": float("nan")}, InputError, "epsilon"),
         ({"epsilon_cap": float("inf")}, InputError, "epsilon"),
-        ({"epsilon_cap": 1e7}, InputError, r"epsilon is 10000000\.0; give .* at most 1e\+06"),
+        ({"epsilon_cap": 1e7}, InputError, r"epsilon.*10000000\.0.*1e\+06"),
         ({"dimension": None}, RefusedError, "--dimension"),
         ({"classes": None}, RefusedError, "--classes"),
         ({"dimension": 5}, InputError, "5"),
@@ -110,7 +111,7 @@ def test_what_is_refused_leaves_nothing_behind(
 
 
 def test_a_cap_is_for_private_rows(rows: PrivateRows) -> None:
-    with pytest.raises(InputError, match="a cap is for private rows"):
+    with pytest.raises(InputError, match="--public"):
         ingest(request(rows, visibility=Visibility.PUBLIC))
 
 
@@ -134,7 +135,7 @@ def test_rows_that_could_not_be_registered_are_not_kept(rows: PrivateRows, monke
 
 def test_a_cap_is_not_changed_in_passing(rows: PrivateRows) -> None:
     ingest(request(rows))
-    with pytest.raises(InputError, match="raise it explicitly"):
+    with pytest.raises(InputError, match=r"'clinic'.*epsilon"):
         ingest(request(rows, epsilon_cap=5.0))
     assert len(versions()) == 1
 
@@ -155,10 +156,10 @@ def test_private_rows_are_not_taken_on_as_public(share: float, rows: PrivateRows
 def test_a_name_stays_private_or_public(rows: PrivateRows, tmp_path: Path) -> None:
     ingest(request(rows))
     other = write_rows(tmp_path / "other.txt", 40, seed=5)
-    with pytest.raises(RefusedError, match="what was private stays private"):
+    with pytest.raises(RefusedError, check=stating(value="public", bound="private")):
         ingest(public(other))
     ingest(public(other, name="open"))
-    with pytest.raises(RefusedError, match="registered as public"):
+    with pytest.raises(RefusedError, check=stating(value="private", bound="public")):
         ingest(request(other, name="open"))
     with pytest.raises(RefusedError, match="public"):
         ingest(request(write_rows(tmp_path / "third.txt", 40, seed=6), name="third", account="open"))
@@ -173,7 +174,7 @@ def test_bundled_sets_are_there_at_first_use(root: Path) -> None:
     np.testing.assert_array_equal(labels, digits.target)
     assert find_dataset("digits") == reference
     assert len(open_catalog().registrations("digits")) == 1
-    with pytest.raises(InputError, match=r"no data set 'digit'.*ingest"):
+    with pytest.raises(InputError, match="'digit'", check=stating(value="digit", way_out="ingest")):
         find_dataset("digit")
 
 
@@ -227,17 +228,17 @@ columns:
   - {name: y, type: label, classes: [ill, well, gone]}
 """
 BAD_TABLES = {
-    "a cell too many": ("age,ward,y\n50,north,ill,no\n", r"line 2: 4 cells, there are 3 columns"),
-    "a name twice": ("age,ward,y,age\n50,north,ill,51\n", r"line 1: column 'age' is named twice"),
-    "a column missing": ("age,y\n50,ill\n", r"'ward' is missing"),
-    "an unseen category": ("age,ward,y\n50,moon,ill\n", r"column ward: 'moon' is outside .* north, south"),
-    "no such label": ("age,ward,y\n50,north,dead\n", r"column y: 'dead' is outside .* ill, well, gone"),
-    "always missing": ("age,ward,y\n,north,ill\n,south,well\n", r"line 2, column age: the value is missing"),
-    "another delimiter": ("age;ward;y\n50;north;ill\n", r"line 1 should name the columns"),
-    "another decimal": ('age,ward,y\n"50,5",north,ill\n', r"column age: '50,5' is outside"),
-    "another encoding": ("age,ward,y\n50,nörth,ill\n", r"line 2: byte 0xf6 is not UTF-8; let the schema declare"),
-    "names in another encoding": ("age,größe,y\n50,2,ill\n", r"line 1: byte 0xf6 is not UTF-8; let the schema declare"),
-    "no rows": ("age,ward,y\n", r"no rows"),
+    "a cell too many": ("age,ward,y\n50,north,ill,no\n", "line 2: 4 cells.*3 columns"),
+    "a name twice": ("age,ward,y,age\n50,north,ill,51\n", "line 1: column 'age' is named"),
+    "a column missing": ("age,y\n50,ill\n", "column 'ward' is missing"),
+    "an unseen category": ("age,ward,y\n50,moon,ill\n", "column ward: 'moon'.*north, south"),
+    "no such label": ("age,ward,y\n50,north,dead\n", "column y: 'dead'.*ill, well, gone"),
+    "always missing": ("age,ward,y\n,north,ill\n,south,well\n", "line 2, column age: the value"),
+    "another delimiter": ("age;ward;y\n50;north;ill\n", "line 1.*'age;ward;y'"),
+    "another decimal": ('age,ward,y\n"50,5",north,ill\n', "column age: '50,5'"),
+    "another encoding": ("age,ward,y\n50,nörth,ill\n", "line 2: byte 0xf6.*UTF-8"),
+    "names in another encoding": ("age,größe,y\n50,2,ill\n", "line 1: byte 0xf6.*UTF-8"),
+    "no rows": ("age,ward,y\n", r"rows\.csv.*no rows"),
 }
 
 
@@ -281,7 +282,7 @@ def test_rows_of_ones_own_do_not_hide_a_bundled_set(root: Path, tmp_path: Path) 
     path = write_rows(tmp_path / "rows.txt", 30).path
     given: dict[str, Any] = {"format": "libsvm", "path": path, "visibility": "public"}
     for known in (False, True):
-        with pytest.raises(InputError, match=r"digits is the name of a set .* would hide; choose another name"):
+        with pytest.raises(InputError, match="my_digits"):
             ingest(IngestRequest(name="digits", **given))
         if not known:
             assert find_dataset("digits").rows == 1797

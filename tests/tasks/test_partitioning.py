@@ -288,7 +288,7 @@ def test_the_parties_own_files_are_a_partition(root: Path, tmp_path: Path) -> No
     assert [shard.rows for shard in whole.training] == [100, 50]
     assert divide("clinics", test_fraction=0) == whole, "who brings files is a party unless others are asked for"
     assert len(divide("clinics", partition="even", parties=3, test_fraction=0).training) == 3
-    with pytest.raises(InputError, match=r"clinics has 2 parties of its own, 3 are asked for; .*--partition even"):
+    with pytest.raises(InputError, match=r"2.*3.*--partition"):
         divide("clinics", parties=3)
     with pytest.raises(InputError, match="--party PARTY=PATH"):
         divide("digits", partition="own")
@@ -300,11 +300,11 @@ PARTIES = {"north": 100, "south": 50}
 @pytest.mark.parametrize(
     ("config", "error", "words"),
     [
-        ({"parties": 1439}, ParameterError, "1438 rows leave some of 1439 parties empty"),
-        ({"rows_per_party": 288}, ParameterError, "1440 rows and there are 1438"),
-        ({"sizes": (1000, 439), "partition": "sized"}, ParameterError, "1439 rows and there are 1438"),
-        ({"test_fraction": 1e-4}, InputError, "holds out 0 of 1797"),
-        ({"test_fraction": 0.9999}, InputError, "holds out 1797 of 1797"),
+        ({"parties": 1439}, ParameterError, "^1438 rows.*1439 parties"),
+        ({"rows_per_party": 288}, ParameterError, "288 rows.*1440.*1438"),
+        ({"sizes": (1000, 439), "partition": "sized"}, ParameterError, "1439 rows.*1438"),
+        ({"test_fraction": 1e-4}, InputError, "0 of 1797"),
+        ({"test_fraction": 0.9999}, InputError, "1797 of 1797"),
         ({"partition": "evne"}, ValidationError, "even"),
     ],
 )

@@ -40,6 +40,7 @@ from tasks.runtime.stores import open_catalog
 from tests.support.data import gathered
 from tests.support.pictures import encoded, halves, write_pictures
 from tests.support.rows import divided
+from tests.support.stating import stating
 
 write = partial(write_pictures, make=halves)
 CLASSES = ("cat", "dog")
@@ -190,7 +191,7 @@ def test_versions_store_what_places_need_and_no_more(root: Path, tmp_path: Path)
         (layout.dataset(version.version) / PLACES).unlink()
     assert lost_history(layout, renamed.version) == [PLACES]
     write(tmp_path / "set", {"cat/new.png": 99})
-    with pytest.raises(DamagedError, match=r"places\.npz is missing .*restore it from a back-up"):
+    with pytest.raises(DamagedError, match=r"places\.npz", check=stating(value="places.npz", bound="present")):
         bring_in(tmp_path / "set")
 
 
@@ -208,7 +209,7 @@ def test_two_versions_at_once_do_not_share_a_place(root: Path, tmp_path: Path, m
         return honest(folder, passed)
 
     monkeypatch.setattr("storage.readers.pictures.folder_files", meanwhile)
-    with pytest.raises(InputError, match="another version of animals was registered meanwhile"):
+    with pytest.raises(InputError, match="version of animals"):
         bring_in(tmp_path / "set")
     assert values_of(bring_in(tmp_path / "set"))[-1] == 50
 
@@ -277,7 +278,7 @@ def test_another_rule_for_whose_pictures_they_are_is_refused(root: Path, tmp_pat
     """The attack: by another rule everybody would be somebody new in the same account, and have a record in each."""
     folder = write(tmp_path / "set", of_people({1: 2, 2: 1, 3: 1}))
     bring_in(folder, person_from=RULE)
-    with pytest.raises(RefusedError, match=r"were declared as .* and are now .*; declare them as before"):
+    with pytest.raises(RefusedError, match=r"declared.*now"):
         bring_in(folder, person_from=r"(\d+_\d+)\.png")
     assert len(open_catalog().registrations("animals")) == 1
     assert bring_in(folder, person_from=RULE).rows == 3
@@ -289,9 +290,9 @@ def test_another_rule_for_whose_pictures_they_are_is_refused(root: Path, tmp_pat
 def test_what_is_asked_of_columns_is_refused(root: Path, tmp_path: Path) -> None:
     """Groups by a column, and descriptions of columns: pictures have none, and say so."""
     ref = bring_in(write(tmp_path / "set", pictures(range(1, 41))))
-    with pytest.raises(ParameterError, match=r"by is colour; animals was registered without a schema.*leave --by out"):
+    with pytest.raises(ParameterError, match=r"animals.*--by"):
         prepare(TrainingConfig(dataset="animals", epsilon=1.0, by="colour"))
-    with pytest.raises(InputError, match="animals has no declared columns: its rows came without a schema"):
+    with pytest.raises(InputError, match=r"^animals"):
         declared_schema(ref)
 
 
@@ -302,10 +303,10 @@ def test_what_is_refused_leaves_nothing_behind(root: Path, tmp_path: Path) -> No
         ({}, r"cat/bad\.png"),
         ({"classes": None}, "--classes"),
         ({"pixels": None}, "--pixels"),
-        ({"side": 2000}, "side is 2000"),
-        ({"person_from": "(x)"}, "finds nobody"),
-        ({"scaling": "unit-interval"}, "format images takes no scaling"),
-        ({"schema_path": Path("adult")}, "format images takes no schema"),
+        ({"side": 2000}, "side.*2000"),
+        ({"person_from": "(x)"}, r"'\(x\)'"),
+        ({"scaling": "unit-interval"}, "format images.*scaling"),
+        ({"schema_path": Path("adult")}, "format images.*schema"),
     ):
         with pytest.raises((InputError, RefusedError), match=words):
             bring_in(folder, **changes)
@@ -366,13 +367,13 @@ def test_the_encoder_reads_what_ingestion_read(root: Path, tmp_path: Path) -> No
     assert np.array_equal(encoder.transform(contents).astype(np.float32), stored.astype(np.float32))
     assert np.array_equal(encoder.transform(stored), stored), "numbers are taken as they are"
     for wrong, message in (
-        ([b"bad"], "row 1, the picture is no PNG"),
-        ([halves(1), "/etc/passwd"], "row 2, the picture is a str and not the bytes of a file"),
-        (np.zeros((2, 5)), r"take.*\(m, 4\)|takes \(m, 4\)"),
-        (np.full((1, 4), np.nan), "row 1, a number of the picture is missing"),
-        (np.array([[0.0, 1.0, 0.5, 0.0], [0, 255, 0, 0]]), "row 2, a number of the picture is 255; .* divide by"),
-        (np.full((1, 4), -0.5), "row 1, a number of the picture is -0.5; they are in"),
-        (b"one", "one bytes was given"),
+        ([b"bad"], "row 1.*PNG"),
+        ([halves(1), "/etc/passwd"], "row 2.*str"),
+        (np.zeros((2, 5)), r"\(m, 4\)"),
+        (np.full((1, 4), np.nan), "row 1"),
+        (np.array([[0.0, 1.0, 0.5, 0.0], [0, 255, 0, 0]]), "row 2.*picture.*255"),
+        (np.full((1, 4), -0.5), "row 1.*picture.*-0.5"),
+        (b"one", "^one bytes"),
     ):
         with pytest.raises(InputError, match=message):
             encoder.transform(wrong)

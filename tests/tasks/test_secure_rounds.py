@@ -30,6 +30,7 @@ from tasks.releases import answer, decide, open_rounds, open_sum
 from tasks.runtime.settings import current_layout
 from tests.support.chains import Prepared, digests, ingest_private, prepare
 from tests.support.forks import die, killed
+from tests.support.stating import stating
 
 PUBLIC: dict[str, Any] = {"dataset": "iris", "trust": "secagg", "parties": 4, "seed": 5, "dimension": 2}
 FEDERATED: dict[str, Any] = {**PUBLIC, "algorithm": "fed-dpdr-dpml"}
@@ -188,15 +189,15 @@ def test_no_noise_for_a_release_that_was_not_charged(root: Path, tmp_path: Path)
     prepared = prepare(**{**ONE, "dataset": "clinic", "seed": None})
     release = prepared.plan.models[-1]
     shard = prepared.shards.of(release.parties)[1]
-    with pytest.raises(RefusedError, match="not charged"), door.open_release(release, [shard]):
+    with pytest.raises(RefusedError, match="charged"), door.open_release(release, [shard]):
         pass
     prepared.charge()
     with door.open_release(release, [shard]) as part:
         assert len(part.rows) == len(part.noises) == 1
-        with pytest.raises(RefusedError, match="is given those of 1"):
+        with pytest.raises(RefusedError, match=r"parties 0, 1, 2, 3.*1$"):
             part.store(LinearModel(np.zeros((1, 2))))
     larger = shard.model_copy(update={"rows": shard.rows + 1})
-    with pytest.raises(RefusedError, match="another number"), door.open_release(release, [larger]):
+    with pytest.raises(RefusedError, check=stating(bound="stored")), door.open_release(release, [larger]):
         pass
     other = prepared.shards.of(release.parties)[2].model_copy(update={"party": "1"})
     with pytest.raises(StorageError), door.open_release(release, [other.model_copy(update={"partition": "f" * 32})]):
@@ -234,11 +235,11 @@ def test_a_server_that_forgot_its_survivors_meets_the_partys_refusal(root: Path)
     hands.answer(Stage.UNMASK, 0)
 
     forget_decision(release, "sums")
-    with pytest.raises(RepeatedUseError, match="fixed before"):
+    with pytest.raises(RepeatedUseError, match="fixed"):
         hands.decide(Stage.MASK, hands.sent[:3])
     forget_decision(release)
     hands.decide(Stage.MASK, hands.sent[:3])
-    with pytest.raises(RepeatedUseError, match="party 0 refuses"):
+    with pytest.raises(RepeatedUseError, match=r"party 0.*unmasked"):
         hands.answer(Stage.UNMASK, 0)
 
 
@@ -248,7 +249,7 @@ def test_a_party_masks_one_vector_only(root: Path, monkeypatch: pytest.MonkeyPat
     (current_layout().round(release.key) / "mask-answer-1").unlink()
     original = stepwise.vector_of
     monkeypatch.setattr(stepwise, "vector_of", lambda *arguments: original(*arguments) + 1)
-    with pytest.raises(RepeatedUseError, match="another vector"):
+    with pytest.raises(RepeatedUseError, match=r"masks.*step"):
         hands.answer(Stage.MASK, 1)
     monkeypatch.setattr(stepwise, "vector_of", original)
     hands.answer(Stage.MASK, 1)
@@ -266,7 +267,7 @@ def test_a_replicate_in_one_process_meets_the_same_survivors(
     with monkeypatch.context() as patch:
         # The same release, but this time a party is lost on the way.
         patch.setattr(SecureAggregation, "absences", lambda self, parties: {"mask": frozenset({1})})
-        with pytest.raises(RepeatedUseError, match="fixed before"):
+        with pytest.raises(RepeatedUseError, match="fixed"):
             door.make_release(release, shards)
     assert digests() == {}
     door.make_release(release, shards)
@@ -345,7 +346,7 @@ def test_other_vectors_after_a_kill_do_not_open_another_sum(root: Path) -> None:
 def test_below_the_quorum_the_round_fails_and_the_charge_stands(stage: str, root: Path) -> None:
     prepared, release = charged({**ONE, "absent": (f"1:{stage}", f"3:{stage}")})
     for _ in range(2):
-        with pytest.raises(TooFewPartiesError, match=r"2 parties remain .* 3 are needed") as failure:
+        with pytest.raises(TooFewPartiesError, match=r"^2 parties.*3") as failure:
             in_rounds(prepared, release)
         assert "party 1" not in str(failure.value)
     assert open_ledger().is_charged(release.key)
@@ -358,8 +359,8 @@ def test_below_the_quorum_the_round_fails_and_the_charge_stands(stage: str, root
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"absent": ("4:mask",)}, "numbers 0 to 3"),
-        ({"absent": ("1:mask",), "trust": "central"}, "choose --trust secagg"),
+        ({"absent": ("4:mask",)}, "party 4.*0 to 3"),
+        ({"absent": ("1:mask",), "trust": "central"}, "--trust secagg"),
     ],
 )
 def test_impossible_absences_are_said_before_anything_is_charged(
@@ -372,5 +373,5 @@ def test_impossible_absences_are_said_before_anything_is_charged(
 def test_shards_are_checked_before_a_row_is_read(root: Path) -> None:
     prepared, release = charged(ONE)
     shards: list[ShardRef] = prepared.shards.of(release.parties)
-    with pytest.raises(RefusedError, match="all its parties"):
+    with pytest.raises(RefusedError, match="shards"):
         open_rounds.fn(release, shards[:3])

@@ -314,7 +314,7 @@ def test_labels_of_an_estimator_are_compared_like_all_cells() -> None:
     whole = PrivateClassifier(classes=[0, 1], public=True, random_state=0)
     fits = [whole.fit(X, labels).predict(X).tolist() for labels in (X[:, 0] > 0, (X[:, 0] > 0) * 1.0, ["0", "1"] * 20)]
     assert fits[0] == fits[1]
-    with pytest.raises(ParameterError, match="label 'Nord' is none of the classes 'Ost'"):
+    with pytest.raises(ParameterError, match=r"label 'Nord'.*'Ost'"):
         PrivateClassifier(classes=["Ost", "West"], public=True).fit(X, ["Ost", "Nord"] * 20)
-    with pytest.raises(ParameterError, match="classes are declared twice"):
+    with pytest.raises(ParameterError, match=r"classes.*declared"):
         PrivateClassifier(classes=["S\u00fcd", "Su\u0308d"], public=True).fit(X, y)

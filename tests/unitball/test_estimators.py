@@ -104,7 +104,7 @@ def test_private_rows_go_through_the_door(rows: tuple[Any, Any]) -> None:
     assert np.array_equal(clone(model).fit(*rows).coef_, model.coef_)
     with pytest.raises(BudgetError, match="above the cap"):
         clone(model).set_params(replicate=1).fit(*rows)
-    with pytest.raises(BudgetError, match="public seed"):
+    with pytest.raises(BudgetError, match=r"^random_state"):
         clone(model).set_params(random_state=1).fit(*rows)
 
 
@@ -176,20 +176,20 @@ def test_an_account_is_asked_for_by_its_name(rows: tuple[Any, Any], root: Path) 
         assert "left: one more run" in shown
     assert len(repr(report).splitlines()) == 2 + len(report.charges), "a line, headings, and a line a charge"
     assert PrivateClassifier(public=True).remaining_budget() is None
-    with pytest.raises(InputError, match="nobody"):
+    with pytest.raises(InputError, match="'nobody'"):
         unitball.budget("nobody")
 
 
 def test_refusals_are_in_pythons_words(rows: tuple[Any, Any]) -> None:
     private(epsilon=0.3).fit(*rows)
-    with pytest.raises(BudgetError, match=r"give account='clinic'.*disjoint_people=.reason") as refused:
+    with pytest.raises(BudgetError, match=r"account='clinic'.*disjoint_people=.reason") as refused:
         private("another", epsilon=0.3).fit(*rows)
     assert "--" not in str(refused.value)
     private("another", epsilon=0.3, disjoint_people="another town").fit(*rows)
     assert unitball.budget("another").disjoint[0]["reason"] == "another town"
-    with pytest.raises(ParameterError, match=r"epsilon is -1; give a number above 0"):
+    with pytest.raises(ParameterError, match=r"epsilon.*-1.*0"):
         private(epsilon=-1).fit(*rows)
-    with pytest.raises(ParameterError, match="give schema=FILE"):
+    with pytest.raises(ParameterError, match=r"'a'.*schema=FILE"):
         private().fit(np.array([["a", "b"]] * 4, dtype=object), ["well", "ill"] * 2)
 
 
@@ -210,10 +210,10 @@ def test_classes_are_weighed_by_label_or_balanced(rows: tuple[Any, Any]) -> None
     )
     np.testing.assert_array_equal(halved, tenth)
     for weights, says in (
-        ({"comon": 0.1}, "names 'comon', which is no class; there are: 'common', 'rare'"),
-        ({"common": -3.0}, r"class_weight: .*greater than 0 \(got -3.0\)"),
-        ({"common": float("nan")}, "class_weight: .*less than or equal to 1.*nan"),
-        ("balance", "class_weight is 'balance'; give 'balanced'"),
+        ({"comon": 0.1}, "'comon'.*'common', 'rare'"),
+        ({"common": -3.0}, r"class_weight:.*greater.*0.*-3.0\)"),
+        ({"common": float("nan")}, "class_weight:.*1"),
+        ("balance", "class_weight.*'balance'.*'balanced'"),
     ):
         with pytest.raises(ParameterError, match=says):
             PrivateClassifier(**given, class_weight=weights).fit(features, labels)
@@ -260,11 +260,11 @@ def test_a_roots_ledger_is_charged(rows: tuple[Any, Any], tmp_path: Path) -> Non
 
 
 def test_private_rows_need_declarations(rows: tuple[Any, Any]) -> None:
-    with pytest.raises(ParameterError, match=r"bounds and classes .*public=True"):
+    with pytest.raises(ParameterError, match="public=True"):
         PrivateClassifier().fit(*rows)
     with pytest.raises(ParameterError, match="label_range"):
         PrivateRegressor(bounds=BOUNDS).fit(rows[0], rows[0][:, 0])
-    with pytest.raises(ParameterError, match="'sick' is none of the classes"):
+    with pytest.raises(ParameterError, match="'sick'"):
         private().fit(rows[0], np.full(240, "sick"))
 
 
@@ -273,7 +273,7 @@ def test_without_delta(rows: tuple[Any, Any]) -> None:
     model = private(delta=0).fit(*rows)
     assert model.guarantee_.proved is not None
     assert model.guarantee_.proved.delta == 0
-    with pytest.raises(ParameterError, match="spends a delta"):
+    with pytest.raises(ParameterError, match=r"delta.*delta"):
         private(delta=0, algorithm="noisy-gd").fit(*rows)
 
 
@@ -322,13 +322,13 @@ def test_data_frames_by_a_schema_that_recodes(tmp_path: Path) -> None:
     assert (model.predict(frame[columns[::-1]].assign(diag_3=1)) == found).all()
     again = pickle.loads(pickle.dumps(model))  # noqa: S301 - its own
     assert (again.predict(frame) == found).all()
-    with pytest.raises(InputError, match=r"row 1, column age: '75' is not one of \[60-70\)"):
+    with pytest.raises(InputError, match=r"row 1.*'75'.*\[60-70\)"):
         model.predict(frame.assign(age="75"))
     # Labels may be written as in the table, where several codes are one class.
     coded = PrivateClassifier(account="recoded", schema=tmp_path / "schema.yaml", epsilon=3.0).fit(frame, codes)
     assert (coded.predict(frame) == found).all(), "the same rows, and so the same release"
     assert coded.score(frame, codes) == coded.score(frame, classes) > 0
-    with pytest.raises(InputError, match=r"the pattern 'diag_\*' of names matches no column"):
+    with pytest.raises(InputError, match=r"'diag_\*'.*matches"):
         PrivateClassifier(account="recoded", schema=tmp_path / "schema.yaml").fit(
             frame.drop(columns=["diag_2", "diag_10"]), classes
         )
@@ -369,7 +369,7 @@ def test_a_row_is_encoded_alike_from_a_file_and_in_an_estimator(
     given: dict[str, Any] = {} if on_violation == "refuse" else {"on_violation": on_violation}
     model = PrivateClassifier(50.0, 1e-6, account="x", schema=tmp_path / "schema.yaml", **given)
     if read is None:
-        with pytest.raises(InputError, match="row 2, column"):
+        with pytest.raises(InputError, match="row 2"):
             model.fit(frame, ["well", "ill"] * 2)
     else:
         assert np.array_equal(model.fit(frame, ["well", "ill"] * 2)._encoding(frame), read)
@@ -383,10 +383,10 @@ def test_an_estimator_leaves_no_rows_out_and_holds_targets_to_the_schema(tmp_pat
         "columns": [{"name": "x", "type": "numeric", "range": [0, 1]}, {"name": "y", "type": "label", "range": [0, 9]}]
     }
     frame, targets = pd.DataFrame({"x": [0.5] * 40}), np.append(np.arange(39) % 10, 12)
-    with pytest.raises(InputError, match=r"row 40, target 12 is outside the schema's range \[0, 9\]"):
+    with pytest.raises(InputError, match=r"row 40.*12.*range \[0, 9\]"):
         PrivateRegressor(account="x", schema=schema).fit(frame, targets)
     PrivateRegressor(account="x", schema=schema, on_violation="clip").fit(frame, targets)
-    with pytest.raises(ParameterError, match="on_violation is 'drop'; an estimator takes refuse or clip"):
+    with pytest.raises(ParameterError, match=r"on_violation.*'drop'"):
         PrivateRegressor(account="x", schema=schema, on_violation="drop").fit(frame, targets)
 
 
@@ -409,7 +409,7 @@ def test_bounds_are_the_encoding_of_a_tables_numbers() -> None:
     assert Bounds.of((-2, 6), 3)(X) == pytest.approx(encoder.transform(table), abs=1e-12)
     with pytest.raises(ParameterError, match="bounds"):
         Bounds.of((1, 2, 3), 3)
-    with pytest.raises(ParameterError, match="low above"):
+    with pytest.raises(ParameterError, match=r"^bounds hold"):
         Bounds.of((1, 0), 3)
 
 
@@ -430,17 +430,17 @@ def test_people_are_fitted_by_their_groups(rows: tuple[Any, Any], whose: Any) ->
     # One spelling of each identifier: the same people, the same release.
     for spelled in (whose.astype(float), [f" {one}" for one in whose], pd.Series(whose)):
         assert np.array_equal(clone(model).fit(*rows, groups=spelled).coef_, model.coef_)
-    with pytest.raises(BudgetError, match=r"account 'clinic' is of unit person, for good; .*groups="):
+    with pytest.raises(BudgetError, match=r"account 'clinic'.*groups="):
         private().fit(*rows)
-    with pytest.raises(BudgetError, match=r"declared as column groups, at most 8 rows each"):
+    with pytest.raises(BudgetError, match=r"column.*8"):
         private(rows_per_person=9).fit(*rows, groups=whose)
 
 
 def test_an_account_of_rows_takes_no_groups(rows: tuple[Any, Any], whose: Any) -> None:
     private().fit(*rows)
-    with pytest.raises(BudgetError, match="account 'clinic' is of unit row, for good"):
+    with pytest.raises(BudgetError, match=r"account 'clinic'.*unit row"):
         private().fit(*rows, groups=whose)
-    with pytest.raises(InputError, match="exists with other properties"):
+    with pytest.raises(InputError, match=r"'clinic'.*relation"):
         unitball.open_account("clinic", epsilon=1.0, delta=1e-6, people=True)
 
 
@@ -465,7 +465,7 @@ def test_public_people_weigh_the_same_whatever_their_rows(rows: tuple[Any, Any])
 
 @pytest.mark.parametrize("groups", [[1.5] * 240, [""] * 240, [1] * 239, [None] * 240])
 def test_who_is_nobody_surely_is_named(rows: tuple[Any, Any], groups: Any) -> None:
-    with pytest.raises(ParameterError, match=r"groups has .* and there are 240 rows"):
+    with pytest.raises(ParameterError, match=r"^groups.*240 rows"):
         private().fit(*rows, groups=groups)
 
 
@@ -479,7 +479,7 @@ def test_a_schema_names_the_people_of_a_data_frame(tmp_path: Path) -> None:
     assert "for a person (column Patient)" in str(model.guarantee_)
     # Whose a new row is nobody asks.
     assert len(model.predict(rows.drop(columns="Patient"))) == len(rows)
-    with pytest.raises(ParameterError, match="column Patient says whose rows they are; leave groups out"):
+    with pytest.raises(ParameterError, match="column Patient"):
         clone(model).fit(rows, labels, groups=rows["Patient"])
 
 
@@ -528,29 +528,26 @@ def _refused(
 
 
 BAD_PARAMETERS: list[tuple[dict[str, Any], str]] = [
-    *(
-        ({"epsilon": bad}, "^epsilon is .*; give a number above 0")
-        for bad in (0, -1, None, "1", np.nan, np.inf, True, [1])
-    ),
-    *(({"delta": bad}, "^delta is .*; give a number from 0 to below 1") for bad in (None, "x", -1e-6, 1, np.nan, 2)),
-    ({"epsilon": 0, "delta": 0}, "^epsilon is 0; give"),
-    ({"epsilon": 0.0, "delta": 0.0}, "^epsilon is 0.0; give"),
-    ({"epsilon": 1001}, "^epsilon is 1001; give a number above 0 and at most 1000"),
-    *(({"replicate": bad}, "^replicate is .*; give a whole number from 0") for bad in (-1, 1.5, "1", None)),
-    *(({"rows_per_person": bad}, "^rows_per_person is .*; give a whole number from 1") for bad in (0, 2.5, None)),
-    ({"algorithm": 3}, "^algorithm is 3; give a name"),
+    *(({"epsilon": bad}, "^epsilon.*0") for bad in (0, -1, None, "1", np.nan, np.inf, True, [1])),
+    *(({"delta": bad}, "^delta.*0.*1") for bad in (None, "x", -1e-6, 1, np.nan, 2)),
+    ({"epsilon": 0, "delta": 0}, "^epsilon.*0"),
+    ({"epsilon": 0.0, "delta": 0.0}, "^epsilon.*0.0"),
+    ({"epsilon": 1001}, "^epsilon.*1001.*0.*1000"),
+    *(({"replicate": bad}, "^replicate is") for bad in (-1, 1.5, "1", None)),
+    *(({"rows_per_person": bad}, "^rows_per_person.*1") for bad in (0, 2.5, None)),
+    ({"algorithm": 3}, "^algorithm is 3"),
     ({"algorithm": "noisy-dg"}, "noisy-dg"),
     ({"algorithm": "noisy-gd", "parameters": {"clip": -1}}, "clip"),
     ({"parameters": {"no_such": 1}}, "no_such"),
-    ({"parameters": 3}, "^parameters is 3; give a mapping"),
+    ({"parameters": 3}, "^parameters is 3"),
     ({"parameters": {3: 1}}, "^parameters names 3"),
-    ({"on_violation": "klip"}, "^on_violation is 'klip'; an estimator takes refuse or clip"),
-    ({"public": "yes"}, "^public is 'yes'; give True"),
-    ({"disjoint_people": None}, "^disjoint_people is None; give the reason"),
-    ({"account": 3}, "^account is 3; give the population's name"),
-    ({"account": " x"}, "^account is ' x'; give 1 to 200"),
-    ({"root": 3}, "^root is 3; give a folder"),
-    ({"delta": 0, "algorithm": "noisy-gd"}, "spends a delta and delta is 0"),
+    ({"on_violation": "klip"}, "^on_violation.*'klip'"),
+    ({"public": "yes"}, "^public.*'yes'.*True"),
+    ({"disjoint_people": None}, "^disjoint_people.*None"),
+    ({"account": 3}, "^account is 3"),
+    ({"account": " x"}, "^account.*' x'.*1.*200"),
+    ({"root": 3}, "^root is 3"),
+    ({"delta": 0, "algorithm": "noisy-gd"}, "delta.*delta.*0"),
 ]
 
 
@@ -568,9 +565,9 @@ def test_a_bad_parameter_is_named_before_anything_is_opened(
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_bad_rows_are_named_alike_whatever_declares_them(kind: type, way: str) -> None:
     labels = LABELS[kind][2]
-    _refused(kind, way, "y has 39 labels and X has 40 rows", y=labels[:-1])
+    _refused(kind, way, "39.*X.*40", y=labels[:-1])
     _refused(kind, way, r"y (has shape|should be a 1d array)", y=np.stack([labels, labels], axis=1))
-    _refused(kind, way, "groups has 39 cells.* 40 rows", groups=[1] * 39)
+    _refused(kind, way, "groups.*39.*40", groups=[1] * 39)
     if kind is PrivateRegressor:
         for bad in (np.nan, np.inf):
             _refused(
@@ -583,7 +580,7 @@ def test_bad_rows_are_named_alike_whatever_declares_them(kind: type, way: str) -
         _refused(
             kind,
             way,
-            "label '?nan'? is none of the classes|contains NaN",
+            "label '?nan'?|NaN",
             y=np.where(np.arange(40) == 2, np.nan, labels.astype(object)),
         )
 
@@ -591,14 +588,14 @@ def test_bad_rows_are_named_alike_whatever_declares_them(kind: type, way: str) -
 @pytest.mark.parametrize(
     ("kind", "bad", "says"),
     [
-        (PrivateClassifier, {"classes": 3}, "^classes is 3; give the labels"),
-        (PrivateClassifier, {"classes": "ill"}, "^classes is 'ill'; give the labels"),
-        (PrivateClassifier, {"classes": []}, r"^classes is \[\]; give the labels"),
-        (PrivateClassifier, {"class_weight": 3}, "^class_weight is 3; give 'balanced'"),
-        (PrivateRegressor, {"label_range": 3}, "^label_range is 3; give"),
-        (PrivateRegressor, {"label_range": (1, 1)}, r"^label_range is \(1, 1\); give"),
-        (PrivateRegressor, {"label_range": (0, np.nan)}, "^label_range is .*; give"),
-        (PrivateRegressor, {"label_range": ("a", "b")}, "^label_range is .*; give"),
+        (PrivateClassifier, {"classes": 3}, "^classes is 3"),
+        (PrivateClassifier, {"classes": "ill"}, "^classes is 'ill'"),
+        (PrivateClassifier, {"classes": []}, r"^classes is \[\]"),
+        (PrivateClassifier, {"class_weight": 3}, "^class_weight.*3.*'balanced'"),
+        (PrivateRegressor, {"label_range": 3}, "^label_range.*3"),
+        (PrivateRegressor, {"label_range": (1, 1)}, r"^label_range.*\(1, 1\)"),
+        (PrivateRegressor, {"label_range": (0, np.nan)}, "^label_range"),
+        (PrivateRegressor, {"label_range": ("a", "b")}, "^label_range"),
     ],
     ids=str,
 )

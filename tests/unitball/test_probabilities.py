@@ -174,7 +174,7 @@ def test_many_classes_have_probabilities_and_no_threshold() -> None:
     # A tenth each is 2.3.
     assert -np.log(said[np.arange(1797), labels]).mean() < 0.6
     assert model.thresholds_ is None
-    with pytest.raises(ParameterError, match="a threshold is of two classes, and here are 10"):
+    with pytest.raises(ParameterError, match=r"^aim is balanced.*10"):
         PrivateClassifier(**given, aim="balanced").fit(features, labels)
 
 
@@ -232,7 +232,7 @@ def test_without_held_out_rows_there_are_no_probabilities(rows: tuple[Any, Any])
     model = public(test_fraction=0.0).fit(*rows)
     assert not hasattr(model, "predict_proba")
     assert model.measured_ == {}
-    with pytest.raises(AttributeError, match=r"test_fraction=0.2 makes it; decision_function"):
+    with pytest.raises(AttributeError, match=r"test_fraction=0.2.*decision_function"):
         model.predict_proba(rows[0])
     # What was fitted says it, and not what would be asked for next.
     with pytest.raises(AttributeError, match="test_fraction"):
@@ -240,7 +240,7 @@ def test_without_held_out_rows_there_are_no_probabilities(rows: tuple[Any, Any])
     pure = public(delta=0.0).fit(*rows)
     assert pure.guarantee_.proved.delta == 0  # type: ignore[union-attr]  # proved
     assert pure.measured_["held_out_rows"] == HELD.sum()
-    with pytest.raises(AttributeError, match="delta is 0"):
+    with pytest.raises(AttributeError, match=r"delta.*0"):
         pure.predict_proba(rows[0])
     assert hasattr(public(), "predict_proba")
     assert not hasattr(public(), "partial_fit")
@@ -248,13 +248,13 @@ def test_without_held_out_rows_there_are_no_probabilities(rows: tuple[Any, Any])
 
 def test_what_cannot_be_held_out_is_named(rows: tuple[Any, Any]) -> None:
     for bad in (-0.1, 1.0, "0.2", None, float("nan"), True):
-        with pytest.raises(ParameterError, match=r"test_fraction is .*; give a number from 0 to below 1"):
+        with pytest.raises(ParameterError, match=r"test_fraction.*0.*1"):
             public(test_fraction=bad).fit(*rows)
-    with pytest.raises(ParameterError, match=r"aim is 'balanced'; .* give a test_fraction above 0"):
+    with pytest.raises(ParameterError, match=r"aim.*'balanced'.*test_fraction.*0"):
         public(test_fraction=0.0, aim="balanced").fit(*rows)
     with pytest.raises(ParameterError, match="aim"):
         public(aim="best").fit(*rows)
-    with pytest.raises((ParameterError, unitball.BudgetError, ValueError), match=r"holds out 0 of 4 rows"):
+    with pytest.raises((ParameterError, unitball.BudgetError, ValueError), match="0 of 4 rows"):
         public(test_fraction=0.001).fit(rows[0][:4], ["healthy", "sick"] * 2)
     with pytest.raises(TypeError, match="sample_weight"):
         public().fit(*rows, sample_weight=np.ones(3000))  # type: ignore[call-arg]  # on purpose
@@ -265,7 +265,7 @@ def test_missing_cells_name_the_schema_and_no_imputer(rows: tuple[Any, Any], who
     features = rows[0].copy()
     model = private() if who == "private" else public()
     with_gap = np.where(np.arange(features.size).reshape(features.shape) == 4, np.nan, features)
-    with pytest.raises(ParameterError, match=r"contains NaN: cells are missing.*schema=FILE.*indicator") as refused:
+    with pytest.raises(ParameterError, match=r"NaN:.*schema=FILE") as refused:
         model.fit(with_gap, rows[1])
     assert "HistGradientBoosting" not in str(refused.value)
     with pytest.raises(ParameterError, match="schema=FILE"):

@@ -92,26 +92,26 @@ def test_people_and_a_schemas_file(tracked_root: Path, tmp_path: Path) -> None:
 def test_what_is_missing_is_named_and_nothing_is_registered(root: Path) -> None:
     rows = frame(60)
     for given, says in (
-        ({"schema": SCHEMA}, r"the rows are a DataFrame, and name is missing: name='visits'"),
-        ({}, r"and name and schema are missing: name='visits'"),
-        ({"name": "stays"}, r"and schema is missing.*schema= says what each column may hold"),
-        ({"schema": SCHEMA, "name": "stays", "epsilom": 1.0}, "train has no parameter 'epsilom'; nearest: epsilon"),
+        ({"schema": SCHEMA}, "DataFrame.*name='visits'"),
+        ({}, "name='visits'"),
+        ({"name": "stays"}, "schema="),
+        ({"schema": SCHEMA, "name": "stays", "epsilom": 1.0}, "'epsilom'.*epsilon"),
         ({"schema": SCHEMA, "name": "stays", "epsilon": -1.0}, "epsilon"),
     ):
         with pytest.raises(ParameterError, match=says):
             unitball.train(rows, **{**RUN, **given})
-    with pytest.raises(RefusedError, match="give epsilon_cap and delta_cap"):
+    with pytest.raises(RefusedError, match=r"epsilon_cap.*delta_cap"):
         unitball.train(rows, schema=SCHEMA, name="stays", **RUN)
     with pytest.raises(InputError, match="age"):
         unitball.train(rows.drop(columns="age"), schema=SCHEMA, name="stays", **TERMS, **RUN)
-    with pytest.raises(InputError, match=r"^the data frame: column 'ward' is named twice"):
+    with pytest.raises(InputError, match="column 'ward'"):
         unitball.train(pd.concat([rows, rows[["ward"]]], axis=1), schema=SCHEMA, name="stays", **TERMS, **RUN)
-    with pytest.raises(InputError, match=r"^schema is not a schema"):
+    with pytest.raises(InputError, match=r"^schema is not"):
         unitball.train(rows, schema={"columns": 3}, name="stays", **TERMS, **RUN)
-    with pytest.raises(ParameterError, match="'digits' names a registered data set"):
+    with pytest.raises(ParameterError, match="'digits'"):
         unitball.train("digits", schema=SCHEMA, **RUN)
-    with pytest.raises(ParameterError, match="no parameter 'account'"):
+    with pytest.raises(ParameterError, match="'account'"):
         unitball.train("digits", account="clinic", **RUN)
-    with pytest.raises((InputError, ParameterError), match="give a data frame"):
+    with pytest.raises((InputError, ParameterError), match="ndarray"):
         unitball.train(np.zeros((3, 2)), schema=SCHEMA, name="stays", **TERMS, **RUN)
     assert open_catalog().datasets() == []

@@ -37,6 +37,7 @@ from tasks.tracking.results import Chained
 from tests.support.command_line import CommandLine
 from tests.support.nights import by_night
 from tests.support.noise import differing_each_time
+from tests.support.stating import stating
 
 honest_fit, honest_kept, honest_encoding = OpenRelease.fit, mapped_rows.kept_rows, public_maps.encoding
 
@@ -227,7 +228,7 @@ def test_a_set_of_another_size_is_told_apart(root: Path) -> None:
 
 
 def test_what_is_not_proved_does_not_run_on_private_rows(root: Path) -> None:
-    with pytest.raises(RefusedError, match="not proved"):
+    with pytest.raises(RefusedError, match="not proved", check=stating(value="wishart-svm", bound="proved")):
         audit_chain("wishart-svm", AuditOptions(trials=2), chain=chain_inline)
 
 

@@ -66,9 +66,9 @@ def test_people_are_canaries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_to_audit_and_too_few_canaries() -> None:
-    with pytest.raises(ParameterError, match="nothing to audit"):
+    with pytest.raises(ParameterError, match=r"audit$"):
         audit_in_one_run("non-private", canaries=20)
-    with pytest.raises(ParameterError, match="ten at the least"):
+    with pytest.raises(ParameterError, match="canaries"):
         audit_in_one_run("noisy-gd", canaries=5)
 
 

@@ -41,9 +41,9 @@ def test_canaries_differ_in_one_row_of_one_party(neighbours: Neighbours, root: P
 def test_private_rows_are_never_audited(root: Path, tmp_path: Path) -> None:
     ingest_private(tmp_path / "input")
     for audit in (audit_on_public_rows, infer_membership):
-        with pytest.raises(RefusedError, match="never on private ones"):
+        with pytest.raises(RefusedError, match=r"^clinic is private"):
             audit("noisy-gd", "clinic")
-    with pytest.raises(InputError, match="are needed"):
+    with pytest.raises(InputError, match="needed"):
         public_sample("iris", 80, 0)
     with pytest.raises(InputError, match="real labels"):
         public_sample("diabetes", 40, 0)

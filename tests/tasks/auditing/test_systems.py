@@ -70,7 +70,7 @@ def test_gaussian_sums_are_tight(name: str) -> None:
 
 
 def test_what_draws_no_noise_has_nothing_to_audit() -> None:
-    with pytest.raises(ParameterError, match="nothing to audit"):
+    with pytest.raises(ParameterError, match=r"audit$"):
         audit_system("non-private", AuditOptions(trials=10))
 
 

@@ -243,7 +243,7 @@ def stored() -> list[str]:
 
 def test_columns_are_said_signed_and_agreed_on(tmp_path: Path) -> None:
     parties = federation(tmp_path, schemas=(SCHEMA, SCHEMA, SWAPPED))
-    with pytest.raises(RefusedError, match="differ in columns"):
+    with pytest.raises(RefusedError, match="columns"):
         parties.run(**SHORT)
     assert not parties.messages(Ask.RESERVE)
 
@@ -252,7 +252,7 @@ def test_a_party_whose_columns_are_described_otherwise_refuses(tmp_path: Path) -
     """All others, and the coordinator, say that a number's range is another one: its cells would be in other bins."""
     parties = federation(tmp_path)
     parties.lost = {(name, Ask.COMMIT) for name in NAMES}
-    with pytest.raises(Exception, match="did not commit"):
+    with pytest.raises(Exception, match="commit"):
         parties.run(**SHORT)
     request = answered(parties, Ask.RESERVE)[0]
 
@@ -282,7 +282,7 @@ def test_a_model_of_columns_is_measured_on_rows_of_these_columns(tmp_path: Path)
     with isolated_root(parties.root("coordinator")):
         bring_in(tmp_path / "same", 300, seed=7, name="same", visibility=Visibility.PUBLIC, **NO_CAP)
         bring_in(tmp_path / "other", 300, seed=7, schema=SWAPPED, name="other", visibility=Visibility.PUBLIC, **NO_CAP)
-    with pytest.raises(InputError, match="other declares other columns"):
+    with pytest.raises(InputError, match="columns"):
         parties.run(**SHORT, measured_on="other")
     assert not parties.messages(Ask.RESERVE)
     made = parties.run(**SHORT, measured_on="same")

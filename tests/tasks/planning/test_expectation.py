@@ -188,7 +188,7 @@ def test_the_limit_is_read_from_the_environment(words: str, size: int, monkeypat
 @pytest.mark.parametrize("words", ["much", "-1", "inf", "G"])
 def test_a_limit_that_is_none_is_refused(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNITBALL_MEMORY", words)
-    with pytest.raises(InputError, match="such as 2G"):
+    with pytest.raises(InputError, match="2G"):
         kept_memory()
 
 

@@ -247,17 +247,17 @@ def test_a_charged_evaluation_costs_the_training_nothing(name: str) -> None:
 
 
 def test_names_and_parameters_that_do_not_fit() -> None:
-    with pytest.raises(ValidationError, match=r"nearest: .*fed-dpdr-dpml"):
+    with pytest.raises(ValidationError, match="fed-dpdr-dpml"):
         planned(algorithm="fed-dpdr-dmpl")
     with pytest.raises(ParameterError, match=r"trainer\.regularisation"):
         planned(algorithm="fed-dpdr-dpml", parameters={"regularization": 0.1})
-    with pytest.raises(InputError, match="65 is above the data set's 64"):
+    with pytest.raises(InputError, match=r"65.*64"):
         planned(algorithm="fed-dpdr-dpml", dimension=65)
-    with pytest.raises(InputError, match="65 is above the data set's 64"):
+    with pytest.raises(InputError, match=r"65.*64"):
         planned(algorithm="fed-dpdr-dpml", parameters={"components": 65})
-    with pytest.raises(ParameterError, match="give a total budget"):
+    with pytest.raises(ParameterError, match="--epsilon"):
         planned(algorithm="noisy-gd", epsilon=None)
-    with pytest.raises(ParameterError, match="runs under"):
+    with pytest.raises(ParameterError, match=r"dpml.*central.*local"):
         planned(algorithm="dpml", trust=Trust.CENTRAL)
     assert planned(algorithm="non-private", epsilon=None).split == {}
 
@@ -369,17 +369,17 @@ def test_what_is_tuned_is_one_release_at_the_runs_budget() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"trust": "secagg"}, "each of the 2 candidates is a release of its own .* about 0.68"),
-        ({"trust": "central", "trainer": "objective-perturbation-gaussian"}, "no part .* has a parameter 'clip'"),
-        ({"trust": "central", "projection": "private-centring"}, "private-centring draws noise as well"),
-        ({"trust": "central", "trainer": "erm"}, "draws no noise"),
-        ({"trust": "central", "tune": {"klip": "1"}}, "nearest: trainer.clip"),
-        ({"trust": "central", "parameters": {"tuned.grid": {}}}, "it has: enters, held_out"),
-        ({"trust": "central", "parameters": {"tuned.enters": 0.5}, "tune": {}}, "nothing is tuned"),
-        ({"trust": "central", "parameters": {"trainer.clip": 0.3}}, "clip is both given and tuned"),
+        ({"trust": "secagg"}, "2 candidates.*0.68"),
+        ({"trust": "central", "trainer": "objective-perturbation-gaussian"}, "'clip'"),
+        ({"trust": "central", "projection": "private-centring"}, "private-centring"),
+        ({"trust": "central", "trainer": "erm"}, "^erm"),
+        ({"trust": "central", "tune": {"klip": "1"}}, "trainer.clip"),
+        ({"trust": "central", "parameters": {"tuned.grid": {}}}, "held_out"),
+        ({"trust": "central", "parameters": {"tuned.enters": 0.5}, "tune": {}}, "--tune"),
+        ({"trust": "central", "parameters": {"trainer.clip": 0.3}}, "^clip.*tuned"),
         (
             {"trust": "central", "class_weight": "balanced", "tune": {"class_weight": ["balanced", [0.1, 1.0]]}},
-            "class_weight is both given and tuned",
+            "^class_weight.*tuned",
         ),
     ],
 )
@@ -395,7 +395,7 @@ def test_a_release_with_an_unknown_field_is_refused() -> None:
 
 
 def test_a_run_under_add_remove_is_refused_with_the_reason() -> None:
-    with pytest.raises(ValueError, match=r"number of rows is public.*choose replace-special"):
+    with pytest.raises(ValueError, match=r"add-remove-one.*replace-special"):
         planned(algorithm="noisy-gd", neighbours="add-remove-one")
 
 

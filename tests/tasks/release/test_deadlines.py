@@ -38,6 +38,7 @@ from tasks.tracking.artifacts import STAGES
 from tests.support.chains import Prepared, charges, configured, digests, followed, ingest_private, prepare
 from tests.support.plans import planned
 from tests.support.private_rows import CLASSES, DIMENSION
+from tests.support.stating import stating
 
 SECONDS, DELAY = 1.5, 0.6
 NOISY: dict[str, Any] = {"algorithm": "noisy-gd", "trust": "central", "test_fraction": 0.0}
@@ -134,7 +135,7 @@ def test_a_miss_is_refused_now_and_later_and_its_charge_stands(root: Path, slow:
     prepared = prepare("neighbour", **NOISY, replicate=3, deadline=DELAY / 2)
     release = model_of(prepared)
     before = digests()
-    with pytest.raises(deadlines.DeadlineMissError, match="larger --deadline") as caught:
+    with pytest.raises(deadlines.DeadlineMissError, match="--deadline") as caught:
         door.make_release(release, prepared.shards.of(release.parties))
     assert isinstance(caught.value, RefusedError)
     assert "\n" not in str(caught.value)
@@ -306,7 +307,7 @@ def test_a_late_preparation_is_refused_now_and_later(root: Path, clock: Clock, m
     late = {**NOISY, "replicate": 8, "deadline": DELAY / 2}
     before, booked = digests(), {key for key, _ in charges("neighbour")}
     for _ in range(2):
-        with pytest.raises(deadlines.DeadlineMissError, match="partition of neighbour was not made within"):
+        with pytest.raises(deadlines.DeadlineMissError, match="partition of neighbour"):
             followed("neighbour", **late)
     assert attempts == ["attempt"]
     assert digests() == before
@@ -322,7 +323,7 @@ def test_a_reference_to_rows_that_are_not_registered_so_is_not_charged(root: Pat
         shard.model_copy(update={"dataset": shard.dataset.model_copy(update={"visibility": Visibility.PUBLIC})})
         for shard in one.shards.all
     ]
-    with pytest.raises(RefusedError, match="does not say what is stored"):
+    with pytest.raises(RefusedError, check=stating(bound="registered")):
         door.charge_plan(one.plan, shards)
     assert not open_ledger().is_charged(model_of(one).key)
 

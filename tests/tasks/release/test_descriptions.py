@@ -454,7 +454,7 @@ def test_bad_input_is_one_clear_line_and_charges_nothing(commands: CommandLine, 
 def test_an_account_without_delta_is_refused(root: Path, tmp_path: Path) -> None:
     ingest(IngestRequest(name="clinic", format="csv", path=CLINIC, schema_path="docs/examples/clinic.yaml",
                          epsilon_cap=3.0, delta_cap=0.0))  # fmt: skip
-    with pytest.raises(InputError, match="Gaussian noise, which has a delta"):
+    with pytest.raises(InputError, match=r"Gaussian.*delta"):
         plan_counts(find_dataset("clinic"), 1.0)
 
 
@@ -523,7 +523,7 @@ def test_paid_counts_are_found_by_account_and_version(root: Path, tmp_path: Path
     for one, plan in zip(found, plans, strict=True):
         assert counts_of(one).sums.tobytes() == counts_of(plan.planned).sums.tobytes()
     assert paid_counts(dataset.account, "another") == []
-    with pytest.raises(RefusedError, match="are not released"):
+    with pytest.raises(RefusedError, match=r"^histograms.*released"):
         counts_of(plan_counts(dataset, 0.9).planned)
 
 

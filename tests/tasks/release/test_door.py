@@ -28,6 +28,7 @@ from tasks.runtime.stores import open_releases
 from tests.support.chains import Prepared, charges, digests, ingest_private, prepare
 from tests.support.ledgers import outputs
 from tests.support.processes import clean_environment
+from tests.support.stating import stating
 
 NOISY: dict[str, Any] = {"algorithm": "noisy-gd"}
 FEDERATED: dict[str, Any] = {"algorithm": "fed-dpdr-dpml", "dimension": 3}
@@ -102,7 +103,7 @@ def test_nothing_is_drawn_where_the_cap_is_exceeded(clinic: Path, monkeypatch: p
     prepared = prepare(**NOISY, epsilon=4.0)
     monkeypatch.setattr(door, "rows_of", fail)
     monkeypatch.setattr(KeyedNoise, "stream", fail)
-    with pytest.raises(OverspendError, match=r"^left: one more run with Gaussian noise .* at delta 8\.20312e-05; "):
+    with pytest.raises(OverspendError, match=r"Gaussian.*delta 8\.20312e-05"):
         prepared.charge()
     with pytest.raises(OverspendError):
         prepared.make()
@@ -200,13 +201,13 @@ def test_a_lost_secret_never_redraws_noise(trust: str, whose: str, clinic: Path,
     forget(only(prepared).key)
     for _ in range(2):
         prepared.charge()
-        with pytest.raises(SecretError, match=f"of all parties was charged under {whose}.*missing.*--replicate"):
+        with pytest.raises(SecretError, match=f"{whose}.*missing.*--replicate"):
             prepared.make()
         assert not path.exists(), "a new secret in the lost one's place would hide the loss"
     # Another secret in its place is not the one that the charge remembers.
     path.write_bytes(bytes(32))
     path.chmod(0o600)
-    with pytest.raises(SecretError, match=f"{whose} as it was then, and now it is another"):
+    with pytest.raises(SecretError, match=f"{whose} as it was"):
         prepared.make()
     assert digests() == {}
     path.unlink()
@@ -233,7 +234,7 @@ def test_a_fresh_release_after_a_loss_is_drawn_from_a_fresh_secret(clinic: Path)
 def test_a_secret_that_others_can_read_is_refused_before_the_charge(clinic: Path) -> None:
     prepare(**NOISY).make()
     current_layout().party_secret("all").chmod(0o640)
-    with pytest.raises(SecretError, match=r"0640.*chmod 600"):
+    with pytest.raises(SecretError, match=r"0640.*600"):
         prepare(**NOISY, replicate=1).charge()
     assert len(charges()) == 1
 
@@ -293,7 +294,7 @@ def test_another_value_that_does_not_fit_the_budget_is_thrown_away(
     prepared.make()
     forget(only(prepared).key)
     nudge(monkeypatch)
-    with pytest.raises(OverspendError, match="computed again with another result"):
+    with pytest.raises(OverspendError, match="computed again"):
         prepared.make()
     assert digests() == {}
     assert len(charges()) == 1
@@ -335,9 +336,9 @@ def test_a_reference_that_calls_private_rows_public_is_refused(clinic: Path) -> 
     prepared = prepare(algorithm="non-private", epsilon=None, dimension=3)
     for changes in ({"visibility": Visibility.PUBLIC}, {"account": "somebody-else"}):
         shards = forged(prepared, **changes)
-        with pytest.raises(RefusedError, match="does not say what is stored"):
+        with pytest.raises(RefusedError, check=stating(bound="registered")):
             door.charge_plan(prepared.plan, shards)
-        with pytest.raises(RefusedError, match="does not say what is stored"):
+        with pytest.raises(RefusedError, check=stating(bound="registered")):
             door.make_release(prepared.plan.projections[0], shards)
     assert digests() == {}
     assert charges() == []
@@ -348,10 +349,10 @@ def test_sizes_are_those_of_the_shards(clinic: Path) -> None:
     prepared = prepare(**FEDERATED)
     release = prepared.plan.projections[0]
     larger = release.model_copy(update={"setting": replace(release.setting, sizes=(10**6,))})
-    with pytest.raises(RefusedError, match="number of rows 1000000"):
+    with pytest.raises(RefusedError, match="rows 1000000", check=stating(value=100, bound=1000000)):
         door.make_release(larger, prepared.shards.of(("0",)))
     shard = prepared.shards.of(("0",))[0].model_copy(update={"rows": 10**6})
-    with pytest.raises(RefusedError, match="another number"):
+    with pytest.raises(RefusedError, check=stating(bound="stored")):
         door.make_release(larger, [shard])
     assert charges() == []
 
@@ -443,7 +444,7 @@ def test_a_read_only_ledger_stops_everything_before_noise(clinic: Path, monkeypa
 
     monkeypatch.setattr(Ledger, "charge", fail)
     monkeypatch.setattr(door, "rows_of", fail)
-    with pytest.raises(StorageError, match="the disk is full"):
+    with pytest.raises(StorageError, match="disk is full"):
         prepared.make()
     assert digests() == {}
 

@@ -30,6 +30,7 @@ from tasks.runtime.steps import inline
 from tasks.tracking.results import append_result
 from tests.support.chains import charges, configured, followed
 from tests.support.forks import die, killed
+from tests.support.stating import stating
 from tests.tasks.exports.test_exports import changed, resealed
 from tests.tasks.release.test_counts_in_runs import asked, bring_in
 
@@ -262,7 +263,7 @@ def test_a_description_that_an_older_ledger_forgot_is_charged_again(root: Path, 
     data = (current_layout().release(first.key) / "arrays.npz").read_bytes()
     ledger.write_bytes(old)
     assert not plan.paid
-    with pytest.raises(StorageError, match="older back-up"):
+    with pytest.raises(StorageError, check=stating(bound="high-water mark", way_out="unitball ledger restore")):
         make_counts(plan)
     restore_ledger("disk lost", None, None)
     assert not plan.paid

@@ -25,6 +25,7 @@ from tasks.runtime.stores import open_catalog
 from tests.support.chains import charges, configured, ingest_private, prepare
 from tests.support.private_rows import CLASSES, DIMENSION, write_rows
 from tests.support.rows import divided, normalised
+from tests.support.stating import stating
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -89,7 +90,7 @@ def test_a_file_of_rows_that_is_missing_is_told_before_the_charge(
     folder = current_layout().dataset(find_dataset(whose).version) / "train"
     folder.rename(tmp_path / "elsewhere")
     for tried in (require_feasible, chain_inline):
-        with pytest.raises(DamagedError, match=r"part-00000\.parquet is missing"):
+        with pytest.raises(DamagedError, match=r"part-00000\.parquet.*missing"):
             tried(settings)
     assert charges() == []
     assert open_catalog().horizons("clinic") == []
@@ -111,7 +112,7 @@ def test_private_rows_that_are_ingested_again_mend_their_version(
     part = current_layout().dataset(version) / "train" / "part-00000.parquet"
     whole = part.read_bytes()
     part.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(DamagedError, match="ingest again"):
+    with pytest.raises(DamagedError, check=stating(value="part-00000.parquet", bound="digest")):
         chain_inline(settings)
     charged = charges()
     assert charged
@@ -144,14 +145,14 @@ def test_parameters_that_fit_together_are_no_fault() -> None:
     maps = {"maps": {"dct": {"shape": [2, 2]}, "pooling": {"shape": [2, 2]}}, "weights": {"dct": 1.0, "pooling": 0.5}}
     given: dict[str, Any] = {"projection": "side-by-side", "algorithm": None, "trainer": "class-means"}
     check(**given, parameters={f"projection.{name}": value for name, value in maps.items()})
-    with pytest.raises(ParameterError, match="weights are of dct, pooling; give one for each of dct"):
+    with pytest.raises(ParameterError, match=r"dct, pooling.*dct"):
         check(**given, parameters={"projection.maps": {"dct": {}}, "projection.weights": maps["weights"]})
 
 
 def test_one_fault_keeps_its_own_class() -> None:
-    with pytest.raises(ParameterError, match="clip is -1"):
+    with pytest.raises(ParameterError, match=r"clip.*-1"):
         check(parameters={"clip": -1})
-    with pytest.raises(InputError, match="no data set"):
+    with pytest.raises(InputError, check=stating(value="nothere", way_out="ingest")):
         check(dataset="nothere")
 
 
@@ -190,7 +191,7 @@ def test_what_the_account_cannot_pay_is_refused_and_what_is_paid_is_not(tmp_path
     paid = charges()
     # Asked again it costs nothing; a new replicate would.
     check("clinic")
-    with pytest.raises(OverspendError, match=r"^left: one more run of noisy-gd of epsilon up to 0"):
+    with pytest.raises(OverspendError, match=r"epsilon.*0"):
         check("clinic", replicate=1)
     assert charges() == paid
     assert open_ledger().verify({}) == []
@@ -214,7 +215,7 @@ def test_the_epsilon_that_is_named_is_admitted_and_a_thousandth_more_is_not(
     """In the unit of the run's own option, whatever the account protects and however other epsilons deal the rows."""
     ingest_private(tmp_path / "rows", count=400, epsilon_cap=2.0, group_size=group, allow_idealised=True)
     prepare("clinic", algorithm="noisy-gd", trust="central", epsilon=0.6 / group).charge()
-    with pytest.raises(OverspendError, match=r"^left: one more run of ") as refused:
+    with pytest.raises(OverspendError, match=r"^left") as refused:
         check("clinic", **config, epsilon=30.0)
     named = float(str(refused.value).split("of epsilon up to ")[1].split(" ")[0])
     assert named == refused.value.fits > 0.01
@@ -236,11 +237,11 @@ def test_one_more_run_is_told_before_it_is_asked_for(tmp_path: Path) -> None:
     check("clinic", epsilon=after, replicate=7)
     with pytest.raises(OverspendError):
         check("clinic", epsilon=1.001 * after, replicate=7)
-    with pytest.raises(InputError, match="above the cap's"):
+    with pytest.raises(InputError, match="cap's"):
         largest_epsilon(asked.model_copy(update={"delta": 1e-5}))
-    with pytest.raises(RefusedError, match=r"choose --delta 1e-07"):
+    with pytest.raises(RefusedError, match="--delta 1e-07"):
         check("clinic", delta=0.1)
-    with pytest.raises(OverspendError, match=r"above the cap's: choose --delta 1e-07"):
+    with pytest.raises(OverspendError, match="--delta 1e-07"):
         check("clinic", delta=1e-5, epsilon=0.9, replicate=8)
 
 
@@ -265,7 +266,7 @@ def test_rows_that_must_be_held_and_do_not_fit_are_refused_before_the_charge(
     with pytest.raises(InputError, match=r"120 × 4 rows|60 × 4 rows") as caught:
         check(**config)
     assert "MiB, and UNITBALL_MEMORY allows 0; nothing was charged" in str(caught.value)
-    with pytest.raises(InputError, match="nothing was charged"):
+    with pytest.raises(InputError, match="UNITBALL_MEMORY"):
         chain_inline(TrainingConfig.model_validate({"dataset": "iris", "epsilon": 1.0, "parties": 2, **config}))
     assert charges("iris") == []
     monkeypatch.setenv("UNITBALL_MEMORY", "1M")

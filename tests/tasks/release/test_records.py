@@ -123,7 +123,7 @@ def test_a_step_that_was_opened_is_not_opened_with_another_value(
         raise AssertionError("a second sum is opened")
 
     monkeypatch.setattr(at_party, "unmask", unmask)
-    with pytest.raises(RepeatedUseError, match=r"party 0 has let the sum 'sum-0' .* --replicate"):
+    with pytest.raises(RepeatedUseError, match=r"party 0.*sum 'sum-0'.*--replicate"):
         made(prepared)
     assert digests() == {}
     monkeypatch.undo()
@@ -143,7 +143,7 @@ def test_each_party_refuses_other_survivors_by_its_own_record(clinic: Path, monk
     with monkeypatch.context() as patch:
         absent = {"mask": frozenset({1})}
         patch.setattr("dpalgos.trust.model.SecureAggregation.absences", lambda self, parties: absent)
-        with pytest.raises(RepeatedUseError, match="party 0 refuses"):
+        with pytest.raises(RepeatedUseError, match=r"party 0.*survivors"):
             made(prepared)
     assert digests() == {}
     shutil.rmtree(current_layout().round(release.key))

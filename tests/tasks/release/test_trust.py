@@ -105,10 +105,10 @@ def test_it_has_settings_of_its_own_and_refuses_by_them(distributed: None, root:
     given = {"algorithm": "noisy-gd", "trust": "distributed", "parties": 3, "parameters": {"trust.most": 2}}
     prepared = prepare("iris", **given)
     assert prepared.plan.releases[0].trust_model() == Distributed(most=2)
-    with pytest.raises(ParameterError, match="at most 2"):
+    with pytest.raises(ParameterError, match=r"^3 parties.*2"):
         prepared.charge()
     assert open_ledger().charges("iris") == []
-    with pytest.raises(ParameterError, match="choose --trust secagg"):
+    with pytest.raises(ParameterError, match="--trust secagg"):
         prepare("iris", algorithm="noisy-gd", trust="distributed", dropouts=1)
 
 

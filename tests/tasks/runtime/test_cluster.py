@@ -57,7 +57,7 @@ def test_the_key_is_the_owners_alone_and_made_once(root: Path) -> None:
     made = file.read_bytes()
     assert certificate(layout).read_bytes() == made
     file.chmod(0o644)
-    with pytest.raises(SecretError, match="chmod 600"):
+    with pytest.raises(SecretError, match=r"dask\.pem.*chmod 600"):
         certificate(layout)
 
 
@@ -128,7 +128,7 @@ def test_looking_whether_a_scheduler_is_there_leaves_no_warning(
         for logger in loggers:
             logger.removeHandler(caplog.handler)
     monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / "other"))
-    with pytest.raises(InputError, match="do not have the same certificate"):
+    with pytest.raises(InputError, match="certificate"):
         require_scheduler(workless.scheduler_address)
 
 
@@ -175,7 +175,7 @@ def test_where_the_scheduler_goes_it_is_said_what_stands(workless: LocalCluster,
             workless.close()
             future.result(timeout=300)
 
-    with pytest.raises(ClusterError, match=f"^the Dask scheduler at tls://x went away.*; {re.escape(stands())}$"):
+    with pytest.raises(ClusterError, match=f"Dask.* tls://x .*{re.escape(stands())}$"):
         lose()
     with pytest.raises(ZeroDivisionError), over_cluster("tls://x"):
         # What is wrong with a task is no fault of the cluster's.
@@ -184,7 +184,7 @@ def test_where_the_scheduler_goes_it_is_said_what_stands(workless: LocalCluster,
 
 @pytest.mark.parametrize("address", ["tcp://10.0.0.1:8786", "tcp://127.0.0.1:8786", "ucx://10.0.0.1:8786"])
 def test_plain_protocols_are_refused_wherever_they_lead(commands: CommandLine, address: str) -> None:
-    with pytest.raises(InputError, match=r"runs code for anybody.*tls://"):
+    with pytest.raises(InputError, match=r"runs.*tls://"):
         require_scheduler(address)
     commands("reproduce", "wang2024-fig3", "--dask", address).refused(2, "runs code for anybody", "tls://")
     commands("dask", "worker", address).refused(2, "runs code for anybody")

@@ -54,7 +54,7 @@ def charged(root: Path) -> Path:
         ("h:5432/x", "postgresql://"),
         ("postgresql://h/../etc", "prefix"),
         ("postgresql://h/Clinic", "'Clinic'"),
-        ("postgresql://[h/x", "cannot be read"),
+        ("postgresql://[h/x", "read"),
     ],
 )
 def test_other_urls_are_refused(url: str, named: str) -> None:
@@ -94,7 +94,7 @@ def test_who_may_not_make_databases_is_shown_the_statements(postgresql: PostgreS
 
 @pytest.mark.postgresql
 def test_a_server_that_does_not_answer_is_one_line(root: Path) -> None:
-    with pytest.raises(StorageError, match="start it or correct the URL") as caught:
+    with pytest.raises(StorageError, match=r"start it.*URL") as caught:
         use_database_server(root, DatabaseServer("postgresql://unitball:hidden@127.0.0.1:1/clinic"))
     assert "hidden" not in str(caught.value)
     assert recorded_server(root) is None
@@ -125,7 +125,7 @@ def test_a_process_that_waits_for_the_file_is_refused_when_it_has_moved(charged:
     retired = Layout(charged).ledger
     use_database_server(charged, server)
     retired.with_name("ledger.sqlite.moved").rename(retired)
-    with pytest.raises(StorageError, match="was moved to PostgreSQL"):
+    with pytest.raises(StorageError, match="moved to PostgreSQL"):
         before.charge(request(release("d")), {"0": "s0"})
     with pytest.raises(StorageError, match="interrupted"):
         the_ledger()
@@ -179,7 +179,7 @@ def test_two_roots_cannot_share_one_prefix(
     use_database_server(charged, server)
     monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / "other"))
     the_ledger().open_account("clinic", Cap(3, 1e-5))
-    with pytest.raises(InputError, match="another ledger"):
+    with pytest.raises(InputError, match=r"clinic_ledger.*another"):
         use_database_server(tmp_path / "other", server)
     monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / "third"))
     use_database_server(tmp_path / "third", server)
@@ -190,7 +190,7 @@ def test_two_roots_cannot_share_one_prefix(
 @pytest.mark.postgresql
 def test_another_server_must_hold_the_ledger(charged: Path, server: DatabaseServer, postgresql: PostgreSQL) -> None:
     use_database_server(charged, server)
-    with pytest.raises(InputError, match="restore a dump"):
+    with pytest.raises(InputError, match="postgresql:///elsewhere"):
         use_database_server(charged, DatabaseServer(postgresql.url("elsewhere")))
     assert recorded_server(charged) == server
 
@@ -221,7 +221,7 @@ def test_the_places_of_a_moved_root_are_rewritten_on_the_server(server: Database
     with engine.begin() as connection:
         assert connection.execute(text("SELECT artifact_uri FROM runs")).scalar_one() == f"{there.as_uri()}/clinic/a"
     long = tmp_path / ("x" * 180) / "artifacts"
-    with pytest.raises(StorageError, match=r"too long.*Nothing was changed"):
+    with pytest.raises(StorageError, match="too long"):
         settle(address, long, shown=server.shown)
     assert not settle(address, there, shown=server.shown), "all of it or nothing"
     engine.dispose()

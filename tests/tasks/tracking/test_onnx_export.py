@@ -121,11 +121,11 @@ def test_the_command_writes_a_registered_model(
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.tracking.onnx_export.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match="not installed: pip install 'unitball"):
+    with pytest.raises(InputError, match="'unitball"):
         to_onnx(model_of([], 8))
 
 
 def test_what_has_no_form_is_said() -> None:
     fourier = RandomFourier(frequencies=2).map_for(8)
-    with pytest.raises(NotExportableError, match="no ONNX form is known for FourierFeatures"):
+    with pytest.raises(NotExportableError, match=r"ONNX.*FourierFeatures"):
         to_onnx(model_of([fourier], 8))

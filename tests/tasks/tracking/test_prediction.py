@@ -100,7 +100,7 @@ def test_what_a_notebook_is_told_of_clipped_cells_names_no_value(tmp_path: Path)
     assert not [one for one in told if "7713" in str(one.message)]
     assert found.tolist() == pipeline.predict(rows).tolist()
     pipeline[0].on_violation = "refuse"
-    with pytest.raises(InputError, match="row 3, column ward"):
+    with pytest.raises(InputError, match="row 3"):
         predicted(pipeline, rows)
 
 
@@ -118,10 +118,10 @@ def test_what_is_wrong_with_the_file_is_said_and_nothing_is_left(tmp_path: Path)
     pipeline = table_pipeline()
     output = tmp_path / "out.parquet"
     cases: list[tuple[str, dict[str, Any], str]] = [
-        ("age,ward\n1,north\n", {}, "column 'blood_pressure' is missing; the rows have: age, ward"),
-        ("age,age\n1,2\n", {}, "column 'age' is named twice"),
-        (ROWS.read_text(), {"id_column": "number"}, "has no column 'number'; it has: age"),
-        ("\n", {}, "holds no rows"),
+        ("age,ward\n1,north\n", {}, "column 'blood_pressure'"),
+        ("age,age\n1,2\n", {}, r"new\.csv: column 'age'"),
+        (ROWS.read_text(), {"id_column": "number"}, "column 'number'"),
+        ("\n", {}, "no rows"),
     ]
     for text, more, message in cases:
         (tmp_path / "new.csv").write_text(text)
@@ -129,15 +129,13 @@ def test_what_is_wrong_with_the_file_is_said_and_nothing_is_left(tmp_path: Path)
             predict_file(pipeline, tmp_path / "new.csv", output, **more)
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
     output.write_text("something")
-    with pytest.raises(InputError, match="exists; name another output"):
+    with pytest.raises(InputError, match="exists"):
         predict_file(pipeline, ROWS, output)
     assert output.read_text() == "something"
-    with pytest.raises(
-        InputError, match=r"out\.csv.*: predictions are written as Parquet; name an output .*out\.parquet"
-    ):
+    with pytest.raises(InputError, match=r"out\.csv.*Parquet.*out\.parquet"):
         predict_file(pipeline, ROWS, tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
-    with pytest.raises(StorageError, match="No such file or directory; name an output"):
+    with pytest.raises(StorageError, match="No such file"):
         predict_file(pipeline, ROWS, tmp_path / "nowhere" / "out.parquet")
 
 
@@ -162,7 +160,7 @@ def test_a_model_of_arrays_takes_lists(tmp_path: Path) -> None:
     pq.write_table(pa.table({"features": lists}), tmp_path / "new.parquet")
     assert predict_file(pipeline, tmp_path / "new.parquet", tmp_path / "out.parquet") == Predicted(5, 3)
     assert pq.read_table(tmp_path / "out.parquet").column("prediction").to_pylist() == ["a", "b", None, None, None]
-    with pytest.raises(InputError, match="this model takes arrays; give a Parquet file"):
+    with pytest.raises(InputError, match=r"model.*Parquet"):
         predict_file(pipeline, ROWS, tmp_path / "other.parquet")
 
 
@@ -227,10 +225,10 @@ def test_a_delivery_without_rows_has_the_columns_of_one_with_rows(suffix: str, t
 
     for rows in (frame, frame[:0]):
         write(rows.drop(columns="age"))
-        with pytest.raises(InputError, match="column 'age' is missing; the rows have: blood_pressure"):
+        with pytest.raises(InputError, match=r"column 'age'.*blood_pressure"):
             predict_file(table_pipeline(), source, tmp_path / "out")
         write(rows)
-        with pytest.raises(InputError, match="has no column 'number'; it has: age"):
+        with pytest.raises(InputError, match="column 'number'"):
             predict_file(table_pipeline(), source, tmp_path / "out", id_column="number")
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
@@ -242,7 +240,7 @@ def test_an_empty_file_is_a_delivery_where_there_is_no_line_of_names(tmp_path: P
         done = predict_file(table_pipeline(header=False), source, tmp_path / f"{number}.out", id_column="ward")
         assert done == Predicted(0, 0)
         assert pq.read_schema(tmp_path / f"{number}.out").names[:2] == ["row", "ward"]
-        with pytest.raises(InputError, match="no line of column names, which a file without rows has as well"):
+        with pytest.raises(InputError, match="column names"):
             predict_file(table_pipeline(), source, tmp_path / "other.out")
 
 

@@ -113,7 +113,7 @@ def test_a_kind_without_a_scikit_learn_step_is_said_and_what_does_not_fit_is_rai
     assert report.model is None
     assert "No model is logged: no scikit-learn step is known for object" in report.note
     read(LinearModel(np.ones((3, 7))))
-    with pytest.raises(ParameterError, match="takes 7 features but gets 4"):
+    with pytest.raises(ParameterError, match=r"7 features.*4"):
         run_report(config, run)
 
 

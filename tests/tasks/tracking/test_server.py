@@ -183,7 +183,7 @@ def test_who_may_only_read_an_experiment_is_told_before_anything_is_charged(
 
     get_app_client("basic-auth", tracking_uri=server[0]).create_user("clerk", PASSWORD)
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "clerk")
-    with pytest.raises(TrackingError, match=r"refuses: .*ermission.*; check MLFLOW_TRACKING_URI"):
+    with pytest.raises(TrackingError, match=r"ermission.*MLFLOW_TRACKING_URI"):
         try_logging(root, "of-the-team")
 
 
@@ -199,7 +199,7 @@ def test_a_server_that_does_not_answer_is_said_at_once(root: Path, monkeypatch: 
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
         _log_in(monkeypatch, address, "")
-        with pytest.raises(TrackingError, match=f"MLflow at {address} refuses"):
+        with pytest.raises(TrackingError, match=f"MLflow.*{address}.*refuses"):
             prepare_tracking(root)
         server.shutdown()
     assert len(asked) == 1

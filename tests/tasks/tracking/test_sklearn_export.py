@@ -114,7 +114,7 @@ def test_a_calibrated_model_has_probabilities_and_its_threshold() -> None:
     said = asked.probability(scores) >= 0.3
     assert found["prediction"].tolist() == np.array(names(2))[said.astype(int)].tolist()
     assert f"probability {names(2)[1]}" in found
-    with pytest.raises(InputError, match=r"threshold is 0\.3, and this model has no probabilities"):
+    with pytest.raises(InputError, match=r"threshold.*0\.3"):
         scores_of(plain, raw, 0.3)
 
 
@@ -194,22 +194,22 @@ def test_maps_of_our_own_predict_the_same_and_need_no_pickle(made: Any, dimensio
     dumped = skops.io.dumps(pipeline)
     assert set(skops.io.get_untrusted_types(data=dumped)) <= set(TRUSTED_TYPES)
     assert skops.io.loads(dumped, trusted=list(TRUSTED_TYPES)).predict(raw).tolist() == want
-    with pytest.raises(ValueError, match=f"expecting {dimension} features"):
+    with pytest.raises(ValueError, match=f"{dimension} features"):
         pipeline.named_steps[made.kind].transform(raw[:, 1:])
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"normalisation": "unitnorm"}, UnknownNameError, "nearest: unit-norm"),
+        ({"normalisation": "unitnorm"}, UnknownNameError, "'unitnorm'"),
         ({"normalisation": "minmax"}, ParameterError, "AffineMap"),
-        ({"maps": [Projection(basis=np.eye(5)[:, :4])]}, ParameterError, "'project' takes 5 features but gets 8"),
-        ({"maps": []}, ParameterError, "'classify' takes 4 features but gets 8"),
-        ({"classes": ("a", "b")}, ParameterError, "3 rows of weights do not fit 2 classes"),
-        ({"classes": ()}, ParameterError, "one row of weights; this one has 3"),
-        ({"classes": ("a", "b", "a")}, ParameterError, "must differ"),
-        ({"maps": [object()]}, ParameterError, "register one"),
-        ({"model": object()}, ParameterError, "register one"),
+        ({"maps": [Projection(basis=np.eye(5)[:, :4])]}, ParameterError, "'project'.*5.*8"),
+        ({"maps": []}, ParameterError, "'classify'.*4.*8"),
+        ({"classes": ("a", "b")}, ParameterError, "3 rows.*2 classes"),
+        ({"classes": ()}, ParameterError, "row.*3"),
+        ({"classes": ("a", "b", "a")}, ParameterError, "a, b, a"),
+        ({"maps": [object()]}, ParameterError, "register"),
+        ({"model": object()}, ParameterError, "register"),
     ],
 )
 def test_what_does_not_fit_is_said(change: dict[str, Any], error: type[Exception], message: str) -> None:
