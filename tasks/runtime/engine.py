@@ -55,7 +55,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -629,8 +629,11 @@ def quick_flows() -> Iterator[None]:
     from tasks.runtime.interrupted import marked_runs
 
     embedded = os.environ.get(EMBEDDED_VARIABLE) and _own_server_wanted()
-    changed = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if embedded else {}
-    with marked_runs(current_root()), temporary_settings(updates=changed):
+    with ExitStack() as stack:
+        stack.enter_context(marked_runs(current_root()))
+        if embedded:
+            # Prefect reads all its settings anew for it.
+            stack.enter_context(temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}))
         yield
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import certifi
 import pytest
 
 from storage.layout import Layout
@@ -70,6 +71,7 @@ class Engine:
             from prefect.logging.handlers import APILogWorker
             from prefect.settings import (
                 PREFECT_API_AUTH_STRING,
+                PREFECT_API_SSL_CERT_FILE,
                 PREFECT_API_URL,
                 PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
                 PREFECT_HOME,
@@ -82,6 +84,8 @@ class Engine:
             settings = {
                 PREFECT_API_URL: url,
                 PREFECT_API_AUTH_STRING: credentials(root).basic,
+                # Each client reads all authorities of the world, of which a server on loopback needs none.
+                PREFECT_API_SSL_CERT_FILE: _one_authority(folder),
                 PREFECT_HOME: home,
                 PREFECT_LOCAL_STORAGE_PATH: home / "results",
                 PREFECT_RESULTS_DEFAULT_SERIALIZER: "json",
@@ -140,17 +144,35 @@ def _claimed(pattern: Path, root: Path) -> IO[str] | None:
     return None
 
 
+def _one_authority(folder: Path) -> str:
+    end = "-----END CERTIFICATE-----"
+    file = folder / "authority.pem"
+    file.write_text(Path(certifi.where()).read_text().partition(end)[0] + end + "\n")
+    return str(file)
+
+
 def _prepare(pattern: Path, root: Path, *, prefect: bool) -> None:
     layout = Layout(root).prepare()
-    _copy(Layout(pattern).mlflow_database, layout.mlflow_database, layout.prefect)
+    _copy(Layout(pattern).mlflow_database, layout.mlflow_database, layout)
     if prefect:
-        _copy(prefect_database(pattern), prefect_database(root), layout.prefect)
+        _copy(prefect_database(pattern), prefect_database(root), layout)
 
 
-def _copy(source: Path, target: Path, workplace: Path) -> None:
+# Where MLflow's database names the folder of artifacts before the first run.
+_PLACES = (("unitball_place", "artifacts"), ("experiments", "artifact_location"))
+
+
+def _copy(source: Path, target: Path, layout: Layout) -> None:
+    workplace, here = layout.prefect, layout.artifacts.as_uri()
     # Through SQLite, since the server may have it open.
     with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
         old.backup(new)
+        if target == layout.mlflow_database:
+            # A root that was moved looks for the old place in all columns of all tables.
+            ((before,),) = new.execute("SELECT artifacts FROM unitball_place")
+            with new:
+                for table, column in _PLACES:
+                    new.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (before, here))
     target.chmod(0o600)
     mark = engine_process.high_water_mark_of(target)
     engine_process.stamp_of(target, workplace).write_text(f"{mark} {target.stat().st_ino}")
