@@ -12,17 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.compiling import compiled, compiled_in_order
+from dpalgos.elementary import LEAST, LN2_HIGH, LN2_LOW, LOG2_E, TAYLOR, WHOLE
 from dpalgos.rows import Features, Floats, Ints
 
 # Rows whose numbers stay in the nearest cache.
 _TILE = 256
-_LOG2_E = 1.4426950408889634
-# ln 2 in two parts; a whole number below 2^11 times the first is exact.
-_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-# Added to a number below 2^51, it leaves the nearest whole number in the last bits.
-_WHOLE = 1.5 * 2.0**52
-# 1/13!, 1/12!, …, 1/0!.
-_TAYLOR = tuple(1.0 / math.factorial(power) for power in range(13, -1, -1))
 
 
 @compiled_in_order
@@ -33,13 +27,13 @@ def _exponentials(numbers: Floats, powers: Floats, bits: Ints) -> None:
     space and ``bits`` the same memory as integers.
     """
     for i in range(numbers.size):
-        value = max(numbers[i], -700.0)
-        shifted = value * _LOG2_E + _WHOLE
+        value = max(numbers[i], LEAST)
+        shifted = value * LOG2_E + WHOLE
         powers[i] = shifted
-        q = shifted - _WHOLE
-        r = (value - q * _LN2_HIGH) - q * _LN2_LOW
-        total = _TAYLOR[0]
-        for coefficient in _TAYLOR[1:]:
+        q = shifted - WHOLE
+        r = (value - q * LN2_HIGH) - q * LN2_LOW
+        total = TAYLOR[0]
+        for coefficient in TAYLOR[1:]:
             total = total * r + coefficient
         numbers[i] = total
     # The last twelve bits are those of q; moved, they are the exponent of 2^q.
@@ -76,6 +70,21 @@ def write_slopes(scores: Floats, targets: NDArray[np.float32], start: int) -> No
             part, own = scores[k, first : first + size], targets[k, start + first : start + first + size]
             for i in range(size):
                 part[i] = part[i] / total[i] - own[i]
+
+
+@compiled_in_order
+def write_sigmoids(numbers: Floats) -> None:
+    """Replace numbers (n,) by 1/(1 + e^−number), to the bits of :func:`dpalgos.elementary.sigmoid`."""
+    powers, small = np.empty(_TILE), np.empty(_TILE)
+    bits = powers.view(np.int64)
+    for first in range(0, numbers.size, _TILE):
+        size = min(_TILE, numbers.size - first)
+        part, own = numbers[first : first + size], small[:size]
+        for i in range(size):
+            own[i] = -abs(part[i])
+        _exponentials(own, powers[:size], bits[:size])
+        for i in range(size):
+            part[i] = (own[i] if part[i] < 0.0 else 1.0) / (1.0 + own[i])
 
 
 @compiled_in_order

@@ -329,6 +329,7 @@ def run_sums(
     setting: Setting,
     summation: Summation,
     progress: Callable[[int, int], None] | None = None,
+    record: Callable[[str, Ints], None] | None = None,
 ) -> Any:
     """Drive a sum algorithm to its end over the parties' rows and return its artefact.
 
@@ -337,7 +338,8 @@ def run_sums(
     ``merge(prepared)``, which returns fewer parties with the same sum of contributions: where one curator adds up
     anyway, thousands of parties of a few rows cost no more than one.
 
-    ``progress`` is called after each step with how many are done, and of how many; both are public.
+    ``progress`` is called after each step with how many are done, and of how many; both are public. ``record`` is
+    called with each step's name and its noisy sum, which is all that the artefact is made of.
     """
     if not getattr(algorithm, "additive", False):
         parties = [rows.together() if isinstance(rows, SpreadRows) else rows for rows in parties]
@@ -353,7 +355,10 @@ def run_sums(
     steps = algorithm.steps(setting)
     for step in range(steps):
         contributions = _Contributions(partial(algorithm.contribution, state, setting=setting), parties)
-        state = algorithm.update(state, summation.release(f"sum-{step}", contributions, distribution), setting)
+        noisy = summation.release(f"sum-{step}", contributions, distribution)
+        if record is not None:
+            record(f"sum-{step}", noisy)
+        state = algorithm.update(state, noisy, setting)
         if progress is not None:
             progress(step + 1, steps)
     return algorithm.result(state, setting)
@@ -729,6 +734,7 @@ def fit(
     noise: NoiseSource,
     summation: Summation | None = None,
     progress: Callable[[int, int], None] | None = None,
+    record: Callable[[str, Ints], None] | None = None,
 ) -> Artefact:
     """Run an algorithm over the rows of one party or of several and return its artefact.
 
@@ -746,12 +752,16 @@ def fit(
         How sums are formed; the plain sum by default.
     progress : callable, optional
         Called with how many steps are done and of how many, where their number is public: for sums alone.
+    record : callable, optional
+        Called with each step's name and noisy sum (:func:`run_sums`).
     """
     if isinstance(algorithm, DirectAlgorithm):
         return algorithm.fit(parties, setting, noise)
     return cast(
         Artefact,
-        run_sums(cast(SumAlgorithm, algorithm), parties, setting, summation or TrustedSummation(noise), progress),
+        run_sums(
+            cast(SumAlgorithm, algorithm), parties, setting, summation or TrustedSummation(noise), progress, record
+        ),
     )
 
 

@@ -794,7 +794,7 @@ class GradientSums:
             _compiled.encode_columns(scores, norms[:, 0], weights[:, 0], self.clip, grid, limits)
             return scores
         # A row's norm is rounded by the order in which its entries lie.
-        slopes = np.ascontiguousarray(self.task.loss.slope(scores.T, targets.astype(np.float64)) * norms)
+        slopes = np.ascontiguousarray(self.task.loss.slope_in_order(scores.T, targets.astype(np.float64)) * norms)
         if weighed or self.smallest_party is not None:
             slopes = clip_to_unit_ball(slopes, self.clip) * weights
         return encode_into(np.empty(slopes.shape), slopes, self.clip, grid, (np.ones(len(slopes)), limits)).T

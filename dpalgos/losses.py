@@ -12,6 +12,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from dpalgos.elementary import exponentials, sigmoid
 from dpalgos.parameters import POSITIVE, Bounded, ParameterError, UnknownNameError
 from dpalgos.rows import Floats, Ints
 
@@ -59,12 +60,16 @@ class ScoreLoss(Bounded, ABC):
     def slope(self, scores: Floats, targets: Floats) -> Floats:
         """Return the derivative with respect to the scores, (n, outputs)."""
 
+    def slope_in_order(self, scores: Floats, targets: Floats) -> Floats:
+        """Return what :meth:`slope` does, rounded alike on every processor (:mod:`dpalgos.elementary`)."""
+        return self.slope(scores, targets)
+
     @abstractmethod
     def curvature_product(self, scores: Floats, targets: Floats) -> Callable[[Floats], Floats]:
         """Return the map from directions (n, outputs) to second derivative times direction, at these scores."""
 
     def write_slopes(self, scores: Floats, targets: NDArray[np.float32], start: int) -> None:
-        """Replace scores (K, m) by slopes, which may differ from :meth:`slope` in the last bits.
+        """Replace scores (K, m) by what :meth:`slope_in_order` returns of them.
 
         Parameters
         ----------
@@ -75,7 +80,7 @@ class ScoreLoss(Bounded, ABC):
         start : int
         """
         own = targets[:, start : start + scores.shape[1]].astype(np.float64)
-        scores[:] = self.slope(scores.T, own.T).T
+        scores[:] = self.slope_in_order(scores.T, own.T).T
 
 
 class _Margin(ScoreLoss):
@@ -204,6 +209,17 @@ class Logistic(_Margin):
         """Return ℓ′(z) ∈ [−1, 0]."""
         return -_sigmoid(-margins)
 
+    def slope_in_order(self, scores: Floats, targets: Floats) -> Floats:
+        """Return −y/(1 + e^{y s}), (n, outputs)."""
+        return -targets * sigmoid(-(scores * targets))
+
+    def write_slopes(self, scores: Floats, targets: NDArray[np.float32], start: int) -> None:
+        """Replace scores (K, m) by slopes, in compiled code."""
+        own = targets[:, start : start + scores.shape[1]]
+        scores *= -own
+        _write_sigmoids(scores)
+        scores *= -own
+
     def margin_curvature(self, margins: Floats) -> Floats:
         """Return ℓ″(z)."""
         positive = _sigmoid(margins)
@@ -237,6 +253,20 @@ class Squared(ScoreLoss):
         return lambda direction: direction
 
 
+def _write_sigmoids(numbers: Floats) -> None:
+    """Replace numbers (K, m) by their sigmoids, in compiled code."""
+    from dpalgos import _compiled
+
+    for row in numbers:
+        _compiled.write_sigmoids(row)
+
+
+def _shares(powers: Floats) -> Floats:
+    """Return powers (n, K) over their sum, row by row."""
+    # Class after class: the same numbers however rows lie in memory and however many there are.
+    return np.asarray(powers / functools.reduce(np.add, powers.T)[:, None])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Softmax(ScoreLoss):
     """The multinomial logistic loss: one joint gradient over all classes.
@@ -257,7 +287,8 @@ class Softmax(ScoreLoss):
     def write_slopes(self, scores: Floats, targets: NDArray[np.float32], start: int) -> None:
         """Replace scores (K, m) by slopes, those of several classes by compiled code."""
         if len(scores) == 1:
-            ScoreLoss.write_slopes(self, scores, targets, start)
+            _write_sigmoids(scores)
+            scores -= targets[:, start : start + scores.shape[1]]
         else:
             from dpalgos import _compiled
 
@@ -271,9 +302,7 @@ class Softmax(ScoreLoss):
         """Return class probabilities (n, outputs), of class 1 alone where there is one score."""
         if scores.shape[1] == 1:
             return _sigmoid(scores)
-        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-        # Class after class: the same numbers however rows lie in memory and however many there are.
-        return np.asarray(powers / functools.reduce(np.add, powers.T)[:, None])
+        return _shares(np.exp(scores - scores.max(axis=1, keepdims=True)))
 
     def value(self, scores: Floats, targets: Floats) -> Floats:
         """Return −log p_y, (n, 1)."""
@@ -286,6 +315,12 @@ class Softmax(ScoreLoss):
     def slope(self, scores: Floats, targets: Floats) -> Floats:
         """Return p − e_y."""
         return self.probabilities(scores) - targets
+
+    def slope_in_order(self, scores: Floats, targets: Floats) -> Floats:
+        """Return p − e_y."""
+        if scores.shape[1] == 1:
+            return sigmoid(scores) - targets
+        return _shares(exponentials(scores - scores.max(axis=1, keepdims=True))) - targets
 
     def curvature_product(self, scores: Floats, targets: Floats) -> Callable[[Floats], Floats]:
         """Return multiplication by diag(p) − ppᵀ, row by row."""

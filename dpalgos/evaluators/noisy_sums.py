@@ -215,7 +215,7 @@ def edges(bins: int, scale: float) -> Floats:
         By which scores are divided before they are squashed.
     """
     shares = np.arange(1, bins) / bins
-    return np.asarray(scale * np.log(shares / (1.0 - shares)))
+    return scale * np.array([math.log(share / (1.0 - share)) for share in shares.tolist()])
 
 
 @register("evaluators", "score-distribution")

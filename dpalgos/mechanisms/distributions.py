@@ -11,6 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from dpalgos.elementary import l2_norm
 from dpalgos.guarantees import GaussianMu, Loss, ZeroConcentrated
 from dpalgos.mechanisms import _precise
 from dpalgos.parameters import COUNT, POSITIVE, Bound, Bounded, ParameterError
@@ -552,7 +553,7 @@ class RadialLaplace(PureScale):
         uniform = uniforms(stream, count + 1)
         direction = scipy.special.ndtri(uniform[1:])
         length = self.scale * float(scipy.special.gammaincinv(count, uniform[0])) if count else 0.0
-        return np.asarray(direction * (length / max(float(np.linalg.norm(direction)), np.finfo(np.float64).tiny)))
+        return np.asarray(direction * (length / max(l2_norm(direction), np.finfo(np.float64).tiny)))
 
 
 _SELECTION_BITS = 128

@@ -67,6 +67,7 @@ from functools import cache
 
 import numpy as np
 
+from dpalgos.elementary import l2_norm
 from dpalgos.parameters import COUNT, Bounded, ParameterError
 from dpalgos.rows import Floats
 
@@ -89,11 +90,12 @@ def _square_root(nights: int) -> tuple[int, ...]:
 
 @cache
 def _decoder(coefficients: tuple[int, ...]) -> Floats:
-    """Return b with Σ_j ĉ_j b_{k−j} = 1 for every k, (T,)."""
+    """Return b with Σ_j ĉ_j b_{k−j} = 1 for every k, (T,); one entry after another, so that all processors agree."""
     factor = np.array(coefficients, dtype=np.float64)
-    solved = np.zeros(len(factor))
+    solved, remaining = np.zeros(len(factor)), np.ones(len(factor))
     for k in range(len(factor)):
-        solved[k] = (1.0 - factor[1 : k + 1] @ solved[:k][::-1]) / factor[0]
+        solved[k] = remaining[k] / factor[0]
+        remaining[k + 1 :] -= factor[1 : len(factor) - k] * solved[k]
     solved.flags.writeable = False
     return solved
 
@@ -182,7 +184,7 @@ class ToeplitzFactor(Bounded):
 
     def amplification(self, night: int) -> float:
         """Return the deviation of a running sum's noise over that of the noise of one night."""
-        return float(np.linalg.norm(self.decoder(night)))
+        return l2_norm(self.decoder(night))
 
     def error_of(self, night: int) -> float:
         """Return the deviation of a running sum's noise, in units of that of one release of one sum at the same cost.

@@ -108,8 +108,15 @@ class RunningSums(Bounded):
         return counts @ _lower(self.factor().coefficients).T
 
     def decode(self, released: Ints | Floats) -> Floats:
-        """Return the running sums (…, T) of released lines (…, T): rows in this bin and in all before it."""
-        return np.asarray(released @ _decoder(self.factor()).T)
+        """Return the running sums (…, T) of released lines (…, T): rows in this bin and in all before it.
+
+        Entry after entry, each added to all sums behind it, so that they are rounded alike on every processor.
+        """
+        weights = self.factor().decoder(self.bins)[::-1]
+        sums = np.zeros(np.shape(released))
+        for entry in range(self.bins):
+            sums[..., entry:] += weights[: self.bins - entry] * released[..., entry : entry + 1]
+        return sums
 
     def sensitivity(self, *, entered: int, moved: int = 0) -> float:
         """Return how far a record moves the encoded lines in l2, rounded up.

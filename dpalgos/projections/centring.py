@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import GaussianAlgorithm, NeighbouringPair, OneSum, ProjectionAlgorithm, antipodal_pair, grid
+from dpalgos.elementary import l2_norm
 from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.guarantees import Setting, Trust
 from dpalgos.integer_sums import encode_rows, encoded_radius, row_weights, squared_limit, sum_sensitivity
@@ -139,7 +140,7 @@ class PrivateCentring(GaussianAlgorithm, OneSum, ProjectionAlgorithm):
         units = self._scale(setting) * max(setting.rows, 1)
         mean = state / units
         noise = setting.dimension * (self.distribution(setting).sigma * setting.noise_factor / units) ** 2
-        length = max(float(mean @ mean), np.finfo(np.float64).tiny)
+        length = max(l2_norm(mean) ** 2, np.finfo(np.float64).tiny)
         return CentredRows(mean=clip_to_unit_ball(mean[None, :] * max(0.0, 1.0 - noise / length))[0])
 
     def _scale(self, setting: Setting) -> float:

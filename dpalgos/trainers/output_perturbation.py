@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import GaussianAlgorithm, IntegerNoise, OneSum, PureAlgorithm, Unproved, Work, gathering_work
+from dpalgos.elementary import l2_norm
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Numerics, Setting, Trust, nothing_proved
 from dpalgos.linear import LinearClassifierTrainer, LinearTask, LinearTrainer
 from dpalgos.losses import Problem, ScoreLoss, Squared, certified_minimiser, minimise, outputs, rounding_bound
@@ -565,7 +566,7 @@ class _Consensus(LinearClassifierTrainer):
 
     def shortened(self, centre: Floats, setting: Setting) -> Floats:
         """Return z − uᵢ, no longer than :meth:`reach`."""
-        length = float(np.linalg.norm(centre))
+        length = l2_norm(centre)
         return centre * min(1.0, self.reach(setting) / length) if length > 0 else centre
 
 

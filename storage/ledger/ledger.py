@@ -56,9 +56,9 @@ class OutputOutcome(StrEnum):
     RECORDED = "recorded"
     """The first output of this release."""
     UNCHANGED = "unchanged"
-    """These bytes were recorded before."""
+    """These bytes, or others that are made of the same, were recorded before."""
     RECHARGED = "recharged"
-    """Other bytes than before: the noise was fresh, so the release was charged once more."""
+    """Made of something else than before: the noise was fresh, so the release was charged once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,11 +398,18 @@ class Ledger:
         with reading(self._database) as entries:
             return charge_of(entries, key)
 
-    def record_output(self, key: str, digest: str) -> OutputOutcome:
+    def record_output(self, key: str, digest: str, made_of: str | None = None) -> OutputOutcome:
         """Record the digest of a charged release's bytes; to be called before anybody may see these bytes.
 
-        The first digest is kept. Another one means that the value before the noise differed in some bit and met fresh
-        noise: two noisy copies of one value may exist, so the release is charged once more.
+        The first digest is kept. Bytes that are made of something else mean that the value before the noise differed in
+        some bit and met fresh noise: two noisy copies of one value may exist, so the release is charged once more.
+
+        Parameters
+        ----------
+        key, digest : str
+        made_of : str, optional
+            Digest of what the release is made of, where other bytes may be made of the same
+            (:class:`dpalgos.made_of.MadeOf`); the bytes themselves by default.
 
         Raises
         ------
@@ -415,13 +422,17 @@ class Ledger:
         with writing(self._database) as entries:
             if not entries.find(Kind.CHARGE, subject=key):
                 raise RefusedError(f"release {key!r} was never charged, so it can have no output; charge it first")
-            recorded = [entry.content["digest"] for entry in entries.find(Kind.OUTPUT, subject=key)]
-            if digest in recorded:
+            recorded = [entry.content for entry in entries.find(Kind.OUTPUT, subject=key)]
+            if digest in {one["digest"] for one in recorded}:
                 return OutputOutcome.UNCHANGED
+            known = made_of is not None and made_of in {one.get("made_of") for one in recorded}
             first = charge_of(entries, key)
-            if recorded:
+            if recorded and not known:
                 self._recharge(entries, first)
-            entries.append(Kind.OUTPUT, account=first.account, subject=key, content={"digest": digest})
+            content = {"digest": digest} if made_of is None else {"digest": digest, "made_of": made_of}
+            entries.append(Kind.OUTPUT, account=first.account, subject=key, content=content)
+            if known:
+                return OutputOutcome.UNCHANGED
             return OutputOutcome.RECHARGED if recorded else OutputOutcome.RECORDED
 
     def require_current(self, key: str) -> None:

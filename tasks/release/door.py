@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 from dpalgos.algorithms import Algorithm, Diagnosing, SumAlgorithm, fit, is_sum_algorithm
 from dpalgos.features.public_map import PublicMap
 from dpalgos.keystream import KeyedNoise
+from dpalgos.made_of import MadeOf
 from dpalgos.models import Artefact
 from dpalgos.parameters import ParameterError
 from dpalgos.resources import claim, set_memory_limit
@@ -77,6 +78,7 @@ class OpenRelease:
         self.planned, self.key, self.stored = planned, key, stored
         self._shards, self._maps = shards, maps
         self._diagnostics: dict[str, float] = {}
+        self._made_of: MadeOf | None = None
         self._begun = time.monotonic() if shards and stored is None else None
 
     @cached_property
@@ -135,9 +137,11 @@ class OpenRelease:
             return diagnosed
         summation = None
         if is_sum_algorithm(algorithm):
+            self._made_of = MadeOf()
             sums, record = cast(SumAlgorithm, algorithm), StoredRecord(self.key, planned.parties)
             summation = planned.trust_model().summation(sums, setting, self.noises, self.key, record)
-        return fit(algorithm, self.rows, setting, self.noises[0], summation, self._say_step)
+        noted = None if self._made_of is None else self._made_of.add
+        return fit(algorithm, self.rows, setting, self.noises[0], summation, self._say_step, noted)
 
     def _say_step(self, done: int, steps: int) -> None:
         """Say which of the planned steps is done; not where nothing may show before a deadline."""
@@ -156,8 +160,14 @@ class OpenRelease:
         if begun is not None:
             wait_for_deadline(self.planned, begun)
 
-    def store(self, artefact: Artefact) -> ReleaseRef:
+    def store(self, artefact: Artefact, made_of: MadeOf | None = None) -> ReleaseRef:
         """Store the artefact as the release.
+
+        Parameters
+        ----------
+        artefact : Artefact
+        made_of : MadeOf, optional
+            What it was made of, where that did not happen in :meth:`fit`.
 
         Raises
         ------
@@ -168,7 +178,7 @@ class OpenRelease:
         if self._shards:
             self._require_whole()
         self.await_deadline()
-        self.stored = store_release(self.planned, artefact, self._diagnostics)
+        self.stored = store_release(self.planned, artefact, self._diagnostics, made_of or self._made_of)
         return self.stored
 
 

@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from dpalgos.algorithms import SumAlgorithm
+from dpalgos.made_of import MadeOf
 from dpalgos.models import Artefact
 from dpalgos.rows import Ints
 from dpalgos.secure import summation as stepwise
@@ -366,7 +367,9 @@ class Rounds:
             if release.stored is not None:
                 return release.stored
             total = cast(Ints, self._server.decide(Stage.UNMASK, self._sent(sent)))
-            return release.store(result_of(self._planned, [total]))
+            made_of = MadeOf()
+            made_of.add(stepwise.step_name(0), total)
+            return release.store(result_of(self._planned, [total]), made_of)
 
     def _ask(self, stage: Stage) -> None:
         for party, request in self._server.requests(stage):

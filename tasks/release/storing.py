@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from dpalgos.accounting.composition import whole_promise
 from dpalgos.algorithms import planned_artefact
+from dpalgos.made_of import MadeOf
 from dpalgos.models import Artefact, opened, require_planned
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Array
@@ -129,14 +130,27 @@ def diagnostics_of(reference: ReleaseRef) -> dict[str, float]:
     return dict(manifest.get("diagnostics", {}))
 
 
-def store_release(release: PlannedRelease, artefact: Artefact, diagnostics: Mapping[str, float]) -> ReleaseRef:
-    """Record a drawn release in the ledger and store it: the door's last step."""
+def store_release(
+    release: PlannedRelease, artefact: Artefact, diagnostics: Mapping[str, float], made_of: MadeOf | None = None
+) -> ReleaseRef:
+    """Record a drawn release in the ledger and store it: the door's last step.
+
+    Parameters
+    ----------
+    release : PlannedRelease
+    artefact : Artefact
+    diagnostics : mapping
+        What a solver said of its own work.
+    made_of : MadeOf, optional
+        The noisy sums that it was made of, which the ledger compares; of what is made of no sums it compares the bytes.
+    """
     checkpoints.reached("drawn")
     store, key = open_releases(), release.key
     manifest = manifest_of(release, artefact.kind, diagnostics)
     arrays = artefact.arrays()
     if release.reads_rows:
-        open_ledger().record_output(key, store.digest_of(manifest, arrays))
+        compared = None if made_of is None else made_of.digest()
+        open_ledger().record_output(key, store.digest_of(manifest, arrays), compared)
         checkpoints.reached("recorded")
     store.write(key, manifest, arrays)
     checkpoints.reached("stored")
