@@ -1,0 +1,105 @@
+"""One lock file, and one identity of each release, for all Pythons."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpalgos import registry
+from tasks.planning import identity
+from tests.support.data import REPOSITORY
+from tests.support.interpreters import VERSIONS, interpreters, versions_under
+
+LOCK = REPOSITORY / "requirements.lock"
+
+
+@cache
+def classes() -> dict[str, type]:
+    registry.names("trainers")
+    entries = {f"{kind}/{name}": entry for (kind, name), entry in sorted(registry._ENTRIES.items())}
+    return {name: entry for name, entry in entries.items() if isinstance(entry, type)}
+
+
+@cache
+def libraries() -> dict[str, str]:
+    """Return the packages whose versions enter the code version of a registered class, with what they are here."""
+    imported: set[str] = set()
+    for cls in classes().values():
+        imported |= identity._sources((*identity._DOOR, cls.__module__), set())[1]
+    return {package: identity._distribution(package) for package in sorted(imported)}
+
+
+def asked(distributions: dict[str, str] | None) -> dict[str, Any]:
+    return {"classes": {name: [cls.__module__] for name, cls in classes().items()}, "distributions": distributions}
+
+
+def locked() -> dict[str, list[tuple[str, str]]]:
+    """Return the versions of each distribution in the lock file, with what they are for."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, version, marker in re.findall(
+        r"^([\w.-]+)==(\S+?)(?: ; (.*?))? \\$", LOCK.read_text("utf-8"), re.MULTILINE
+    ):
+        found.setdefault(name, []).append((version, marker))
+    return found
+
+
+@pytest.fixture(params=VERSIONS)
+def program(request: pytest.FixtureRequest) -> str:
+    found = interpreters().get(request.param)
+    if found is None:
+        pytest.skip(f"no Python {request.param} is on the path, or named in UNITBALL_TEST_PYTHONS")
+    return found
+
+
+def test_every_class_has_one_code_version_under_all_pythons(program: str) -> None:
+    here = {name: identity.code_version(cls) for name, cls in classes().items()}
+    assert len(here) >= 80
+    assert versions_under(program, REPOSITORY, asked(libraries())) == here
+
+
+def test_another_version_of_a_library_is_another_identity(program: str) -> None:
+    """The mutant: what a lock file that forks by Python versions does to what was charged."""
+    here = {name: identity.code_version(cls) for name, cls in classes().items()}
+    forked = versions_under(program, REPOSITORY, asked({**libraries(), "numpy": "numpy 0"}))
+    assert [name for name in here if forked[name] == here[name]] == []
+
+
+def test_the_lock_has_one_version_of_everything() -> None:
+    versions = locked()
+    assert len(versions) > 200
+    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+def test_what_enters_a_code_version_is_locked_alike_for_all_pythons() -> None:
+    versions = locked()
+    for package, here in libraries().items():
+        if here == "none":
+            continue
+        name = importlib.metadata.metadata(here.partition(" ")[0])["Name"].lower().replace("_", "-")
+        ((version, marker),) = versions[name]
+        assert here.partition(" ")[2] == version, package
+        assert "python" not in marker, package
+
+
+@pytest.mark.nightly
+def test_in_a_real_environment_of_the_locked_libraries(program: str, tmp_path: Path) -> None:
+    """The libraries are those that this Python gets of the lock file, and their versions those that it finds."""
+    names = {here.partition(" ")[0].lower().replace("_", "-") for here in libraries().values()}
+    entries = re.split(r"^(?=[\w.-]+==)", LOCK.read_text("utf-8"), flags=re.MULTILINE)
+    (tmp_path / "lock.txt").write_text("".join(one for one in entries if one.partition("==")[0] in names))
+    done = subprocess.run([program, "-m", "venv", tmp_path / "there"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"{program} makes no virtual environment: {done.stderr[-300:]}")
+    there = tmp_path / "there" / "bin" / "python"
+    install = [there, "-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps", "-r", tmp_path / "lock.txt"]
+    subprocess.run(install, check=True)
+    here = {name: identity.code_version(cls) for name, cls in classes().items()}
+    assert versions_under(str(there), REPOSITORY, asked(None)) == here
+    shutil.rmtree(tmp_path / "there")
