@@ -323,6 +323,25 @@ class TestOutputs:
         assert (second.guarantee, second.plan.key_ids, second.plan.run) == (first.guarantee, {"0": "s0"}, "night")
         assert ledger.charge_of("a") == first
 
+    def test_other_bytes_made_of_the_same_cost_nothing(self, ledger: Ledger) -> None:
+        ledger.charge(request(release("a"), release("b")), {})
+        assert ledger.record_output("a", "d1", "m1") is OutputOutcome.RECORDED
+        assert ledger.record_output("a", "d2", "m1") is OutputOutcome.UNCHANGED
+        assert outputs(ledger, "a") == ["d1", "d2"]
+        assert ledger.verify({"a": "d1"}) == ledger.verify({"a": "d2"}) == []
+        assert spent(ledger) == 2
+        # What is said of one release is not said of another.
+        assert ledger.record_output("b", "d3", "m1") is OutputOutcome.RECORDED
+        assert ledger.record_output("a", "d4", "m2") is OutputOutcome.RECHARGED
+        assert spent(ledger) == 3
+
+    def test_where_nobody_says_what_it_is_made_of_the_bytes_count(self, ledger: Ledger) -> None:
+        ledger.charge(request(release("a")), {})
+        ledger.record_output("a", "d1")
+        assert ledger.record_output("a", "d2") is OutputOutcome.RECHARGED
+        assert ledger.record_output("a", "d3", "m1") is OutputOutcome.RECHARGED
+        assert ledger.record_output("a", "d4", "m1") is OutputOutcome.UNCHANGED
+
     def test_other_bytes_that_do_not_fit_are_refused_and_not_recorded(self, ledger: Ledger) -> None:
         ledger.charge(request(release("a", 2)), {})
         ledger.record_output("a", "d1")

@@ -98,8 +98,8 @@ def test_in_a_real_environment_of_the_locked_libraries(program: str, tmp_path: P
     if done.returncode != 0:
         pytest.skip(f"{program} makes no virtual environment: {done.stderr[-300:]}")
     there = tmp_path / "there" / "bin" / "python"
-    install = [there, "-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps", "-r", tmp_path / "lock.txt"]
-    subprocess.run(install, check=True)
+    options = ("--quiet", "--require-hashes", "--no-deps")
+    subprocess.run([there, "-m", "pip", "install", *options, "-r", tmp_path / "lock.txt"], check=True)
     here = {name: identity.code_version(cls) for name, cls in classes().items()}
     assert versions_under(str(there), REPOSITORY, asked(None)) == here
     shutil.rmtree(tmp_path / "there")

@@ -287,6 +287,35 @@ def test_a_recomputation_with_another_value_costs_the_release_once_more(
     assert charges() == [(key, False), (key, True)]
 
 
+def test_the_same_sums_rounded_otherwise_cost_nothing(clinic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by eigenvectors or a solver on another processor: post-processing of what was paid for."""
+    prepared = prepare(**NOISY)
+    prepared.charge()
+    prepared.make()
+    key = only(prepared).key
+    first = digests()
+    forget(key)
+    trainer: Any = only(prepared).build()
+    original = type(trainer).result
+
+    def rounded(self: Any, state: Any, setting: Any) -> Any:
+        model = original(self, state, setting)
+        return replace(model, weights=np.nextafter(model.weights, np.inf))
+
+    monkeypatch.setattr(type(trainer), "result", rounded)
+    prepared.make()
+    assert digests() != first
+    assert charges() == [(key, False)]
+    assert len(outputs(open_ledger(), key)) == 2
+    stored = ReleaseStore.digest_of(*open_releases().read(key))
+    assert open_ledger().verify({key: stored}) == []
+    # Other sums under the same rounding are another release.
+    forget(key)
+    nudge(monkeypatch)
+    prepared.make()
+    assert charges() == [(key, False), (key, True)]
+
+
 def test_another_value_that_does_not_fit_the_budget_is_thrown_away(
     clinic: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
