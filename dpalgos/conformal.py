@@ -61,7 +61,7 @@ Lei, Schuster, "Conformal risk control", ICLR 2024.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,12 +70,16 @@ from numpy.typing import NDArray
 
 from dpalgos.accounting.profiles import epsilon_of_mu
 from dpalgos.error_margins import ErrorCounts
+from dpalgos.evaluators.noisy_sums import edges
 from dpalgos.mechanisms.running_sums import RunningSums
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
+from dpalgos.score_curves import ScoreSums
 
 CONFIDENCE = 0.95
 """Of the claim, over noise and held-out rows."""
+SIMULATED = 0.95
+"""In so many simulated runs the claim held where the model rests on counts that include the held-out rows."""
 _FOR_TOTAL = 0.1
 _MOST_LOST = 1.0 / 3.0
 # Below so many rows of noise the lattice of counts shows in the sum.
@@ -361,6 +365,9 @@ class HeldOutErrors:
         Declared; labels and predictions are clipped to it before their difference is counted.
     held_out : HeldOut
     paid : Paid, optional
+    reread : bool
+        Something that the model rests on has counted these rows, too: what is claimed of intervals is measured then
+        (:data:`SIMULATED`) and not proved.
     """
 
     sums: Floats
@@ -371,9 +378,12 @@ class HeldOutErrors:
     label_range: tuple[float, float]
     held_out: HeldOut
     paid: Paid | None = None
+    reread: bool = False
 
     @classmethod
-    def of_counts(cls, counts: ErrorCounts, *, people: bool = False, paid: Paid | None = None) -> HeldOutErrors:
+    def of_counts(
+        cls, counts: ErrorCounts, *, people: bool = False, paid: Paid | None = None, reread: bool = False
+    ) -> HeldOutErrors:
         """Return the errors of a release; ``people`` may have several rows each."""
         entry = counts.covariance[0, 0] / RunningSums(bins=len(counts.edges)).covariance()[0, 0]
         return cls(
@@ -385,6 +395,7 @@ class HeldOutErrors:
             label_range=counts.label_range,
             held_out=HeldOut(count=counts.rows, people=people),
             paid=paid,
+            reread=reread,
         )
 
     def _tails(self, counts: Floats, lines: int) -> Tails:
@@ -459,8 +470,11 @@ class HeldOutErrors:
         UnreachableError
             As :meth:`sides` does.
         """
-        below, above = self.distances(coverage)
-        low, high = self.label_range
+        return self.around(predictions, self.distances(coverage))
+
+    def around(self, predictions: Floats, distances: tuple[float, float]) -> Floats:
+        """Return the ends (m, 2) at so much below and above predictions (m,), all within the declared range."""
+        (below, above), (low, high) = distances, self.label_range
         clipped = np.clip(np.asarray(predictions, dtype=np.float64), low, high)
         return np.clip(np.stack([clipped - below, clipped + above], axis=1), low, high)
 
@@ -481,6 +495,8 @@ class HeldOutScores:
         Of the scores, rising; a row lies above an edge where its score is larger.
     held_out : HeldOut
     paid : Paid, optional
+    reread : bool
+        As of :class:`HeldOutErrors`.
     """
 
     sums: Floats
@@ -488,6 +504,22 @@ class HeldOutScores:
     edges: Floats
     held_out: HeldOut
     paid: Paid | None = None
+    reread: bool = False
+
+    @classmethod
+    def of_scores(
+        cls, scores: Sequence[ScoreSums], held_out: HeldOut, paid: Paid | None = None, *, reread: bool = False
+    ) -> HeldOutScores:
+        """Return the scores of a release; one of two classes may have been combined with a confusion matrix."""
+        first = scores[0]
+        return cls(
+            sums=np.stack([one.sums for one in scores]),
+            covariance=first.covariance,
+            edges=edges(first.sums.shape[1], first.scale),
+            held_out=held_out,
+            paid=paid,
+            reread=reread,
+        )
 
     @property
     def classes(self) -> int:
@@ -546,7 +578,10 @@ class HeldOutScores:
         UnreachableError
             As :meth:`limits` does.
         """
-        limits = self.limits(coverage)
+        return self.inside(scores, self.limits(coverage))
+
+    def inside(self, scores: Floats, limits: Floats) -> NDArray[np.bool_]:
+        """Return which classes are in the set of each row, (m, K), of scores (m, S) at limits (K,)."""
         if self.classes == 2:
             return np.stack([scores[:, 0] <= limits[0], scores[:, 0] > limits[1]], axis=1)
         return np.asarray(scores > limits)

@@ -4,15 +4,18 @@ Stored models name these classes by their path, so this module and its names sta
 any more could not be mended by whoever holds the model.
 """
 
+from dataclasses import asdict
 from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
 from scipy.special import expit
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.linear_model import LinearRegression
 from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dpalgos.conformal import HeldOut, HeldOutErrors, HeldOutScores, Paid
 from dpalgos.models import decode
 from dpalgos.rows import clip_to_unit_ball
 
@@ -78,7 +81,49 @@ class ReleasedMap(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         return decode(self.kind, dict(self.arrays or {})).transform(X)
 
 
-class CalibratedClassifier(LinearSVC):  # type: ignore[misc]  # scikit-learn has no types
+def stored(held_out: HeldOutErrors | HeldOutScores) -> dict[str, Any]:
+    """Return released counts of held-out rows as arrays, numbers and mappings, for a step of a stored pipeline."""
+    return asdict(held_out)
+
+
+def _opened(held_out: dict[str, Any]) -> dict[str, Any]:
+    paid = held_out["paid"]
+    nested = {"held_out": HeldOut(**held_out["held_out"]), "paid": None if paid is None else Paid(**paid)}
+    return {**held_out, **nested}
+
+
+class BoundedRegressor(LinearRegression):  # type: ignore[misc]  # scikit-learn has no types
+    """A linear model of a number, whose predictions are clipped to the declared range.
+
+    ``held_out_`` holds the released errors of held-out rows (:func:`stored`), or None.
+    """
+
+    def predict(self, X: Any) -> Any:
+        """Return a number within the declared range for each row, (m,).
+
+        Parameters
+        ----------
+        X : array (m, d)
+        """
+        return np.clip(super().predict(X), self.low_, self.high_)
+
+    def released(self) -> HeldOutErrors | None:
+        """Return the released errors of held-out rows; None where none are."""
+        return None if self.held_out_ is None else HeldOutErrors(**_opened(self.held_out_))
+
+
+class ScoredClassifier(LinearSVC):  # type: ignore[misc]  # scikit-learn has no types
+    """A linear classifier whose scores of held-out rows were counted by a release.
+
+    ``held_out_`` holds them (:func:`stored`), or is None.
+    """
+
+    def released(self) -> HeldOutScores | None:
+        """Return the released running sums of held-out rows' scores; None where none are."""
+        return None if self.held_out_ is None else HeldOutScores(**_opened(self.held_out_))
+
+
+class CalibratedClassifier(ScoredClassifier):
     """A linear classifier of two classes whose scores have been calibrated on released sums of scores.
 
     ``decision_function`` is above 0 where the second class is predicted, so that it is 0 at a chosen threshold.
@@ -96,6 +141,7 @@ class CalibratedClassifier(LinearSVC):  # type: ignore[misc]  # scikit-learn has
 
 
 TRUSTED_TYPES = tuple(
-    f"{cls.__module__}.{cls.__qualname__}" for cls in (UnitBallClipper, ReleasedMap, CalibratedClassifier)
+    f"{cls.__module__}.{cls.__qualname__}"
+    for cls in (UnitBallClipper, ReleasedMap, BoundedRegressor, ScoredClassifier, CalibratedClassifier)
 )
 """Our own classes in a pipeline, which whoever loads one names as trusted; everything else is scikit-learn's."""

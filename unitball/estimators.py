@@ -21,6 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpalgos.columns import Column
+from dpalgos.conformal import HeldOutErrors, HeldOutScores
 from dpalgos.features.unit_rows import UnitRows
 from dpalgos.models import AffineMap, LinearModel
 from dpalgos.parameters import ParameterError
@@ -41,6 +42,7 @@ from tasks.accounts.room import one_more_run
 from tasks.datasets.scales import scales_under
 from tasks.planning.configuration import TrainingConfig, faults
 from tasks.planning.resolution import resolve_normalisation
+from tasks.release.held_out_counts import held_out_counts
 from tasks.release.metrics import Evaluation, measure_by_statistics, sums_of_scores
 from tasks.tracking.effects import described_effects
 from tasks.tracking.results import Proved, proved_of
@@ -240,6 +242,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             found = measure_by_statistics(fitted.plan, {"all": fitted.path}, fitted.statistics, self._class_names())
         # An open end of a margin is infinite; what cannot be measured is nan.
         self.measured_, self.unmeasured_ = dict(found.metrics), dict(found.metrics.reasons)
+        self._held_out = held_out_counts(fitted.plan, fitted.path, fitted.statistics) if fitted.statistics else None
         self._calibrate(found, sums_of_scores(fitted.plan, fitted.path, fitted.statistics))
         # Rows of norm 1 are what coefficients are for, whoever brought them there.
         maps = self._maps[1:] if self._maps and isinstance(self._maps[0], UnitRows) else self._maps
@@ -251,6 +254,17 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     def _calibrate(self, found: Evaluation, sums: Sequence[ScoreSums]) -> None:
         """Keep what turns scores into probabilities, where sums of scores were released."""
+
+    def _require_held_out(self) -> HeldOutErrors | HeldOutScores:
+        """Return the released counts of held-out rows; ParameterError where there are none."""
+        check_is_fitted(self)
+        if self._held_out is None:
+            given = f"test_fraction is {self.test_fraction:g} and delta is {self.delta:g}"
+            raise ParameterError(
+                f"{given}; intervals and sets follow from a release of held-out rows with Gaussian noise: give a "
+                "test_fraction above 0, such as 0.2, and a delta above 0"
+            )
+        return self._held_out
 
     @property
     def _threshold(self) -> float:
@@ -811,6 +825,32 @@ class PrivateClassifier(_Scored, ClassifierMixin, _PrivateEstimator):  # type: i
     # By the name of what it is handed, scikit-learn tells probabilities of all classes from other scores.
     _probabilities.__name__ = "predict_proba"
 
+    def predict_set(self, X: Any, coverage: float = 0.9) -> NDArray[np.bool_]:
+        """Return which classes are in the set of each row, (m, K), columns in the order of ``classes_``.
+
+        By the released sums of scores of the held-out rows or people (``test_fraction``), at no further charge.
+
+        Guarantee: with probability 0.95 over noise and held-out rows, for every class at once, a new row of this class,
+        drawn as the held-out ones were, has it in its set with at least the probability ``coverage``; where rows have
+        groups, coverage is averaged over people, each of whom counts as one. This holds for one coverage, chosen
+        beforehand. A set may hold no class: the row is unlike the held-out rows of each.
+
+        Parameters
+        ----------
+        X : array (m, p), or data frame
+        coverage : float
+            From 0.5 to below 1.
+
+        Raises
+        ------
+        dpalgos.parameters.ParameterError
+            If no sums of scores were released, or the noise or the number of held-out rows does not admit the coverage:
+            which one can be reached, and which ε the requested one needs.
+        """
+        found = self._require_held_out()
+        assert isinstance(found, HeldOutScores)
+        return found.sets(self._raw_scores(X), coverage)
+
     def predict(self, X: Any) -> NDArray[Any]:
         """Return a class for each row, (m,)."""
         scores = self.decision_function(X)
@@ -913,6 +953,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
             )
         if declared is None and low == high:
             high = low + 1.0
+        self._label_range = (float(low), float(high))
         return Target(np.clip(targets, low, high), label_range=(float(low), float(high)))
 
     def _set_coefficients(self, weights: Floats, intercept: Floats) -> None:
@@ -920,8 +961,43 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
         self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
 
     def predict(self, X: Any) -> Floats:
-        """Return a number for each row, (m,)."""
-        return self._scores(X)[:, 0]
+        """Return a number within the declared range for each row, (m,)."""
+        return np.clip(self._scores(X)[:, 0], *self._label_range)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Floats:
+        """Return the lower and the upper end of an interval for each row, (m, 2), within the declared range.
+
+        By the released errors of the held-out rows or people (``test_fraction``), at no further charge.
+
+        Guarantee: with probability 0.95 over noise and held-out rows, a new row, drawn as the held-out ones were, has
+        its target, clipped to the declared range, in its interval with at least the probability ``coverage``; where
+        rows have groups, coverage is averaged over people, each of whom counts as one. This holds for one coverage,
+        chosen beforehand.
+
+        Parameters
+        ----------
+        X : array (m, p), or data frame
+        coverage : float
+            From 0.5 to below 1.
+
+        Raises
+        ------
+        dpalgos.parameters.ParameterError
+            If no errors were released, or the noise or the number of held-out rows does not admit the coverage: which
+            one can be reached, and which ε the requested one needs.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_regression
+        >>> from unitball import PrivateRegressor
+        >>> X, y = make_regression(3000, 5, noise=10.0, random_state=0)
+        >>> model = PrivateRegressor(epsilon=4.0, test_fraction=0.3, public=True, random_state=0).fit(X, y)
+        >>> model.predict_interval(X[:3], coverage=0.9).shape
+        (3, 2)
+        """
+        found = self._require_held_out()
+        assert isinstance(found, HeldOutErrors)
+        return found.intervals(self.predict(X), coverage)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

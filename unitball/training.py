@@ -242,6 +242,59 @@ class TrainedModel:
         probabilities = self.pipeline.predict_proba(rows) if len(rows) else np.empty((0, len(self.pipeline.classes_)))
         return pd.DataFrame(probabilities, columns=list(self.pipeline.classes_), index=getattr(rows, "index", None))
 
+    def predict_interval(self, rows: Any, coverage: float = 0.9) -> pd.DataFrame:
+        """Return an interval for each row, of a model of a number whose errors on held-out rows were released.
+
+        With probability 0.95 over noise and held-out rows, a new row drawn as these were has its label, clipped to the
+        declared range, in its interval with at least the requested probability; for one coverage, chosen beforehand.
+        Nothing is charged.
+
+        Parameters
+        ----------
+        rows : as for :meth:`predict`
+        coverage : float
+            From 0.5 to below 1.
+
+        Returns
+        -------
+        data frame
+            ``prediction``, ``prediction_low`` and ``prediction_high``, within the declared range.
+
+        Raises
+        ------
+        storage.errors.InputError
+            If the model was logged without released errors.
+        dpalgos.conformal.UnreachableError
+            If the noise or the number of held-out rows does not admit the coverage: which one can be reached, and which
+            ε the requested one needs.
+        """
+        return covered(self.pipeline, rows, interval=coverage)
+
+    def predict_set(self, rows: Any, coverage: float = 0.9) -> pd.Series:
+        """Return a set of classes for each row, of a classifier that was measured with ``roc=True``.
+
+        With probability 0.95 over noise and held-out rows, for every class at once, a new row of this class drawn as
+        the held-out ones were has it in its set with at least the requested probability; for one coverage, chosen
+        beforehand. Nothing is charged. A set may hold no class.
+
+        Parameters
+        ----------
+        rows : as for :meth:`predict`
+        coverage : float
+            From 0.5 to below 1.
+
+        Returns
+        -------
+        series of lists of str
+
+        Raises
+        ------
+        storage.errors.InputError, dpalgos.conformal.UnreachableError
+            As for :meth:`predict_interval`.
+        """
+        found: pd.Series = covered(self.pipeline, rows, sets=coverage)["prediction_set"]
+        return found
+
     def effects(self) -> pd.DataFrame:
         """Return what the model says about each column: its scores along it, from weights and released counts alone.
 
@@ -400,7 +453,14 @@ def effects_frame(found: Effects | None) -> pd.DataFrame:
 
 
 @spoken_in_python()
-def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None) -> pd.Series:
+def predict(
+    model: str,
+    rows: Any,
+    *,
+    interval: float | None = None,
+    sets: float | None = None,
+    root: str | os.PathLike[str] | None = None,
+) -> pd.Series | pd.DataFrame:
     """Return a registered model's class (or number) for each row.
 
     Parameters
@@ -410,7 +470,14 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
     rows : data frame of the table's columns, or array (m, d) where the set has no schema
         Of pictures: the path of a folder, a list of paths, a data frame whose column ``picture`` holds the bytes of
         files, or an array of numbers in [0, 1].
+    interval, sets : float, optional
+        A coverage, as for :meth:`TrainedModel.predict_interval` and :meth:`TrainedModel.predict_set`.
     root : path, optional
+
+    Returns
+    -------
+    series, or data frame
+        With ``interval`` or ``sets`` a data frame of the columns that ``unitball predict`` writes.
 
     Raises
     ------
@@ -421,6 +488,8 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
 
     with using_root(root):
         pipeline = load_model(current_root(), find_model(current_root(), model))
+    if interval is not None or sets is not None:
+        return covered(pipeline, rows, interval=interval, sets=sets)
     return predicted(pipeline, rows)
 
 
@@ -447,6 +516,16 @@ def predicted(pipeline: Any, rows: Any) -> pd.Series:
     else:
         predictions = predictions_of(pipeline, rows)
     return pd.Series(predictions, index=getattr(rows, "index", None), name="prediction")
+
+
+def covered(pipeline: Any, rows: Any, *, interval: float | None = None, sets: float | None = None) -> pd.DataFrame:
+    """Return predictions with their intervals or sets at a coverage."""
+    # With scikit-learn, which whoever asks for a budget does without.
+    from tasks.tracking.flavor import Covering, scores_of
+
+    found = scores_of(pipeline, rows, covering=Covering(interval, sets))
+    found.index = getattr(rows, "index", found.index)
+    return found
 
 
 def _predicted_pictures(pipeline: Any, rows: Any) -> pd.Series:

@@ -391,16 +391,31 @@ def predict(
         float | None,
         typer.Option(min=0, max=1, help="Probability from which on the second of two classes is predicted."),
     ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            help="Coverage, such as 0.9: add an interval that holds the number with this probability (numeric labels).",
+        ),
+    ] = None,
+    sets: Annotated[
+        float | None,
+        typer.Option(
+            "--set", help="Coverage, such as 0.9: add the set of classes that holds the class with this probability."
+        ),
+    ] = None,
 ) -> Answer:
     """Predict each row of a file; rows that the schema refuses get a reason instead of a prediction."""
-    from tasks.tracking.flavor import predict_file
+    from tasks.tracking.flavor import Covering, counts_in, predict_file, promised
     from tasks.tracking.models import find_model, guaranteed, load_model, trained_on_people
 
     require_readable(source, "--input")
     with progress("predict"):
         version = find_model(current_root(), model)
         pipeline = load_model(current_root(), version)
-        done = predict_file(pipeline, source, output, id_column=id_column, threshold=threshold)
+        covering = Covering(interval, sets)
+        done = predict_file(pipeline, source, output, id_column=id_column, threshold=threshold, covering=covering)
+        coverage = covering.coverage
+        claims = [] if coverage is None else promised(counts_in(pipeline, covering), coverage)
         promise = guaranteed(current_root(), version)
         of_people = hasattr(pipeline, "predict_proba") and trained_on_people(current_root(), version)
     refused = f", {done.refused} refused (column refusal says why)" if done.refused else ""
@@ -418,8 +433,10 @@ def predict(
             "probability: of a person, calibrated so that each counts as one however many rows they have; among rows "
             "a class may be more or less frequent"
         )
+    told += claims
+    asked = {} if coverage is None else {"coverage": coverage, "claim": ". ".join(claims)}
     return Answer(
-        {**machine, "rows": done.rows, "refused": done.refused, "clipped": clipped, "guaranteed": promise},
+        {**machine, "rows": done.rows, "refused": done.refused, "clipped": clipped, "guaranteed": promise, **asked},
         [
             f"{output}: {done.rows} rows by {version.name} version {version.version}{refused}",
             *told,

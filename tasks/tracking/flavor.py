@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpalgos.pipeline import TRUSTED_TYPES
+from dpalgos.conformal import SIMULATED, HeldOutErrors, HeldOutScores
+from dpalgos.pipeline import TRUSTED_TYPES, BoundedRegressor, ScoredClassifier
 from dpalgos.rows import Floats
 from storage.atomic import PREFIX
 from storage.cells import column_name
@@ -121,19 +122,26 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
     (``frame.columns.map(str)`` after ``read_csv(header=None)``). A served model reads such rows as JSON; MLflow's
     server refuses CSV for them. No rows are ``{"dataframe_split": {"columns": [...], "data": []}}``: it refuses
     ``dataframe_records: []``, which names no columns. A model of pictures takes the bytes of their files in one column,
-    in JSON as base64 (:data:`storage.encoder.PICTURE`). What comes out is a data frame, see :class:`Scorer`.
+    in JSON as base64 (:data:`storage.encoder.PICTURE`). What comes out is a data frame, see :class:`Scorer`. The
+    parameter ``interval`` of a regression and ``set`` of a classifier asks for intervals or sets at a coverage.
     """
     from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, Schema, TensorSpec
-    from mlflow.types.schema import AnyType, DataType
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema, TensorSpec
+    from mlflow.types.schema import AnyType, Array, DataType
 
     encoder = pipeline[0]
     if isinstance(encoder, _ENCODERS):
         outputs = [ColSpec(DataType.string if classes else DataType.double, "prediction")]
         outputs += [ColSpec(DataType.double, name) for name in _score_names(pipeline, classes)]
+        params = None
+        if _released(pipeline) is not None:
+            # Null asks for none.
+            params = ParamSchema([ParamSpec(SETS if classes else INTERVALS, DataType.double, None)])
+            ends = [ColSpec(DataType.double, name, required=False) for name in ENDS]
+            outputs += [ColSpec(Array(DataType.string), SET, required=False)] if classes else ends
         kind = DataType.binary if isinstance(encoder, PictureEncoder) else AnyType()
         names = encoder.feature_names_in_.tolist()
-        return ModelSignature(Schema([ColSpec(kind, name) for name in names]), Schema(outputs))
+        return ModelSignature(Schema([ColSpec(kind, name) for name in names]), Schema(outputs), params)
     output = np.dtype(np.str_) if classes else np.dtype(np.float64)
     return ModelSignature(
         inputs=Schema([TensorSpec(np.dtype(np.float64), (-1, dimension))]), outputs=Schema([TensorSpec(output, (-1,))])
@@ -146,7 +154,139 @@ def _score_names(pipeline: Pipeline, classes: Sequence[str]) -> list[str]:
     return [*scores, f"probability {classes[-1]}"] if hasattr(pipeline, "predict_proba") else scores
 
 
-def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: float | None = None) -> pd.DataFrame:
+INTERVALS, SETS = "interval", "set"
+"""What a logged model is asked for by name: intervals of a number, or sets of classes, at a coverage."""
+ENDS, SET = ("prediction_low", "prediction_high"), "prediction_set"
+"""Columns that hold the ends of an interval, and a set of classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Covering:
+    """Which coverage is asked for, of intervals or of sets; the default asks for neither.
+
+    Attributes
+    ----------
+    interval, sets : float or None
+        From 0.5 to below 1.
+    """
+
+    interval: float | None = None
+    sets: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.interval is not None and self.sets is not None:
+            raise InputError(
+                f"interval is {self.interval} and set is {self.sets}; intervals are of numbers and sets of classes: "
+                "give one of them"
+            )
+
+    @property
+    def coverage(self) -> float | None:
+        """The one that is asked for."""
+        return self.sets if self.interval is None else self.interval
+
+
+def counts_in(pipeline: Pipeline, covering: Covering) -> HeldOutErrors | HeldOutScores:
+    """Return the released counts of held-out rows from which a model's intervals or sets follow.
+
+    Raises
+    ------
+    InputError
+        If it predicts the other kind of labels, or was logged without such counts.
+    """
+    last = pipeline[-1]
+    asked = INTERVALS if covering.sets is None else SETS
+    if (asked == SETS) != hasattr(last, "classes_"):
+        other = SETS if asked == INTERVALS else INTERVALS
+        raise InputError(
+            f"{asked} is {covering.coverage:g}; numbers have intervals and classes have sets: give {other} for this "
+            "model"
+        )
+    found = _released(pipeline)
+    if found is None:
+        raise InputError(f"{asked} is {covering.coverage:g}; {_NO_COUNTS[asked]}")
+    return found
+
+
+def _released(pipeline: Pipeline) -> HeldOutErrors | HeldOutScores | None:
+    last = pipeline[-1]
+    return last.released() if isinstance(last, BoundedRegressor | ScoredClassifier) else None
+
+
+_NO_COUNTS = {
+    INTERVALS: "this model has no released distribution of errors: train on private rows with held-out rows "
+    "(--test-fraction) and a delta above 0. Nights release none, since rows of one night need not be like the next",
+    SETS: "this model has no released distribution of scores: train on private rows with held-out rows "
+    "(--test-fraction), a delta above 0 and --roc. Nights release none, since rows of one night need not be like the "
+    "next",
+}
+
+
+# From a model's last steps and their features to the columns that intervals or sets add to predictions.
+_Cover = Callable[["Pipeline", "Floats | pd.DataFrame"], dict[str, Sequence[object]]]
+
+
+def _cover(pipeline: Pipeline, covering: Covering) -> _Cover:
+    """Return what makes the columns of intervals or sets: their ends and limits are computed once."""
+    if covering.coverage is None:
+        return lambda steps, features: {}
+    found = counts_in(pipeline, covering)
+    if isinstance(found, HeldOutErrors):
+        errors, distances = found, found.distances(covering.coverage)
+
+        def intervals(steps: Pipeline, features: Floats | pd.DataFrame) -> dict[str, Sequence[object]]:
+            return dict(zip(ENDS, errors.around(steps.predict(features), distances).T, strict=True))
+
+        return intervals
+    limits, names = found.limits(covering.coverage), [str(name) for name in pipeline.classes_]
+
+    def sets(steps: Pipeline, features: Floats | pd.DataFrame) -> dict[str, Sequence[object]]:
+        scores = np.asarray(steps.decision_function(features), dtype=np.float64).reshape(len(features), -1)
+        inside = found.inside(scores, limits)
+        return {SET: [[name for name, there in zip(names, row, strict=True) if there] for row in inside]}
+
+    return sets
+
+
+def promised(found: HeldOutErrors | HeldOutScores, coverage: float) -> list[str]:
+    """Return what is claimed of intervals or sets at a coverage, in sentences.
+
+    Parameters
+    ----------
+    found : HeldOutErrors or HeldOutScores
+        See :func:`counts_in`.
+    coverage : float
+    """
+    people = found.held_out.people
+    rows = "people (each person counts as one)" if people else "rows"
+    drawn = f"a new {'person' if people else 'row'} drawn as the {found.held_out.count:,} held-out {rows} were"
+    if isinstance(found, HeldOutErrors):
+        below, above = found.distances(coverage)
+        claim = (
+            f"intervals from {below:.4g} below to {above:.4g} above the prediction, within the declared range: with "
+            f"probability 0.95 over noise and held-out rows, {drawn} has its label in the interval with probability "
+            f"{coverage:g} or more"
+        )
+    else:
+        claim = (
+            f"sets: with probability 0.95 over noise and held-out rows, for every class at once, {drawn} has its class "
+            f"in the set with probability {coverage:g} or more"
+        )
+    lines = [f"{claim}. This holds for one coverage, chosen beforehand"]
+    if found.reread:
+        lines.append(
+            "measured, not proved: the model rests on counts of columns that include the held-out rows. In simulations "
+            f"the claim held in {SIMULATED:.1%} of the runs"
+        )
+    return lines
+
+
+def scores_of(
+    pipeline: Pipeline,
+    features: Floats | pd.DataFrame,
+    threshold: float | None = None,
+    covering: Covering = Covering(),
+) -> pd.DataFrame:
     """Return predictions and, beside classes, the scores they come from.
 
     Parameters
@@ -156,21 +296,33 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: fl
     features : array or data frame (m, d)
     threshold : float, optional
         Probability from which on the second class is predicted; the model's own threshold where left out.
+    covering : Covering, optional
+        Whether intervals or sets are asked for.
 
     Returns
     -------
     data frame
         ``prediction``; ``score CLASS`` for each class, of two classes for the second one, above 0 where the model
-        predicts it: distances from a boundary. ``probability CLASS`` where released sums have calibrated them.
+        predicts it: distances from a boundary. ``probability CLASS`` where released sums have calibrated them. As asked
+        for, ``prediction_low`` and ``prediction_high``, or ``prediction_set``, a list of classes.
 
     Raises
     ------
     InputError
-        If a threshold is asked of a model without probabilities.
+        If a threshold is asked of a model without probabilities, or intervals or sets of one that has none.
+    dpalgos.conformal.UnreachableError
+        If the noise or the number of held-out rows does not admit the coverage.
     """
+    return _scored(pipeline, features, threshold, _cover(pipeline, covering))
+
+
+def _scored(
+    pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: float | None, cover: _Cover
+) -> pd.DataFrame:
     if not len(features):
         rest, row = _one_row(pipeline, features)
-        return scores_of(rest, row, threshold).iloc[:0]
+        return _scored(rest, row, threshold, cover).iloc[:0]
+    covered = cover(pipeline, features)
     calibrated = hasattr(pipeline, "predict_proba")
     if threshold is not None and not calibrated:
         raise InputError(
@@ -178,7 +330,7 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: fl
             "running sums calibrate the scores"
         )
     if not hasattr(pipeline, "decision_function"):
-        return pd.DataFrame({"prediction": pipeline.predict(features)})
+        return pd.DataFrame({"prediction": pipeline.predict(features), **covered})
     classes = [str(name) for name in pipeline.classes_]
     scores = np.asarray(pipeline.decision_function(features), dtype=np.float64).reshape(len(features), -1)
     chosen = (scores[:, 0] > 0).astype(int) if len(classes) == 2 else scores.argmax(axis=1)
@@ -187,7 +339,7 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: fl
         scores = np.column_stack([scores, probabilities])
         chosen = chosen if threshold is None else (probabilities >= threshold).astype(int)
     columns = dict(zip(_score_names(pipeline, classes), scores.T, strict=True))
-    return pd.DataFrame({"prediction": np.array(classes, dtype=object)[chosen], **columns})
+    return pd.DataFrame({"prediction": np.array(classes, dtype=object)[chosen], **columns, **covered})
 
 
 def predictions_of(pipeline: Pipeline, rows: Floats | pd.DataFrame) -> NDArray[np.float64] | NDArray[np.str_]:
@@ -281,10 +433,18 @@ class Scorer:
         """Return the pipeline."""
         return self.pipeline
 
-    def predict(self, data: pd.DataFrame | Floats, params: dict[str, object] | None = None) -> pd.DataFrame | Floats:
+    def predict(
+        self, data: pd.DataFrame | Floats, params: dict[str, float | None] | None = None
+    ) -> pd.DataFrame | Floats:
         """Return predictions with scores for rows of a table's columns, or of pictures; classes for arrays.
 
         See :func:`scores_of`.
+
+        Parameters
+        ----------
+        data : data frame, or array (m, d)
+        params : mapping, optional
+            ``interval`` or ``set``: a coverage.
 
         Raises
         ------
@@ -292,7 +452,8 @@ class Scorer:
             For the first row that the schema refuses, or picture that cannot be taken.
         """
         if isinstance(self.pipeline[0], _ENCODERS):
-            return scores_of(self.pipeline, data)
+            interval, sets = ((params or {}).get(name) for name in (INTERVALS, SETS))
+            return scores_of(self.pipeline, data, covering=Covering(interval, sets))
         return predictions_of(self.pipeline, data)
 
 
@@ -333,6 +494,7 @@ def predict_file(
     *,
     id_column: str | None = None,
     threshold: float | None = None,
+    covering: Covering = Covering(),
 ) -> Predicted:
     """Predict each row of a file and write a Parquet file beside it, streaming.
 
@@ -353,18 +515,23 @@ def predict_file(
         A column of the source that is kept as it is.
     threshold : float, optional
         See :func:`scores_of`.
+    covering : Covering, optional
+        Whether intervals or sets are asked for.
 
     Raises
     ------
     InputError
         If the source cannot be read or lacks a column, or there is an output already. One without rows is read: its
-        output has the same columns, and no rows. If the output's name is that of another format.
+        output has the same columns, and no rows. If the output's name is that of another format. If the id column is
+        called as a column that is written.
     StorageError
         If the output cannot be written.
     """
     encoder: Encoder | None = pipeline[0] if isinstance(pipeline[0], _ENCODERS) else None
     id_column = None if id_column is None else column_name(id_column)
     require_columns(source, encoder, id_column)
+    cover = _cover(pipeline, covering)
+    _require_other_name(pipeline, encoder, id_column, threshold, cover)
     if output.suffix.lower() in _OTHER_FORMATS:
         raise InputError(
             f"{output}: predictions are written as Parquet; name an output for that, such as {output.stem}.parquet"
@@ -374,7 +541,7 @@ def predict_file(
     done = refused = 0
     clipped: dict[str, Clipped] = {}
     expected = count_asked(source) if isinstance(encoder, PictureEncoder) else expected_rows(source)
-    tables = _predicted(pipeline, encoder, source, id_column, threshold, clipped)
+    tables = _predicted(pipeline, encoder, source, id_column, threshold, cover, clipped)
     aside = output.parent / f"{PREFIX}{output.name}-{os.getpid()}"
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -384,7 +551,7 @@ def predict_file(
         with os.fdopen(descriptor, "wb") as file:
             first = next(tables, None)
             if first is None:
-                first = _of_no_rows(pipeline, encoder, source, id_column, threshold)
+                first = _of_no_rows(pipeline, encoder, source, id_column, threshold, cover)
             with pq.ParquetWriter(file, first.schema) as writer:
                 for table in itertools.chain([first], tables):
                     writer.write_table(table)
@@ -425,6 +592,7 @@ def _predicted(
     source: Path,
     id_column: str | None,
     threshold: float | None,
+    cover: _Cover,
     clipped: dict[str, Clipped],
 ) -> Iterator[pa.Table]:
     """Yield tables of one schema, of some thousand rows each; ``clipped`` gets the cells that were."""
@@ -434,12 +602,12 @@ def _predicted(
             first = clipped.get(name, Clipped(0, int(given.lines[more.row]), more.value))
             clipped[name] = replace(first, cells=first.cells + more.cells)
         refused = np.array([reason is not None for reason in given.reasons])
-        scores = scores_of(rest, given.features, threshold)
+        scores = _scored(rest, given.features, threshold, cover)
         yield pa.table(
             {
                 "row": pa.array(given.lines, pa.int64()),
                 **given.kept,
-                **{name: pa.array(scores[name].to_numpy(), mask=refused) for name in scores.columns},
+                **{name: _column(name, scores[name], refused) for name in scores.columns},
                 "refusal": pa.array(given.reasons, pa.string()),
             }
         )
@@ -467,14 +635,19 @@ def _given(pipeline: Pipeline, encoder: Encoder | None, source: Path, id_column:
 
 
 def _of_no_rows(
-    pipeline: Pipeline, encoder: Encoder | None, source: Path, id_column: str | None, threshold: float | None
+    pipeline: Pipeline,
+    encoder: Encoder | None,
+    source: Path,
+    id_column: str | None,
+    threshold: float | None,
+    cover: _Cover,
 ) -> pa.Table:
     """Return the table of a file without rows: the columns of any other, and none in them."""
     width = int(pipeline[0].n_features_in_) if encoder is None else encoder.declared.dimension
     if isinstance(encoder, TableEncoder):
         # Refused for its columns, as with rows.
         encoder.encode({name: [] for name in names_of(source, encoder.declared)})
-    scores = scores_of(pipeline[1:] if encoder is not None else pipeline, np.zeros((0, width)), threshold)
+    scores = _scored(pipeline[1:] if encoder is not None else pipeline, np.zeros((0, width)), threshold, cover)
     kept = {PATH: pa.array([], pa.string())} if isinstance(encoder, PictureEncoder) else {}
     if id_column is not None:
         typed = source.suffix in PARQUET and id_column in pq.read_schema(source).names
@@ -484,10 +657,40 @@ def _of_no_rows(
         {
             "row": pa.array([], pa.int64()),
             **kept,
-            **{name: pa.array([], pa.string() if name in texts else pa.float64()) for name in scores.columns},
+            **{name: pa.array([], _typed(name, texts)) for name in scores.columns},
             "refusal": pa.array([], pa.string()),
         }
     )
+
+
+_LIST = pa.list_(pa.string())
+
+
+def _column(name: str, cells: pd.Series, refused: NDArray[np.bool_]) -> pa.Array:
+    """Return a column of predictions, empty for rows that are refused."""
+    if name == SET:
+        return pa.array([None if bad else of for of, bad in zip(cells, refused, strict=True)], _LIST)
+    return pa.array(cells.to_numpy(), mask=refused)
+
+
+def _typed(name: str, texts: set[str]) -> pa.DataType:
+    if name == SET:
+        return _LIST
+    return pa.string() if name in texts else pa.float64()
+
+
+def _require_other_name(
+    pipeline: Pipeline, encoder: Encoder | None, id_column: str | None, threshold: float | None, cover: _Cover
+) -> None:
+    """Refuse an id column that is called as one that is written: one of the two would be lost."""
+    rest = pipeline if encoder is None else pipeline[1:]
+    width = int(pipeline[0].n_features_in_) if encoder is None else encoder.declared.dimension
+    written = ["row", "refusal", *_scored(rest, np.zeros((0, width)), threshold, cover).columns]
+    if id_column in written:
+        raise InputError(
+            f"the id column {id_column!r} is called as a column of the predictions ({', '.join(written)}); rename it "
+            "in the input"
+        )
 
 
 def _as_array(cells: Sequence[object] | pa.Array) -> pa.Array:

@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.decomposition import TruncatedSVD
-from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import Normalizer
 from sklearn.svm import LinearSVC
 
 from dpalgos.features.column_functions import FUNCTION_BOUND, ColumnFunctions
 from dpalgos.models import decode
-from dpalgos.pipeline import CalibratedClassifier, ReleasedMap, UnitBallClipper
+from dpalgos.pipeline import BoundedRegressor, CalibratedClassifier, ReleasedMap, UnitBallClipper
 from dpalgos.projections.centring import CentredRows
 from storage.encoder import TableEncoder
 from storage.errors import InputError
@@ -142,10 +141,11 @@ def to_onnx(pipeline: Pipeline) -> bytes:
 
 def _outputs(step: BaseEstimator, graph: Graph, rows: str) -> list[_Output]:
     """Add the last step, and return the outputs: name, type, shape."""
-    if isinstance(step, LinearRegression):
+    if isinstance(step, BoundedRegressor):
         weights = np.asarray(step.coef_, dtype=np.float64)[:, None]
         scores = _linear(graph, rows, weights, np.asarray(step.intercept_, dtype=np.float64))
-        graph.op("Squeeze", scores, graph.constant(np.array([1])), name=PREDICTION)
+        only = graph.op("Squeeze", scores, graph.constant(np.array([1])))
+        graph.op("Clip", only, *(graph.constant(np.float64(end)) for end in (step.low_, step.high_)), name=PREDICTION)
         return [(PREDICTION, "DOUBLE", ["rows"])]
     if not isinstance(step, LinearSVC):
         raise _unknown(step)

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from dpalgos.guarantees import rounded_up
+from dpalgos.models import Statistic
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.score_curves import Calibration
 from storage.datasets import declared_table
 from storage.encoder import Encoder, encoder_of
-from storage.refs import DatasetRef
+from storage.refs import DatasetRef, ReleaseRef
 from tasks.accounts.pricing import epsilon_of_person
 from tasks.accounts.reports import budget_report
 from tasks.accounts.room import OneMore
@@ -23,6 +24,7 @@ from tasks.planning.configuration import DataSettings, PartitionSettings, Traini
 from tasks.planning.plans import RunPlan
 from tasks.preparation.normalisation import row_map
 from tasks.preparation.public_maps import stored_map
+from tasks.release.held_out_counts import held_out_counts
 from tasks.release.storing import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.plots import draw_groups, draw_measured
@@ -504,6 +506,11 @@ def _model_report(config: DataSettings, run: Chained, columns: Columns | None, l
         columns = Columns(registered.dimension, encoder_of(declared_table(current_layout(), registered)))
         if not lookup("normalisations", dataset.normalisation).row_local:
             normalisation = row_map(registered, dataset.normalisation)
+    keys = [reference.key for reference in path]
+    measuring = [one for one in plan.evaluations if one.reads_rows and one.seen_last == tuple(keys)]
+    statistics = {
+        one.key: read_release(ReleaseRef(key=one.key, kind=Statistic.kind, party=one.owner)) for one in measuring
+    }
     pipeline = to_sklearn(
         normalisation=normalisation,
         maps=[*features, *maps],
@@ -511,6 +518,8 @@ def _model_report(config: DataSettings, run: Chained, columns: Columns | None, l
         classes=dataset.classes,
         dimension=columns.dimension,
         encoder=columns.encoder,
+        label_range=dataset.label_range,
+        held_out=held_out_counts(plan, keys, statistics),
         calibration=None if result.calibration is None else Calibration(*result.calibration),
     )
     return ModelReport(

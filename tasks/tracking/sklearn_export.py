@@ -4,24 +4,33 @@ Every step is a fitted scikit-learn estimator whose attributes are set from rele
 loads wherever scikit-learn does and needs no pickle; :mod:`dpalgos.pipeline` fills the gaps.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import singledispatch
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.decomposition import TruncatedSVD
 from sklearn.kernel_approximation import Nystroem
-from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer
 from sklearn.svm import LinearSVC
 
+from dpalgos.conformal import HeldOutErrors, HeldOutScores
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.features.unit_rows import UnitRows
 from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, Clip, MinMax, Unchanged, UnitNorm
 from dpalgos.parameters import ParameterError
-from dpalgos.pipeline import CalibratedClassifier, ReleasedMap, UnitBallClipper
+from dpalgos.pipeline import (
+    BoundedRegressor,
+    CalibratedClassifier,
+    ReleasedMap,
+    ScoredClassifier,
+    UnitBallClipper,
+    stored,
+)
 from dpalgos.registry import lookup
 from dpalgos.rows import Floats
 from dpalgos.score_curves import Calibration
@@ -123,8 +132,10 @@ def _(artefact: BaseEstimator, dimension: int) -> Step:
 
 
 @singledispatch
-def model_steps(model: object, classes: Sequence[str]) -> list[Step]:
+def model_steps(model: object, classes: Sequence[str], label_range: tuple[float, float] | None = None) -> list[Step]:
     """Return the last steps of a pipeline for a released model; a new kind registers with ``@model_steps.register``.
+
+    Predictions of a number are clipped to its declared range.
 
     Raises
     ------
@@ -137,18 +148,19 @@ def model_steps(model: object, classes: Sequence[str]) -> list[Step]:
 
 
 @model_steps.register
-def _(model: LinearModel, classes: Sequence[str]) -> list[Step]:
+def _(model: LinearModel, classes: Sequence[str], label_range: tuple[float, float] | None = None) -> list[Step]:
     if classes:
         return [_classifier(model.weights, model.intercept, classes)]
     if len(model.weights) != 1:
         raise ParameterError(f"a model without classes has one row of weights; this one has {len(model.weights)}")
     weights = np.ascontiguousarray(model.weights[0], dtype=np.float64)
-    step = _fitted(LinearRegression(), len(weights), coef_=weights, intercept_=float(model.intercept[0]))
-    return [("predict", step)]
+    low, high = (-math.inf, math.inf) if label_range is None else label_range
+    learnt = {"coef_": weights, "intercept_": float(model.intercept[0]), "low_": low, "high_": high, "held_out_": None}
+    return [("predict", _fitted(BoundedRegressor(), len(weights), **learnt))]
 
 
 @model_steps.register
-def _(model: KernelModel, classes: Sequence[str]) -> list[Step]:
+def _(model: KernelModel, classes: Sequence[str], label_range: tuple[float, float] | None = None) -> list[Step]:
     # A Nystroem map is kernel(X, components_) @ normalization_.T: with the coefficients there, it gives the scores.
     count, vectors = len(model.coefficients), np.ascontiguousarray(model.support_vectors, dtype=np.float64)
     step = _fitted(
@@ -187,7 +199,9 @@ def to_sklearn(
     classes: Sequence[str],
     dimension: int,
     encoder: BaseEstimator | None = None,
+    label_range: tuple[float, float] | None = None,
     calibration: Calibration | None = None,
+    held_out: HeldOutErrors | HeldOutScores | None = None,
 ) -> Pipeline:
     """Put released arrays together into one fitted pipeline from raw rows to class names (or real values).
 
@@ -209,8 +223,12 @@ def to_sklearn(
         Features of a row as it is stored.
     encoder : transformer, optional
         What makes such rows from a table's columns.
+    label_range : (float, float), optional
+        Declared for a regression: predictions are clipped to it.
     calibration : Calibration, optional
         Of a model of two classes: its threshold becomes the zero of the scores, and it has probabilities.
+    held_out : HeldOutErrors or HeldOutScores, optional
+        Released counts of held-out rows, from which intervals or sets follow.
 
     Raises
     ------
@@ -228,15 +246,25 @@ def to_sklearn(
         step = row_map_step(artefact, width)
         if step is not None:
             width = _append(steps, step, width)
-    for step in model_steps(model, classes):
+    for step in model_steps(model, classes, label_range):
         width = _append(steps, step, width)
-    if calibration is not None:
-        name, last = steps[-1]
-        moved = {"coef_": last.coef_, "intercept_": last.intercept_ - calibration.threshold, "classes_": last.classes_}
-        offset = calibration.offset + calibration.slope * calibration.threshold
-        learnt = {**moved, "slope_": calibration.slope, "offset_": offset}
-        steps[-1] = name, _fitted(CalibratedClassifier(), last.n_features_in_, **learnt)
+    name, last = steps[-1]
+    if isinstance(held_out, HeldOutErrors):
+        last.held_out_ = stored(held_out)
+    elif calibration is not None or held_out is not None:
+        steps[-1] = name, _scored(last, calibration, held_out)
     return Pipeline(steps)
+
+
+def _scored(last: LinearSVC, calibration: Calibration | None, held_out: HeldOutScores | None) -> BaseEstimator:
+    """Return a classifier with what held-out rows' scores say, these counted from its threshold."""
+    threshold = 0.0 if calibration is None else calibration.threshold
+    learnt = {"coef_": last.coef_, "intercept_": last.intercept_ - threshold, "classes_": last.classes_}
+    learnt["held_out_"] = held_out and stored(replace(held_out, edges=held_out.edges - threshold))
+    if calibration is None:
+        return _fitted(ScoredClassifier(), last.n_features_in_, **learnt)
+    offset = calibration.offset + calibration.slope * threshold
+    return _fitted(CalibratedClassifier(), last.n_features_in_, **learnt, slope_=calibration.slope, offset_=offset)
 
 
 def _append(steps: list[Step], step: Step, width: int) -> int:
