@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -126,6 +126,9 @@ class Trained:
         return seen
 
     def released(self) -> list[Any]:
-        """The predictions of the releases themselves."""
+        """The predictions of the releases themselves, numbers within the declared range."""
         scores = self.path[-1].apply(self.seen())
-        return [self.classes[place] for place in predicted_classes(scores)] if self.classes else scores[:, 0].tolist()
+        if self.classes:
+            return [self.classes[place] for place in predicted_classes(scores)]
+        low, high = cast(list[float], LABELS[self.label]["range"])
+        return np.clip(scores[:, 0], low, high).tolist()
