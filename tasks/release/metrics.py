@@ -181,10 +181,14 @@ def _measure(maps: RowMaps, shard: ShardRef) -> Measured:
 
 
 def measure_rows(rows: Rows, dataset: DatasetRef) -> Measured:
-    """Measure exactly a model whose scores stand in place of the features, of public rows."""
+    """Measure exactly a model whose scores stand in place of the features, of public rows.
+
+    Predictions of a number are clipped to the declared range, as they are wherever the model is asked.
+    """
     scores, labels, weights = _scored(rows)
     if dataset.labels is Labels.REAL:
-        return Measured(Metrics(regression_metrics(np.asarray(labels, dtype=np.float64), scores[:, 0], weights)))
+        predicted = scores[:, 0] if dataset.label_range is None else np.clip(scores[:, 0], *dataset.label_range)
+        return Measured(Metrics(regression_metrics(np.asarray(labels, dtype=np.float64), predicted, weights)))
     classes = len(dataset.classes)
     kept = ~null_records(scores, labels, classes)
     truth, known = np.asarray(labels[kept], dtype=np.int64), scores[kept]

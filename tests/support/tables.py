@@ -131,4 +131,4 @@ class Trained:
         if self.classes:
             return [self.classes[place] for place in predicted_classes(scores)]
         low, high = cast(list[float], LABELS[self.label]["range"])
-        return np.clip(scores[:, 0], low, high).tolist()
+        return list(np.clip(scores[:, 0], low, high).tolist())
