@@ -30,6 +30,7 @@ from dpalgos.mechanisms.distributions import total_mu
 from dpalgos.models import Artefact
 from dpalgos.parameters import COUNT, Bound, Bounded, ParameterError
 from dpalgos.rows import NULL_LABEL, Array, ArrayRows, Floats, Ints, NoiseSource, RandomStream, Rows, SpreadRows
+from dpalgos.sentences import coded
 
 # An exact minimiser takes about as many looks at the rows, line searches included.
 _SOLVER_LOOKS = 100
@@ -582,7 +583,7 @@ class PrivateAlgorithm(Algorithm):
     numerics: ClassVar[Numerics] = Numerics.IDEALISED
     """Of the guarantee: exact where noise is drawn in integers, of sums of integers from the row on."""
     assumptions: ClassVar[tuple[str, ...]] = ()
-    """What the guarantee rests on beside the trust model."""
+    """What the guarantee rests on besides the trust model, as codes (:mod:`dpalgos.sentences`)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -644,7 +645,7 @@ class Unproved(Algorithm):
         """Return none: the claim's flaw, or that no noise is drawn."""
         self.check(setting)
         flaw = self.claim.flaw if self.claim is not None else None
-        return nothing_proved(flaw or "no noise is drawn", setting.neighbours)
+        return nothing_proved(flaw or coded("no-noise"), setting.neighbours)
 
 
 class OneSum(Algorithm):

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from dpalgos.parameters import COUNT, NON_NEGATIVE, Bounded, ParameterError, between
+from dpalgos.sentences import sentence
 
 
 class Neighbours(StrEnum):
@@ -166,7 +167,13 @@ class PrivateSelection(Bounded):
 
 @dataclass(frozen=True, slots=True)
 class NoGuarantee:
-    """Nothing is proved: the release may reveal any row."""
+    """Nothing is proved: the release may reveal any row.
+
+    Parameters
+    ----------
+    reason : str
+        Why, as a code (:mod:`dpalgos.sentences`).
+    """
 
     reason: str
     kind: ClassVar[str] = "none"
@@ -210,7 +217,7 @@ def loss_from_json(data: dict[str, Any]) -> Loss:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a paper says of its algorithm, and in one sentence where that fails.
+    """What a paper says of its algorithm, and where that fails.
 
     Parameters
     ----------
@@ -219,7 +226,8 @@ class Claim:
     theorem : str
         Where the paper states it.
     flaw : str or None
-        Why it does not hold for what the paper computes; None where nothing is known against it.
+        Why it does not hold for what the paper computes, as a code (:mod:`dpalgos.sentences`); None where nothing is
+        known against it.
     """
 
     statement: str
@@ -297,7 +305,7 @@ class Guarantee:
         The relation the sensitivities were derived for.
     numerics : Numerics
     assumptions : tuple of str
-        What the proof needs beyond the relation, one sentence each.
+        What the proof needs beyond the relation, as codes (:mod:`dpalgos.sentences`).
 
     Raises
     ------
@@ -320,8 +328,8 @@ class Guarantee:
 
     @property
     def reason(self) -> str | None:
-        """Why nothing is proved; None where something is."""
-        return next((loss.reason for loss in self.losses if isinstance(loss, NoGuarantee)), None)
+        """The sentence that says why nothing is proved; None where something is."""
+        return next((sentence(loss.reason) for loss in self.losses if isinstance(loss, NoGuarantee)), None)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; the inverse of :meth:`from_json`."""
@@ -344,7 +352,7 @@ class Guarantee:
 
 
 def nothing_proved(reason: str, neighbours: Neighbours = Neighbours.REPLACE_ONE) -> Guarantee:
-    """Return the guarantee of a release about which nothing is proved."""
+    """Return the guarantee of a release about which nothing is proved, for a reason that is given by its code."""
     return Guarantee(losses=(NoGuarantee(reason),), neighbours=neighbours)
 
 

@@ -35,6 +35,7 @@ from deployments.cli.given import given_options, refuse_beside, refuse_without
 from deployments.cli.stopping import leave_signals
 from dpalgos.guarantees import rounded_up
 from dpalgos.parameters import ParameterError
+from dpalgos.sentences import sentence
 from storage.errors import InputError, RefusedError
 from storage.refs import Visibility
 from tasks.datasets.request import IngestRequest
@@ -563,7 +564,7 @@ def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> I
     for one in results:
         if one.claim and one.claim.get("flaw"):
             sound = f" Sound counterpart: {one.sound_counterpart}." if one.sound_counterpart else ""
-            yield f"✗ {one.algorithm}: {one.claim['flaw']}{sound}"
+            yield f"✗ {one.algorithm}: {sentence(str(one.claim['flaw']))}{sound}"
     if not elsewhere:
         yield from _spending(results)
     where = server_address() or f"{_program()} serve"

@@ -114,6 +114,7 @@ from dpalgos.guarantees import (
 )
 from dpalgos.parameters import ParameterError
 from dpalgos.rows import Floats
+from dpalgos.sentences import sentence
 
 _CELLS = 40_000
 _UNIT = 2.0**-53
@@ -249,7 +250,7 @@ class Components:
             case PrivateSelection():
                 self.add(loss.all_candidates)
             case NoGuarantee():
-                self.unproved = loss.reason
+                self.unproved = sentence(loss.reason)
             case _:
                 raise ParameterError(f"{loss!r} is no known loss type; an unknown loss never counts as zero")
 

@@ -32,6 +32,7 @@ from dpalgos.guarantees import (
     loss_to_json,
 )
 from dpalgos.parameters import Bound, ParameterError
+from dpalgos.sentences import coded
 
 # How many steps of the first relation make up one step of the second; pairs that are missing have no proof.
 _NEIGHBOURING_STEPS = {
@@ -75,11 +76,7 @@ def group_loss(loss: Loss, rows: int) -> Loss:
         case ApproximateDP():
             return _group_of_approximate(loss, rows)
         case SlackGaussian():
-            return NoGuarantee(
-                "what is revealed with a small probability (by sampling, or by a missed deadline) is bounded "
-                f"for one row, and nothing is proved for {rows} rows or a relation that takes {rows} steps; choose an "
-                "algorithm that uses all rows, no --deadline, one row a person, or the account's own --neighbours"
-            )
+            return NoGuarantee(coded("slack-of-groups", rows=rows))
         case PrivateSelection():
             selected, each = _group_of_approximate(loss.selected, rows), rows * loss.mu
             if isinstance(selected, ApproximateDP):
@@ -97,7 +94,7 @@ def _group_of_approximate(loss: ApproximateDP, rows: int) -> Loss:
     growth = _log_expm1(epsilon) - _log_expm1(loss.epsilon) if loss.epsilon > 0 else math.log(rows)
     log_delta = math.log(loss.delta) + growth + 1e-12
     if log_delta >= 0:
-        return NoGuarantee(f"delta {loss.delta:g} becomes 1 or more for {rows} rows a person")
+        return NoGuarantee(coded("delta-of-groups", delta=f"{loss.delta:g}", rows=rows))
     return ApproximateDP(epsilon, math.exp(log_delta))
 
 
@@ -427,12 +424,12 @@ def loss_of_deadline_misses(losses: tuple[Loss, ...], probability: float) -> Los
         if (epsilon := profile.epsilon(delta)) <= _LARGEST_EPSILON
     ]
     if not points:
-        return NoGuarantee(f"no bound on what deadline misses of probability {probability:g} reveal")
+        return NoGuarantee(coded("unbounded-deadline-misses", probability=f"{probability:g}"))
     lost = min(probability * (1 + math.exp(epsilon)) + delta for epsilon, delta in points)
     alike = max(2 * (1 - delta) / (1 + math.exp(epsilon)) for epsilon, delta in points)
     slack = lost / alike * _ROUNDING
     if slack >= 1:
-        return NoGuarantee(f"deadline misses of probability {probability:g} may reveal everything at such an epsilon")
+        return NoGuarantee(coded("revealing-deadline-misses", probability=f"{probability:g}"))
     return SlackGaussian(0.0, slack)
 
 

@@ -29,6 +29,7 @@ from dpalgos.parameters import ParameterError
 from dpalgos.registry import register
 from dpalgos.resources import memory_limit
 from dpalgos.rows import Floats, Ints, unit_rows
+from dpalgos.sentences import coded
 
 _MOST_FEATURES = 2**16
 _LEAST_MEMORY = 2**28
@@ -139,12 +140,9 @@ class OnnxEncoder(FileMap):
         return features
 
     def outside(self, content: bytes) -> str:
-        """Return what the guarantee does not cover."""
+        """Return what the guarantee does not cover, as a code."""
         digest = hashlib.sha256(content).hexdigest()
-        return (
-            f"the rows that the encoder (ONNX file, SHA-256 {digest[:16]}…) was trained on are outside the guarantee: "
-            "it protects the rows registered here alone"
-        )
+        return coded("rows-of-encoder", digest=digest[:16])
 
     def _input_shape(self, session: _Session, dimension: int) -> tuple[int, ...]:
         inputs = session.inputs

@@ -125,7 +125,7 @@ class FileMap(ABC):
 
     @abstractmethod
     def outside(self, content: bytes) -> str:
-        """Return in one sentence whose rows the guarantee leaves out because of the file."""
+        """Return whose rows the guarantee leaves out because of the file, as a code (:mod:`dpalgos.sentences`)."""
 
 
 def image_shape(dimension: int, shape: Sequence[int] | None) -> tuple[int, int, int]:

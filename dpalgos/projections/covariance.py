@@ -63,6 +63,7 @@ from dpalgos.rows import (
     sanitise,
     uniforms,
 )
+from dpalgos.sentences import coded
 
 OF_BOUNDED_TRACE = "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
 """Why a person's rows move a sum of outer products by no more than one row does."""
@@ -299,8 +300,7 @@ class PublishedAnalyzeGauss(Unproved, ApproximateAlgorithm, PrincipalDirections)
     claim: ClassVar[Claim | None] = Claim(
         "(epsilon_1, delta)-DP",
         "Wang et al. 2024, Theorem 4.1",
-        "Lemma 4.1 says that the covariance changes by at most 1. Replacing a row changes it by up to sqrt(2). "
-        "Besides, sigma = sqrt(2 ln(1.25/delta))/epsilon_1 is proved for epsilon_1 < 1 only.",
+        coded("covariance-moves-by-sqrt-2"),
     )
     flaw_shows_at: ClassVar[tuple[float, float] | None] = (4.0, 1e-4)
     sound_counterpart: ClassVar[str | None] = "analyze-gauss"
@@ -620,8 +620,7 @@ class PublishedSvd(Unproved, ApproximateAlgorithm, TruncatedDirections):
     claim: ClassVar[Claim | None] = Claim(
         "(epsilon, delta)-DP",
         "Sun, Yang, Li 2022",
-        "The noise is calibrated to a change of 1. Replacing a row changes X by up to 2. What the paper releases is"
-        " then trained on the raw rows once more.",
+        coded("rows-move-by-2"),
     )
     sound_counterpart: ClassVar[str | None] = "analyze-gauss"
 
@@ -665,8 +664,7 @@ class PublishedWishart(Unproved, PureAlgorithm, TruncatedDirections):
     claim: ClassVar[Claim | None] = Claim(
         "(epsilon, 0)-DP",
         "Jiang, Xie, Zhang 2016, Theorem 4",
-        "Wishart noise is positive semidefinite, so its support is one-sided. Replacing a zero row by a unit row "
-        "makes a share 1 - exp(-epsilon/3) of the outputs impossible: 28 per cent at epsilon = 1.",
+        coded("one-sided-support"),
     )
     sound_counterpart: ClassVar[str | None] = "radial-pca"
 
@@ -855,8 +853,7 @@ class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Chaudhuri, Sarwate, Sinha 2013, Algorithm 2",
-        "The proof is of the exact distribution. A Gibbs sampler that is stopped does not have it. No bound on how "
-        "far it is from it is known.",
+        coded("sampler-stopped"),
     )
     sound_counterpart: ClassVar[str | None] = "ppca"
 

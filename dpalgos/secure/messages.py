@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 
 from dpalgos.parameters import COUNT, NATURAL, Bounded, ParameterError
 from dpalgos.secure.primitives import ELEMENT, KEY, MessageError
+from dpalgos.sentences import coded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +68,17 @@ class Tolerance(Bounded):
         return 2 * self.quorum > self.parties + self.colluders
 
     def assumptions(self) -> tuple[str, ...]:
-        """Return what a guarantee under secure aggregation assumes, one sentence each."""
-        server = (
-            "it cannot have two survivor sets unmasked even if it tries"
-            if self.forces_one_survivor_set
-            else "in particular it asks every party to unmask the same survivor set"
-        )
+        """Return what a guarantee under secure aggregation assumes, as codes (:mod:`dpalgos.sentences`)."""
         return (
-            f"of {self.parties} parties at most {self.colluders} pool what they know with each other and the server; "
-            f"a sum is released only if at least {self.quorum} parties' contributions are in it; the noise of any "
-            f"{self.unknown_shares} of them carries the whole guarantee, so it holds against the colluders and against "
-            "any single party that knows its own share",
-            f"parties and server follow the protocol (honest but curious): {server}",
-            "X25519, HKDF-SHA256, ChaCha20 and ChaCha20-Poly1305 are secure, and messages between parties and server "
-            "are authenticated",
+            coded(
+                "colluders",
+                parties=self.parties,
+                colluders=self.colluders,
+                quorum=self.quorum,
+                unknown_shares=self.unknown_shares,
+            ),
+            coded("one-survivor-set" if self.forces_one_survivor_set else "same-survivor-set"),
+            coded("secure-primitives"),
         )
 
 

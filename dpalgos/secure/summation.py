@@ -28,6 +28,7 @@ from dpalgos.secure.rounds import (
     SumRecord,
     run_rounds,
 )
+from dpalgos.sentences import coded
 
 
 def step_name(step: int) -> str:
@@ -251,7 +252,7 @@ def secagg_guarantee(guarantee: Guarantee, tolerance: Tolerance, sums: int) -> G
     return replace(
         guarantee,
         losses=(*guarantee.losses, ApproximateDP(0.0, graph.failure(tolerance).privacy * sums)),
-        assumptions=(*assumptions, "who drops out and who colludes does not depend on the graph's random order"),
+        assumptions=(*assumptions, coded("order-of-graph")),
     )
 
 

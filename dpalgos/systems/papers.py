@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from dpalgos.guarantees import Claim, Trust
 from dpalgos.registry import AlgorithmSpec
+from dpalgos.sentences import coded
 from dpalgos.systems.system import Arrangement, Scope, System, register_systems
 from dpalgos.trainers.gradient_descent import GradientPerturbation, PublishedGradientPerturbation, TruexDescent
 from dpalgos.trainers.output_perturbation import (
@@ -67,7 +68,6 @@ def _basis(name: str) -> AlgorithmSpec:
     return AlgorithmSpec("projections", name)
 
 
-_ONE_CLASSIFIER = "Ten one-vs-rest classifiers are ten releases, and the paper counts one."
 _WANG = {
     "non-private": System(
         summary="Exact PCA and exact regularised Huber SVM on all rows together, without noise.",
@@ -96,7 +96,7 @@ _WANG = {
     "dpml-published": System(
         summary="Each party alone: the paper's objective perturbation on all dimensions.",
         source="Wang et al. 2024, section 5 (DPML)",
-        claim=Claim("epsilon-DP", "Wang et al. 2024, Theorem 4.2", _ONE_CLASSIFIER),
+        claim=Claim("epsilon-DP", "Wang et al. 2024, Theorem 4.2", coded("classifiers-not-composed")),
         sound_counterpart="dpml",
         arrangements=alone(_trainer("objective-perturbation-published")),
     ),
@@ -106,7 +106,7 @@ _WANG = {
         claim=Claim(
             "(epsilon_1 + epsilon_2, delta)-DP",
             "Wang et al. 2024, Theorems 4.1 and 4.2",
-            f"{_ONE_CLASSIFIER} Besides, the covariance's sensitivity under replace-one is sqrt(2), not 1.",
+            coded("classifiers-and-covariance"),
         ),
         sound_counterpart="dpdr-dpml",
         arrangements=alone(_trainer("objective-perturbation-published"), _basis("analyze-gauss-published")),
@@ -117,7 +117,7 @@ _WANG = {
         claim=Claim(
             "(epsilon_1 + epsilon_2, delta)-DP",
             "Wang et al. 2024, Theorem 4.3",
-            f"{_ONE_CLASSIFIER} Besides, the covariance's sensitivity under replace-one is sqrt(2), not 1.",
+            coded("classifiers-and-covariance"),
         ),
         sound_counterpart="fed-dpdr-dpml",
         arrangements=alone(
@@ -130,7 +130,7 @@ _WANG = {
 }
 
 _HUANG_SOURCE = "Huang et al. 2021"
-_NOT_PRIVATE = "The SVM is trained on the rows without noise. The released weights are a function of them."
+_NOT_PRIVATE = coded("trained-without-noise")
 _UNSOUND = {
     "ag-svm": ("analyze-gauss-published", "Gaussian noise", "ag-dpsvm", f"{_HUANG_SOURCE}, section 3.4 (AG-SVM)"),
     "mod-sulq-svm": ("mod-sulq", "MOD-SuLQ's Gaussian noise", "mod-sulq-dpsvm", f"{_HUANG_SOURCE}, section 3.4"),
@@ -173,7 +173,7 @@ _HUANG = {
         claim=Claim(
             "(epsilon, 0)-DP",
             f"{_HUANG_SOURCE}, Theorem 2",
-            "The basis and the bias are released exactly, without noise.",
+            coded("exact-basis-and-bias"),
         ),
         sound_counterpart="dppca-dpsvm",
         arrangements=joint(_trainer("svm-laplace-published"), _basis("pca")),

@@ -26,6 +26,7 @@ from dpalgos.models import Artefact, LinearModel, Statistic
 from dpalgos.parameters import POSITIVE, SHARE, ParameterError
 from dpalgos.registry import register
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows
+from dpalgos.sentences import coded
 from dpalgos.trainers.discriminant import ClassMeansDiscriminant, ClassSumTrainer
 from dpalgos.trainers.gradient_descent import ClippedGradientTrainer
 
@@ -144,8 +145,12 @@ class NightSum(OneSum):
         self.check(setting)
         once = self.inner.guarantee(setting)
         # A record of one row at most may be a row or a person.
-        one, many = ("record", "records") if setting.rows_per_person == 1 else ("person", "people")
-        shared = f"a {one} takes part in {_times(self.factor)}, and how many {many} arrive in which night is public"
+        who, factor = "record" if setting.rows_per_person == 1 else "person", self.factor
+        shared = (
+            coded(f"{who}-in-one-night")
+            if factor.participations == 1
+            else coded(f"{who}-in-nights", nights=factor.participations, separation=factor.separation)
+        )
         return replace(once, losses=(self.budget,), assumptions=(*once.assumptions, shared))
 
     def work(self, setting: Setting) -> Work:
@@ -183,12 +188,6 @@ class NightSum(OneSum):
     def result(self, state: Ints, setting: Setting) -> Artefact:
         """Return y_t as it is."""
         return Statistic(values=cast(Floats, state))
-
-
-def _times(factor: ToeplitzFactor) -> str:
-    if factor.participations == 1:
-        return "one night of the horizon"
-    return f"up to {factor.participations} nights of the horizon, any two at least {factor.separation} apart"
 
 
 def state_after(factor: ToeplitzFactor, released: Sequence[Floats | Ints], inner: OneSum, setting: Setting) -> Ints:

@@ -22,6 +22,7 @@ from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, SHARE, ParameterEr
 from dpalgos.registry import register
 from dpalgos.rows import Block, ChosenRows, Floats, Ints, NoiseSource, Rows, fingerprints
 from dpalgos.secure.noise_shares import TruexGaussian, share_sigma
+from dpalgos.sentences import coded
 
 State = TypeVar("State")
 
@@ -616,7 +617,7 @@ class TruexDescent(PlainDescent):
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget, and who is assumed honest."""
-        assumed = f"at least {self._honest(setting)} parties are honest, of whom one may be curious"
+        assumed = coded("honest-parties", honest=self._honest(setting))
         return replace(super().guarantee(setting), assumptions=(assumed,))
 
     def distribution(self, setting: Setting) -> TruexGaussian:  # type: ignore[override]  # another distribution, of the same deviation
@@ -727,7 +728,7 @@ class SampledDescent(ApproximateAlgorithm, ClippedGradientTrainer):
             losses=(SlackGaussian(mu=self._mu, slack=self._slack),),
             neighbours=setting.neighbours,
             numerics=Numerics.EXACT,
-            assumptions=("which rows take part in a step is known to nobody but their holder",),
+            assumptions=(coded("secret-participation"),),
         )
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:

@@ -21,6 +21,7 @@ from dpalgos.models import LinearModel
 from dpalgos.parameters import POSITIVE, ParameterError
 from dpalgos.registry import register
 from dpalgos.rows import Floats, NoiseSource, Rows, fingerprints
+from dpalgos.sentences import coded
 
 TOLERANCE = 1e-11
 """Gradient norm the solver is asked for: above float64's rounding error, below anything its noise would show."""
@@ -226,8 +227,7 @@ class PublishedObjectivePerturbation(Unproved, PureAlgorithm):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon_2-DP",
         "Wang et al. 2024, Theorem 4.2",
-        "Ten one-vs-rest classifiers read the same rows. They spend epsilon_2 each, without composition. Besides, "
-        "the theorem cited needs a twice differentiable loss and the exact minimiser. It has neither.",
+        coded("classifiers-and-minimiser"),
     )
     sound_counterpart: ClassVar[str | None] = "objective-perturbation"
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)

@@ -19,13 +19,14 @@ from dpalgos.parameters import COUNT, POSITIVE, ParameterError
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, NoiseSource, Rows
 from dpalgos.secure.noise_shares import RoundedRadial
+from dpalgos.sentences import coded
 
 # What is charged for the solver at least; it is small against any slope.
 _TOLERANCE = 1e-9
 _TOLERANCE_ROWS = 1e5
 # Grid units per sensitivity: rounding K·d weights then adds about 10⁻⁵ of it.
 _FINENESS = 24
-SOLVER_ASSUMPTION = "IEEE arithmetic, and elementary functions that are right to 2^-50, in the solver's certificate"
+SOLVER_ASSUMPTION = coded("arithmetic-of-solvers")
 """What guarantees assume that charge :meth:`MinimiserSum.solver_tolerance`."""
 
 
@@ -395,8 +396,7 @@ class PublishedMultiPartyOutputPerturbation(Unproved, _MinimiserMean):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Owusu-Agyemang et al. 2021, Theorem 4",
-        "The minimiser moves by 2G/(n lambda) in the l2 norm. Laplace noise on each of d coordinates hides a change"
-        " in the l1 norm. That can be sqrt(d) times as much, and so can epsilon.",
+        coded("laplace-for-l2"),
     )
     sound_counterpart: ClassVar[str | None] = "output-perturbation-radial"
 
@@ -446,9 +446,7 @@ class Pathak(_MinimiserMean):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Pathak, Rane, Raj 2010, Theorem 3",
-        "The proof uses the l2 bound on the minimisers' change where it needs one in l1. It holds only for at least"
-        " m sqrt(p) parties, with m classifiers of p weights each. From there on noise for the smallest party alone"
-        " is enough for the mean.",
+        coded("laplace-for-l2-of-parties"),
     )
     sound_counterpart: ClassVar[str | None] = "output-perturbation-radial"
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
@@ -461,8 +459,7 @@ class Pathak(_MinimiserMean):
         needed = outputs(setting.classes) ** 2 * self.task.shape(setting)[1]
         if len(setting.sizes) ** 2 < needed:
             return nothing_proved(
-                f"{len(setting.sizes)} parties; the proof for Laplace noise on each coordinate needs "
-                f"{math.isqrt(needed - 1) + 1} of them, the number of classifiers times sqrt(dimension)",
+                coded("few-parties-for-laplace", parties=len(setting.sizes), needed=math.isqrt(needed - 1) + 1),
                 setting.neighbours,
             )
         return super().guarantee(setting)
@@ -696,8 +693,7 @@ class PublishedConsensusAdmm(Unproved, PureAlgorithm, _Consensus):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Tavara, Schliep, Basu 2021 (our reading)",
-        "T iterates are exchanged. Each is a release of the same rows, and one is counted. The dual variables carry"
-        " exact iterates from step to step. A step therefore moves by more than its noise is calibrated to.",
+        coded("iterates-not-composed"),
     )
     sound_counterpart: ClassVar[str | None] = "consensus-admm"
 

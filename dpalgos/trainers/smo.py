@@ -29,6 +29,7 @@ from dpalgos.models import KernelModel, LinearModel
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, ParameterError, between
 from dpalgos.registry import register
 from dpalgos.rows import NULL_LABEL, Floats, Ints, NoiseSource, RandomStream, Rows, fingerprints, null_records, sanitise
+from dpalgos.sentences import coded
 from dpalgos.smo.solver import (
     RULES,
     PrivateSelection,
@@ -224,13 +225,6 @@ class Smo(MachineTrainer):
         return lambda index: rule
 
 
-_FLAW = (
-    "Where SMO converges, it gives the non-private machine, whatever the order of the pairs. The pairs name "
-    "records. A neighbour without the record gives them probability 0. Thousands of selections cost epsilon each, "
-    "not once."
-)
-
-
 @register("trainers", "dpwss")
 @dataclass(frozen=True, kw_only=True)
 class DpWss(MachineTrainer, PureAlgorithm):
@@ -269,7 +263,7 @@ class DpWss(MachineTrainer, PureAlgorithm):
     sigma: float = field(default=0.7, metadata=between(0.0, 1.0, open_low=True, open_high=True))
 
     source: ClassVar[str] = "Sun et al. 2021, Algorithms 1 and 2"
-    claim: ClassVar[Claim | None] = Claim("epsilon-DP", "Sun et al. 2021, Theorem 1", _FLAW)
+    claim: ClassVar[Claim | None] = Claim("epsilon-DP", "Sun et al. 2021, Theorem 1", coded("pairs-name-records"))
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
 
     def rules(self, parties: Sequence[Rows], noise: NoiseSource) -> Callable[[int], WorkingSetRule]:
@@ -513,9 +507,7 @@ class PublishedDualPerturbation(Machine, PureAlgorithm):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Zhang, Hao, Wang 2019",
-        "What is released is a combination of the support vectors. It lies in their span, which another row "
-        "changes. The noise is scaled by errors that are functions of the rows. Where the error is zero there is no"
-        " noise. The bias is exact. Many dual variables move when one row does, not one by C.",
+        coded("span-of-support-vectors"),
     )
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
 
@@ -568,7 +560,7 @@ class PublishedLaplaceSvm(Machine, PureAlgorithm):
     claim: ClassVar[Claim | None] = Claim(
         "(epsilon, 0)-DP",
         "Huang et al. 2021, Theorem 2",
-        "The bias and the basis before it are released exactly. Both are functions of the rows.",
+        coded("exact-bias-and-basis-before"),
     )
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
 

@@ -30,6 +30,7 @@ from dpalgos.models import KernelModel, LinearModel
 from dpalgos.parameters import ParameterError, between
 from dpalgos.registry import construct, lookup, names, register
 from dpalgos.rows import Array, ArrayRows, ChosenRows, Floats, NoiseSource, RandomStream, Rows, sanitise
+from dpalgos.sentences import coded
 
 # Fractions of the golden ratio's multiples spread evenly, whatever the order of the rows, and begin at 0.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -199,7 +200,7 @@ class Tuned(ApproximateAlgorithm):
         exact = all(item.numerics is Numerics.EXACT for item in guarantees)
         assumed = dict.fromkeys(
             (
-                "which candidates entered, and what became of the others, is known to nobody but the curator",
+                coded("secret-candidates"),
                 *(text for item in guarantees for text in item.assumptions),
             )
         )

@@ -8,6 +8,7 @@ from dpalgos.accounting.composition import as_selected
 from dpalgos.accounting.costs import PlanCost, Totals, losses_under, price
 from dpalgos.accounting.spending import apply_filter, worst_totals
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, NoGuarantee, ZeroConcentrated
+from dpalgos.sentences import coded
 from storage.ledger.charges import AccountTerms, Decision, History, ReleaseCharge
 from tasks.accounts.filters import FilterStatus, counted_as, finite_or_none, sum_plans
 from tasks.planning.plans import RunPlan
@@ -144,4 +145,4 @@ def _losses(lacks: Mapping[str, float]) -> tuple[Loss, ...]:
         return ZeroConcentrated(lacks["rho"]), ApproximateDP(0.0, lacks["slack"])
     if math.isfinite(lacks["epsilon"]) and lacks["delta"] < 1:
         return (ApproximateDP(lacks["epsilon"], lacks["delta"]),)
-    return (NoGuarantee("the plans of a lost ledger"),)
+    return (NoGuarantee(coded("lost-ledger")),)

@@ -15,6 +15,7 @@ from dpalgos.losses import Problem
 from dpalgos.parameters import ParameterError, UnknownNameError
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats, Ints
+from dpalgos.sentences import sentence
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ReleaseRef, Visibility
@@ -122,7 +123,7 @@ def noise_phases(points: list[Point]) -> Computed:
                 "; ".join(dict.fromkeys(part.source for part in noisy.values())) or "–",
                 entry["proved"] or "none",
                 claim.statement if claim else "–",
-                claim.flaw if claim and claim.flaw else "–",
+                sentence(claim.flaw) if claim and claim.flaw else "–",
             ]
         )
     return [], [Table(title="Mechanisms, read off the registry", head=head, body=body)]

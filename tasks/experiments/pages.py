@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 from jinja2 import Environment, PackageLoader
 
+from dpalgos.sentences import sentence
 from tasks.experiments.point_results import PointResult, axis_label, column, table_of
 from tasks.experiments.records import Drawing, Experiment, Table
 
@@ -47,8 +48,10 @@ def _guarantees(results: Sequence[PointResult]) -> list[dict[str, str | None]]:
             several = f"{statements[0]} to {statements[-1]}" if len(statements) > 1 else statements[0]
             proved = f'<span class="holds">{several}</span>, {", ".join(own["numerics"].dropna().unique())} numerics'
         sound = None if first["status"] == "proved" else first["sound_counterpart"]
+        claim, flaw = first[["claim", "flaw"]]
+        flaw = sentence(flaw) if isinstance(flaw, str) else flaw
         guarantees.append(
-            {"label": label, "trust": trust, "proved": proved, **first[["claim", "flaw"]].to_dict(), "sound": sound}
+            {"label": label, "trust": trust, "proved": proved, "claim": claim, "flaw": flaw, "sound": sound}
         )
     return guarantees
 

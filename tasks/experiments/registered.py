@@ -8,6 +8,7 @@ from typing import Any, cast
 from dpalgos import guarantees
 from dpalgos.algorithms import Calibrated, Refused, admission, attained, is_sum_algorithm
 from dpalgos.registry import AlgorithmSpec, lookup, names
+from dpalgos.sentences import sentence
 from dpalgos.systems.system import Arrangement, Scope, System
 
 PARTS = ("projections", "trainers", "evaluators")
@@ -60,7 +61,7 @@ def _statement(guarantee: guarantees.Guarantee) -> str | None:
 def _claimed(claim: guarantees.Claim | None) -> dict[str, str | None]:
     if claim is None:
         return {"claim": None, "theorem": None, "flaw": None}
-    return {"claim": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw}
+    return {"claim": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw and sentence(claim.flaw)}
 
 
 def describe_part(kind: str, name: str) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def describe_part(kind: str, name: str) -> dict[str, Any]:
         **_claimed(cls.claim),
         "proved": _statement(guarantee) if guarantee else "free: does not look at rows",
         "reason": guarantee.reason if guarantee else None,
-        "assumptions": list(guarantee.assumptions) if guarantee else [],
+        "assumptions": list(map(sentence, guarantee.assumptions)) if guarantee else [],
         "trust": [str(trust) for trust in cls.trusts],
         "sums_only": is_sum_algorithm(cls),
         "people": ("refused: " if isinstance(admission(cls), Refused) else "as one record: ") + admission(cls),
@@ -126,7 +127,9 @@ def describe_system(name: str) -> dict[str, Any]:
         **_claimed(system.claim),
         "proved": "; ".join(said) if _together(each[0][2]) else None,
         "reason": next((one.reason for one in each[0][2] if not one.proved), None),
-        "assumptions": sorted({text for _, _, examples in each for one in examples for text in one.assumptions}),
+        "assumptions": sorted(
+            {sentence(code) for _, _, examples in each for one in examples for code in one.assumptions}
+        ),
         "trust": [trust for trust, _, _ in each],
         "parts": {
             str(trust): [f"{spec.kind.removesuffix('s')} {spec.name}" for spec in _parts_of(arrangement)]
@@ -279,7 +282,7 @@ def _under_each_trust(system: System) -> dict[tuple[_Parts, str], list[str]]:
     found: dict[tuple[_Parts, str], list[str]] = {}
     for trust, parts, examples in _examples(system):
         proved = _together(examples) or ""
-        assumed = dict.fromkeys(text for guarantee in examples for text in guarantee.assumptions)
+        assumed = dict.fromkeys(sentence(code) for guarantee in examples for code in guarantee.assumptions)
         proved += f", assuming {'; '.join(assumed)}" if proved and assumed else ""
         found.setdefault((parts, proved), []).append(trust)
     return found

@@ -1,11 +1,11 @@
 """Identities: digests of everything that a result depends on, the code that computes it included.
 
 *The code version* is a digest of the mathematics that computes a release, not of its text. A module enters as its
-syntax tree without positions, comments, docstrings and empty fields, so that Python 3.11 to 3.13 agree and rewording
-re-charges nobody; a changed constant is another version. The modules are the static closure of the imports, those
-inside functions included, that starts at the classes given (an algorithm, a trust model) and at the door; files of data
-that lie beside them count byte by byte. Of other distributions that they import the version counts. A class from
-another distribution brings that one's modules, name and version; other plug-ins change nothing.
+syntax tree without positions, comments, docstrings, texts of errors and empty fields, so that Python 3.11 to 3.13 agree
+and rewording re-charges nobody; a changed constant is another version. The modules are the static closure of the
+imports, those inside functions included, that starts at the classes given (an algorithm, a trust model) and at the
+door; files of data that lie beside them count byte by byte. Of other distributions that they import the version
+counts. A class from another distribution brings that one's modules, name and version; other plug-ins change nothing.
 """
 
 import ast
@@ -30,8 +30,9 @@ _DOOR = ("tasks.release.door", "tasks.release.night_rows", "tasks.release.noise_
 _OWN = "dpalgos"
 # Our other packages, whose version is not that of the mathematics.
 _AROUND = frozenset({"deployments", "flows", "storage", "tasks", "unitball"})
-# Entering a name under which an algorithm is found changes none of its numbers, nor does checking what was read.
-_LEFT_OUT = frozenset({"dpalgos.registry", "pydantic"})
+# Entering a name under which an algorithm is found changes none of its numbers, nor does checking what was read, nor
+# what the sentences of guarantees say, which hold their codes.
+_LEFT_OUT = frozenset({"dpalgos.registry", "dpalgos.sentences", "pydantic"})
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "skimage": "scikit-image"}
 # CPython 3.11 cannot parse in two threads at once.
 _PARSING = threading.RLock()
@@ -49,19 +50,30 @@ def _joined(values: list[ast.expr]) -> list[ast.expr]:
     return expressions
 
 
-def _normal(value: object) -> str:
-    """Return a normal form of a syntax tree."""
+def _normal(value: object, *, raised: bool = False) -> str:
+    """Return a normal form of a syntax tree; of what is ``raised``, which releases nothing, without the sentences."""
+    if raised and _is_sentence(value):
+        return "text;"
     if isinstance(value, ast.Constant):
         return f"{type(value.value).__name__} {value.value!r};"
     if isinstance(value, ast.AST):
+        raised = raised or isinstance(value, ast.Raise)
         fields = {name: getattr(value, name, None) for name in value._fields if name not in {"ctx", "type_comment"}}
         if isinstance(value, ast.JoinedStr):
             fields["values"] = _joined(value.values)
-        parts = (f"{name}={_normal(field)}" for name, field in fields.items() if field is not None and field != [])
+        named = ((name, field) for name, field in fields.items() if field is not None and field != [])
+        parts = (f"{name}={_normal(field, raised=raised)}" for name, field in named)
         return f"{type(value).__name__}({''.join(parts)})"
     if isinstance(value, list):
-        return f"[{''.join(_normal(item) for item in value if not _is_text_alone(item))}]"
+        return f"[{''.join(_normal(item, raised=raised) for item in value if not _is_text_alone(item))}]"
     return f"{value!r};"
+
+
+def _is_sentence(value: object) -> bool:
+    """Whether an expression is a text that is written for people: an f-string, or words with a space between."""
+    return isinstance(value, ast.JoinedStr) or (
+        isinstance(value, ast.Constant) and isinstance(value.value, str) and " " in value.value
+    )
 
 
 def _is_text_alone(item: object) -> bool:

@@ -19,6 +19,7 @@ from dpalgos.models import Artefact
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import lookup
 from dpalgos.secure.summation import Masking
+from dpalgos.sentences import coded
 from dpalgos.trust.model import TrustModel
 from tasks.planning.configuration import AlgorithmField, LossField, SettingField
 from tasks.planning.identity import identity
@@ -251,9 +252,8 @@ class PlannedRelease(_Identified):
             losses=(*proved.losses, loss_of_deadline_misses(proved.losses, self.deadline.misses(attempts))),
             assumptions=(
                 *proved.assumptions,
-                f"on any rows an attempt, or what is made of the rows before it, takes longer than "
-                f"{self.deadline.seconds:g} s with probability at most {self.deadline.miss:g}",
-                "what follows the deadline takes a time that does not depend on the rows",
+                coded("deadline", seconds=f"{self.deadline.seconds:g}", miss=f"{self.deadline.miss:g}"),
+                coded("after-deadline"),
             ),
         )
 

@@ -20,6 +20,7 @@ from dpalgos.models import Projection, opened
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec, construct, lookup
 from dpalgos.rows import Array, Features, Floats, RowMap, fits
+from dpalgos.sentences import coded
 from storage.datasets import open_dataset
 from storage.errors import DamagedError, InputError, RefusedError
 from storage.kept_rows import has_kept
@@ -274,7 +275,7 @@ def _from_file(dataset: DatasetRef, name: str, file: str, parameters: dict[str, 
     content = _content(Path(file).expanduser(), encoder.largest)
     features = encoder.read(content, dataset.dimension)
     outside = encoder.outside(content)
-    # The map's arrays hold the file, so that the outside sentence's digest and the identity are of the same bytes.
+    # The map's arrays hold the file, so that the outside code's digest and the identity are of the same bytes.
     digest = ReleaseStore.digest_of({}, features.arrays())
     key = identity(map=[name, digest, dataset.dimension], code=code_version(cls))
     _store(key, name, features)
@@ -331,7 +332,7 @@ def _from_public_rows(dataset: DatasetRef, config: AlgorithmSettings, before: Se
         before=tuple(step.key for step in before),
         algorithm=AlgorithmSpec("", "public", parameters),
         public=require_source(plan_normalisation(public, dataset.normalisation)),
-        outside=f"the public rows of {public.name}, which features are centred and whitened by, are not protected",
+        outside=coded("public-rows", name=public.name),
     )
 
 

@@ -13,6 +13,7 @@ from dpalgos.models import Statistic
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.score_curves import Calibration
+from dpalgos.sentences import sentence
 from storage.datasets import declared_table
 from storage.encoder import Encoder, encoder_of
 from storage.refs import DatasetRef, ReleaseRef
@@ -133,7 +134,8 @@ def guarantee_of(result: RunResult) -> str:
         return "None is proved: the model may reveal rows that it was trained on."
     return (
         f"{_sentence(proved)}\n\nPrecisely: {proved.statement()} for a {proved.unit}, {proved.neighbours}, "
-        f"{proved.numerics} numerics." + (f" Assumed: {'; '.join(proved.assumptions)}." if proved.assumptions else "")
+        f"{proved.numerics} numerics."
+        + (f" Assumed: {'; '.join(map(sentence, proved.assumptions))}." if proved.assumptions else "")
     )
 
 
@@ -170,7 +172,7 @@ def claim_of(result: RunResult) -> str:
     """Return what the paper claims of a run's algorithm, and where that does not hold; nothing without a claim."""
     if result.claim is None:
         return ""
-    flaw = f" It does not hold: {result.claim['flaw']}" if result.claim.get("flaw") else ""
+    flaw = f" It does not hold: {sentence(str(result.claim['flaw']))}" if result.claim.get("flaw") else ""
     sound = f" Sound counterpart: {result.sound_counterpart}." if result.sound_counterpart else ""
     return f"{result.claim['statement']} ({result.claim['theorem']}).{flaw}{sound}"
 

@@ -11,6 +11,7 @@ from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, 
 from dpalgos.guarantees import Loss, PureEpsilon, rounded_up
 from dpalgos.measured import ENDS, Metrics
 from dpalgos.metrics import safe_name
+from dpalgos.sentences import sentence
 from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig
@@ -60,7 +61,7 @@ class Proved(BaseModel, frozen=True):
 
     def __str__(self) -> str:
         """Epsilon, delta, what is protected, the neighbouring relation, the numerics and what is assumed."""
-        assumed = "".join(f"; assumed: {one}" for one in self.assumptions)
+        assumed = "".join(f"; assumed: {sentence(one)}" for one in self.assumptions)
         return f"{self.statement()} for a {self.unit} under {self.neighbours}, {self.numerics} numerics{assumed}"
 
     def summary(self) -> str:

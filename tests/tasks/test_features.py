@@ -14,6 +14,7 @@ from dpalgos.features.public_map import FileMap
 from dpalgos.features.whitening import PublicRowsWhitening
 from dpalgos.models import Projection
 from dpalgos.parameters import ParameterError
+from dpalgos.sentences import coded
 from flows.federated_training import chain_inline
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
@@ -154,7 +155,7 @@ def test_named_maps_take_their_parameters(clinic: None) -> None:
     assert chained.dataset.dimension == 10
     assert pipeline_of(config, chained).packages == ()
     assert chained.result.proved is not None
-    assert not [said for said in chained.result.proved.assumptions if "outside" in said]
+    assert chained.result.proved.assumptions == ()
     again = run(features="random-fourier", parameters={**given, "features.gamma": 0.6, "iterations": 3})[1]
     assert again.result.releases != chained.result.releases
 
@@ -270,7 +271,7 @@ def test_public_rows_centre_and_whiten(clinic: None, tmp_path: Path) -> None:
     assert chained.dataset.dimension == 3
     assert chained.plan.system == "noisy-gd+public-rows"
     assert chained.result.proved is not None
-    assert any("public rows of others" in said for said in chained.result.proved.assumptions)
+    assert coded("public-rows", name="others") in chained.result.proved.assumptions
     (step,) = chained.plan.features
     public, labels = gathered(open_dataset(current_layout(), find_dataset("others")))
     unit = public / np.linalg.norm(public, axis=1, keepdims=True)

@@ -146,6 +146,39 @@ def test_whatever_does_something_is(old: str, new: str) -> None:
     assert normalised_digest(SAMPLE.replace(old, new, 1)) != SAMPLE_DIGEST
 
 
+RAISING = """
+def check(x):
+    if x < 0:
+        raise Bad(f"x is {x}; it must be at least 0", "a sentence", "code", 3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("it must be at least 0", "give at least 0", True),
+        ("x is {x}; ", "", True),
+        ("a sentence", "another sentence", True),
+        ('"code"', '"other"', False),
+        ("3)", "4)", False),
+        ("Bad(", "Worse(", False),
+        ("x < 0", "x < 1", False),
+    ],
+)
+def test_texts_of_errors_change_no_version_and_what_they_carry_does(old: str, new: str, same: bool) -> None:
+    assert old in RAISING
+    assert (normalised_digest(RAISING.replace(old, new)) == normalised_digest(RAISING)) == same
+
+
+def test_a_sentence_of_a_guarantee_changes_no_version_and_its_code_does(tree: Path) -> None:
+    before, solver = version(), version("trainers", "output-perturbation")
+    edit(tree / "dpalgos/sentences.py", "in the solver's certificate", "in what the solver certifies")
+    assert (version(), version("trainers", "output-perturbation")) == (before, solver)
+    edit(tree / "dpalgos/trainers/output_perturbation.py", 'coded("arithmetic-of-solvers")', 'coded("no-noise")')
+    assert version() == before
+    assert version("trainers", "output-perturbation") != solver
+
+
 def test_comments_and_docstrings_change_no_version(tree: Path) -> None:
     before = version()
     edit(tree / "dpalgos/trainers/discriminant.py", '"""Models in closed', '"""Models  in  closed')
