@@ -91,7 +91,7 @@ def clinic(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             train(TrainingConfig(dataset="clinic", algorithm="non-private", parties=2))
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(door, "fit", fails_on_rows)
-            with pytest.raises(RedactedError, match="basis of all parties"):
+            with pytest.raises(RedactedError, match=r"^basis"):
                 train(TrainingConfig(dataset="clinic", epsilon=0.5, parties=2))
         flush_prefect()
         yield Clinic(root, engine.root, rows, results, since)

@@ -93,9 +93,7 @@ def test_what_a_notebook_is_told_of_clipped_cells_names_no_value(tmp_path: Path)
     rows = pd.read_csv(ROWS).head(4).astype({"ward": object})
     rows.loc[2, "ward"] = "moon7713"
     pipeline[0].on_violation = "clip"
-    with pytest.warns(
-        UserWarning, match=r"column ward: 1 cell is outside the schema and was .* the first in row 3"
-    ) as told:
+    with pytest.warns(UserWarning, match=r"column ward: 1 cell .*row 3") as told:
         found = predicted(pipeline, rows)
     assert not [one for one in told if "7713" in str(one.message)]
     assert found.tolist() == pipeline.predict(rows).tolist()
