@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Tests wait for servers and browsers a fifth of their time: one more worker than there are cores.
 WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
-.PHONY: run docs test tests coverage test-nightly check style types serve lock clean
+.PHONY: run docs test tests coverage test-nightly check style types templates serve lock clean
 .DEFAULT_GOAL := run
 
 .venv/.ready: requirements.lock pyproject.toml scripts/make-venv.sh
@@ -39,6 +39,9 @@ coverage: .venv/.ready  ## the tests, and which lines they run; tracing takes ha
 
 test-nightly: .venv/.ready  ## the heavy tests: an hour and a quarter on two cores
 	@$(BIN)/python -m pytest -m nightly -n $(shell getconf _NPROCESSORS_ONLN) --dist loadfile
+
+templates: .venv/.ready  ## texts of errors, warnings and help, written into tests/templates.txt; review its diff
+	@$(BIN)/python scripts/templates.py
 
 docs: .venv/.ready  ## the site, in build/site: pages that can be opened as files
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
