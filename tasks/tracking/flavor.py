@@ -276,7 +276,7 @@ def promised(found: HeldOutErrors | HeldOutScores, coverage: float) -> list[str]
     if found.reread:
         lines.append(
             "measured, not proved: the model rests on counts of columns that include the held-out rows. In simulations "
-            f"the claim held in {SIMULATED:.1%} of the runs"
+            f"the claim held in {100 * SIMULATED:g} % of the runs"
         )
     return lines
 
