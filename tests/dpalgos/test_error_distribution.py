@@ -135,11 +135,11 @@ def test_counts_are_those_of_clipped_errors() -> None:
     assert found.sums[:, -1].sum() == pytest.approx(3000)
     cut, apart = np.minimum(np.abs(error) / 2.5, 1.0), (truth - 0.7) / 2.5
     # Rounded to 2^-15 or finer, each row by half of that.
-    near = {"abs": 3000 * 2.0**-16}
-    assert found.squares == pytest.approx(np.square(cut).sum(), **near)
-    assert found.absolutes == pytest.approx(cut.sum(), **near)
-    assert found.label_squares == pytest.approx(np.minimum(apart**2, 1.0).sum(), **near)
-    assert found.label_sum == pytest.approx(apart[np.abs(apart) < 1].sum(), **near)
+    near = 3000 * 2.0**-16
+    assert found.squares == pytest.approx(np.square(cut).sum(), abs=near)
+    assert found.absolutes == pytest.approx(cut.sum(), abs=near)
+    assert found.label_squares == pytest.approx(np.minimum(apart**2, 1.0).sum(), abs=near)
+    assert found.label_sum == pytest.approx(apart[np.abs(apart) < 1].sum(), abs=near)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
