@@ -37,7 +37,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, GaussianSums, LaplaceSums, NoisySums
+from dpalgos.evaluators.noisy_sums import GaussianSums, LaplaceSums, NoisySums
 from dpalgos.guarantees import Setting
 from dpalgos.measured import SHARE, Metrics, Scale
 from dpalgos.metrics import correlation, correlation_coefficient, metrics_of_confusion, rates_of_group, recalls
@@ -195,52 +195,6 @@ def metrics_of_noisy_group(counts: Floats, deviation: float, noise: Noise, class
 
 
 FEW_ROWS = "the margin of the group's number of rows holds 0"
-
-
-def metrics_of_noisy_errors(sums: Floats, rows: int, deviation: float, label_range: Sequence[float]) -> Metrics:
-    """Return what follows from noisy sums of a regression's errors, in the unit of the target.
-
-    ``mse``, ``mae`` and ``r2`` (1 - mse / variance of the targets; 0 where no variance is left) of predictions clipped
-    to the declared range; ``mae_noise`` and ``r2_noise``, their standard deviations by the noise alone (of R^2 to first
-    order); ``mae_low`` and ``mae_high``, 1.96 standard deviations of noise and drawn rows together below and above.
-    Means are over the public number of rows, unless the noisy count says that null records are among them (it is lower
-    by more than three standard deviations): then over that count, whose noise the margins leave out.
-
-    Parameters
-    ----------
-    sums : array (5,)
-        Of (1, 2 a^2, a, t, t^2); see :class:`dpalgos.evaluators.noisy_sums.ErrorSums`.
-    rows : int
-        Rows that were held out, null records included; public.
-    deviation : float
-        Of the noise of each sum.
-    label_range : (float, float)
-        Declared.
-    """
-    count, squares, absolute, first, second = (float(value) for value in sums)
-    width = label_range[1] - label_range[0]
-    counted = max(float(rows) if count >= rows - 3.0 * deviation else count, 1.0)
-    noise = deviation / counted
-    mse = max(squares / SQUARES_WEIGHT / counted, 0.0)
-    mae = min(max(absolute / counted, 0.0), 1.0)
-    # Of t / 2: in units of the width, like the errors.
-    variance = max(second / counted - (first / counted) ** 2, 0.0) / 4.0
-    r2, r2_noise = 0.0, 0.0
-    if variance > 0:
-        r2 = 1.0 - mse / variance
-        of_variance = math.hypot(1.0, 2.0 * first / counted) * noise / 4.0
-        r2_noise = math.hypot(noise / SQUARES_WEIGHT, (1.0 - r2) * of_variance) / variance
-    margin = TWO_SIDED * math.hypot(noise, math.sqrt(max(mse - mae * mae, 0.0) / counted))
-    found = Metrics({"mae_noise": noise * width, "r2_noise": r2_noise, "held_out_rows": float(rows)})
-    limits = max(mae - margin, 0.0) * width, min(mae + margin, 1.0) * width
-    found.measure("mae", mae * width, limits, Scale(guess=width, perfect=0.0, most=width, whole=width))
-    # These have no margins of their own, and come from the same sums.
-    for name, value, ends in (("mse", mse * width**2, (0.0, width**2)), ("r2", r2, (-math.inf, 1.0))):
-        if found.is_known("mae"):
-            found[name] = value
-        else:
-            found.refuse(name, found.reasons["mae"], ends)
-    return found
 
 
 TWO_SIDED = 1.96

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -72,25 +72,36 @@ def label_range_of(artefacts: Sequence[Artefact], declared: Sequence[float]) -> 
     return declared
 
 
+class Spread(NamedTuple):
+    """Around what, and how far, a real label lies by released counts of it, in the unit of the label."""
+
+    centre: float
+    """c, from which the label's squared distance up to ``width`` is least."""
+    width: float
+    """B, the 95 % quantile less the 5 % quantile."""
+    share: float
+    """Mean of min(|label − c|/B, 1)²."""
+
+
 @runtime_checkable
 class LabelSpread(Protocol):
     """An artefact that says around what, and how far, a real label lies by released counts of it."""
 
     @property
     def label_spread(self) -> Floats:
-        """Centre and spread, in the unit of the label; empty where labels are classes, or are not counted."""
+        """The numbers of a :class:`Spread`, (3,): zero where counts do not tell; empty where no label is counted."""
 
 
-def label_spread_of(artefacts: Sequence[Artefact]) -> tuple[float, float] | None:
-    """Return the centre and the spread of real labels that the last artefact says; None where none does.
+def label_spread_of(artefacts: Sequence[Artefact]) -> Spread | None:
+    """Return how far real labels lie, as the last artefact says; None where none does.
 
-    An artefact says none where these are not two finite numbers, the spread positive.
+    An artefact says none where these are not finite numbers, the width positive.
     """
     for artefact in reversed(artefacts):
-        if isinstance(artefact, LabelSpread) and artefact.label_spread.shape == (2,):
-            centre, spread = (float(number) for number in artefact.label_spread)
-            if math.isfinite(centre) and 0.0 < spread < math.inf:
-                return centre, spread
+        if isinstance(artefact, LabelSpread) and artefact.label_spread.shape == (3,):
+            spread = Spread(*(float(number) for number in artefact.label_spread))
+            if all(map(math.isfinite, spread)) and spread.width > 0.0:
+                return spread
     return None
 
 

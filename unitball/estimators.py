@@ -878,7 +878,7 @@ class PrivateRegressor(_Scored, RegressorMixin, _PrivateEstimator):  # type: ign
     bounds, schema, on_violation, algorithm, parameters, public, random_state, replicate, account, root
     rows_per_person, disjoint_people, test_fraction
         See :class:`PrivateClassifier`; the algorithm is ``"unitball"`` by default. Of held-out rows noisy sums of the
-        errors are released: ``measured_`` has ``mae``, ``mse`` and ``r2``.
+        errors are released: ``measured_`` has ``mae``, ``rmse`` and ``r2``.
 
     Attributes
     ----------

@@ -575,6 +575,7 @@ def _measurements(results: Sequence[RunResult]) -> Iterator[str]:
     """Yield what the metrics are to be compared with, how exact they are, and what they are of."""
     from tasks.tracking.results import (
         NOT_MEASURED,
+        about_bound,
         about_people,
         at_this_budget,
         guessing,
@@ -595,7 +596,8 @@ def _measurements(results: Sequence[RunResult]) -> Iterator[str]:
     if known:
         yield mean.capitalize()
     if any("r2" in one.metrics for one in results):
-        yield "R² is 0 for guessing the mean."
+        bound = next(filter(None, map(about_bound, results)), "")
+        yield f"R² is 0 for the best constant. {bound}".rstrip()
     if len(results) == 1:
         yield from _of_one(results[0])
     margins = list(dict.fromkeys(filter(None, map(margins_are, results))))
@@ -643,9 +645,7 @@ def _noise(results: Sequence[RunResult]) -> Iterator[str]:
         if f"{name}_noise" in one.metrics and one.metrics.is_known(name)
     ]
     if noises:
-        of_r2 = [one.metrics["r2_noise"] for one in results if "r2_noise" in one.metrics and one.metrics.is_known("r2")]
-        also = f", of R² {max(of_r2):.2g}, predictions clipped to the declared range" if of_r2 else ""
-        yield f"The noise alone has a standard deviation of {max(noises):.2g}{also}."
+        yield f"The noise alone has a standard deviation of {max(noises):.2g}."
     several = results[0].identity.dataset.unit.several
     yield f"No model was trained on the held-out {several}. Measuring on them took no budget from the training."
 

@@ -10,37 +10,38 @@ width R first, so that |e| ≤ R. It adds to
   |e| ≥ R·2^(−(j+1)/q), at nearly the same noise for every edge. No noise depends on R: a range declared ten times too
   wide adds empty bins;
 - its *count*, 1, which makes the release's own total: null records add nothing;
-- four *sums* of numbers between −1 and 1: with a = min(|e|/B, 1) and v = clip((label − c)/B, −1, 1), they are a², a,
-  v², and v where |v| < 1 (0 elsewhere). B is a public bound and c a public centre, both fixed before a row is read.
-  Their means are exact where bins would have a width: RMSE and mean absolute error with errors counted up to B, and
-  both parts of R²_B = 1 − Σ min(|e|, B)² / min_c Σ min(|label − c|, B)² at the same noise, whatever R is.
+- seven *sums* of numbers between −1 and 1. With a = min(|e|/B, 1), h = a², v = clip((label − c)/B, −1, 1) and g = v²,
+  they are h, a, g, the second moments h², g² and h g, and v where |v| < 1 (0 elsewhere). B is a public bound and c a
+  public centre, both fixed before a row is read. Their means are exact where bins would have a width: RMSE and mean
+  absolute error with errors counted up to B, both parts of R²_B = 1 − Σ min(|e|, B)² / min_c Σ min(|label − c|, B)²,
+  and how much the drawing of rows moves these, all at a noise that does not depend on R.
 
 *Why sums in addition to the lines.* From geometric bins alone, a sum of squares is known up to the bins' width (19 %
 with 8 parts per octave, 41 % with 4), and a denominator from two more lines costs every line a factor of √2. The sums
 cost every line a factor of 2/√3 = 1.155 and have no width.
 
-*The vector*, integers from the row on: U ĉ_j in its line, and (w_n, w_h a², w_a a, w_g v², w_v v) with whole weights. A
-number is rounded within its interval, whose ends are whole.
+*The vector*, integers from the row on: U ĉ_j in its line, the whole weight w_n of the count, and w_i x_i for each sum,
+whose weight w_i is whole, too. A number is rounded within its interval, whose ends are whole.
 
 *Sensitivity.* Let ĉ be the first, longest column of the factor, ‖ĉ_j‖ ≤ ‖ĉ‖.
 
 *replace-one, two rows.* Of different signs: the lines move by ‖ĉ_i‖² + ‖ĉ_j‖² ≤ 2 ‖ĉ‖². Of one sign: by
-‖ĉ_i − ĉ_j‖² ≤ ‖ĉ_i‖² + ‖ĉ_j‖² ≤ 2 ‖ĉ‖², since entries are not negative. The count does not move. a², a and v² lie in
-[0, 1] and move by at most 1 each, v lies in [−1, 1] and moves by at most 2. So
+‖ĉ_i − ĉ_j‖² ≤ ‖ĉ_i‖² + ‖ĉ_j‖² ≤ 2 ‖ĉ‖², since entries are not negative. The count does not move. The first six sums
+are of numbers in [0, 1], which move by at most 1 each, and v lies in [−1, 1] and moves by at most 2. So
 
-    Δ² ≤ 2 ‖ĉ‖² U² + w_h² + w_a² + w_g² + 4 w_v².
+    Δ² ≤ 2 ‖ĉ‖² U² + w_1² + … + w_6² + 4 w_v².
 
-*replace-one, a row against a null record*: ‖ĉ‖² U² + w_n² + w_h² + w_a² + w_g² + w_v², which is less: w_n ≤ ‖ĉ‖ U. That
-is why the count is free of charge under this relation.
+*replace-one, a row against a null record*: ‖ĉ‖² U² + w_n² + w_1² + … + w_6² + w_v², which is less: w_n ≤ ‖ĉ‖ U. That is
+why the count is free of charge under this relation.
 
 *replace-special*: a row against a null record is all there is, and Δ² is that sum. There w_n² is an eighth of
 ‖ĉ‖² U².
 
 *Rows of one person*, k of them, add ⌊U/k⌋ ĉ_j each, and of each sum a whole number between the ends of its interval
 times ⌊w ⌊U/k⌋ / U⌋, all with one k. So each adds a point of 1/k times the convex hull of zero and of the vectors
-(ĉ_i U in one line, w_n, and a point of the box of the four sums), and together they add a point of that hull. A norm of
+(ĉ_i U in one line, w_n, and a point of the box of the sums), and together they add a point of that hull. A norm of
 differences is convex, hence largest between extreme points, which are those counted above: the bounds use the lines,
-the count and the box alone, and not that a², a and the bin belong to one error.
+the count and the box alone, and not that the sums and the bin belong to one error.
 
 *What B, c and R may be.* The bound holds for every B, c and R, and these change neither the noise nor the vector's
 length. So B and c may come from an earlier release (:meth:`ErrorDistribution.informed`), on which the numbers then
@@ -69,14 +70,14 @@ from dpalgos.rows import Array, Floats, Ints, Rows
 OCTAVES = 16
 """The last bin holds all errors below this many halvings of the range."""
 COARSEST, FINEST = 4, 8
-# What the count, a², a, v² and v weigh among each other: the squared error is the smallest of the sums, and gets most.
-_WEIGHTS = (4, 2, 3, 1)
+# What h, a, g, h², g², h g and v weigh among each other: the squared error is what is smallest, and gets most.
+_WEIGHTS = (4, 2, 3, 1, 1, 1, 1)
 # Of the squared sensitivity of two rows a quarter is that of the sums: a third of the lines'.
 _SUMS_TO_LINES = 3
 # Under replace-special the count costs noise: the square of its weight is that part of the longest column's.
 _COUNT_PART = 8
-SUMS = 5
-"""Entries behind the lines: count, a², a, v², v."""
+SUMS = 1 + len(_WEIGHTS)
+"""Entries behind the lines: the count, and sums of h, a, g, h², g², h g, v."""
 _ROOM = 2.0**61
 # Half a width of a bin is worth more than the noise of more bins from so many rows times mu on.
 _FINER_FROM = 150.0
@@ -111,9 +112,9 @@ class ErrorDistribution(GaussianSums):
     mu-GDP, exact. With c the first column of the integer factor, the unit U and the weights w of the module's text, a
     record moves the vector in l2, squared, by at most
 
-    *replace-one*: 2 |c|^2 U^2 + w_h^2 + w_a^2 + w_g^2 + 4 w_v^2;
+    *replace-one*: 2 |c|^2 U^2 + w_1^2 + ... + w_6^2 + 4 w_v^2;
 
-    *replace-special*: |c|^2 U^2 + w_n^2 + w_h^2 + w_a^2 + w_g^2 + w_v^2.
+    *replace-special*: |c|^2 U^2 + w_n^2 + w_1^2 + ... + w_6^2 + w_v^2.
 
     Both by the module's proof, which holds for all rows of a person as for a row, and whatever the bound and the centre
     are. Rounded Gaussian noise of scale ``sensitivity / mu`` on each integer (see ``mechanisms.distributions``).
@@ -143,6 +144,7 @@ class ErrorDistribution(GaussianSums):
     parts: int = field(default=COARSEST, metadata=between(COARSEST, FINEST))
     bound: float | None = None
     centre: float | None = None
+    share: float | None = None
     unit: ClassVar[int] = 1 << 10
     fewest_classes: ClassVar[int] = 1
     source: ClassVar[str] = "ours; Fichtenberger, Henzinger, Upadhyay 2023 (the factor)"
@@ -157,6 +159,8 @@ class ErrorDistribution(GaussianSums):
         object.__setattr__(self, "label_range", ends)
         if self.bound is not None and not 0.0 < self.bound < math.inf:
             raise ParameterError(f"bound is {self.bound}; it must be a positive number in the unit of the label")
+        if self.share is not None and not 0.0 <= self.share <= 1.0:
+            raise ParameterError(f"share is {self.share}; it must lie in [0, 1]")
         if self.centre is not None and not math.isfinite(self.centre):
             raise ParameterError(f"centre is {self.centre}; it must be a finite number in the unit of the label")
 
@@ -172,7 +176,9 @@ class ErrorDistribution(GaussianSums):
     def informed(self, artefacts: Sequence[Artefact]) -> Self:
         """Return the evaluator with the centre and the bound that released counts of the label say, if any do."""
         spread = label_spread_of(artefacts)
-        return self if spread is None else replace(self, centre=spread[0], bound=spread[1])
+        if spread is None:
+            return self
+        return replace(self, centre=spread.centre, bound=spread.width, share=spread.share)
 
     @property
     def bins(self) -> int:
@@ -201,10 +207,10 @@ class ErrorDistribution(GaussianSums):
         return low + (high - low) / 2.0 if self.centre is None else self.centre
 
     def weights(self, setting: Setting) -> Ints:
-        """Return the whole numbers that stand for one in the count and in the sums, (5,)."""
+        """Return the whole numbers that stand for one in the count and in the sums, (8,)."""
         units = self.units(setting)
         longest = _squared_norm(self.bins) * units**2
-        of_two = sum(weight**2 for weight in _WEIGHTS[:3]) + 4 * _WEIGHTS[3] ** 2
+        of_two = sum(weight**2 for weight in _WEIGHTS[:-1]) + 4 * _WEIGHTS[-1] ** 2
         step = math.isqrt(2 * longest // (_SUMS_TO_LINES * of_two))
         part = 1 if setting.neighbours is Neighbours.REPLACE_ONE else _COUNT_PART
         return np.array([math.isqrt(longest // part), *(step * weight for weight in _WEIGHTS)], dtype=np.int64)
@@ -225,7 +231,7 @@ class ErrorDistribution(GaussianSums):
         return root
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
-        """Return (2 T + 5,): the lines of errors e ≥ 0 and e < 0, the count, the sums of a², a, v², v."""
+        """Return (2 T + 8,): the lines of errors e ≥ 0 and e < 0, the count, the sums of h, a, g, h², g², h g, v."""
         return (2 * self.bins + SUMS,)
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
@@ -237,7 +243,7 @@ class ErrorDistribution(GaussianSums):
         return one_row_apart(setting, left, right, labels=(high, low))
 
     def of_block(self, features: Floats, labels: Array, parts: Ints, setting: Setting) -> Ints:
-        """Return the exact counts and sums (2 T + 5,) of a block; lines do not yet go through the factor."""
+        """Return the exact counts and sums (2 T + 8,) of a block; lines do not yet go through the factor."""
         low, high = self.label_range
         width, bins = high - low, self.bins
         truth = np.clip(np.asarray(labels, dtype=np.float64), low, high)
@@ -249,7 +255,9 @@ class ErrorDistribution(GaussianSums):
         lines = np.bincount(place + bins * (error < 0), parts, 2 * bins).astype(np.int64)
         share = np.minimum(size * (width / self.largest_error), 1.0)
         apart = np.clip((truth - self.middle) / self.largest_error, -1.0, 1.0)
-        values = (share * share, share, apart * apart, np.where(np.abs(apart) < 1.0, apart, 0.0))
+        squared, spread = share * share, apart * apart
+        inside = np.where(np.abs(apart) < 1.0, apart, 0.0)
+        values = (squared, share, spread, squared * squared, spread * spread, squared * spread, inside)
         units = self.units(setting)
         count, *weights = (int(weight) for weight in self.weights(setting))
         sums = [(count * parts // units).sum()]
@@ -265,10 +273,14 @@ class ErrorDistribution(GaussianSums):
         return np.concatenate([lines.ravel(), exact[2 * self.bins :]])
 
     def result(self, state: Ints, setting: Setting) -> Statistic:
-        """Return the noisy running sums of both lines, the count and the sums, in rows; negative ones are left."""
+        """Return the noisy running sums of both lines, the count and the sums, in rows, and then B, c and the share.
+
+        Negative numbers are left as they are; the share is 0 where it is not known.
+        """
         lines = state[: 2 * self.bins].reshape(2, self.bins) / self.units(setting)
         sums = state[2 * self.bins :] / self.weights(setting)
-        return Statistic(values=np.concatenate([self.sums().decode(lines).ravel(), sums]))
+        known = [self.largest_error, self.middle, self.share or 0.0]
+        return Statistic(values=np.concatenate([self.sums().decode(lines).ravel(), sums, known]))
 
 
 def _squared_norm(bins: int) -> int:

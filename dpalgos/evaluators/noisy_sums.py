@@ -410,9 +410,13 @@ SQUARES_WEIGHT = 2
 """The squared errors' sum is the smallest in a good model, and gets twice the precision."""
 
 
+@register("evaluators", "laplace-error-sums")
 @dataclass(frozen=True, kw_only=True)
-class ErrorSums(NoisySums):
-    """Five sums over the hold-out rows, with integer noise; subclasses say which noise, in which norm.
+class LaplaceErrorSums(LaplaceSums):
+    """Sum the errors of a regression over the hold-out rows, with discrete Laplace noise.
+
+    For models whose training spends a pure epsilon: measuring them spends no delta either. (With Gaussian noise,
+    :class:`~dpalgos.evaluators.error_distribution.ErrorDistribution` measures them.)
 
     The rows' features are the predictions p of a released model, their labels the targets. Both are clipped to the
     declared range [low, high]; with t the target mapped to [-1, 1] and a = |p - t| / (high - low) in [0, 1], a row adds
@@ -425,28 +429,29 @@ class ErrorSums(NoisySums):
     row has a coarser grid, B = floor(G / sqrt(k)) in the place of G: it adds the part B^2 / G^2 <= 1 / k of s at A / B
     and T / B, so that a person's rows together stay in the convex hull.
 
-    Sensitivity
-    -----------
-    Let d = |t - t'| and m = |t + t'|, so that d + m <= 2.
-
-    *l2, replace-one*, both records real: (2 a^2 - 2 a'^2)^2 + (a - a')^2 <= 5, and
-    (t - t')^2 + (t^2 - t'^2)^2 = d^2 (1 + m^2) <= d^2 (1 + (2 - d)^2), which rises in d (its derivative is
-    2 d (2 d^2 - 6 d + 5) > 0) to 4. Together at most 9, attained by a = 1, t = 1 against a = 0, t = -1: **3**.
-    One record null: |s|^2 <= 1 + 4 + 1 + 1 + 1 = 8, less. *Replace-special*: **sqrt(8)**, attained by a = t = 1.
-
-    *l1*: real against real at most 2 + 1 + d (1 + m) <= 3 + d (3 - d) <= 5.25; real against null at most 6, attained
-    by a = t = 1. So **6** under both relations, since null records occur under replace-one too.
+    Guarantee
+    ---------
+    epsilon-DP, exact: with d = |t - t'| and m = |t + t'|, so that d + m <= 2, two real records are at most 2 + 1 + d (1
+    + m) <= 3 + d (3 - d) <= 5.25 apart in l1, and a record and a null record at most 6, attained by a = t = 1. So **6**
+    under both relations, since null records occur under replace-one too. Discrete Laplace noise of scale ``6 /
+    epsilon``.
 
     Parameters
     ----------
-    budget : Loss
+    budget : PureEpsilon
     label_range : (float, float)
         Declared, low below high, in the unit of the target.
+
+    References
+    ----------
+    Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
     """
 
     label_range: Sequence[float] = (0.0, 1.0)
     unit: ClassVar[int] = _UNIT
     fewest_classes: ClassVar[int] = 1
+    people: ClassVar[str] = "each of k rows adds the part B²/G² ≤ 1/k of what one record may add"
+    measured: ClassVar[str] = "sums of errors, l1"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -471,73 +476,16 @@ class ErrorSums(NoisySums):
         sums = (grid * grid, SQUARES_WEIGHT * error * error, grid * error, grid * centred, centred * centred)
         return np.array([each.sum() for each in sums], dtype=np.int64)
 
-    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
-        """Return the largest error at the upper end of the range against none at the lower; in l1, a null record."""
-        low, high = self.label_range
-        null = NULL_LABEL if setting.classes > 1 else math.nan
-        row = np.full(setting.dimension, low)
-        return one_row_apart(setting, row, row, labels=(high, null if self.norm == 1 else low))
-
-
-@register("evaluators", "error-sums")
-@dataclass(frozen=True, kw_only=True)
-class GaussianErrorSums(ErrorSums, GaussianSums):
-    """Sum the errors of a regression over the hold-out rows, with rounded Gaussian noise.
-
-    Guarantee
-    ---------
-    mu-GDP, exact: integer sums of (1, 2 a^2, a, t, t^2) over the rows, a in [0, 1] the error and t in [-1, 1] the
-    target in units of the declared range, have the l2 sensitivity 3, attained by (1, 2, 1, 1, 1) against
-    (1, 0, 0, -1, 1), and sqrt(8) under replace-special, against nothing. Rounded Gaussian noise of scale
-    ``sensitivity / mu`` (see ``mechanisms.distributions``).
-
-    Parameters
-    ----------
-    budget : GaussianMu
-    label_range : (float, float)
-
-    References
-    ----------
-    Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
-    """
-
-    people: ClassVar[str] = "each of k rows adds the part B²/G² ≤ 1/k of what one record may add"
-    measured: ClassVar[str] = "sums of errors, l2"
-
-    def sensitivity(self, setting: Setting) -> float:
-        """Return how far one record moves the sums."""
-        return 3.0 if setting.neighbours is Neighbours.REPLACE_ONE else math.sqrt(8.0)
-
-
-@register("evaluators", "laplace-error-sums")
-@dataclass(frozen=True, kw_only=True)
-class LaplaceErrorSums(ErrorSums, LaplaceSums):
-    """Sum the errors of a regression over the hold-out rows, with discrete Laplace noise.
-
-    For models whose training spends a pure epsilon: measuring them spends no delta either.
-
-    Guarantee
-    ---------
-    epsilon-DP, exact: integer sums of (1, 2 a^2, a, t, t^2) over the rows, a in [0, 1] the error and t in [-1, 1] the
-    target in units of the declared range, have the l1 sensitivity 6, attained by (1, 2, 1, 1, 1) against a null
-    record. Discrete Laplace noise of scale ``6 / epsilon``.
-
-    Parameters
-    ----------
-    budget : PureEpsilon
-    label_range : (float, float)
-
-    References
-    ----------
-    Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
-    """
-
-    people: ClassVar[str] = "each of k rows adds the part B²/G² ≤ 1/k of what one record may add"
-    measured: ClassVar[str] = "sums of errors, l1"
-
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record moves the sums: most against a null record, which occurs under both relations."""
         return 6.0
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return the largest error at the upper end of the range against a null record."""
+        low, high = self.label_range
+        null = NULL_LABEL if setting.classes > 1 else math.nan
+        row = np.full(setting.dimension, low)
+        return one_row_apart(setting, row, row, labels=(high, null))
 
 
 @dataclass(frozen=True, kw_only=True)

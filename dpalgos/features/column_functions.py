@@ -32,7 +32,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -119,6 +119,8 @@ class ColumnFunctions(RowFeatures):
         By what each feature is multiplied.
     label_range : array (2,) or (0,)
         Range that a real label is clipped to; empty where labels are classes.
+    label_spread : array (3,) or (0,)
+        Of a real label that is counted, the numbers of a :class:`~dpalgos.models.Spread` (:func:`label_spread`).
     """
 
     columns: Ints
@@ -128,6 +130,7 @@ class ColumnFunctions(RowFeatures):
     level: Ints
     weights: Floats
     label_range: Floats
+    label_spread: Floats = field(default_factory=lambda: np.zeros(0))
 
     kept: ClassVar[bool] = False
 
@@ -382,14 +385,8 @@ def clipping_range(counts: ColumnCounts) -> tuple[float, float]:
     if counts.layout.label_range is None:
         raise ParameterError("these counts have no real label; labels of classes have no range")
     low, high = counts.layout.label_range
-    below, bins = counts.shares_below()[-1], counts.bins
-    width = (high - low) / bins
-    edges = low + np.arange(bins + 1) * width
-    first, last = _between(below, 0.05)
-    first_held, last_held = 0, bins - 1
-    if last + 1 - first < LOOSE * bins:
-        below = _without_noise(below, np.sqrt(np.diagonal(counts.covariance)) / max(counts.rows, 1))
-        first_held, last_held = _between(below, 0.0)
+    edges, below, (first_held, last_held) = _label_shares(counts)
+    width = (high - low) / counts.bins
     middles, masses = edges[:-1] + width / 2.0, np.diff(below)
     variance = float(masses @ (middles - masses @ middles) ** 2)
     least = counts.deviation / max(counts.rows, 1)
@@ -401,6 +398,49 @@ def clipping_range(counts: ColumnCounts) -> tuple[float, float]:
         if lost <= LABEL_LOSS * variance and last + 1 - first > _FEWEST_BINS:
             best = ends
     return best if best[1] - best[0] > _FEWEST_BINS * width else (low, high)
+
+
+def _label_shares(counts: ColumnCounts) -> tuple[Floats, Floats, tuple[int, int]]:
+    """Return the edges of a real label's bins, the share of labels below each, and the first and last bin that is held.
+
+    Where the declared range is far too wide, without what noise alone puts into its tails.
+    """
+    low, high = counts.layout.label_range or (0.0, 1.0)
+    below, bins = counts.shares_below()[-1], counts.bins
+    edges = np.asarray(low + np.arange(bins + 1) * ((high - low) / bins), dtype=np.float64)
+    first, last = _between(below, 0.05)
+    held = 0, bins - 1
+    if last + 1 - first < LOOSE * bins:
+        below = _without_noise(below, np.sqrt(np.diagonal(counts.covariance)) / max(counts.rows, 1))
+        held = _between(below, 0.0)
+    return edges, below, held
+
+
+# Finer ones tell B and the centre to within an eighth of B.
+_FEWEST_BINS_OF_SPREAD = 8
+
+
+def label_spread(counts: ColumnCounts) -> Floats:
+    """Return how far a real label lies from its centre by released counts, (3,): a :class:`~dpalgos.models.Spread`.
+
+    B is the 95 % quantile less the 5 % quantile, interpolated within bins; the centre is the middle of the bin from
+    which Σ min(|label − c|, B)² is least. All three are zero where B is less than eight bins: then the counts do not
+    tell.
+
+    Parameters
+    ----------
+    counts : ColumnCounts
+        Of a real label, the last line.
+    """
+    edges, below, _ = _label_shares(counts)
+    low, high = (float(np.interp(rank, below, edges)) for rank in (0.05, 0.95))
+    spread, step = high - low, float(edges[1] - edges[0])
+    if spread < _FEWEST_BINS_OF_SPREAD * step:
+        return np.zeros(3)
+    middles, masses = edges[:-1] + step / 2.0, np.diff(below)
+    losses = np.minimum(np.square(middles[:, None] - middles[None, :]), spread**2) @ masses
+    best = int(losses.argmin())
+    return np.array([middles[best], spread, losses[best] / spread**2])
 
 
 def _between(below: Floats, tail: float) -> tuple[int, int]:
@@ -445,6 +485,7 @@ def column_functions(
     categories = [column for column in columns if not column.is_number]
     if level not in LEVELS:
         raise ParameterError(f"level is {level!r}; choose one of {', '.join(LEVELS)}")
+    spread = np.zeros(0)
     if counts is None:
         if numbers:
             raise ParameterError(f"{len(numbers)} numbers have functions by released counts; give such counts")
@@ -458,6 +499,7 @@ def column_functions(
         others = counts.rare()
         if counts.layout.label_range is not None:
             label_range = clipping_range(counts)
+            spread = label_spread(counts)
     described = [
         (one.at, -1 if one.values is None else one.values, -1 if one.missing is None else one.missing)
         for one in (*numbers, *categories)
@@ -471,6 +513,7 @@ def column_functions(
         level=np.array([_NAMES.index(level), counts is not None], dtype=np.int64),
         weights=_weights(terms(numbers, categories, level, counted=counts is not None), level, tables, len(categories)),
         label_range=np.array(label_range, dtype=np.float64),
+        label_spread=spread,
     )
 
 

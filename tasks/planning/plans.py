@@ -15,6 +15,7 @@ from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.column_maps import ColumnMap, how_counted
 from dpalgos.evaluators.by_group import PairsByGroup
 from dpalgos.evaluators.column_histograms import ColumnHistograms
+from dpalgos.evaluators.error_distribution import parts_for
 from dpalgos.features.column_groups import ColumnGroups
 from dpalgos.guarantees import (
     Claim,
@@ -565,14 +566,15 @@ class Draft:
         pure = not config.roc and all(
             one.proved and all(isinstance(loss, PureEpsilon) for loss in one.losses) for one in guarantees
         )
-        specs = [self._evaluator(groups, pure=pure)]
+        paths = [(*models[0].upstream, model.key)] if model else [(*one.upstream, one.key) for one in models]
+        several = (1 + config.roc) * len(paths)
+        losses = self._evaluation_losses([PureEpsilon if pure else GaussianMu] * several)
+        specs = [self._evaluator(groups, losses[0], sum(shard.rows for shard in held_out))]
         if config.roc:
             # Most rows of a rare class's table share a bin at scale 1.
             specs.append(AlgorithmSpec("evaluators", "score-distribution", {"scale": 2.0}))
-        paths = [(*models[0].upstream, model.key)] if model else [(*one.upstream, one.key) for one in models]
         # A row's group stands before the scores.
         beside = tuple(one.key for one in groups)
-        losses = self._evaluation_losses([PureEpsilon if pure else GaussianMu] * (len(specs) * len(paths)))
         trust = Trust.CENTRAL if len(held_out) == 1 else self.resolved.trust
         setting = Setting(
             sizes=tuple(shard.rows for shard in held_out),
@@ -639,19 +641,23 @@ class Draft:
         if fault is not None:
             raise ParameterError(f"aim is {self.config.aim}; {fault}")
 
-    def _evaluator(self, groups: Sequence[PlannedRelease], *, pure: bool) -> AlgorithmSpec:
+    def _evaluator(self, groups: Sequence[PlannedRelease], loss: Loss, rows: int) -> AlgorithmSpec:
         """Return what measures a model of this data set: confusions of classes, or errors in a declared range."""
         label_range = self.shards[0].dataset.label_range
         if groups:
             count = len(cast(ColumnGroups, groups[0].build()).names)
-            name = "laplace-confusion-by-group" if pure else "confusion-by-group"
+            name = "laplace-confusion-by-group" if isinstance(loss, PureEpsilon) else "confusion-by-group"
             return AlgorithmSpec("evaluators", name, {"groups": count})
         if label_range is None:
-            return AlgorithmSpec("evaluators", "laplace-confusion-matrix" if pure else "confusion-matrix")
+            return AlgorithmSpec(
+                "evaluators", "laplace-confusion-matrix" if isinstance(loss, PureEpsilon) else "confusion-matrix"
+            )
         if self.config.roc:
             raise ParameterError("a ROC is of classes, and these labels are numbers; leave --roc out")
+        if not isinstance(loss, GaussianMu):
+            return AlgorithmSpec("evaluators", "laplace-error-sums", {"label_range": list(label_range)})
         return AlgorithmSpec(
-            "evaluators", "laplace-error-sums" if pure else "error-sums", {"label_range": list(label_range)}
+            "evaluators", "error-distribution", {"label_range": list(label_range), "parts": parts_for(rows, loss.mu)}
         )
 
     def _evaluation_losses(self, kinds: Sequence[type[Loss]]) -> tuple[Loss, ...]:

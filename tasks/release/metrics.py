@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, PlainSerializer, PlainValidator
 
 from dpalgos.confusions import FEW, extremes, largest_confusions, recalls_at_once
+from dpalgos.error_margins import ErrorCounts, metrics_of_error_counts, metrics_of_noisy_errors
 from dpalgos.evaluators.by_group import PairsByGroup
+from dpalgos.evaluators.error_distribution import ErrorDistribution
 from dpalgos.evaluators.noisy_sums import (
     CountedPairs,
-    ErrorSums,
+    LaplaceErrorSums,
     NoisySums,
     ScoreDistribution,
 )
@@ -30,7 +32,6 @@ from dpalgos.features.column_groups import ColumnGroups, GroupOfRow
 from dpalgos.margins import (
     Noise,
     metrics_of_noisy_confusion,
-    metrics_of_noisy_errors,
     metrics_of_noisy_group,
     of_sum,
     simulated,
@@ -412,8 +413,10 @@ def _of_releases(
     for planned, statistic in released:
         algorithm, values, setting = cast(NoisySums, planned.build()), statistic.values, planned.setting
         deviation = algorithm.deviation(setting) * setting.noise_factor
-        if isinstance(algorithm, ErrorSums):
+        if isinstance(algorithm, LaplaceErrorSums):
             measured |= Measured(metrics_of_noisy_errors(values, setting.rows, deviation, algorithm.label_range))
+        elif isinstance(algorithm, ErrorDistribution):
+            measured |= Measured(metrics_of_error_counts(ErrorCounts.of_release(values, algorithm, setting)))
         elif isinstance(algorithm, PairsByGroup):
             assert groups is not None, "who counts by group has planned what says the groups"
             measured |= _of_groups(

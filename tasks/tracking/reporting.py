@@ -39,6 +39,7 @@ from tasks.tracking.results import (
     Chained,
     Proved,
     RunResult,
+    about_bound,
     about_groups,
     about_people,
     append_result,
@@ -233,7 +234,7 @@ def _errors(result: RunResult) -> str:
         return f"The errors on {_where(result)} {NOT_MEASURED} {at_this_budget(result)}."
     return (
         f"Mean absolute error{by_person(result)} {shown_metric(result, 'mae', '.4g')} on {result.measured_on}; "
-        f"R² {result.metrics['r2']:.3f}, which is 0 for guessing the mean."
+        f"R² {shown_metric(result, 'r2', '.3f')}, which is 0 for the best constant. {about_bound(result)}".rstrip()
     )
 
 

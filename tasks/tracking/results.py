@@ -277,6 +277,19 @@ def margins_are(result: RunResult) -> str:
     )
 
 
+def about_bound(result: RunResult) -> str:
+    """Return in a sentence up to what errors are counted, and of what B is; empty where errors are whole."""
+    bound, ends = result.metrics.get("error_bound"), result.identity.dataset.label_range
+    if bound is None or ends is None:
+        return ""
+    if bound >= ends[1] - ends[0]:
+        return f"Errors are counted up to B = {bound:,.6g}, the width of the declared range."
+    return (
+        f"In the mean absolute error, in RMSE and in both parts of R², errors are counted up to B = {bound:,.6g}: the "
+        "95 % quantile less the 5 % quantile of the label, by released counts."
+    )
+
+
 def by_person(result: RunResult) -> str:
     """Return what stands behind a metric's name where each person weighs one, however many rows they have."""
     return " by person" if result.identity.dataset.person else ""

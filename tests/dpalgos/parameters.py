@@ -26,7 +26,6 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("evaluators", "confusion-matrix"): [{"budget": MU}],
     ("evaluators", "discordance"): [{"budget": MU}],
     ("evaluators", "error-distribution"): [{"budget": MU}, {"budget": MU, "bound": 0.6, "centre": 0.0}],
-    ("evaluators", "error-sums"): [{"budget": MU}],
     ("evaluators", "key-selection"): [{"budget": ApproximateDP(2.0, 0.5)}],
     ("evaluators", "laplace-confusion-by-group"): [{"budget": EPSILON, "groups": 3}],
     ("evaluators", "laplace-confusion-matrix"): [{"budget": EPSILON}],

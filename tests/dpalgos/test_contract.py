@@ -260,7 +260,6 @@ WEIGHED = {
     "column-histograms": "evaluators",
     "confusion-matrix": "evaluators",
     "error-distribution": "evaluators",
-    "error-sums": "evaluators",
     "noisy-gd": "trainers",
     "output-perturbation": "trainers",
     "analyze-gauss": "projections",

@@ -134,26 +134,26 @@ def test_counts_are_those_of_clipped_errors() -> None:
     assert found.total == 3000
     assert found.sums[:, -1].sum() == pytest.approx(3000)
     cut, apart = np.minimum(np.abs(error) / 2.5, 1.0), (truth - 0.7) / 2.5
-    # Rounded to 2^-15 or finer, each row by half of that.
-    near = 3000 * 2.0**-16
-    assert found.squares == pytest.approx(np.square(cut).sum(), abs=near)
-    assert found.absolutes == pytest.approx(cut.sum(), abs=near)
-    assert found.label_squares == pytest.approx(np.minimum(apart**2, 1.0).sum(), abs=near)
-    assert found.label_sum == pytest.approx(apart[np.abs(apart) < 1].sum(), abs=near)
+    # Rounded to 2^-13 or finer, each row by half of that.
+    near = 3000 * 2.0**-14
+    h, g = np.square(cut), np.minimum(apart**2, 1.0)
+    inside = np.where(np.abs(apart) < 1, apart, 0.0)
+    expected = [one.sum() for one in (h, cut, g, h * h, g * g, h * g, inside)]
+    assert found.moments == pytest.approx(expected, abs=near)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_noise_is_as_large_as_it_is_said_to_be(relation: Neighbours) -> None:
     """2,000 releases of nothing: each variance within 6.5 standard errors (false alarm below 10⁻⁷), half is caught."""
     algorithm, setting = errors(budget=GaussianMu(0.3)), setting_of(50, relation)
-    random, size = np.random.default_rng(7), 2 * algorithm.bins + 5
+    random, size = np.random.default_rng(7), algorithm.sum_shape(setting)[0]
     sigma = algorithm.distribution(setting).sigma
     noise = np.rint(random.standard_normal((2000, size)) * sigma).astype(np.int64)
     found = [ErrorCounts.of_release(algorithm.result(one, setting).values, algorithm, setting) for one in noise]
     room = 6.5 * math.sqrt(2 / 2000)
     lines = np.stack([one.sums for one in found]).var(axis=0) / found[0].deviations_of_sums ** 2
     assert np.abs(lines - 1).max() < room
-    sums = np.array([[one.squares, one.absolutes, one.label_squares, one.label_sum] for one in found])
+    sums = np.array([one.moments for one in found])
     assert np.abs(sums.var(axis=0) / found[0].deviations ** 2 - 1).max() < room
     assert np.var([one.total for one in found]) / found[0].total_deviation ** 2 == pytest.approx(1, abs=room)
     assert found[0].covariance.shape == (algorithm.bins,) * 2

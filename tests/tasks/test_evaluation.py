@@ -209,7 +209,7 @@ def ingest_targets(folder: Path, count: int = 3000) -> None:
     )
 
 
-def test_a_regression_is_measured_by_charged_sums_of_errors(root: Path, tmp_path: Path) -> None:
+def test_a_regression_is_measured_by_the_charged_distribution_of_its_errors(root: Path, tmp_path: Path) -> None:
     """By default: held out by the rule, a party of their own, at the run's whole budget."""
     ingest_targets(tmp_path / "input")
     given = {"algorithm": "sufficient-statistics", "trust": "central", "partition": "even"}
@@ -219,8 +219,8 @@ def test_a_regression_is_measured_by_charged_sums_of_errors(root: Path, tmp_path
     measured = evaluated(prepared, made)
     assert measured.measured_on == "held-out rows, noisy"
     (planned,) = prepared.plan.evaluations
-    assert planned.algorithm.name == "error-sums"
-    assert planned.algorithm.parameters == {"label_range": [0.0, 20.0]}
+    assert planned.algorithm.name == "error-distribution"
+    assert planned.algorithm.parameters == {"label_range": [0.0, 20.0], "parts": 8}
     held_out = prepared.shards.held_out
     assert held_out is not None
     assert 0 < held_out.rows < 1000
@@ -228,10 +228,12 @@ def test_a_regression_is_measured_by_charged_sums_of_errors(root: Path, tmp_path
     features, targets = gathered(open_shard(current_layout(), held_out))
     scores = read_release(made[path[-1]]).scores(features)[:, 0]
     exact = regression_metrics(np.asarray(targets, dtype=np.float64), np.clip(scores, 0.0, 20.0))
+    # No counts of the label are released here, so errors are counted up to the whole range.
+    assert measured.metrics["error_bound"] == 20.0
     for name in ("mae", "r2"):
-        stated = measured.metrics[f"{name}_noise"]
-        assert 0 < stated < 1
-        assert measured.metrics[name] == pytest.approx(exact[name], abs=6 * stated), name
+        low, high = (measured.metrics[f"{name}{end}"] for end in ("_low", "_high"))
+        # Three times the margin's length: a false alarm has a probability below 10⁻⁸.
+        assert abs(measured.metrics[name] - exact[name]) <= 3 * (high - low) < 6, name
     assert {key for key, _ in charges()} == {release.key for release in prepared.plan.releases}
     assert evaluated(prepared, made) == measured
 
