@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -230,10 +231,13 @@ def test_a_regression_is_measured_by_the_charged_distribution_of_its_errors(root
     exact = regression_metrics(np.asarray(targets, dtype=np.float64), np.clip(scores, 0.0, 20.0))
     # No counts of the label are released here, so errors are counted up to the whole range.
     assert measured.metrics["error_bound"] == 20.0
-    for name in ("mae", "r2"):
+    exact["rmse"] = math.sqrt(exact["mse"])
+    for name in ("mae", "rmse"):
         low, high = (measured.metrics[f"{name}{end}"] for end in ("_low", "_high"))
         # Three times the margin's length: a false alarm has a probability below 10⁻⁸.
-        assert abs(measured.metrics[name] - exact[name]) <= 3 * (high - low) < 6, name
+        assert abs(measured.metrics[name] - exact[name]) <= 3 * (high - low) < 12, name
+    # So few rows in so wide a range do not tell how far the labels vary.
+    assert set(measured.metrics.reasons) >= {"r2"}
     assert {key for key, _ in charges()} == {release.key for release in prepared.plan.releases}
     assert evaluated(prepared, made) == measured
 
