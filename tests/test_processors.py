@@ -149,6 +149,13 @@ def test_what_is_stored_is_the_same_but_for_what_the_page_names(other: Any) -> N
     assert {_class_of(name) for name, one in here.items() if one["made_of"] is not None} >= ROUNDED
 
 
+def test_a_release_has_the_same_identity(other: Any) -> None:
+    """Budgets are fitted in floating point, and are part of what a release is called."""
+    here = _made()["this one"]["identities"]
+    assert len(here) > 100
+    assert [name for name, keys in here.items() if other["identities"][name] != keys] == []
+
+
 def test_golden_releases_of_integers_are_made_again_to_the_bit(other: Any) -> None:
     for version in versions():
         known = known_of(version)

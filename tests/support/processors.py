@@ -25,10 +25,11 @@ from dpalgos.algorithms import fit
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.made_of import MadeOf
-from dpalgos.registry import construct, lookup
+from dpalgos.registry import construct, lookup, names
 from dpalgos.rows import Array, ArrayRows
 from dpalgos.testing import CLASSES, DIMENSION, blobs
 from tests.dpalgos.parameters import PARAMETERS
+from tests.support.plans import planned
 
 # Trains a network for seconds, and draws no noise.
 LONG = frozenset({"encoder"})
@@ -96,6 +97,17 @@ def every_class(*, long: bool) -> Iterator[tuple[str, Made]]:
         yield f"{kind}/{name}, wide, {at}", make(kind, name, parameters, rows, 10)
 
 
+def identities() -> dict[str, list[str]]:
+    """Return the keys of the releases that each system plans, which hold the budgets that are fitted to epsilon."""
+    return {
+        f"{system}, delta {delta}": [
+            release.key for release in planned(dataset="x", algorithm=system, **given).releases
+        ]
+        for system in names("systems")
+        for delta, given in (("by default", {}), ("given", {"delta": 1e-6}))
+    }
+
+
 def golden_releases() -> dict[str, Any]:
     """Return what is read of the golden root's releases of integers, made again here."""
     from tests.golden_roots.kept import read, versions
@@ -131,6 +143,7 @@ def main() -> None:
                 "blas": sorted({str(one.get("architecture")) for one in blas}),
                 "product": product,
                 "made": made,
+                "identities": identities(),
                 "golden": golden_releases(),
             }
         )
