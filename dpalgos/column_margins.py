@@ -18,7 +18,8 @@ was chosen, lies between −σ Σ z⁻ and σ Σ z⁺, so ± b σ holds, b the 9
 1.96 of one value, 0.40 M + 1.14 √M of many.
 
 *Means* are of cells clipped to their range: from their own sums, or, where these are not there, from the middles of
-bins, half a bin's width more on both sides.
+bins, half a bin's width more on both sides. On another scale than that of the bins (the arithmetic mean of a column
+that is counted on a logarithmic scale) they are between the means of the bins' lower and of their upper edges.
 
 *Quartiles.* Let S_i be the running sums of a column (i = 1 … T), N = S_T and D_i = S_i − p N. The value of rank ⌈p N⌉
 lies in bin b, where D_{b−1} < 0 ≤ D_b. With deviations s_i of D_i, all bins from the first with D_i + 1.96 s_i ≥ 0 to
@@ -102,6 +103,25 @@ def _of_counts(values: Floats, deviation: Floats | float, rows: int) -> Margins:
 def bars(counts: ColumnCounts) -> Margins:
     """Return the counts of all bins, (lines, T)."""
     return _of_counts(counts.counts, _wider(counts) * counts.count_deviations(), counts.rows)
+
+
+def bars_up_to(counts: ColumnCounts, line: int, last: Sequence[int]) -> Margins:
+    """Return the counts of neighbouring bars of a line, each of bins up to a last one, (bars,).
+
+    A bar is a difference of two running sums, whose noise has the variance C_aa + C_bb - 2 C_ab.
+
+    Parameters
+    ----------
+    counts : ColumnCounts
+    line : int
+    last : sequence of int
+        The last bin of each bar, rising.
+    """
+    looks = np.zeros((len(last), counts.bins))
+    looks[np.arange(len(last)), list(last)] = 1.0
+    looks[1:] -= looks[:-1].copy()
+    deviations = np.sqrt(np.einsum("bi,ij,bj->b", looks, counts.covariance, looks))
+    return _of_counts(looks @ counts.sums[line], _wider(counts) * deviations, counts.rows)
 
 
 def most_bars(counts: ColumnCounts, most: int = 32) -> int:
@@ -257,6 +277,37 @@ def means(counts: ColumnCounts) -> Margins:
         moved, width = 0.0, 0.5 / bins
     low, high = np.clip(found.low + moved - width, 0.0, 1.0), np.clip(found.high + moved + width, 0.0, 1.0)
     return Margins(found.values + moved, low, high, found.measured & (high - low <= WIDEST), width)
+
+
+def means_on(counts: ColumnCounts, line: int, edges: Floats) -> Margins:
+    """Return the mean of a line's cells on another scale, of which the bins' edges are known, (1,).
+
+    Of log-scaled cells in their own unit, say. A cell lies somewhere in its bin: the mean lies between those with all
+    cells at the lower and at the upper edges of their bins, and the margin goes from the lower end of the one to the
+    upper end of the other, noise and bin width together. It holds at least as often as each of them does on its side.
+
+    Parameters
+    ----------
+    counts : ColumnCounts
+    line : int
+    edges : array (T + 1,)
+        Rising, in the unit of the result.
+    """
+    present, of_present = _totals(counts)
+    covariance = counts.covariance * _wider(counts) ** 2
+    ends = (float(edges[0]), float(edges[-1]))
+
+    def mean_at(places: Floats) -> Margins:
+        # Of counts times places, in terms of running sums.
+        look = places - np.append(places[1:], 0.0)
+        seen = covariance @ look
+        part, of_both = np.array([look @ counts.sums[line]]), seen[-1:]
+        return ratios(part, present[line : line + 1], np.array([look @ seen]), np.array([of_present]), of_both, ends)
+
+    lower, middle, upper = (mean_at(at) for at in (edges[:-1], (edges[:-1] + edges[1:]) / 2.0, edges[1:]))
+    low, high = lower.low, upper.high
+    known = lower.measured & upper.measured & (high - low <= WIDEST * (ends[1] - ends[0]))
+    return Margins(np.clip(middle.values, low, high), low, high, known)
 
 
 def quartiles(counts: ColumnCounts, ranks: Sequence[float] = QUARTILES) -> Margins:

@@ -72,6 +72,8 @@ class Effect:
     spread : float
         Standard deviation of the scores by the noisy counts (of all parts and values alike, where nothing was counted),
         the largest of the K.
+    bar_rows : Margins or None
+        Noisy counts of the bars with their margins, (bars,); None of values, and where nothing was counted.
     """
 
     column: Column
@@ -82,6 +84,7 @@ class Effect:
     rare: Floats
     missing: Floats | None
     spread: float
+    bar_rows: Margins | None = None
 
 
 def reference_shares(columns: Sequence[Column], counts: ColumnCounts | None) -> list[float]:
@@ -147,6 +150,7 @@ def effects(
     missing: Floats,
     counts: ColumnCounts | None = None,
     steps: Sequence[int] | None = None,
+    parts: Sequence[int] | None = None,
 ) -> list[Effect]:
     """Return the effect of each column on the scores of a model.
 
@@ -162,6 +166,8 @@ def effects(
         Released, of these columns; without any all parts and values count alike.
     steps : sequence of int, optional
         How many values in equal steps of its range a number has; 0 for any number within it.
+    parts : sequence of int, optional
+        In how many parts a number's range goes at most, powers of two; :data:`POINTS` for all by default.
 
     Raises
     ------
@@ -170,10 +176,11 @@ def effects(
     """
     row = reference_row(columns, missing, counts)
     steps = [0] * len(columns) if steps is None else steps
+    parts = [POINTS] * len(columns) if parts is None else parts
     lines = iter(range(len(columns)))
     groups = iter(range(len(columns)))
     found = []
-    for column, several in zip(columns, steps, strict=True):
+    for column, several, most in zip(columns, steps, parts, strict=True):
         lost = None
         if column.missing is not None or not column.is_number:
             absent = row.copy()
@@ -184,7 +191,7 @@ def effects(
         elif 2 <= several <= (POINTS if counts is None else counts.bins):
             found.append(_of_steps(score, row, column, several, counts, next(lines), lost))
         else:
-            found.append(_of_range(score, row, column, counts, next(lines), lost))
+            found.append(_of_range(score, row, column, min(most, POINTS), counts, next(lines), lost))
     return found
 
 
@@ -211,15 +218,16 @@ def _of_range(
     score: Score,
     row: Floats,
     column: Column,
+    most: int,
     counts: ColumnCounts | None,
     line: int,
     missing: Floats | None,
 ) -> Effect:
     if counts is None:
-        scores = _along(score, row, column, (np.arange(POINTS) + 0.5) / POINTS)
-        return _effect(column, scores, np.ones(POINTS), missing=missing)
+        scores = _along(score, row, column, (np.arange(most) + 0.5) / most)
+        return _effect(column, scores, np.ones(most), missing=missing)
     bins = counts.bins
-    parts = min(POINTS, bins)
+    parts = min(most, bins)
     of_bins = _along(score, row, column, (np.arange(bins) + 0.5) / bins)
     masses = np.diff(counts.shares_below()[line]).reshape(parts, -1)
     total = masses.sum(axis=1, keepdims=True)
@@ -227,7 +235,8 @@ def _of_range(
     weights = np.where(total > 0, masses / np.where(total > 0, total, 1.0), 1.0 / masses.shape[1])
     scores = np.einsum("pb,pbk->pk", weights, of_bins.reshape(parts, -1, of_bins.shape[1]))
     effect = _effect(column, scores, total[:, 0], rows=_of_line(bars(counts.coarser(parts)), line), missing=missing)
-    return replace(effect, bars=most_bars(counts, min(_BARS, parts)))
+    drawn = most_bars(counts, min(_BARS, parts))
+    return replace(effect, bars=drawn, bar_rows=_of_line(bars(counts.coarser(drawn)), line) if drawn else None)
 
 
 def _of_line(found: Margins, line: int) -> Margins:

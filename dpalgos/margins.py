@@ -316,6 +316,8 @@ def margins_of_confusion(counts: Floats, rows: float | None, noise: Noise) -> tu
         "f1": _mean(*((2.0 * drawn / (1.0 + drawn))[:, of] for drawn in overlap)),
         "mcc": _correlation(random, counts, hits, missed, wrong, (recall, precision)),
     }
+    if classes == 2:
+        margins["prevalence"] = _limits(frequencies[0][:, 1], frequencies[1][:, 1])
     each = np.stack([np.quantile(side, level, axis=0) for side, level in zip(recall, LEVELS, strict=True)], axis=1)
     return margins, each, np.quantile(predicted, LEVELS, axis=0).T
 

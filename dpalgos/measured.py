@@ -54,6 +54,17 @@ SHARE = Scale()
 """A share of rows, of which nothing is known without looking."""
 
 
+def in_digits(number: float, digits: int = 4) -> str:
+    """Return a number to so many significant digits as people write it: 57,490 and not 5.749e+04."""
+    size = abs(number)
+    if not math.isfinite(number) or (size and not 1e-4 <= size < 1e15):
+        return f"{number:.{digits}g}"
+    places = digits - 1 - math.floor(math.log10(size)) if size else 0
+    # Digits before the point are never cut, and zeros behind it are left out.
+    text = f"{round(number, places):,.{max(places, 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def why_unknown(value: float, low: float, high: float, scale: Scale) -> str:
     """Return why a number cannot be measured, or nothing where it can.
 

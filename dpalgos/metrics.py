@@ -46,9 +46,9 @@ def per_class(counts: Floats) -> tuple[Floats, Floats, Floats]:
 def metrics_of_confusion(counts: Floats) -> dict[str, float]:
     """Return ``accuracy``, macro ``precision``, ``recall`` and ``f1``, and ``mcc`` of a (noisy) confusion matrix.
 
-    With two classes precision, recall and F1 are those of class 1, as usual for binary problems. Beside the accuracy
-    stand ``balanced_accuracy``, the mean recall of the classes that occur, and ``majority_rate``, the accuracy of
-    always guessing the most frequent class. Total: where a denominator is zero the metric is 0.
+    With two classes precision, recall and F1 are those of class 1, as usual for binary problems. ``balanced_accuracy``
+    is the mean recall of the classes that occur, ``majority_rate`` the accuracy of always guessing the most frequent
+    class; with two classes ``prevalence`` is the share of class 1. Total: where a denominator is zero the metric is 0.
 
     References
     ----------
@@ -65,6 +65,7 @@ def metrics_of_confusion(counts: Floats) -> dict[str, float]:
         "accuracy": float(hits / total) if total > 0 else 0.0,
         "balanced_accuracy": float(by_class[1][true > 0].mean()) if total > 0 else 0.0,
         "majority_rate": float(true.max() / total) if total > 0 else 0.0,
+        **({"prevalence": float(true[1] / total) if total > 0 else 0.0} if len(counts) == 2 else {}),
         "precision": float(averaged[0]),
         "recall": float(averaged[1]),
         "f1": float(averaged[2]),

@@ -210,6 +210,15 @@ class LinearModel(ArrayFields):
         """Return class indices (m,): the largest score, or the sign where there is one score."""
         return predicted_classes(self.scores(features))
 
+    def turned(self) -> LinearModel:
+        """Return a binary model for which the first class is the second: a score of 0 was of the first, and stays."""
+        return LinearModel(-self.weights, _turned(self.intercept))
+
+
+def _turned(intercept: Floats) -> Floats:
+    """Return an intercept of negated scores: above 0 where the score is exactly 0, which is of the first class."""
+    return np.where(intercept == 0.0, np.finfo(np.float64).tiny, -intercept)
+
 
 @released_kind("kernel-model")
 @dataclass(frozen=True, slots=True)
@@ -237,6 +246,10 @@ class KernelModel(ArrayFields):
         kernel = GaussianKernel(float(self.gamma[0]))
         columns = [kernel.scores(features, self.support_vectors, row) for row in self.coefficients]
         return np.stack(columns, axis=1) + self.intercept
+
+    def turned(self) -> KernelModel:
+        """Return a binary model for which the first class is the second."""
+        return KernelModel(self.support_vectors, -self.coefficients, _turned(self.intercept), self.gamma)
 
     apply = scores
 

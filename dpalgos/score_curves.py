@@ -97,6 +97,19 @@ class ScoreSums:
             covariances.append((reduced + reduced.T) / 2.0)
         return replace(self, sums=np.stack(sums), covariance=np.stack(covariances))
 
+    def turned(self) -> ScoreSums:
+        """Return the sums of the other class against this one, of negated scores.
+
+        Rows whose negated score is up to an edge are all rows less those up to the mirrored edge, and edges lie
+        mirrored at 0. It is a linear map of the sums, and the covariance follows.
+        """
+        edges_ = self.sums.shape[1]
+        mirror = np.zeros((edges_, edges_))
+        mirror[:, -1] = 1.0
+        inner = np.arange(edges_ - 1)
+        mirror[inner, edges_ - 2 - inner] = -1.0
+        return replace(self, sums=self.sums[::-1] @ mirror.T, covariance=mirror @ self.covariance[::-1] @ mirror.T)
+
     @property
     def cells(self) -> Floats:
         """The counts of the bins (2, T), differences of the sums; negative ones are left as they are."""
@@ -310,6 +323,7 @@ def _deviations(scores: ScoreSums) -> dict[str, Floats]:
 
     recall, quietly = share(hits, hits + missed), share(quiet, quiet + alarms)
     precision, same = share(hits, hits + alarms), share(hits, hits + missed + alarms)
+    absent = share(quiet, quiet + missed)
     of_recall = (1 - recall) * above - recall * below
     of_quiet = (1 - quietly) * below - quietly * above
     nothing = np.zeros_like(above)
@@ -317,6 +331,8 @@ def _deviations(scores: ScoreSums) -> dict[str, Floats]:
         "recall": (nothing, of_recall),
         "precision": (-precision * above, (1 - precision) * above),
         "f1": (-same * above, (1 - same) * above - same * below),
+        "other_recall": (of_quiet, nothing),
+        "other_precision": ((1 - absent) * below, -absent * below),
         "balanced_accuracy": (of_quiet / max(running[0, -1], 1.0), of_recall / max(running[1, -1], 1.0)),
     }
     return {
@@ -351,6 +367,8 @@ def _band(low: Floats, high: Floats, farthest: float) -> tuple[Floats, Floats]:
 def operating_points(scores: ScoreSums) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
     """Return recall, precision, F1 and balanced accuracy at each inner edge of the bins, and their 95 % margins.
 
+    ``other_recall`` and ``other_precision`` are of the first class, which is predicted up to the edge.
+
     Each number's margins hold for all thresholds at once, so that they hold at one that is chosen by the same sums.
     They are simulated as in :mod:`dpalgos.margins`, the drawing of the rows included.
 
@@ -364,10 +382,13 @@ def operating_points(scores: ScoreSums) -> tuple[dict[str, Floats], dict[str, tu
     of_both = farthest["balanced_accuracy"]
     recall, precision = shares(random, hits, missed), shares(random, hits, alarms)
     overlap, quietly = shares(random, hits, missed + alarms), shares(random, quiet, alarms)
+    absent = shares(random, quiet, missed)
     bands = {
         "recall": _band(*recall, farthest["recall"]),
         "precision": _band(*precision, farthest["precision"]),
         "f1": _band(2 * overlap[0] / (1 + overlap[0]), 2 * overlap[1] / (1 + overlap[1]), farthest["f1"]),
+        "other_recall": _band(*quietly, farthest["other_recall"]),
+        "other_precision": _band(*absent, farthest["other_precision"]),
         "balanced_accuracy": _band(*_means(recall, quietly, of_both), of_both),
     }
     hits, missed, alarms, quiet = (np.maximum(part[0], 0.0) for part in _counts(scores.sums[None]))
@@ -376,6 +397,8 @@ def operating_points(scores: ScoreSums) -> tuple[dict[str, Floats], dict[str, tu
         "recall": hit_rates,
         "precision": ratio(hits, hits + alarms),
         "f1": 2 * same / (1 + same),
+        "other_recall": ratio(quiet, quiet + alarms),
+        "other_precision": ratio(quiet, quiet + missed),
         "balanced_accuracy": (hit_rates + ratio(quiet, quiet + alarms)) / 2,
     }
     return values, bands
@@ -409,7 +432,7 @@ def choose(scores: ScoreSums, aim: str) -> tuple[Calibration, Metrics]:
     calibration = Calibration(fitted.slope, fitted.offset, scores.edge(place))
     totals = scores.sums.sum(axis=0)
     predicted = float(np.clip(1.0 - totals[place] / max(float(totals[-1]), 1.0), 0.0, 1.0))
-    guesses = {"balanced_accuracy": 0.5}
+    guesses = {"balanced_accuracy": 0.5, "other_recall": 1.0 - predicted, "other_precision": 1.0 - predicted}
     found = Metrics()
     for name, of in values.items():
         low, high = bands[name]

@@ -15,6 +15,7 @@ from rich.markup import escape
 from deployments.cli.common import Answer, answered, options_of, progress, require_readable, say_charged_before, table
 from deployments.cli.entry_point import app
 from deployments.cli.given import given_options, refuse_beside
+from dpalgos.measured import in_digits
 from storage.atomic import write_bytes
 from storage.errors import InputError
 from storage.refs import Visibility
@@ -158,7 +159,7 @@ def column_lines(column: DescribedColumn) -> Iterator[str]:
         known = any(one.measured for one in quarters)
         yield "  quartiles: " + (" · ".join(map(margin, quarters)) if known else _unmeasured())
     for one in column.of("mean", "missing"):
-        yield f"  {'share missing' if one.what == 'missing' else one.what}: {margin(one)}"
+        yield f"  {'share missing' if one.what == 'missing' else one.of}: {margin(one)}"
     for note in column.notes:
         yield f"  ({note})"
 
@@ -181,7 +182,7 @@ def _histogram(bars: Sequence[Figure]) -> Iterator[str]:
         _BARS[min(math.ceil(8 * value / max(*values, 1e-9)), 8)] if one.measured else "?"
         for one, value in zip(bars, values, strict=True)
     ]
-    low, high = bars[0].of.split(" to ")[0], bars[-1].of.split(" to ")[1]
+    low, high = bars[0].of.split(" to ")[0], bars[-1].of.split(" to ")[-1]
     yield f"  |{''.join(glyphs)}|  {len(bars)} bars from {low} to {high}, each ± {math.ceil(reach)} at most"
 
 
@@ -226,7 +227,7 @@ def _rounded(number: float, digits: int, toward: int) -> str:
     scale = 10.0 ** abs(digits)
     exact = number * scale if digits >= 0 else number / scale
     units = math.floor(exact) if toward < 0 else math.ceil(exact) if toward > 0 else round(exact)
-    return f"{units / scale if digits >= 0 else units * scale:.{max(digits, 0)}f}"
+    return f"{units / scale if digits >= 0 else units * scale:,.{max(digits, 0)}f}"
 
 
 def _compared(comparison: Comparison) -> Iterator[RenderableType]:
@@ -258,4 +259,4 @@ def _differences(column: DescribedColumn) -> list[Difference]:
 
 
 def _short(number: float | str | None) -> str | None:
-    return number if number is None or isinstance(number, str) else f"{number:.4g}"
+    return number if number is None or isinstance(number, str) else in_digits(number)

@@ -233,22 +233,23 @@ def _effects(version: RegisteredModel, plot: Path | None) -> Answer:
 
 def effect_lines(found: Effects) -> Iterator[str]:
     """Yield a model's effects for people: a curve of each number, a line for each value."""
-    from tasks.tracking.effects import heights, rows_of, worth_text
+    from tasks.tracking.effects import heights, most_frequent, worth_text
 
     for column in found.columns:
         yield ""
         yield f"{column.name} ({column.kind}), spread {column.spread:.3g}, reference {column.reference}"
         ranged = [part for part in column.parts if part.high is not None]
         single = [part for part in column.parts if part.high is None]
-        if ranged and column.bars:
+        if ranged and column.bar_rows:
             width = len(ranged) // column.bars
-            bars = [sum(map(rows_of, ranged[at : at + width])) for at in range(0, len(ranged), width)]
+            bars = [rows for rows, _, _ in column.bar_rows]
             yield f"  |{''.join(one * width for one in heights(bars, 0.0, max(bars)))}|  {found.unit}, noisy"
         for place, name in enumerate(found.scores if ranged else ()):
             of = [part.scores[place] for part in ranged]
             ends = f"{worth_text(ranged[0].low)} to {worth_text(ranged[-1].high)}"
             yield f"  |{heights(of, min(of), max(of))}|  {name}: {min(of):+.3g} to {max(of):+.3g}, from {ends}"
-        shown = sorted(single, key=rows_of, reverse=True)[:_MOST_VALUES] if len(single) > _MOST_VALUES else single
+        frequent = most_frequent(column, _MOST_VALUES) if len(single) > _MOST_VALUES else single
+        shown = [part for part in frequent if part.high is None]
         longest = max((len(part.of) for part in shown), default=0)
         for part in shown:
             scores = "  ".join(f"{score:+.3f}" for score in part.scores)
@@ -389,7 +390,7 @@ def predict(
     id_column: Annotated[str | None, typer.Option("--id", help="A column of the input that is kept.")] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Probability from which on the second of two classes is predicted."),
+        typer.Option(min=0, max=1, help="Probability from which on the positive class is predicted."),
     ] = None,
     interval: Annotated[
         float | None,
@@ -406,7 +407,7 @@ def predict(
 ) -> Answer:
     """Predict each row of a file; rows that the schema refuses get a reason instead of a prediction."""
     from tasks.tracking.flavor import Covering, counts_in, predict_file, promised
-    from tasks.tracking.models import find_model, guaranteed, load_model, trained_on_people
+    from tasks.tracking.models import decision_of, find_model, guaranteed, load_model, trained_on_people
 
     require_readable(source, "--input")
     with progress("predict"):
@@ -417,9 +418,11 @@ def predict(
         coverage = covering.coverage
         claims = [] if coverage is None else promised(counts_in(pipeline, covering), coverage)
         promise = guaranteed(current_root(), version)
+        decision = decision_of(current_root(), version, pipeline, threshold)
         of_people = hasattr(pipeline, "predict_proba") and trained_on_people(current_root(), version)
     refused = f", {done.refused} refused (column refusal says why)" if done.refused else ""
     machine = {"model": version.name, "version": version.version, "output": str(output)}
+    machine |= {} if decision is None else decision.model_dump(mode="json", include={"positive", "threshold", "aim"})
     clipped = {name: asdict(cells) for name, cells in done.clipped.items()}
     # On this screen alone, as a check of a schema: they are somebody's cells.
     told = [
@@ -428,6 +431,7 @@ def predict(
         for name, found in done.clipped.items()
     ]
     told += ["clipped: a number counts as the end of its range, a category as none of its values"] if told else []
+    told += [] if decision is None else [decision.statement]
     if of_people:
         told.append(
             "probability: of a person, calibrated so that each counts as one however many rows they have; among rows "

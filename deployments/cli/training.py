@@ -614,6 +614,7 @@ def _of_one(result: RunResult) -> Iterator[str]:
         at_threshold,
         by_class,
         by_person,
+        positive_class,
         shown_metric,
     )
 
@@ -622,7 +623,7 @@ def _of_one(result: RunResult) -> Iterator[str]:
         yield f"Area under the ROC curve{by_person(result)}: {shown_metric(result, 'auc')}; 0.5 by guessing."
     elif "auc" in measured:
         yield f"The area under the ROC curve {NOT_MEASURED} {at_this_budget(result)}."
-    yield from [*by_class(result, _MOST_CLASSES), *at_threshold(result)]
+    yield from [*positive_class(result), *by_class(result, _MOST_CLASSES), *at_threshold(result)]
     guessed = measured.get("majority_rate_low", measured.get("majority_rate", 0.0))
     balanced = measured.get("balanced_accuracy_high", measured.get("balanced_accuracy", 1.0))
     if (

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from storage.cells import canonical, numbers
+from storage.cells import canonical, canonical_text, numbers
 from storage.columns.coding import clip, codes_of, counted, recoded
 from storage.columns.column import Column, Encoded, Floats, MissingRows
 from storage.columns.declarations import declared_codes, declared_range, shown
@@ -30,9 +30,11 @@ class Label(Column):
         What follows a class in the file and is cut off.
     recoding : Recoding or None
         Which codes mean the classes; each means itself where None.
+    positive : str
+        Of two classes the one that is looked for; empty where none is declared. Rows are encoded alike with it.
     """
 
-    keys: ClassVar[tuple[str, ...]] = ("classes", "range", "suffix", "first")
+    keys: ClassVar[tuple[str, ...]] = ("classes", "range", "suffix", "first", "positive")
     essential: ClassVar[bool] = True
 
     name: str
@@ -41,6 +43,7 @@ class Label(Column):
     suffix: str = ""
     missing: MissingRows | None = None
     recoding: Recoding | None = None
+    positive: str = ""
 
     @classmethod
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Label:
@@ -50,6 +53,8 @@ class Label(Column):
         if ("classes" in declaration) == ("range" in declaration):
             raise InputError(f"{place} must have either classes or a range")
         if "range" in declaration:
+            if "positive" in declaration:
+                raise InputError(f"{place}: positive names a class, and a number has none; leave it out")
             if "first" in declaration:
                 raise InputError(f"{place}: first counts characters of classes, and a number has none; leave it out")
             return cls(name, range=declared_range(f"{place}: range", declaration["range"]), missing=missing)
@@ -57,7 +62,13 @@ class Label(Column):
         if len(recoding.values) < 2:
             raise InputError(f"{place}: classes are {list(recoding.values)}; declare at least two")
         suffix = str(declaration.get("suffix", ""))
-        return cls(name, recoding.values, suffix=suffix, missing=missing, recoding=recoding)
+        positive = canonical_text(declaration.get("positive", "")) or ""
+        if positive and (len(recoding.values) != 2 or positive not in recoding.values):
+            raise InputError(
+                f"{place}: positive is {positive!r}; it must be one of two classes, and here are "
+                f"{shown(recoding.values)}; leave it out otherwise"
+            )
+        return cls(name, recoding.values, suffix=suffix, missing=missing, recoding=recoding, positive=positive)
 
     @property
     def _texts(self) -> tuple[str, ...]:

@@ -48,9 +48,11 @@ class Numeric(Column):
         What stands before or after a number and is no part of it: "€", "EUR".
     thousands : str
         What stands between groups of three digits, as in the file; none where empty.
+    whole : bool
+        Whether its numbers are whole: what is released of it is then said in whole numbers. Rows are encoded alike.
     """
 
-    keys: ClassVar[tuple[str, ...]] = ("range", "centre", "scale", "currency", "thousands", "ordered")
+    keys: ClassVar[tuple[str, ...]] = ("range", "centre", "scale", "currency", "thousands", "whole", "ordered")
 
     name: str
     range: tuple[float, float] | None
@@ -59,6 +61,7 @@ class Numeric(Column):
     log: bool = False
     currency: tuple[str, ...] = ()
     thousands: str = ""
+    whole: bool = False
 
     @classmethod
     def parse(cls, name: str, missing: MissingRows | None, declaration: Mapping[str, Any], place: str) -> Column:
@@ -85,7 +88,12 @@ class Numeric(Column):
             raise InputError(
                 f"{place}: thousands is {thousands!r}; it must be one of {', '.join(map(repr, _THOUSANDS))}"
             )
-        return Numeric(name, (low, high), missing, centre, scale == "log", signs, thousands)
+        whole = declaration.get("whole", False)
+        if not isinstance(whole, bool):
+            raise InputError(f"{place}: whole is {whole!r}; it must be true or false")
+        if whole and not (low.is_integer() and high.is_integer()):
+            raise InputError(f"{place}: range is [{low:g}, {high:g}] and whole is true; its ends must be whole numbers")
+        return Numeric(name, (low, high), missing, centre, scale == "log", signs, thousands, whole)
 
     @property
     def bound(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import partial
 from itertools import pairwise
@@ -44,6 +44,8 @@ class Scale:
         dates. None where there is no such number.
     log : bool
         Whether equal parts of the range are equal on a logarithmic scale.
+    whole : bool
+        Whether its numbers are whole.
     missing : MissingRows or None
         What became of rows where it is missing.
     can_lack : bool
@@ -56,6 +58,7 @@ class Scale:
     values: tuple[str, ...] = ()
     numbers: Callable[[Floats], Floats] | None = None
     log: bool = False
+    whole: bool = False
     missing: MissingRows | None = None
     can_lack: bool = False
 
@@ -70,6 +73,52 @@ class Scale:
         if not self.discrete or len(self.values) > bins:
             return []
         return [min(int((place / steps + _ROUNDED) * bins), bins - 1) for place in range(len(self.values))]
+
+    def whole_bars(self, bins: int, most: int) -> list[tuple[str, int]]:
+        """Return bars of equally many whole numbers, each with the last of so many bins that it holds.
+
+        None where numbers are not whole or lie on a logarithmic scale, or two of them are not two bins apart: the end
+        of a bar then does not lie between two whole numbers for sure. The last bar may hold fewer.
+        """
+        if not self.whole or self.log or self.numbers is None:
+            return []
+        low, high = (round(float(end)) for end in self.numbers(np.array([0.0, 1.0])))
+        if bins < 2 * (high - low):
+            return []
+        width = math.ceil((high - low + 1) / most)
+        found = []
+        for first in range(low, high + 1, width):
+            last = min(first + width - 1, high)
+            end = bins if last == high else round((last + 0.5 - low) / (high - low) * bins)
+            found.append((f"{first:,}" if first == last else f"{first:,} to {last:,}", end - 1))
+        return found
+
+    def exact(self, share: float, toward: int = 0) -> Worth | None:
+        """Return what lies at a share of the range, where it need not be a whole number: of a mean."""
+        return replace(self, whole=False).worth(share, toward)
+
+    def most_parts(self, parts: int) -> int:
+        """Return how many parts the range has at most, a power of two: each holds a whole number, where all are."""
+        while self.whole and self.numbers is not None and parts > 1:
+            edges = self.numbers(np.arange(parts + 1) / parts)
+            if (np.diff(edges) >= 1.0).all():
+                break
+            parts //= 2
+        return parts
+
+    def part(self, low: float, high: float) -> tuple[Worth | None, Worth | None]:
+        """Return the ends of a part of the range, from one share to another: of whole numbers the first and last in it.
+
+        A part holds its lower end, and its upper one only at the end of the range.
+        """
+        if not self.whole:
+            return self.worth(low), self.worth(high)
+        first = self.worth(low, 1)
+        last = self.worth(high, -1)
+        assert self.numbers is not None, "whole numbers are numbers"
+        assert isinstance(last, float), "of whole numbers"
+        at_edge = abs(last - float(self.numbers(np.array([high]))[0])) < 1e-6 * max(1.0, abs(last))
+        return first, last - 1.0 if at_edge and high < 1.0 else last
 
     def worth(self, share: float, toward: int = 0) -> Worth | None:
         """Return what lies at a share of the range: a number, a day, or a declared value; None at no finite share.
@@ -92,6 +141,11 @@ class Scale:
             return self.values[min(max(place, 0), steps)]
         assert self.numbers is not None, "what has no values has numbers"
         number = float(self.numbers(np.array([share]))[0])
+        if self.whole:
+            near = round(number)
+            # Edges that are whole numbers are them to the last bits alone.
+            exact = abs(number - near) < 1e-6 * max(1.0, abs(number))
+            return float(near if exact or not toward else math.floor(number) if toward < 0 else math.ceil(number))
         if self.kind != "date":
             return number
         days = math.floor(number) if toward < 0 else math.ceil(number) if toward > 0 else round(number)
@@ -163,7 +217,10 @@ def _scales(schema: Schema, column: Column, clips: bool) -> Iterator[Scale]:
             yield Scale(name, "ordered", column.values, missing=rule)
         else:
             kind: Kind = "date" if part == "days" else "number"
-            yield Scale(name, kind, numbers=partial(_numbers, schema, column, place, part), log=log, missing=rule)
+            whole = bool(getattr(column, "whole", False))
+            yield Scale(
+                name, kind, numbers=partial(_numbers, schema, column, place, part), log=log, whole=whole, missing=rule
+            )
     if isinstance(column, Category):
         marked = tuple(f"bin {value}" for value in column.values) if column.hashed else column.values
         yield Scale(column.name, "hashed" if column.hashed else "category", marked, missing=rule, can_lack=lacks)

@@ -17,7 +17,7 @@ _ACROSS, _MOST_NAMED, _LONGEST = 4, 12, 14
 
 
 def draw_description(found: Description) -> bytes:
-    """Return the figure as PNG: bars of rows (shares of classes), whiskers their 95 % margins.
+    """Return the figure as PNG: bars of rows or people (shares of classes), whiskers their 95 % margins.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def draw_description(found: Description) -> bytes:
     with styled_figure(3.4 * across, 2.6 * down + 0.5) as figure:
         panels = figure.subplots(down, across, squeeze=False).ravel()
         for axes, column in zip(panels, found.all, strict=False):
-            _draw(axes, column)
+            _draw(axes, column, "rows" if found.terms.unit == "row" else "people")
         for axes in panels[len(found.all) :]:
             axes.set_axis_off()
         terms = found.terms
@@ -39,7 +39,7 @@ def draw_description(found: Description) -> bytes:
         return png_of(figure, 120)
 
 
-def _draw(axes: Axes, column: DescribedColumn) -> None:
+def _draw(axes: Axes, column: DescribedColumn, counted: str) -> None:
     axes.set_title(f"{column.name} ({column.kind})", fontsize=9)
     bars = [one for one in column.of("bar", "count", "other") or column.of("share") if one.measured]
     if not bars:
@@ -52,10 +52,12 @@ def _draw(axes: Axes, column: DescribedColumn) -> None:
     axes.bar(places, values, width=0.9, color=BLUE, alpha=0.75)
     axes.errorbar(places, values, yerr=[values - low, high - values], fmt="none", ecolor="#333333", elinewidth=0.8)
     axes.set_ylim(bottom=0.0)
-    axes.set_ylabel("share" if bars[0].what == "share" else "rows", fontsize=8)
+    if bars[0].what != "share":
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_ylabel("share" if bars[0].what == "share" else counted, fontsize=8)
     if bars[0].what == "bar":
         # The edges of bars, and not their middles: at most five of them.
-        edges = [*(one.of.split(" to ")[0] for one in bars), bars[-1].of.split(" to ")[1]]
+        edges = [*(one.of.split(" to ")[0] for one in bars), bars[-1].of.split(" to ")[-1]]
         step = max(1, math.ceil(len(bars) / 4))
         shown = [*range(0, len(bars), step), len(bars)]
         axes.set_xticks([place - 0.5 for place in shown], [edges[place] for place in shown], fontsize=7)

@@ -144,7 +144,7 @@ def federate(
     releases = materialise(plan.nodes, asking.make, at_hand=plan.partitions)
     models = {name: [releases[key] for key in path] for name, path in plan.paths().items()}
     evaluation = (
-        measure_by_releases(plan, models, releases, rows.classes) if public is None else measure_exactly(models, public)
+        measure_by_releases(plan, models, releases) if public is None else measure_exactly(models, public, plan)
     )
     summary = summarise(plan, rows, evaluation, [releases[key] for key in plan.training])
     result = keep_run(config, Chained(rows, plan, summary, models), asking.columns)

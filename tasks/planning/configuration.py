@@ -20,9 +20,11 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PlainSerializer,
+    SerializerFunctionWrapHandler,
     Tag,
     ValidationError,
     WithJsonSchema,
+    model_serializer,
     model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
@@ -395,6 +397,15 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
         ),
         BeforeValidator(_an_aim),
     ] = None
+    positive: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="Of two classes, the one that precision, recall, F1, threshold, scores and effects are of. "
+            "Default: `positive` of the schema's label, else the last declared class. No further charge.",
+            examples=["ill"],
+        ),
+    ] = None
     by: Annotated[
         str | None,
         Field(
@@ -404,6 +415,11 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
             examples=["sex"],
         ),
     ] = None
+
+    @model_serializer(mode="wrap")
+    def _without_what_nobody_named(self, dumped: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Leave out a positive class that nobody has named: what is configured is the digest of identities."""
+        return {name: value for name, value in dumped(self).items() if name != "positive" or value is not None}
 
 
 class HorizonSettings(BaseModel, frozen=True, extra="forbid"):

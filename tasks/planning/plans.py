@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from pydantic import SerializeAsAny
+from pydantic import SerializeAsAny, SerializerFunctionWrapHandler, model_serializer
 
 from dpalgos.accounting.costs import Allocation, allocate, loss_of_deadline_misses, tightened
 from dpalgos.algorithms import ProjectionAlgorithm
@@ -59,6 +59,8 @@ class RunIdentity(Planned):
         The epsilon and delta that were asked for.
     aim : str or None
         What the threshold of the scores is chosen for, by the releases that measure it.
+    positive : str or None
+        The positive one of two classes, as it was asked for or is declared; None for the last declared one.
     """
 
     models: tuple[str, ...]
@@ -68,6 +70,23 @@ class RunIdentity(Planned):
     evaluation: tuple[bool, tuple[str, ...]]
     target: tuple[float | None, float]
     aim: str | None = None
+    positive: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_what_nobody_named(self, dumped: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Leave out a positive class that nobody has named: such a run is what it was."""
+        return {name: value for name, value in dumped(self).items() if name != "positive" or value is not None}
+
+    @property
+    def turned(self) -> bool:
+        """Whether the positive class is the first declared one: then scores and classes are turned around."""
+        classes = self.dataset.classes
+        return len(classes) == 2 and self.positive == classes[0]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes as results list them: of two the positive one is last."""
+        return self.dataset.classes[::-1] if self.turned else self.dataset.classes
 
     @property
     def key(self) -> str:

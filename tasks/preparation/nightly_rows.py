@@ -235,7 +235,7 @@ def _require_bound(terms: StreamTerms, horizon: Horizon, unreleased: Sequence[Ni
 
 def _key(config: TrainingConfig, number: int) -> str:
     """Return the name that what a horizon releases stands under: all of its configuration, but how it is measured."""
-    return identity(horizon=number, config=config.model_dump(mode="json", exclude={"evaluation"}))
+    return identity(horizon=number, config=config.model_dump(mode="json", exclude={"evaluation", "positive"}))
 
 
 def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisation: str) -> Night:

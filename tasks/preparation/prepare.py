@@ -13,9 +13,12 @@ from dpalgos.guarantees import GaussianMu, Neighbours
 from dpalgos.parameters import ParameterError
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.secure.primitives import SecureAggregationError
+from storage.columns.declarations import shown
+from storage.datasets import declared_table
 from storage.errors import InputError, RefusedError
 from storage.ledger.charges import Cap
 from storage.refs import DatasetRef, ShardRef
+from storage.schema import parse_schema
 from tasks.accounts.ledger import open_ledger
 from tasks.accounts.terms import gaussian_delta, opening_cap, relation_of, tenth
 from tasks.datasets.registration import default_normalisation, find_dataset
@@ -32,6 +35,7 @@ from tasks.preparation.normalisation import plan_normalisation, require_source
 from tasks.preparation.paid_counts import described_columns, require_no_counts
 from tasks.preparation.partitions import plan_partition, shards_of
 from tasks.preparation.public_maps import plan_features, plan_mapping
+from tasks.runtime.settings import current_layout
 
 PlanNode = RowNode | ArrivedRows | PlannedRelease | PlannedCombination
 """A node of a plan: what is made of rows, a release, or what the server makes of releases."""
@@ -222,10 +226,10 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
     """
     registered, faults = find_dataset(config.dataset), Faults()
     check_parts(config, registered, faults)
-    cap = opening_cap(config.dataset)
+    cap, positive = opening_cap(config.dataset), config.positive or _declared_positive(registered)
     if config.horizon is not None:
         faults.raise_all()
-        return prepare_over(config, Tonight(registered=registered, cap=cap))
+        return with_positive(prepare_over(config, Tonight(registered=registered, cap=cap)), positive)
     name = resolve_normalisation(config, default_normalisation(config.dataset), table=bool(registered.columns))
     normalised = faults.of(lambda: require_source(plan_normalisation(registered, name)))
     source = registered if normalised is None else normalised.rows
@@ -259,7 +263,38 @@ def prepare(config: TrainingConfig, divided: Shards | None = None) -> Prepared:
         counted = described_columns(registered, relation, trust, config.counts_of)
     else:
         require_no_counts(config)
-    return _over_counts(config, references, counted)
+    return with_positive(_over_counts(config, references, counted), positive)
+
+
+def _declared_positive(registered: DatasetRef) -> str | None:
+    """Return the positive class that a table's schema declares."""
+    table = declared_table(current_layout(), registered)
+    return (
+        None
+        if table is None or "schema" not in table
+        else parse_schema(table["schema"], registered.name).label.positive or None
+    )
+
+
+def with_positive(prepared: Prepared, positive: str | None) -> Prepared:
+    """Return a plan whose results are of this one of two classes; None for the last declared one.
+
+    What is released does not depend on it.
+
+    Raises
+    ------
+    ParameterError
+        If it is not one of two classes.
+    """
+    if positive is None or prepared.plan is None:
+        return prepared
+    found = prepared.plan.identity
+    classes = found.dataset.classes
+    if len(classes) != 2 or positive not in classes:
+        there = f"the classes are {shown(classes)}" if classes else "the label is a number"
+        raise ParameterError(f"positive is {positive!r}; it must be one of two classes, and {there}")
+    named = found.model_copy(update={"positive": positive})
+    return replace(prepared, plan=prepared.plan.model_copy(update={"identity": named}))
 
 
 def _over_counts(config: TrainingConfig, references: AllRows, counted: Sequence[PlannedRelease]) -> Prepared:
@@ -287,7 +322,7 @@ def prepare_over(config: TrainingConfig, references: References) -> Prepared:
     InputError, ParameterError, RefusedError
         As :func:`tasks.planning.plans.plan_run` and :func:`tasks.preparation.nightly_rows.plan_nights` do.
     """
-    return references.prepared(with_default_delta(config, references))
+    return with_positive(references.prepared(with_default_delta(config, references)), config.positive)
 
 
 def with_default_delta(config: TrainingConfig, references: References) -> TrainingConfig:

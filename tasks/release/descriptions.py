@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
@@ -20,12 +19,14 @@ from dpalgos.column_margins import (
     QUARTILES,
     Margins,
     bars,
+    bars_up_to,
     by_chance,
     category_counts,
     category_shares,
     class_shares,
     difference,
     means,
+    means_on,
     missing_shares,
     most_bars,
     quartiles,
@@ -36,6 +37,7 @@ from dpalgos.column_margins import (
 )
 from dpalgos.guarantees import GaussianMu
 from dpalgos.histograms import ColumnCounts
+from dpalgos.measured import in_digits
 from dpalgos.rows import Floats
 from storage.columns.column import MissingRows
 from storage.errors import InputError, RefusedError
@@ -306,7 +308,8 @@ def _notes(scale: Scale) -> Iterator[str]:
     if scale.kind in ("number", "date"):
         yield "cells clipped to the declared range"
     if scale.log:
-        yield "the mean is that of the logarithmic scale, mapped back"
+        yield "the geometric mean is exp(mean of log(1 + x)) - 1, x the cell; below 0 the same of -x, with its sign"
+        yield "the arithmetic mean's margin includes the width of the bins, which are wide where numbers are large"
     if scale.kind == "hashed":
         yield "bins of hashed values, which have no names here"
     if scale.missing is MissingRows.CONSTANT and scale.kind not in ("category", "hashed"):
@@ -366,8 +369,12 @@ def _of_number(scale: Scale, lines: _Lines, line: int) -> Iterator[Figure]:
     counts = lines.counts
     if places := scale.places(counts.bins):
         yield from _figures("count", scale.values, value_counts(counts, line, places))
+    elif lines.drawn and (whole := scale.whole_bars(counts.bins, lines.drawn)):
+        yield from _figures("bar", [of for of, _ in whole], bars_up_to(counts, line, [last for _, last in whole]))
     elif lines.drawn:
-        yield from _figures("bar", _ends(scale, lines.drawn), _line(lines.bars, line))
+        drawn = scale.most_parts(lines.drawn)
+        of_bars = lines.bars if drawn == lines.drawn else bars(counts.coarser(drawn))
+        yield from _figures("bar", _ends(scale, drawn), _line(of_bars, line))
     else:
         yield Figure(what="bar", of="histogram", value=None, low=None, high=None, measured=False)
     if scale.kind == "boolean":
@@ -375,16 +382,20 @@ def _of_number(scale: Scale, lines: _Lines, line: int) -> Iterator[Figure]:
     else:
         yield from _figures("quartile", map(str, QUARTILES), _line(lines.quartiles, line), scale.worth)
     if not scale.discrete:
-        yield from _figures("mean", ["mean"], _line(lines.means, line), scale.worth)
+        name = "geometric mean" if scale.log else "mean"
+        yield from _figures("mean", [name], _line(lines.means, line), scale.exact)
+        if scale.log and scale.numbers is not None:
+            edges = scale.numbers(np.arange(counts.bins + 1) / counts.bins)
+            yield from _figures("mean", ["arithmetic mean"], means_on(counts, line, edges))
     if line in counts.layout.lacking:
         yield from _figures("missing", ["missing"], _line(lines.missing, line))
 
 
 def _ends(scale: Scale, drawn: int) -> list[str]:
     """Return the ends of bars, for people."""
-    edges = [scale.worth(place / drawn) for place in range(drawn + 1)]
-    texts = [edge if isinstance(edge, str) else f"{edge:.6g}" for edge in edges]
-    return [f"{low} to {high}" for low, high in pairwise(texts)]
+    parts = (scale.part(place / drawn, (place + 1) / drawn) for place in range(drawn))
+    texts = ([end if isinstance(end, str) else in_digits(float(end or 0.0), 6) for end in part] for part in parts)
+    return [f"{low} to {high}" for low, high in texts]
 
 
 def _of_category(scale: Scale, margins: Margins, rare: Floats, other: Margins) -> Iterator[Figure]:
@@ -458,7 +469,7 @@ def _differences(scale: Scale, here: _Lines, there: _Lines, line: int) -> Iterat
         its = scale.places(two.bins) or mine
         for value, at, beside in zip(scale.values, mine, its, strict=True):
             yield from _share_differences([value], value_share(one, line, at), value_share(two, line, beside))
-    elif drawn := min(here.drawn, there.drawn):
+    elif drawn := scale.most_parts(min(here.drawn, there.drawn)):
         pair = one.coarser(drawn), two.coarser(drawn)
         first, second = ((each.counts[line] / max(float(each.totals[line]), 1.0)).tolist() for each in pair)
         yield from _paired("share", _ends(scale, drawn), first, second, _line(share_differences(*pair), line))

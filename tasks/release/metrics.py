@@ -176,15 +176,16 @@ def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic], Floats | None]:
     return np.concatenate(scores), np.concatenate(labels), weights
 
 
-def _measure(maps: RowMaps, shard: ShardRef) -> Measured:
+def _measure(maps: RowMaps, shard: ShardRef, *, turned: bool) -> Measured:
     classes = len(shard.dataset.classes)
-    return measure_rows(rows_of(shard, maps, classes if classes > 2 else 1), shard.dataset)
+    return measure_rows(rows_of(shard, maps, classes if classes > 2 else 1), shard.dataset, turned=turned)
 
 
-def measure_rows(rows: Rows, dataset: DatasetRef) -> Measured:
+def measure_rows(rows: Rows, dataset: DatasetRef, *, turned: bool = False) -> Measured:
     """Measure exactly a model whose scores stand in place of the features, of public rows.
 
-    Predictions of a number are clipped to the declared range, as they are wherever the model is asked.
+    Predictions of a number are clipped to the declared range, as they are wherever the model is asked. With ``turned``
+    the first of two classes is the positive one.
     """
     scores, labels, weights = _scored(rows)
     if dataset.labels is Labels.REAL:
@@ -193,12 +194,13 @@ def measure_rows(rows: Rows, dataset: DatasetRef) -> Measured:
     classes = len(dataset.classes)
     kept = ~null_records(scores, labels, classes)
     truth, known = np.asarray(labels[kept], dtype=np.int64), scores[kept]
-    weights = None if weights is None else weights[kept]
+    weights, names = None if weights is None else weights[kept], dataset.classes
+    if turned:
+        # A score of 0 is of the first class, and stays of it.
+        truth, known, names = 1 - truth, np.where(known == 0.0, np.finfo(np.float64).tiny, -known), names[::-1]
     counts = confusion_matrix(truth, predicted_classes(known), max(classes, 2), weights)
-    metrics = classification_metrics(truth, known, classes, weights) | recalls(counts, dataset.classes)
-    return Measured(
-        Metrics(metrics), counts, _curves(truth, known, weights), many=_of_many(counts, dataset.classes, None, 0.0)
-    )
+    metrics = classification_metrics(truth, known, classes, weights) | recalls(counts, names)
+    return Measured(Metrics(metrics), counts, _curves(truth, known, weights), many=_of_many(counts, names, None, 0.0))
 
 
 def _of_many(counts: Floats, classes: Sequence[str], noise: Noise | None, deviation: float) -> ManyClasses | None:
@@ -244,7 +246,7 @@ def _curves(truth: Ints, scores: Floats, weights: Floats | None) -> list[Floats]
 
 
 def _measure_groups(
-    groups: ColumnGroups, key: str, path: Sequence[ReleaseRef], shards: Sequence[ShardRef]
+    groups: ColumnGroups, key: str, path: Sequence[ReleaseRef], shards: Sequence[ShardRef], *, turned: bool
 ) -> dict[str, tuple[Floats, Metrics]]:
     """Measure exactly how a model does for each group of public rows; a group without rows has no rates."""
     classes, names = shards[0].dataset.classes, groups.names
@@ -262,6 +264,8 @@ def _measure_groups(
             counts[place] += confusion_matrix(
                 truth[own], predicted[own], size, None if weights is None else weights[kept][own]
             )
+    if turned:
+        counts, classes = counts[:, ::-1, ::-1], classes[::-1]
     return {
         name: (of_group, Metrics(rates_of_group(of_group, classes) if of_group.any() else {"rows": 0.0}))
         for name, of_group in zip(names, counts, strict=True)
@@ -315,14 +319,13 @@ def measure(
     dataset = shards.training[0].dataset
     if not dataset.private:
         return measure_exactly(models, shards, plan)
-    return measure_by_releases(plan, models, released, dataset.classes)
+    return measure_by_releases(plan, models, released)
 
 
 def measure_by_releases(
     plan: RunPlan,
     models: Mapping[str, Sequence[ReleaseRef]],
     released: Mapping[str, ReleaseRef],
-    classes: Sequence[str],
 ) -> Evaluation:
     """Say how well models do, by the charged releases that the plan has for it; nothing where it has none.
 
@@ -333,13 +336,12 @@ def measure_by_releases(
         As for :func:`measure`.
     released : mapping of key to ReleaseRef
         The plan's evaluations, as they were made.
-    classes : sequence of str
     """
     if not plan.evaluations:
         return Evaluation()
     statistics = {one.key: read_release(released[one.key]) for one in plan.evaluations if one.reads_rows}
     return measure_by_statistics(
-        plan, {name: [one.key for one in path] for name, path in models.items()}, statistics, classes
+        plan, {name: [one.key for one in path] for name, path in models.items()}, statistics, plan.identity.classes
     )
 
 
@@ -361,7 +363,9 @@ def measure_by_statistics(
     classes : sequence of str
     """
     measured = {
-        name: _of_releases(_own(plan, path, statistics), classes, plan.identity.aim, plan.groups)
+        name: _of_releases(
+            _own(plan, path, statistics), classes, plan.identity.aim, plan.groups, turned=plan.identity.turned
+        )
         for name, path in models.items()
     }
     several = plan.identity.dataset.unit.several
@@ -369,7 +373,7 @@ def measure_by_statistics(
 
 
 def sums_of_scores(plan: RunPlan, path: Sequence[str], statistics: Mapping[str, Statistic]) -> list[ScoreSums]:
-    """Return one model's released running sums of scores, one a score; none where the plan releases none of them.
+    """Return one model's released running sums of scores, one a score, of two classes the positive one's; or none.
 
     Parameters
     ----------
@@ -378,7 +382,8 @@ def sums_of_scores(plan: RunPlan, path: Sequence[str], statistics: Mapping[str, 
         Keys of what the model's rows pass through, its own last.
     statistics : mapping of key to Statistic
     """
-    return _sums(_own(plan, path, statistics))
+    found = _sums(_own(plan, path, statistics))
+    return [one.turned() for one in found] if plan.identity.turned else found
 
 
 def _sums(released: Sequence[tuple[PlannedRelease, Statistic]]) -> list[ScoreSums]:
@@ -407,8 +412,14 @@ def _of_releases(
     classes: Sequence[str],
     aim: str | None,
     groups: ColumnGroups | None,
+    *,
+    turned: bool,
 ) -> Measured:
-    """Return what one model's evaluations say: counts of its predictions, and with them its scores' running sums."""
+    """Return what one model's evaluations say: counts of its predictions, and with them its scores' running sums.
+
+    With ``turned``, ``classes`` and all that is returned have the first declared class last.
+    """
+    way = -1 if turned else 1
     measured = Measured(Metrics())
     for planned, statistic in released:
         algorithm, values, setting = cast(NoisySums, planned.build()), statistic.values, planned.setting
@@ -419,15 +430,16 @@ def _of_releases(
             measured |= Measured(metrics_of_error_counts(ErrorCounts.of_release(values, algorithm, setting)))
         elif isinstance(algorithm, PairsByGroup):
             assert groups is not None, "who counts by group has planned what says the groups"
+            values = values[:, ::way, ::way]
             measured |= _of_groups(
                 values, groups.names, setting.rows, deviation, simulated(algorithm, setting), classes
             )
         elif isinstance(algorithm, CountedPairs):
-            noise = simulated(algorithm, setting)
+            noise, values = simulated(algorithm, setting), values[::way, ::way]
             metrics = metrics_of_noisy_confusion(values, setting.rows, deviation, noise, classes)
             measured |= Measured(metrics, values, many=_of_many(values, classes, noise, deviation))
     if scores := _sums(released):
-        measured |= _of_scores(scores, aim)
+        measured |= _of_scores([one.turned() for one in scores] if turned else scores, aim)
     return measured
 
 
@@ -475,21 +487,25 @@ def measure_exactly(
         It says whether rows are to be measured by group.
     """
     test, measured = shards.held_out, {}
-    groups = None if plan is None else plan.groups
+    groups, turned = (None, False) if plan is None else (plan.groups, plan.identity.turned)
     for name, path in models.items():
         maps = maps_of(path)
         own = [test] if test is not None else []
         if test is not None:
-            of_model = _measure(maps, test)
+            of_model = _measure(maps, test, turned=turned)
         else:
             own = [shard for shard in shards.training if shard.party == name] or list(shards.training)
-            of_model = _of_training([_measure(maps, shard) for shard in own], [shard.rows for shard in own])
+            each = [_measure(maps, shard, turned=turned) for shard in own]
+            of_model = _of_training(each, [shard.rows for shard in own])
         if plan is not None and groups is not None:
-            of_model |= Measured(Metrics(), groups=_measure_groups(groups, plan.evaluations[0].key, path, own))
+            of_model |= Measured(
+                Metrics(), groups=_measure_groups(groups, plan.evaluations[0].key, path, own, turned=turned)
+            )
         measured[name] = of_model | Measured(Metrics(diagnostics_of(path[-1])))
     dataset = shards.training[0].dataset
     measured_on = f"{'training' if test is None else 'test'} {dataset.unit.several}"
-    return _evaluation(measured, measured_on, dataset.classes, groups)
+    classes = dataset.classes if plan is None else plan.identity.classes
+    return _evaluation(measured, measured_on, classes, groups)
 
 
 def _of_training(of: Sequence[Measured], rows: Sequence[int]) -> Measured:

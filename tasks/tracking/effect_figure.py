@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpalgos.rows import Floats
 from tasks.runtime.plots import BLUE, png_of, styled_figure
-from tasks.tracking.effects import ColumnEffect, Effects, Part, rows_of, worth_text
+from tasks.tracking.effects import ColumnEffect, Effects, Rows, most_frequent, worth_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _ACROSS, _MOST_PANELS, _MOST_VALUES, _MOST_SCORES = 3, 24, 12, 10
-_GREY = "#CCCCCC"
+_GREY, _DARK = "#CCCCCC", "#999999"
 
 
 def draw_effects(found: Effects) -> bytes:
     """Return the figure as PNG: a panel a column, those with the largest effects first.
+
+    All panels have one axis of scores, so that effects can be compared, and values stand in their declared order. Grey
+    bars are noisy counts, as high as the largest of their panel, and their whiskers are the 95 % margins of the noise.
+    The scores are those of the released model, whose noise is in its weights and not drawn again.
 
     Parameters
     ----------
@@ -30,7 +34,11 @@ def draw_effects(found: Effects) -> bytes:
     across = min(_ACROSS, len(shown))
     down = math.ceil(len(shown) / across)
     with styled_figure(4.2 * across, 2.9 * down + 0.5) as figure:
-        panels = figure.subplots(down, across, squeeze=False).ravel()
+        panels = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
+        scores = [score for column in shown for part in column.parts for score in part.scores]
+        low, high = min(scores), max(scores)
+        reach = (high - low) or 1.0
+        panels[0].set_ylim(low - 0.05 * reach, high + 0.05 * reach)
         for axes, column in zip(panels, shown, strict=False):
             (_draw_range if column.ranged else _draw_values)(axes, column, found.scores)
             axes.set_title(column.name)
@@ -41,7 +49,7 @@ def draw_effects(found: Effects) -> bytes:
         left = len(found.columns) - len(shown)
         which = f" (the {len(shown)} largest of {len(found.columns)})" if left else ""
         said = found.scores[0] if len(found.scores) == 1 else f"{len(found.scores)} scores"
-        rows = f"; grey: {found.unit}, noisy" if found.counted else ""
+        rows = f"; grey: {found.unit}, noisy, with 95 % margins" if found.counted else ""
         figure.suptitle(f"{said} along each column, the others at their reference{which}{rows}", fontsize="medium")
         return png_of(figure, 110)
 
@@ -49,10 +57,9 @@ def draw_effects(found: Effects) -> bytes:
 def _draw_range(axes: Axes, column: ColumnEffect, scores: tuple[str, ...]) -> None:
     parts = [part for part in column.parts if part.high is not None]
     many = len(parts)
-    if column.bars:
-        rows = np.array([rows_of(part) for part in parts]).reshape(column.bars, -1).sum(axis=1)
+    if column.bar_rows:
         width = many / column.bars
-        _draw_rows(axes, width * np.arange(column.bars, dtype=np.float64), rows, width, "edge", parts)
+        _draw_rows(axes, np.asarray(width * (np.arange(column.bars) + 0.5), dtype=np.float64), column.bar_rows, width)
     edges = np.arange(many + 1)
     for place, name in enumerate(scores[:_MOST_SCORES]):
         of = [part.scores[place] for part in parts]
@@ -64,10 +71,11 @@ def _draw_range(axes: Axes, column: ColumnEffect, scores: tuple[str, ...]) -> No
 
 
 def _draw_values(axes: Axes, column: ColumnEffect, scores: tuple[str, ...]) -> None:
-    parts = sorted(column.parts, key=lambda part: -rows_of(part))[:_MOST_VALUES]
+    parts = most_frequent(column, _MOST_VALUES)
     places = np.arange(len(parts), dtype=np.float64)
-    if column.bars:
-        _draw_rows(axes, places, np.array([rows_of(part) for part in parts]), 0.8, "center", parts)
+    counted = [(place, part.rows) for place, part in zip(places, parts, strict=True) if part.rows is not None]
+    if column.bars and counted:
+        _draw_rows(axes, np.array([place for place, _ in counted]), [rows for _, rows in counted], 0.8)
     for place, name in enumerate(scores[:_MOST_SCORES]):
         of = [part.scores[place] for part in parts]
         axes.scatter(places, of, marker="_", s=200, linewidths=2, label=name, color=_colour(scores, place))
@@ -82,13 +90,11 @@ def _colour(scores: tuple[str, ...], place: int) -> str:
     return BLUE if len(scores) == 1 else f"C{place}"
 
 
-def _draw_rows(
-    axes: Axes, places: Floats, rows: Floats, width: float, align: Literal["edge", "center"], parts: Sequence[Part]
-) -> None:
-    """Draw how many rows there are behind the scores, as high as these reach: on no scale of their own."""
-    all_scores = [score for part in parts for score in part.scores]
-    low, high = min(all_scores), max(all_scores)
-    reach = (high - low) or 1.0
-    floor = low - 0.05 * reach
-    axes.bar(places, rows / max(rows.max(), 1.0) * reach, width=width, align=align, bottom=floor, color=_GREY)
-    axes.set_ylim(floor, high + 0.05 * reach)
+def _draw_rows(axes: Axes, places: Floats, rows: Sequence[Rows], width: float) -> None:
+    """Draw how many rows there are behind the scores, with their margins: the highest as high as the axis reaches."""
+    values, low, high = np.array(rows).T
+    floor, top = axes.get_ylim()
+    scale = 0.9 * (top - floor) / max(float(high.max()), 1.0)
+    axes.bar(places, scale * values, width=width, bottom=floor, color=_GREY)
+    ends = scale * np.stack([values - low, high - values])
+    axes.errorbar(places, floor + scale * values, yerr=ends, fmt="none", ecolor=_DARK, elinewidth=0.7, zorder=1.5)

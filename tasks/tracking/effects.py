@@ -17,9 +17,10 @@ import pandas as pd
 from dpalgos.column_maps import LearntColumns
 from dpalgos.column_margins import Margins
 from dpalgos.columns import Column
-from dpalgos.effects import Effect, Score, effects, linear_behind, pairs_by_weight, reference_shares
+from dpalgos.effects import POINTS, Effect, Score, effects, linear_behind, pairs_by_weight, reference_shares
 from dpalgos.features.column_functions import ColumnFunctions
 from dpalgos.histograms import ColumnCounts
+from dpalgos.measured import in_digits
 from dpalgos.models import Artefact, LinearModel
 from dpalgos.registry import lookup
 from dpalgos.rows import Floats
@@ -80,6 +81,12 @@ def rows_of(part: Part) -> float:
     return 0.0 if part.rows is None else part.rows[0]
 
 
+def most_frequent(column: ColumnEffect, most: int) -> list[Part]:
+    """Return the parts of a column with the largest counts, as many as are shown, in their declared order."""
+    places = sorted(range(len(column.parts)), key=lambda place: -rows_of(column.parts[place]))[:most]
+    return [column.parts[place] for place in sorted(places)]
+
+
 @dataclass(frozen=True)
 class ColumnEffect:
     """What the model says about one column.
@@ -91,6 +98,8 @@ class ColumnEffect:
         From low to high, or value by value.
     bars : int
         How many bars of rows are worth drawing, of parts together.
+    bar_rows : tuple of (float, float, float)
+        Noisy count of each bar and the ends of its 95 % margin; empty where parts are values.
     reference : str
         Where the column lies when others are looked at.
     spread : float
@@ -102,6 +111,7 @@ class ColumnEffect:
     kind: str
     parts: tuple[Part, ...]
     bars: int
+    bar_rows: tuple[Rows, ...]
     reference: str
     spread: float
 
@@ -270,7 +280,8 @@ def described_effects(
         Whether the counts are of people and not of rows.
     """
     steps = [len(scale.values) if scale.discrete else 0 for scale in scales]
-    found = effects(score, columns, missing, counts, steps)
+    parts = [scale.most_parts(POINTS) for scale in scales]
+    found = effects(score, columns, missing, counts, steps, parts)
     places = reference_shares(columns, counts)
     described = [_column(effect, scale, share) for effect, scale, share in zip(found, scales, places, strict=True)]
     sources = "declared ranges" if counts is None else "released counts"
@@ -301,6 +312,7 @@ def _column(effect: Effect, scale: Scale, share: float) -> ColumnEffect:
         kind=scale.kind,
         parts=tuple(parts),
         bars=effect.bars,
+        bar_rows=tuple(row for row in _rows(effect.bar_rows, 0) if row is not None),
         reference=reference,
         spread=effect.spread,
     )
@@ -319,12 +331,16 @@ def _rows(counted: Margins | None, parts: int) -> list[Rows | None]:
 
 def _parts(effect: Effect, scale: Scale) -> list[Part]:
     parts = len(effect.scores)
-    ends = [scale.worth(end / parts) for end in range(parts + 1)]
+    ends = [scale.part(place / parts, (place + 1) / parts) for place in range(parts)]
     rows = _rows(effect.rows, parts)
     return [
-        Part(f"{worth_text(low)} to {worth_text(high)}", low, high, _scores(scores), count)
-        for low, high, scores, count in zip(ends, ends[1:], effect.scores, rows, strict=False)
+        Part(_between(low, high), low, high, _scores(scores), count)
+        for (low, high), scores, count in zip(ends, effect.scores, rows, strict=True)
     ]
+
+
+def _between(low: Worth | None, high: Worth | None) -> str:
+    return worth_text(low) if low == high else f"{worth_text(low)} to {worth_text(high)}"
 
 
 def _values(effect: Effect, scale: Scale) -> list[Part]:
@@ -344,7 +360,7 @@ def _values(effect: Effect, scale: Scale) -> list[Part]:
 
 def worth_text(worth: Worth | None, digits: int = 6) -> str:
     """Return a number, a day or a value for people."""
-    return f"{worth:.{digits}g}" if isinstance(worth, float) else str(worth)
+    return in_digits(worth, digits) if isinstance(worth, float) else str(worth)
 
 
 def _pairs(columns: Sequence[Column], scales: Sequence[Scale], path: Sequence[Artefact]) -> tuple[Pair, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from dpalgos.guarantees import rounded_up
-from dpalgos.models import Statistic
+from dpalgos.models import KernelModel, LinearModel, Statistic
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.score_curves import Calibration
@@ -53,6 +53,7 @@ from tasks.tracking.results import (
     guessing,
     margins_are,
     not_measured,
+    positive_class,
     rates_by_group,
     rests_on,
     shown_metric,
@@ -263,7 +264,8 @@ def _accuracy(result: RunResult) -> str:
         else f"The {what} {NOT_MEASURED} {at_this_budget(result)}."
         for name, what in named.items()
     ]
-    parts = [first, *guessing([result]), *sentences, *by_class(result, _MOST_RECALLS), *at_threshold(result)]
+    of_classes = [*positive_class(result), *by_class(result, _MOST_RECALLS), *at_threshold(result)]
+    parts = [first, *guessing([result]), *sentences, *of_classes]
     return " ".join(filter(None, [*parts, margins_are(result)]))
 
 
@@ -376,6 +378,8 @@ def describe(
     if about := about_people(result):
         said["unitball.metrics"] = about
     proved, flow_run = result.proved, result.prefect_flow_run_id
+    if result.positive is not None:
+        params["positive"] = result.positive
     return RunReport(
         experiment=dataset.name,
         run_key=result.run_key,
@@ -502,6 +506,7 @@ def _model_report(config: DataSettings, run: Chained, columns: Columns | None, l
     dataset, plan, result, models = run
     path = next(iter(models.values()))
     *maps, model = [read_release(reference) for reference in path]
+    turned = plan.identity.turned
     features = [stored_map(step.key) for step in plan.features]
     normalisation: str | RowMap = dataset.normalisation
     if columns is None:
@@ -517,8 +522,8 @@ def _model_report(config: DataSettings, run: Chained, columns: Columns | None, l
     pipeline = to_sklearn(
         normalisation=normalisation,
         maps=[*features, *maps],
-        model=model,
-        classes=dataset.classes,
+        model=model.turned() if turned and isinstance(model, LinearModel | KernelModel) else model,
+        classes=plan.identity.classes,
         dimension=columns.dimension,
         encoder=columns.encoder,
         label_range=dataset.label_range,
@@ -528,7 +533,7 @@ def _model_report(config: DataSettings, run: Chained, columns: Columns | None, l
     return ModelReport(
         pipeline=pipeline,
         dimension=columns.dimension,
-        classes=dataset.classes,
+        classes=plan.identity.classes,
         registered_name=f"{dataset.name}.{result.algorithm}",
         packages=tuple(dict.fromkeys(package for each in features for package in each.packages)),
         lineage=lineage,

@@ -1,6 +1,7 @@
 """The result of a training run: what is proved, claimed and measured of it, and its records in the result tables."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from pydantic import BaseModel, SerializeAsAny
 
 from dpalgos.accounting.composition import TYPE_I_ERRORS, compose, gaussian_mu, trade_off
 from dpalgos.guarantees import Loss, PureEpsilon, rounded_up
-from dpalgos.measured import ENDS, Metrics
+from dpalgos.measured import ENDS, Metrics, in_digits
 from dpalgos.metrics import safe_name
 from dpalgos.sentences import sentence
 from storage.refs import DatasetRef, ReleaseRef, Unit
@@ -97,6 +98,8 @@ class RunResult(Evaluation, frozen=True):
     epsilon_charged : float or None
         Where the run rests on counts that were released before it: what its own releases cost, without these. Both
         compose to ``epsilon_spent``.
+    positive : str or None
+        Of two classes the one that precision, recall, F1, threshold, scores and effects are of; None of others.
     accuracy : float or None
         None where nothing public was measured and no evaluation was charged, or the noise of one leaves it unknown.
     measured_on : str or None
@@ -122,6 +125,7 @@ class RunResult(Evaluation, frozen=True):
     delta_spent: float | None
     mu_spent: float | None = None
     epsilon_charged: float | None
+    positive: str | None = None
     accuracy: float | None
     split: dict[str, object]
     sound_counterpart: str | None
@@ -216,6 +220,7 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         delta_spent=proved.delta if proved else None,
         mu_spent=proved.mu if proved else None,
         epsilon_charged=charged_of(plan),
+        positive=plan.identity.classes[-1] if len(plan.identity.classes) == 2 else None,
         accuracy=evaluation.metrics.known().get("accuracy"),
         split=plan.split,
         sound_counterpart=plan.sound_counterpart,
@@ -245,7 +250,13 @@ def shown_metric(result: RunResult, name: str, form: str = ".3f") -> str:
     if not metrics.is_known(name):
         return f"{NOT_MEASURED} {at_this_budget(result)}"
     limits = metrics.limits(name)
-    return f"{metrics[name]:{form}}" + ("" if limits is None else f" ({limits[0]:{form}} to {limits[1]:{form}})")
+    margin = "" if limits is None else f" ({_written(limits[0], form)} to {_written(limits[1], form)})"
+    return _written(metrics[name], form) + margin
+
+
+def _written(number: float, form: str) -> str:
+    """Return a number in a format; to four significant digits without an exponent."""
+    return in_digits(number) if form == ".4g" else f"{number:{form}}"
 
 
 def at_this_budget(result: RunResult) -> str:
@@ -320,11 +331,42 @@ def guessing(results: Sequence[RunResult]) -> list[str]:
     return [f"How often guessing the most frequent class is right {NOT_MEASURED} {one}." for one in sorted(unknown)[:1]]
 
 
+def positive_class(result: RunResult) -> list[str]:
+    """Return sentences on which of two classes is the positive one; with a warning where it may be the wrong one.
+
+    That it is the larger one is said where the run's own confusion matrix shows it by more than the margin, and nobody
+    has named it.
+    """
+    if len(result.classes) != 2 or not result.metrics:
+        return []
+    other, positive = result.classes
+    named = result.identity.positive
+    by = "as asked or declared" if named else "the last declared class"
+    told = f"The positive class is `{positive}` ({by}): precision, recall, F1, scores and effects are of it."
+    limits = result.metrics.limits("prevalence") or (result.metrics.get("prevalence", 0.0),) * 2
+    if named or not limits[0] > 0.5 or not result.metrics.is_known("prevalence"):
+        return [told]
+    several = result.identity.dataset.unit.several
+    return [
+        f"{told} Warning: `{positive}` is the larger class, {shown_metric(result, 'prevalence')} of the {several}. If "
+        f"`{other}` is the class to be found, give --positive {shlex.quote(other)}, or `positive: {other}` in the "
+        "schema's label."
+    ]
+
+
 def at_threshold(result: RunResult) -> list[str]:
     """Return a sentence on the threshold that was chosen for a stated aim; none where there was no aim."""
     if result.identity.aim is None or "aim_probability" not in result.metrics:
         return []
-    names = {"recall": "recall", "precision": "precision", "f1": "F1", "balanced_accuracy": "balanced"}
+    other, positive = result.classes
+    names = {
+        "recall": f"recall of `{positive}`",
+        "precision": f"precision of `{positive}`",
+        "f1": f"F1 of `{positive}`",
+        "other_recall": f"recall of `{other}`",
+        "other_precision": f"precision of `{other}`",
+        "balanced_accuracy": "balanced accuracy",
+    }
     measured = [what for what in names if f"aim_{what}" in result.metrics and result.metrics.is_known(f"aim_{what}")]
     numbers = [f"{names[what]} {shown_metric(result, f'aim_{what}')}" for what in measured]
     unknown = [names[what] for what in names if what not in measured]
@@ -332,7 +374,7 @@ def at_threshold(result: RunResult) -> list[str]:
     of_person, counted = (" for a person", "by person, ") if result.identity.dataset.person else ("", "")
     return [
         f"At the threshold for {result.identity.aim}, a probability of {result.metrics['aim_probability']:.3g} of "
-        f"`{result.classes[-1]}`{of_person}: {counted}{'; '.join(numbers)}. "
+        f"`{positive}`{of_person}: {counted}{'; '.join(numbers)}. "
         "Each of these margins holds for all thresholds at once, "
         "and so at the chosen one; all other numbers are of the model without a chosen threshold, and each of their "
         "margins holds by itself."

@@ -172,6 +172,25 @@ def test_no_margin_is_narrower_than_its_noise(monkeypatch: pytest.MonkeyPatch) -
     assert narrowest() < 0.5
 
 
+def means_of_exponentials(runs: int, *, width: bool = True) -> int:
+    """Return in how many runs the margin of the mean of 100 ** cell held, of the first column's even cells."""
+    exact, held, edges = float(np.mean(100.0 ** table()[0][:, 0])), 0, 100.0 ** np.linspace(0.0, 1.0, 9)
+    if not width:
+        # A mutant: each cell as in the middle of its bin.
+        middle = (edges[:-1] + edges[1:]) / 2
+        edges = np.append(middle, middle[-1] * (1 + 1e-9))
+    for counts in noisy(runs, 2.0, bins=8):
+        found = column_margins.means_on(counts, 0, edges)
+        held += bool(found.low[0] <= exact <= found.high[0])
+    return held
+
+
+def test_a_mean_on_another_scale_has_a_margin_with_the_width_of_its_bins() -> None:
+    """200 runs; the same noise with cells in the middle of their bins is told apart."""
+    assert means_of_exponentials(200) >= least(200)
+    assert means_of_exponentials(200, width=False) < least(200)
+
+
 def test_q_of_the_cases_is_below_and_above_a_tenth() -> None:
     found = [rank_error(ROWS, 10, mu, 64) for mu in (0.6, 0.2, 0.12, 0.03)]
     assert found == pytest.approx([0.03, 0.09, 0.15, 0.59], abs=0.01)
@@ -319,3 +338,17 @@ def test_margins_of_means_are_wider_by_what_rounding_adds(monkeypatch: pytest.Mo
         halves.append(float(found.high[0] - found.low[0]))
     assert halves[1] > halves[0]
     assert halves[2] - halves[1] == pytest.approx(halves[1] - halves[0], rel=0.02)
+
+
+def test_bars_that_end_where_whole_numbers_do_hold() -> None:
+    """250 runs of seven bars of unequal numbers of bins; half the noise is told apart."""
+    last = [4, 20, 21, 30, 47, 50, 63]
+    cells = np.minimum((table()[0][:, 0] * 64).astype(int), 63)
+    exact = np.histogram(cells, [0, *(one + 1 for one in last)])[0]
+
+    def held(stated: float) -> int:
+        found = [column_margins.bars_up_to(one, 0, last).holds(exact) for one in noisy(250, 0.2, stated)]
+        return int(np.sum(found, axis=0).min())
+
+    assert held(0.2) >= least(250)
+    assert held(0.4) < least(250)

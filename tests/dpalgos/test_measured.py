@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from dpalgos.measured import HOLDS_ALL, HOLDS_BOTH, NO_VALUE, SHARE, Metrics, Scale, mean, why_unknown
+from dpalgos.measured import HOLDS_ALL, HOLDS_BOTH, NO_VALUE, SHARE, Metrics, Scale, in_digits, mean, why_unknown
 
 ERROR = Scale(guess=10.0, perfect=0.0, most=40.0, whole=10.0)
 R2 = Scale(least=-math.inf)
@@ -96,3 +96,24 @@ def test_merged_numbers_take_the_reasons_of_the_later() -> None:
     later = Metrics({"mcc": 0.5})
     assert some().merged(later).reasons == {"r2": "no counts of the label"}
     assert later.merged(some()).reasons == some().reasons
+
+
+@pytest.mark.parametrize(
+    ("number", "digits", "text"),
+    [
+        (57490.0, 4, "57,490"),
+        (57493.0, 4, "57,490"),
+        (1234567.0, 6, "1,234,570"),
+        (0.5, 4, "0.5"),
+        (0.012345, 3, "0.0123"),
+        (-676051.4, 4, "-676,100"),
+        (0.0, 4, "0"),
+        (100.0, 2, "100"),
+        (9999.6, 4, "10,000"),
+        (1e-7, 4, "1e-07"),
+        (math.inf, 4, "inf"),
+    ],
+)
+def test_numbers_are_written_without_an_exponent(number: float, digits: int, text: str) -> None:
+    """5.749e+04 stood where a salary of 57,490 was meant."""
+    assert in_digits(number, digits) == text

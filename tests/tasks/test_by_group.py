@@ -260,7 +260,7 @@ def test_parties_own_held_out_rows_are_counted_by_group_as_the_trust_model_has_i
     assert np.allclose(found.sum(axis=(1, 2)), cells, atol=beyond)
     assert beyond < 6.0
     (path,) = plan.paths().values()
-    said = measure_by_releases(plan, {"all": [made[key] for key in path]}, made, ("no", "yes"))
+    said = measure_by_releases(plan, {"all": [made[key] for key in path]}, made)
     assert said.by_group is not None
     assert list(said.by_group.metrics) == ["female", "male", "other", "missing"]
 

@@ -13,10 +13,11 @@ from sklearn.metrics import confusion_matrix as sklearn_confusion
 
 from dpalgos.metrics import regression_metrics
 from dpalgos.parameters import ParameterError
+from flows.federated_training import chain_inline
 from storage.errors import OverspendError
 from storage.refs import ReleaseRef, Visibility
 from storage.shards import open_shard
-from tasks.datasets.registration import ingest
+from tasks.datasets.registration import find_dataset, ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.release import door
@@ -25,10 +26,12 @@ from tasks.release.preflight import cost_of_measuring_later
 from tasks.release.storing import read_release
 from tasks.releases import evaluate
 from tasks.runtime.settings import current_layout
-from tasks.tracking.results import at_threshold
+from tasks.tracking.reporting import run_report
+from tasks.tracking.results import at_threshold, positive_class
 from tests.support.chains import Prepared, charges, followed, ingest_private, prepare
 from tests.support.data import gathered
 from tests.support.plans import dataset_of, planned, shards_of
+from tests.tasks.tracking.test_figures import a_result
 
 
 def evaluated(prepared: Prepared, made: dict[str, ReleaseRef] | None = None) -> Evaluation:
@@ -247,3 +250,63 @@ def test_a_curve_of_numbers_is_refused_before_anything_is_charged(root: Path, tm
     with pytest.raises(ParameterError, match=r"ROC.*--roc"):
         prepare(algorithm="sufficient-statistics", trust="central", evaluation=True, roc=True, epsilon=1.0, delta=1e-6)
     assert charges() == []
+
+
+def test_the_positive_class_is_the_one_that_is_asked_for(root: Path, tmp_path: Path) -> None:
+    """With classes `early, rest` every number was of `rest`, which nobody looks for."""
+    ingest_private(tmp_path / "input", count=3000, epsilon_cap=9.0, delta_cap=1e-5)
+    registered = find_dataset("clinic")
+    first, last = registered.classes
+    asked: dict[str, Any] = {"algorithm": "noisy-gd", "roc": True, "aim": "recall=0.9", "epsilon": 3.0, "delta": 1e-6}
+    asked |= {"evaluation": True, "parties": 2}
+    plain, paid = followed(**asked), charges()
+    turned = followed(**asked, positive=first)
+    same = followed(**asked, positive=last)
+    assert charges() == paid, "nothing more is charged"
+    assert turned.releases == plain.releases == same.releases
+    assert turned.run_key != plain.run_key, "what is said of it is another thing"
+    assert (plain.positive, turned.positive, same.positive) == (last, first, last)
+    assert turned.classes == (last, first)
+    assert same.metrics == plain.metrics
+    assert np.array_equal(turned.confusion, np.array(plain.confusion)[::-1, ::-1])
+    for name in ("accuracy", "mcc", "balanced_accuracy"):
+        assert turned.metrics[name] == pytest.approx(plain.metrics[name], abs=0.01), name
+    assert turned.metrics["prevalence"] == pytest.approx(1.0 - plain.metrics["prevalence"], abs=0.01)
+    for name in (first, last):
+        assert turned.metrics[f"recall_{name}"] == pytest.approx(plain.metrics[f"recall_{name}"], abs=0.01)
+    assert turned.metrics["recall"] == turned.metrics[f"recall_{first}"]
+    assert plain.metrics["recall"] == plain.metrics[f"recall_{last}"]
+    assert f"recall of `{first}`" in at_threshold(turned)[0].split("precision")[0]
+    assert all(
+        f"{what} of `{name}`" in at_threshold(turned)[0] for what in ("recall", "precision") for name in (first, last)
+    )
+    assert f"`{first}` (as asked or declared)" in positive_class(turned)[0]
+    assert "last declared class" in positive_class(plain)[0]
+    # A model turned around predicts the same classes where no threshold was chosen.
+    models = []
+    for name in (first, last):
+        config = TrainingConfig(dataset="clinic", **asked | {"aim": None}, positive=name)
+        models.append(run_report(config, chain_inline(config)).model)
+    rows = np.random.default_rng(1).normal(0, 0.3, (50, registered.dimension))
+    rows[0] = 0.0
+    predicted = [model.pipeline.predict(rows).tolist() for model in models if model is not None]
+    assert predicted[0] == predicted[1]
+    assert len(predicted) == 2
+
+
+@pytest.mark.parametrize(("dataset", "positive"), [("clinic", "nobody"), ("digits", "3")])
+def test_a_positive_class_is_one_of_two(root: Path, tmp_path: Path, dataset: str, positive: str) -> None:
+    ingest_private(tmp_path / "input", count=300)
+    with pytest.raises(ParameterError, match=rf"positive.*{positive}"):
+        prepare(dataset, algorithm="noisy-gd", positive=positive)
+
+
+@pytest.mark.parametrize(("rare", "named", "warned"), [(0.1, False, True), (0.1, True, False), (0.45, False, False)])
+def test_the_larger_class_as_the_positive_one_is_warned_of(rare: float, named: bool, warned: bool) -> None:
+    """By more than the margin, and only where nobody has named it."""
+    low, high = 0.9 - rare, 1.1 - rare
+    metrics = {"prevalence": 1.0 - rare, "prevalence_low": low, "prevalence_high": high, "held_out_rows": 90.0}
+    result = a_result(metrics=metrics, classes=("early", "rest"), measured_on="held-out rows, noisy")
+    identity = result.identity.model_copy(update={"positive": "rest" if named else None})
+    (said,) = positive_class(result.model_copy(update={"identity": identity}))
+    assert ("--positive early" in said) is warned

@@ -134,7 +134,8 @@ def truth(label: str = CLASSES, *, log: bool = True) -> dict[tuple[str, str, str
         exact |= {(name, "quartile", str(share)): rank(cells, share) for share in (0.25, 0.5, 0.75)}
         exact[name, "mean", "mean"] = float(cells.mean())
     if log:
-        exact["income", "mean", "mean"] = float(np.expm1(np.log1p(numbers["income"]).mean()))
+        exact["income", "mean", "arithmetic mean"] = exact.pop(("income", "mean", "mean"))
+        exact["income", "mean", "geometric mean"] = float(np.expm1(np.log1p(numbers["income"]).mean()))
     days = frame["admitted"]
     exact |= {("admitted", "quartile", str(share)): rank(days, share) for share in (0.25, 0.5, 0.75)}
     mean = date(2024, 1, 1).toordinal() + np.mean([date.fromisoformat(day).toordinal() - 738886 for day in days])
@@ -209,7 +210,8 @@ def printed(dataset: DatasetRef, counts: ColumnCounts) -> dict[tuple[str, str, s
                 # Of none of them is said once that nothing is.
                 text = texts[0] if len(texts) == 1 else texts[("0.25", "0.5", "0.75").index(figure.of)]
             else:
-                start = {"mean": "  mean:", "missing": "  share missing:"}.get(figure.what, f"  {figure.of} ")
+                start = f"  {figure.of}:" if figure.what == "mean" else f"  {figure.of} "
+                start = "  share missing:" if figure.what == "missing" else start
                 if column.kind == "boolean" and figure.what == "share":
                     start = "  share of true:"
                 matching = [line for line in lines if line.startswith(start)]
@@ -219,7 +221,9 @@ def printed(dataset: DatasetRef, counts: ColumnCounts) -> dict[tuple[str, str, s
                 assert "cannot be measured at this budget" in text
                 found[column.name, figure.what, figure.of] = None
             else:
-                ends = match["low"] or match["least"], match["high"] or match["most"]
+                found_ends = match["low"] or match["least"], match["high"] or match["most"]
+                low, high = (None if end is None else end.replace(",", "") for end in found_ends)
+                ends = (low, high)
                 found[column.name, figure.what, figure.of] = ends
     return found
 
