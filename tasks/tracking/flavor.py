@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -700,17 +701,45 @@ def _as_array(cells: Sequence[object] | pa.Array) -> pa.Array:
 def _lists(pipeline: Pipeline, rows: Table) -> tuple[Floats, list[str | None]]:
     """Return the features of rows that are lists of numbers, and why some have none."""
     width = int(pipeline[0].n_features_in_)
-    features = np.zeros((len(rows.lines), width))
+    cells = rows.columns[FEATURES]
+    features, sizes = _numbers(cells, width) if _holds_numbers(cells.type) else _parsed(cells, width)
+    fits, finite = sizes == width, np.isfinite(features).all(axis=1)
+    features[~finite] = 0.0
     reasons: list[str | None] = [None] * len(features)
-    for row, cell in enumerate(rows.columns[FEATURES].to_pylist()):
+    for row in np.flatnonzero(~(fits & finite)):
+        reasons[row] = (
+            f"column {FEATURES}: a number is missing or not finite"
+            if fits[row]
+            else f"column {FEATURES}: {sizes[row]} numbers, the model takes {width}"
+        )
+    return features, reasons
+
+
+def _holds_numbers(kind: pa.DataType) -> bool:
+    types = pa.types
+    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return lists and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type))
+
+
+def _numbers(cells: pa.Array, width: int) -> tuple[Floats, NDArray[np.int64]]:
+    """Return lists of numbers as rows, NaN where one is missing and zeros for another width, and each list's length."""
+    sizes = np.asarray(pc.fill_null(pc.list_value_length(cells), 0), dtype=np.int64)
+    features = np.zeros((len(sizes), width))
+    whole = sizes == width
+    flat = pc.list_flatten(cells.filter(pa.array(whole)))
+    features[whole] = flat.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).reshape(-1, width)
+    return features, sizes
+
+
+def _parsed(cells: pa.Array, width: int) -> tuple[Floats, NDArray[np.int64]]:
+    """Return the same of cells of any other type, one after the other: texts of numbers, decimals."""
+    features, sizes = np.zeros((len(cells), width)), np.zeros(len(cells), dtype=np.int64)
+    for row, cell in enumerate(cells.to_pylist()):
         try:
-            numbers = np.asarray(cell, dtype=np.float64)
+            numbers = np.asarray([] if cell is None else cell, dtype=np.float64)
         except (TypeError, ValueError):
             numbers = np.full(width, np.nan)
-        if numbers.shape != (width,):
-            reasons[row] = f"column {FEATURES}: {numbers.size} numbers, the model takes {width}"
-        elif not np.isfinite(numbers).all():
-            reasons[row] = f"column {FEATURES}: a number is missing or not finite"
-        else:
-            features[row] = numbers
-    return features, reasons
+        sizes[row] = numbers.size
+        # A table of as many numbers is no list of them.
+        features[row] = numbers if numbers.shape == (width,) else np.nan
+    return features, sizes

@@ -26,6 +26,7 @@ from deployments.serving import DEPLOYMENTS, SKIPPED
 from deployments.specifications import read_deployments, scheduled_deployments
 from storage.errors import InputError
 from tasks.datasets.schedules import allowed_comparison, next_dates, sound_schedules
+from tasks.release import forecasts
 from tasks.runtime.events import Event, LogLine, events_file
 from tasks.runtime.stores import open_catalog
 from tests.support.command_line import CommandLine
@@ -33,7 +34,9 @@ from tests.support.serving import rows_file
 
 
 @pytest.fixture
-def clinic(unitball: CommandLine, tmp_path: Path) -> CommandLine:
+def clinic(unitball: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    # What is forecast of years of nights is tests/tasks/release/test_forecasts.py's: each command here looks ahead.
+    monkeypatch.setattr(forecasts, "MOST_DATES", 60)
     rows = rows_file(tmp_path / "rows.libsvm", 200)
     declared = ("--dimension", "5", "--classes=-1,1", "--epsilon-cap", "1", "--delta-cap", "1e-5")
     assert unitball("ingest", "clinic", "--format", "libsvm", "--path", rows, *declared).code == 0

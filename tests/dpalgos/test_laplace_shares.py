@@ -84,11 +84,13 @@ def test_the_candidates_kept_are_the_jumps_of_the_law() -> None:
     scale, shares = 3.0, 4
     share = LaplaceShare(scale, shares)
     lengths = np.arange(1, 2**share._end)
-    octaves = np.floor(np.log2(lengths)).astype(np.int64)
-    rates = 2.0**-octaves / shares * (2.0**octaves / lengths * np.exp(-lengths / scale))
+    octaves: Floats = np.exp2(np.floor(np.log2(lengths)))
+    kept: Floats = octaves / lengths * np.exp(-lengths / scale)
+    rates: Floats = kept / (octaves * shares)
     q = math.exp(-1 / scale)
     for angle in (0.01, 0.3, 1.0, 3.0):
-        jumps = math.exp(2 * float((rates * (np.cos(angle * lengths) - 1)).sum()))
+        moved: Floats = np.cos(angle * lengths) - 1
+        jumps = math.exp(2 * float(rates @ moved))
         closed = abs((1 - q) / (1 - q * np.exp(1j * angle))) ** (2 / shares)
         assert jumps == pytest.approx(closed, rel=1e-12)
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import skops.io
 import yaml
@@ -21,7 +23,7 @@ from sklearn.preprocessing import FunctionTransformer
 from dpalgos.models import LinearModel
 from storage.encoder import TableEncoder
 from storage.errors import InputError, StorageError
-from tasks.tracking.flavor import Scorer, load_pipeline, predictions_of, save_model, signature_of
+from tasks.tracking.flavor import Scorer, load_pipeline, predict_file, predictions_of, save_model, signature_of
 from tasks.tracking.sklearn_export import to_sklearn
 
 CLINIC = Path(__file__).parents[3] / "docs" / "examples"
@@ -287,3 +289,51 @@ def test_a_file_that_nests_without_end_is_refused(tmp_path: Path, rows: pd.DataF
                 archive.writestr(name, content)
         with pytest.raises(StorageError, match=r"model\.skops.*nested"):
             load_pipeline(path)
+
+
+LISTS: list[list[float | None] | None] = [
+    [1.0, 2.0, 3.0],
+    [1.0, 2.0],
+    None,
+    [4.0, None, 6.0],
+    [],
+    [7.0, 8.0, 9.0, 1.0],
+    [5.0, 1.0, 2.0],
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cells"),
+    [
+        (pa.list_(pa.float64()), [*LISTS, [1.0, np.inf, 2.0], [np.nan, 1.0, 2.0], [3.0, 2.0, 1.0]]),
+        (pa.large_list(pa.float32()), LISTS),
+        (pa.list_(pa.int64()), LISTS),
+        (pa.list_(pa.uint8()), LISTS),
+        (pa.list_(pa.int32(), 3), [LISTS[0], LISTS[3], LISTS[-1]]),
+        (pa.list_(pa.int32(), 2), [[1, 2], [3, 4]]),
+        (pa.list_(pa.string()), [["1", "2", "3"], ["1", "two", "3"], ["1"], None]),
+        (pa.float64(), [1.0, None]),
+    ],
+    ids=str,
+)
+def test_lists_of_any_type_are_taken_as_their_numbers(kind: pa.DataType, cells: list[Any], tmp_path: Path) -> None:
+    """Each row has the prediction of its own numbers, or says how many there are, or that one is missing."""
+    model = LinearModel(np.array([[1.0, -2.0, 0.5]]))
+    pipeline = to_sklearn(normalisation="clip", maps=[], model=model, classes=("no", "yes"), dimension=3)
+    source, target = tmp_path / "new.parquet", tmp_path / "predicted.parquet"
+    pq.write_table(pa.table({"features": pa.array(cells, kind)}), source)
+    predict_file(pipeline, source, target)
+    predicted = pq.read_table(target).to_pylist()
+    assert len(predicted) == len(cells)
+    for cell, row in zip(cells, predicted, strict=True):
+        try:
+            numbers = np.asarray([] if cell is None else cell, dtype=np.float64)
+        except ValueError:
+            numbers = np.full(3, np.nan)
+        if numbers.shape == (3,) and np.isfinite(numbers).all():
+            assert row["refusal"] is None
+            assert row["prediction"] == pipeline.predict(numbers[None])[0]
+        else:
+            assert row["prediction"] is None
+            said = "missing or not finite" if numbers.size == 3 else f"{numbers.size} numbers, the model takes 3"
+            assert said in row["refusal"]
