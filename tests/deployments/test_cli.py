@@ -185,7 +185,7 @@ def test_a_table_for_people(shared: CommandLine) -> None:
 def test_compare_names_the_algorithm_that_takes_no_weights(shared: CommandLine) -> None:
     asked = ("compare", "--class-weight", "balanced", "--algorithms")
     refused = shared(*asked, "noisy-gd,fed-dpdr-dpml-published")
-    refused.refused(2, "fed-dpdr-dpml-published: ", "no weights of classes", "leave it out of --algorithms")
+    refused.refused(2, "fed-dpdr-dpml-published: ", "class_weight", "--algorithms")
     shared(*asked, "fed-dpdr-dpml").refused(2, "unitball: class_weight is 'balanced'")
 
 
@@ -253,8 +253,8 @@ def test_results_answer_sql(shared: CommandLine) -> None:
     shared.succeeds("results", "SELECT * FROM runs WHERE algorithm = 'noisy-gd' LIMIT 1", "--plot", figure)
     shared.succeeds("results", "--plot", several)
     assert figure.read_bytes()[:4] == several.read_bytes()[:4] == b"\x89PNG"
-    shared("results", "--plot", figure).refused(2, "exists; name another file")
-    shared("results", "SELECT algorithm FROM runs", "--plot", shared.root / "no.png").refused(2, "ask for two numbers")
+    shared("results", "--plot", figure).refused(2, "run.png exists")
+    shared("results", "SELECT algorithm FROM runs", "--plot", shared.root / "no.png").refused(2, "(algorithm)")
     # Numbers of one data set alone: the other had a panel without a line in it.
     asked = (
         "SELECT dataset, epsilon::DOUBLE AS epsilon, accuracy::DOUBLE AS accuracy FROM "
@@ -681,7 +681,7 @@ def test_kernel_models_of_several_parties_have_no_mean(unitball: CommandLine) ->
         (["ingest"], ["name", "unitball ingest --help"]),
         (["budget", "nothere"], ["nothere", "ingest"]),
         (["datasets", "nothere"], ["nothere"]),
-        (["datasets", "--sql", "SELECT 1"], ["name the data set"]),
+        (["datasets", "--sql", "SELECT 1"], ["unitball datasets digits --sql"]),
         (["algorithms", "--kind", "trainer"], ["trainer", "trainers"]),
         (["results", "SELECT * FROM read_csv('/etc/passwd')"], ["query"]),
         (["nonsense"], ["nonsense"]),
@@ -901,4 +901,4 @@ def test_an_unforeseen_error_is_one_line_too(commands: CommandLine, monkeypatch:
         raise RuntimeError("something\nin two lines")
 
     monkeypatch.setattr("tasks.accounts.reports.budget_report", fail)
-    commands("budget", "digits").refused(1, "RuntimeError", "something in two lines", "UNITBALL_DEBUG=1")
+    commands("budget", "digits").refused(1, "RuntimeError", "two lines", "UNITBALL_DEBUG=1")

@@ -163,7 +163,7 @@ def test_a_charge_that_is_being_written_is_told_as_it_ends() -> None:
     """
     )
     clinic = "charged: 2 releases to account clinic, which has now spent epsilon 0.62 of 3 (0.41 before)"
-    ended.refused(143, clinic, "charged: 1 release to account ward", "ask again: what was charged costs nothing")
+    ended.refused(143, clinic, "charged: 1 release to account ward")
 
 
 @pytest.mark.parametrize("step", ["_enter", "asked"])
@@ -195,9 +195,7 @@ def test_a_charge_is_told_wherever_the_signal_meets_its_entry(step: str) -> None
     assert "to account clinic was being written: it is there whole or not at all" in ended.err
 
 
-@pytest.mark.parametrize(
-    ("when", "said"), [("meanwhile", "recorded as spent, or nothing is"), ("afterwards", "the ledger is restored, and")]
-)
+@pytest.mark.parametrize(("when", "said"), [("meanwhile", "unitball budget"), ("afterwards", "ledger is restored")])
 def test_a_restoration_that_is_stopped_is_not_said_to_have_charged_nothing(when: str, said: str) -> None:
     ended = _ended(
         f"""
@@ -278,7 +276,7 @@ def test_what_is_said_of_the_charge_of_one_of_several_is_true_of_all() -> None:
         signal.raise_signal(signal.SIGINT)
     """
     )
-    ended.refused(130, "(0.41 before): ask again: what was charged costs nothing")
+    ended.refused(130, "(0.41 before)")
     assert "it costs nothing" not in ended.err
 
 
@@ -412,7 +410,7 @@ def test_a_run_that_is_terminated_in_the_engines_hands(engine: Engine, unitball:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=300)
     said = "charged: 2 releases to account clinic-2026, which has now spent epsilon 0.2"
-    Outcome(process.returncode, out, err).refused(143, "terminated", said, "ask again: what was charged costs nothing")
+    Outcome(process.returncode, out, err).refused(143, "terminated", said)
     (before,) = {charge.plan.sequence for charge in open_ledger().charges("clinic-2026")}
     again = unitball(*train)
     assert again.code == 0

@@ -164,9 +164,7 @@ def test_of_two_copies_one_alone_charges(used: CommandLine, asked: Path, tmp_pat
     gone_on = spent(used)
     go_to(used, second, monkeypatch)
     before = spent(used)
-    used("train", *TRAIN, "--epsilon", 0.2).refused(
-        1, "Nothing was charged", "another copy of this root", "ledger restore"
-    )
+    used("train", *TRAIN, "--epsilon", 0.2).refused(1, "high-water mark", "Nothing was charged", "ledger restore")
     assert spent(used) == before
     assert used("model", "show", MODEL).code == 0
     used.succeeds("predict", "--model", MODEL, "--input", asked, "--output", tmp_path / "second.parquet")
@@ -178,7 +176,7 @@ def test_of_two_copies_one_alone_charges(used: CommandLine, asked: Path, tmp_pat
     assert spent(used) >= gone_on
     used.trained(*TRAIN, "--epsilon", 0.2)
     go_to(used, first, monkeypatch)
-    used("train", *TRAIN, "--epsilon", 0.1).refused(1, "Nothing was charged", "another copy of this root")
+    used("train", *TRAIN, "--epsilon", 0.1).refused(1, "high-water mark", "Nothing was charged")
 
 
 def test_an_old_copy_that_is_restored_elsewhere_works(
@@ -190,7 +188,7 @@ def test_an_old_copy_that_is_restored_elsewhere_works(
     shutil.rmtree(used.root)
     (tmp_path / "back-up").rename(tmp_path / "restored")
     go_to(used, tmp_path / "restored", monkeypatch)
-    used("train", *TRAIN, "--epsilon", 0.2).refused(1, "Nothing was charged")
+    used("train", *TRAIN, "--epsilon", 0.2).refused(1, "high-water mark", "Nothing was charged")
     used.succeeds("ledger", "restore", "--reason", "the disk was lost")
     assert spent(used) >= before
     used.succeeds("predict", "--model", MODEL, "--input", asked, "--output", tmp_path / "out.parquet")

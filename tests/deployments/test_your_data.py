@@ -122,7 +122,7 @@ def test_encounters_up_to_their_rows(commands: CommandLine, tmp_path: Path, monk
     Path("other.yaml").write_text(schema, "utf-8")
     given = ("--epsilon-cap", 3, "--delta-cap", 1e-6, "--on-violation", "clip", "--account", "others")
     again = commands("ingest", "again", "--format", "csv", "--path", "encounters.csv", "--schema", "other.yaml", *given)
-    again.refused(again.code, "a new name does not refill a budget")
+    again.refused(again.code, "--account diabetics-2026")
     assert again.code
 
 

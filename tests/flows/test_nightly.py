@@ -705,7 +705,7 @@ def test_a_night_is_a_flow_by_command(unitball: CommandLine, tmp_path: Path) -> 
     again = unitball.succeeds("train", "--dataset", "clinic", *asked)
     assert again["releases"] == first["releases"]
     assert again["mlflow_run_id"] == first["mlflow_run_id"]
-    unitball("train", "--dataset", "clinic", "--horizon", 9, "--epsilon", 1).refused(2, "ask for that one")
+    unitball("train", "--dataset", "clinic", "--horizon", 9, "--epsilon", 1).refused(2, "night 1 of a horizon of 3")
     archive = tmp_path / "night.zip"
     unitball.succeeds("export", first["run_key"], "-o", archive)
     verified = unitball("verify", archive)

@@ -75,7 +75,7 @@ def test_forty_three_classes_from_a_folder_to_predictions(
     assert kept["prediction"].tolist() == found.tolist()
     assert {f"score {name}" for name in SIGNS} < set(frame.columns)
     commands("predict", "--model", "signs.noisy-gd", "--input", folder / "table.csv", "--output", output).refused(
-        2, "exists; name another output"
+        2, "out.parquet exists"
     )
     (folder / "test" / "link.png").symlink_to(tests[0])
     commands(

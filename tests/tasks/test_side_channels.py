@@ -313,7 +313,7 @@ def test_a_wrong_type_behind_the_door_is_no_traceback_with_rows(
     outcome = unitball(
         "train", "--dataset", "clinic", "--algorithm", "noisy-gd", "--epsilon", 1, "--parties", 2, "--no-evaluation"
     )
-    outcome.refused(1, "failed on private rows", "errors")
+    outcome.refused(1, "private rows", "errors")
     assert not [needle for needle in needles_of(rows.features, every=1) if needle in outcome.err.encode()]
     # The charge stands: it was made before the first row was read, and pays for the next attempt.
     assert len(charges()) == 1

@@ -113,7 +113,7 @@ def test_where_all_accounts_stand(commands: CommandLine, tmp_path: Path) -> None
     assert "data:image/png;base64," in page.read_text()
     assert "clinic" in page.read_text()
     commands("budget", "--out", tmp_path / "all.txt").refused(2, ".png", ".html")
-    commands("budget", "--raise-epsilon-cap", "3", "--reason", "none").refused(2, "name a data set")
+    commands("budget", "--raise-epsilon-cap", "3", "--reason", "none").refused(2, "--raise-epsilon-cap")
     commands("budget", "nobody", "--out", picture).refused(2, "nobody")
 
 

@@ -482,7 +482,7 @@ def test_the_guarantee_is_the_one_derived_here(exported: Exported, root: Path, m
 
 def test_what_is_no_run_and_no_archive_is_said(commands: CommandLine, tmp_path: Path) -> None:
     commands("export", "abc", "-o", tmp_path / "x.zip").refused(2, "too short")
-    commands("export", "abcdef12", "-o", tmp_path / "x.zip").refused(2, "no run of this root")
+    commands("export", "abcdef12", "-o", tmp_path / "x.zip").refused(2, "no run")
     commands("verify", tmp_path / "none.zip").refused(2, "no file")
     (tmp_path / "text.zip").write_text("text")
     commands("verify", tmp_path / "text.zip").refused(2, "no archive")
@@ -490,7 +490,7 @@ def test_what_is_no_run_and_no_archive_is_said(commands: CommandLine, tmp_path: 
         file.writestr("a.txt", "a")
     commands("verify", tmp_path / "other.zip").refused(1, "no export")
     (tmp_path / "signed.zip").write_bytes(pack({"a.txt": b"a"}, Ed25519PrivateKey.generate()))
-    commands("verify", tmp_path / "signed.zip").refused(2, "no export of a run")
+    commands("verify", tmp_path / "signed.zip").refused(2, "run.json")
 
 
 def test_from_one_command_to_the_other(

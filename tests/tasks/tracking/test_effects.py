@@ -174,7 +174,7 @@ def test_the_command_prints_draws_and_says_it_as_json(
     assert figure.read_bytes().startswith(b"\x89PNG")
     machine = commands.succeeds("model", "show", at_root.name, "--effects")
     assert machine["columns"] == json.loads(json.dumps(said(at_root).to_json()))["columns"]
-    commands("model", "show", at_root.name, "--effects", "--plot", figure).refused(2, "exists; name another file")
+    commands("model", "show", at_root.name, "--effects", "--plot", figure).refused(2, "effects.png exists")
     commands("model", "show", at_root.name, "--plot", tmp_path / "other.png").refused(2, "add --effects")
 
 

@@ -116,7 +116,7 @@ def test_the_command_writes_a_registered_model(
     written = commands.succeeds("model", "onnx", trained.name, "-o", out)
     assert "-DP for a row" in written["guaranteed"]
     assert run(out.read_bytes(), trained.features)["prediction"].tolist() == trained.released()
-    commands("model", "onnx", trained.name, "-o", out).refused(2, "exists; name another file")
+    commands("model", "onnx", trained.name, "-o", out).refused(2, "visits.onnx exists")
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,9 +126,9 @@ def test_audits_decide_on_promotion(models: Path) -> None:
 def test_the_command(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = CommandLine(models, capfd)
     at = ("--root", models)
-    command("model", "promote", "digits.other", *at).refused(3, "not promoted", "other was not audited")
+    command("model", "promote", "digits.other", *at).refused(3, "not promoted", "privacy-audit/audit")
     command("model", "rollback", "digits.other", *at).refused(2, "no version of 'digits.other' was champion before")
-    command("model", "compare", "digits.other", *at).refused(2, "has no champion to compare with")
+    command("model", "compare", "digits.other", *at).refused(2, "unitball model promote digits.other")
     note_audit(models, "other", VIOLATION, "made up")
     command("model", "promote", "digits.other/1", *at).refused(3, "not promoted", "made up")
     told = command.succeeds("model", "withdraw-audits", "other", "--reason", "made up indeed", *at)
@@ -330,7 +330,7 @@ def test_a_model_without_a_record_is_loaded_on_its_owners_word_alone(models: Pat
     assert "forged/1" in {f"{one.name}/{one.version}" for one in unrecorded(models)}
     told = commands.succeeds("model", "record", "forged/1", "--digest", digest.upper(), *here)
     assert [one.split(" ")[0] for one in told["unknown"]] == ["what", "what", "what"]
-    commands("model", "record", "forged/1", "--digest", digest, *here).refused(2, "is on record already")
+    commands("model", "record", "forged/1", "--digest", digest, *here).refused(2, "on record already")
     assert "forged/1" not in {f"{one.name}/{one.version}" for one in unrecorded(models)}
     load_model(models, forged)
     with pytest.raises(RefusedError, match="unknown"):
