@@ -718,7 +718,7 @@ def _lists(pipeline: Pipeline, rows: Table) -> tuple[Floats, list[str | None]]:
 def _holds_numbers(kind: pa.DataType) -> bool:
     types = pa.types
     lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return lists and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type))
+    return bool(lists and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type)))
 
 
 def _numbers(cells: pa.Array, width: int) -> tuple[Floats, NDArray[np.int64]]:
