@@ -28,8 +28,13 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 _FACTS = ("algorithm", "dataset", "trust", "config_epsilon", "epsilon_spent", "delta_spent")
-_SHOWN = (*_FACTS, "accuracy", "accuracy_low", "accuracy_high", "mae", "r2", "metrics_weigh", "seconds")
-_ERRORS = "SELECT run_key, metric, value FROM metrics WHERE party = 'all' AND metric IN ('mae', 'r2')"
+_MEASURED = ("accuracy", "mae", "r2")
+_SHOWN = (
+    *(*_FACTS, "accuracy", "accuracy_low", "accuracy_high", "mae", "r2"),
+    *(f"{name}_reason" for name in _MEASURED),
+    *("metrics_weigh", "seconds"),
+)
+_ERRORS = "SELECT * FROM metrics WHERE party = 'all' AND metric IN ('mae', 'r2')"
 
 # Columns with less than this on average cannot be read; wider answers are printed one record after another.
 _NARROWEST = 8
@@ -64,12 +69,31 @@ def results(
         records = _with_errors(records, query_results)
     told = [] if plot is None else _plot(records, plot)
     if sql is None:
-        used = [name for name in _SHOWN if any(record.get(name) is not None for record in records)]
+        used = [
+            name
+            for name in _SHOWN
+            if any(record.get(name) is not None or record.get(f"{name}_reason") for record in records)
+        ]
         records = [{name: record.get(name) for name in used} for record in records]
     return Answer({"rows": records}, [*_shown(records), *told])
 
 
+def _said(records: Sequence[Record]) -> list[Record]:
+    """Return records for people: what cannot be measured is said in the place of its number; --json has the reason."""
+    from tasks.tracking.results import NOT_MEASURED
+
+    return [
+        {
+            name: NOT_MEASURED if value is None and record.get(f"{name}_reason") else value
+            for name, value in record.items()
+            if name.removesuffix("_reason") not in _MEASURED or not name.endswith("_reason")
+        }
+        for record in records
+    ]
+
+
 def _shown(records: Sequence[Record]) -> Iterator[RenderableType]:
+    records = _said(records)
     if not records:
         yield "no rows"
     elif len(records[0]) * _NARROWEST <= console().width:
@@ -85,8 +109,11 @@ def _with_errors(records: list[Record], query: Callable[[str], list[Record]]) ->
     """Return runs with their errors beside the accuracy, where some predict numbers."""
     if all(record.get("accuracy") is not None or record.get("measured_on") is None for record in records):
         return records
-    errors = {(one["run_key"], one["metric"]): one["value"] for one in query(_ERRORS)}
-    return [{**record, **{name: errors.get((record["run_key"], name)) for name in ("mae", "r2")}} for record in records]
+    errors: dict[str, Record] = {}
+    for one in query(_ERRORS):
+        known = {one["metric"]: one["value"], f"{one['metric']}_reason": one.get("reason")}
+        errors.setdefault(one["run_key"], {}).update(known)
+    return [{**record, **errors.get(record["run_key"], {})} for record in records]
 
 
 def _plot(records: list[Record], path: Path) -> list[str]:
